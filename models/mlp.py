@@ -58,7 +58,7 @@ class MLP(NetworkModel):
         ValueError: fewer than two widths, a width below 1, an unknown activation, an `input_gain` that is not positive, a
             negative `seed`, or a pattern that matches no parameter.
         TypeError: an argument is of another type, such as a width that is no whole number.
-        RuntimeError: `seed` is a number and another thread trains: all threads share torch's generator.
+        RuntimeError: `seed` is a number and another thread is in one call for ten minutes: see `pyrodrop.threads`.
 
     Example:
         >>> import torch, pyrodrop

@@ -42,6 +42,7 @@ from pyrodrop.networks.units import first_weights
 from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.scaling import Standardize
+from pyrodrop.threads import exclusive
 
 _TRIED = 256  # rows on which a network must use all of its weights
 
@@ -173,6 +174,7 @@ class NetworkModel(LocalModule):
         """The axis of the input units of every weight that has a prior."""
         return {name: self._units[name] for name in self.priors}
 
+    @exclusive()
     def first_weights(self) -> tuple[str, ...]:
         """Names of the weights of the first layers, those that are applied to x itself.
 
@@ -233,6 +235,7 @@ class NetworkModel(LocalModule):
         sizes = [w.numel() for w in self.weight_sites().values()]
         return f"{type(self).__name__}({sum(sizes)} weights at {len(sizes)} sites, {self.likelihood.describe()})"
 
+    @exclusive()
     def check(self, data: Dataset) -> None:
         """Check, before training, that `data` fit this network and likelihood. The model is not changed, except that it
         stores what it has found out about the network.
@@ -256,6 +259,7 @@ class NetworkModel(LocalModule):
         """
         self.targets_check(data.x)(data)
 
+    @exclusive()
     def targets_check(self, x: Inputs) -> Callable[[Dataset], None]:
         """`check_targets` for data with inputs like these, as a function that does not call the network again.
 
@@ -277,6 +281,7 @@ class NetworkModel(LocalModule):
         if data.columns is not None:
             check_labels(data.columns, self.likelihood(output, self.targets), self.likelihood)
 
+    @exclusive()
     def examined(self, x: Inputs) -> Examined:
         """Properties of the network found by running it on a few rows of x.
 

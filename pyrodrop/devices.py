@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import shown
-from pyrodrop.threads import drawing
+from pyrodrop.threads import exclusive
 
 
 def resolve(device: str | torch.device) -> torch.device:
@@ -59,7 +59,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     Other threads of pyrodrop wait for the block to end.
     """
     on_gpu = device.type == "cuda"
-    with drawing(), torch.random.fork_rng([device] if on_gpu else []):
+    with exclusive(), torch.random.fork_rng([device] if on_gpu else []):
         (torch.manual_seed if on_gpu else torch.default_generator.manual_seed)(
             seed
         )  # the first would seed every device

@@ -26,13 +26,14 @@ import pyro
 import torch
 from pyro.nn import PyroModule, PyroParam
 from pyro.poutine.block_messenger import BlockMessenger
-from pyro.poutine.runtime import effectful
+from pyro.poutine.runtime import am_i_wrapped, effectful
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
 from pyrodrop.private_apis import lend_to_store, name_in_store, pyro_handlers
 from pyrodrop.scaling import Standardize
+from pyrodrop.threads import reserved_elsewhere
 
 _lenders: dict[str, weakref.ref[nn.Module]] = {}
 _lent: weakref.WeakValueDictionary[str, Tensor] = weakref.WeakValueDictionary()
@@ -69,6 +70,9 @@ class LocalModule(PyroModule):
             value = transform_to(constraint)(unconstrained.data)
         else:
             value = transform_to(constraint)(unconstrained)
+            value.unconstrained = weakref.ref(unconstrained)
+            if not am_i_wrapped() or reserved_elsewhere():  # then the handlers are another thread's
+                return value  # type: ignore[no-any-return]
             _let_pyro_find(full_name, unconstrained, constraint, self)
         value.unconstrained = weakref.ref(unconstrained)
         keep = effectful(lambda *_, **__: value, type="param")

@@ -18,6 +18,7 @@
     load_program            torch._C._aoti                                       programs are compiled in every process
     twisters                torch.Generator.get_state                            replicates draw one after the other, slower
     pyro_handlers           pyro.poutine.runtime._PYRO_STACK                     Pyro's optimisers see no names of parameters
+    restore_handlers        the same                                             what an error leaves on Pyro's stack stays
     name_in_store           _param_to_name of Pyro's parameter store             Pyro's optimisers see no names of parameters
     lend_to_store           _params and _constraints of Pyro's parameter store   jitted ELBOs raise an error
     constraint_in_store     _constraints of Pyro's parameter store               messages about failures look at other values
@@ -682,6 +683,13 @@ def pyro_handlers() -> Sequence[Any]:
     except AttributeError as error:
         _fall_back("Pyro", "pyro.poutine.runtime._PYRO_STACK", _WITHOUT_NAMES, error)
         return ()
+
+
+def restore_handlers(handlers: Sequence[Any]) -> None:
+    """Have Pyro's stack of handlers be these, which `pyro_handlers` returned before, whatever was left on it since."""
+    stack: Any = pyro_handlers()
+    if tuple(stack) != tuple(handlers):
+        stack[:] = handlers
 
 
 def name_in_store(store: Any, key: Callable[[dict[Any, str]], Any], name: str) -> None:

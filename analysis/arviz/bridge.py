@@ -58,6 +58,7 @@ from pyrodrop.likelihoods import Censored, Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
+from pyrodrop.threads import exclusive
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.problem import describe
 from pyrodrop.training.replicates import Replicates
@@ -71,6 +72,7 @@ Variables: TypeAlias = dict[Hashable, Any]
 
 
 @checked
+@exclusive()
 def to_arviz(
     fit: Predicts,
     train: Data | Mapping[str, Any] | None = None,

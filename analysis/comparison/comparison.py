@@ -40,6 +40,7 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.divergences.table import EMPIRICAL_BAYES
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
+from pyrodrop.threads import exclusive
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.replicates import Replicates
 
@@ -141,6 +142,7 @@ class Comparison:
 
 
 @checked
+@exclusive()
 def compare(
     fits: Mapping[str, Predicts],
     data: Data | None = None,

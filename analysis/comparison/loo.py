@@ -29,6 +29,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.sampling import Sampled
+from pyrodrop.threads import exclusive
 from pyrodrop.training.fitted import Fit, rows_of
 
 
@@ -68,6 +69,7 @@ class Loo:
 
 
 @checked
+@exclusive()
 def loo(
     fit: Fit | Sampled,
     data: Data | None = None,

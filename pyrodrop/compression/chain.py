@@ -26,6 +26,7 @@ from pyrodrop.compression.layers import POOLS, plain_call, plain_layer
 from pyrodrop.compression.steps import Affine, Plain, Step, network_of, units_of_x, units_of_y
 from pyrodrop.inputs import Inputs
 from pyrodrop.networks.modes import evaluating
+from pyrodrop.threads import Tracer
 
 _CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -140,7 +141,7 @@ class _Seen:
 
 def _nodes(network: nn.Module) -> _Nodes:
     try:
-        graph = fx.Tracer().trace(network)
+        graph = Tracer().trace(network)
     except Exception as error:  # any operation that needs concrete values
         raise NoChain(f"{_CHAINS}; torch.fx cannot trace this one: {error}") from error
     chain: list[fx.Node] = []

@@ -20,11 +20,11 @@ from pyrodrop.compression.whole import check_model, whole_network
 from pyrodrop.constraints import Count, Flag, Real, checked
 from pyrodrop.data import Dataset
 from pyrodrop.inputs import Inputs, mapped
-from pyrodrop.threads import drawing
+from pyrodrop.threads import exclusive
 
 
 @checked
-@drawing()
+@exclusive()
 def compress(
     model: Any,
     guide: Callable[..., Any],
@@ -90,7 +90,7 @@ def compress(
 
 
 @checked
-@drawing()
+@exclusive()
 def compressed_steps(
     model: Any,
     guide: Callable[..., Any],
@@ -107,7 +107,7 @@ def compressed_steps(
 
 
 @checked
-@drawing()
+@exclusive()
 def compression_report(
     model: Any,
     guide: Any,

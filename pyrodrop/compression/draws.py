@@ -22,7 +22,7 @@ from pyrodrop.compression.units import without_dead_units
 from pyrodrop.compression.whole import check_model, whole_network
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, mapped
-from pyrodrop.threads import drawing
+from pyrodrop.threads import exclusive
 
 
 class DrawnNetworks(Sequence[nn.Module]):
@@ -87,7 +87,7 @@ class DrawnNetworks(Sequence[nn.Module]):
     def __iter__(self) -> Iterator[nn.Module]:
         return (self._make(i) for i in range(self.size))
 
-    @drawing()  # torch.fx replaces functions of torch while it traces the network
+    @exclusive()
     def _make(self, index: int) -> nn.Module:
         guide: Any = self.guide
         like = next(iter(self.model.weight_sites().values()))

@@ -23,6 +23,7 @@ from torch import Tensor, fx, nn
 
 from pyrodrop.compression.chain import NoChain, Shapes
 from pyrodrop.compression.layers import ELEMENTWISE, POOLS, plain_call, plain_layer
+from pyrodrop.threads import Tracer
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -59,7 +60,7 @@ def narrowed(network: nn.Module, x: Any) -> fx.GraphModule:
         NoChain: `torch.fx` cannot trace the network, no unit of it could be removed, or the outputs differ.
     """
     try:
-        graph = fx.Tracer().trace(network)
+        graph = Tracer().trace(network)
     except Exception as error:  # any operation that needs concrete values
         raise NoChain(f"torch.fx cannot trace the network: {error}") from error
     found = _Followed(network, graph, x)

@@ -31,12 +31,14 @@ from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.names import one_of
 from pyrodrop.networks.checks import check_width
 from pyrodrop.prediction.quantiles import checked_levels
+from pyrodrop.threads import exclusive
 
 LEVELS = (0.05, 0.5, 0.95)  # of quantiles
 _RECORDED, _COMPARED = 4, (1, 7)  # numbers of rows
 _TOLERANCE, _ROUNDING = 1e-5, 4  # of the scale of y, and in units of rounding of the value
 
 
+@exclusive()
 def export(
     path: str | Path,
     mixture: Sequence[Functions],

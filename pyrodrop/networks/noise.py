@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pyrodrop.private_apis import in_function_transform
+from pyrodrop.private_apis import in_function_transform, intercepted
 
 T = TypeVar("T")
 
@@ -51,11 +51,26 @@ def random_module(network: nn.Module, call: Callable[[], T]) -> tuple[T, str | N
     """
     before, outside = _of_torch(), outside_torch()
     result = call()
-    if _of_torch() == before and not drawn_outside_torch(outside, call):
+    drawn = _of_torch() != before and _draws_by_torch(call)
+    if not drawn and not drawn_outside_torch(outside, call):
         return result, None
     with _Watch(network) as watch:
         call()
     return result, watch.culprit()
+
+
+def _draws_by_torch(call: Callable[[], object]) -> bool:
+    """Whether a call draws from a generator of torch, on this thread alone; others may draw from the same one meanwhile."""
+    drawn = False
+
+    def watch(operation: Any, args: Any, kwargs: Any) -> Any:
+        nonlocal drawn
+        drawn |= torch.Tag.nondeterministic_seeded in operation.tags
+        return operation(*args, **kwargs)
+
+    with intercepted(watch):
+        call()
+    return drawn
 
 
 def outside_torch() -> tuple[Any, ...]:

@@ -35,7 +35,7 @@ class WithPriorFunction(nn.Module):
     Raises:
         TypeError: `net` is no module, or `scale` or `seed` is no number.
         ValueError: `scale` is not positive, `seed` is negative, or a module has parameters but no ``reset_parameters()``.
-        RuntimeError: `seed` is a number and another thread trains: all threads share torch's generator.
+        RuntimeError: `seed` is a number and another thread is in one call for ten minutes: see `pyrodrop.threads`.
 
     Example:
         >>> import torch, pyrodrop

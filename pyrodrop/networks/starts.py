@@ -22,7 +22,7 @@ def starting_from(seed: int | None) -> Iterator[None]:
 
     Raises:
         TypeError, ValueError: `seed` is no whole number, or negative.
-        RuntimeError: another thread trains, see `pyrodrop.threads`.
+        RuntimeError: another thread is in one call for ten minutes, see `pyrodrop.threads`.
     """
     if seed is None:
         yield

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from torch import fx, nn
 
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.threads import drawing
+from pyrodrop.threads import Tracer
 
 _NONE = InputUnits(None)
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
@@ -70,8 +70,7 @@ def first_weights(network: nn.Module, units: Collection[str]) -> tuple[str, ...]
             found.
     """
     try:
-        with drawing():  # the tracer patches torch's functions while it runs
-            graph = fx.Tracer().trace(network)
+        graph = Tracer().trace(network)
     except Exception as error:  # of any type: the forward may need values
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{_BY_NAME} (torch.fx cannot trace it: {text})") from error

@@ -30,6 +30,7 @@ from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.prediction.tiles import cost
 from pyrodrop.ranks import Ranks, digest, join, tensors_of
 from pyrodrop.ranks import asked as shared
+from pyrodrop.threads import exclusive
 
 Keep = Literal["draws", "moments"]
 Method = Literal["draws", "analytic"]
@@ -138,6 +139,7 @@ def predict(
 
 
 @checked
+@exclusive()
 def draw_functions(
     model: Any,
     guide: Callable[..., Any],

@@ -30,8 +30,10 @@ from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, str
 from pyrodrop.reading.found import Found, Trial, find_dropouts, masks_of_a_pass
 from pyrodrop.reading.losses import LossFunction
 from pyrodrop.reading.reading import Reading
+from pyrodrop.threads import exclusive
 
 
+@exclusive()
 def read(
     net: nn.Module,
     x: Inputs,

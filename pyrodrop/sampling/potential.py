@@ -39,6 +39,7 @@ class Potential:
         self._density, self._program = density, program
         self._names = list(self.sites)
 
+    @threads.exclusive()
     def __call__(self, values: Mapping[str, Tensor]) -> Tensor:
         """The potential energy in nats, a scalar that can be differentiated once.
 
@@ -51,6 +52,7 @@ class Potential:
         """
         return _Energy.apply(self._program, *self._tensors(values))  # type: ignore[no-untyped-call, no-any-return]
 
+    @threads.exclusive()
     def value_and_gradient(self, values: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The potential energy and its gradient by site, without autograd; otherwise as a call."""
         energy, *gradients = self._program(*self._tensors(values))
@@ -72,6 +74,7 @@ class Potential:
         return {name: self.transforms[name].inv(value) for name, value in values.items()}
 
     @checked
+    @threads.exclusive()
     def initial_params(self, seed: Seed = 0) -> dict[str, Tensor]:
         """Unconstrained values to start a chain from.
 
@@ -137,7 +140,7 @@ class _Energy(torch.autograd.Function):
         return (None, *(gradient if scale == 1 else scale * gradient for gradient in ctx.gradients))
 
 
-@threads.drawing()
+@threads.exclusive()
 @torch.inference_mode(False)
 @torch.enable_grad()
 @checked

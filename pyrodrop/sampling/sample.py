@@ -162,6 +162,8 @@ def sample(
     def tick(words: str) -> None:
         bar.set_postfix_str(words, refresh=False)
         bar.update()
+        with threads.sharing():
+            pass
 
     with bar:
         q = from_prior(moves, generator) if start is None else from_runs(moves, start, generator)

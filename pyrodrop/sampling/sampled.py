@@ -145,7 +145,7 @@ class Sampled:
         rows = torch.arange(size) * count // size
         return {name: values.flatten(0, 1)[rows] for name, values in self.samples.items()}
 
-    @threads.drawing()
+    @threads.exclusive()
     def log_likelihood(self, data: Data | None = None) -> Tensor:
         """ln p(y_n | x_n, w) of every draw and observation, ``[chains, draws, N]``.
 

@@ -33,7 +33,7 @@ from pyrodrop.engines.put_back import put_back
 from pyrodrop.engines.simplify import SMALL
 from pyrodrop.networks.flags import Flags, has_hooks
 from pyrodrop.private_apis import pyro_handlers, scripts_as_they_are
-from pyrodrop.threads import drawing
+from pyrodrop.threads import training
 from pyrodrop.training.own_update import Update
 from pyrodrop.training.watched import Watched
 
@@ -129,7 +129,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Make a step, as `SVI.step`; returns the loss."""
-        with drawing():
+        with training():
             self.engine = "pyro"
             tensors: list[Tensor] = []
             try:

@@ -22,7 +22,6 @@ from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.ranks import Ranks, alone
-from pyrodrop.threads import drawing
 from pyrodrop.training.minibatches import takes_num_data
 
 _ROWS = 5000  # rows of the data that are evaluated at a time
@@ -132,7 +131,7 @@ class Draws:
         dropouts = getattr(model, "dropouts", None)
         self.noise: tuple[str, ...] = () if dropouts is None else tuple(dropouts.noise)
         ranks = ranks or alone(device)
-        with ranks.together(), drawing(), torch.no_grad(), evaluating(model, guide):
+        with ranks.together(), torch.no_grad(), evaluating(model, guide):
             seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
             self._rows = _rows_at_a_time(model, guide, self._example)
             self._check(model, guide)

@@ -38,6 +38,7 @@ from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.ranks import asked, digest, join, tensors_of
+from pyrodrop.threads import exclusive
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.calls import arguments_of
 from pyrodrop.training.estimates import DrawnFrom, Draws, Elbo, Objective, elbo_of, objective_of
@@ -114,6 +115,7 @@ class Fit:
         }
         return Card(type(self).__name__, {name: value for name, value in facts.items() if value}, [losses])
 
+    @exclusive()
     def elbo(
         self,
         num_samples: int = 100,
@@ -156,6 +158,7 @@ class Fit:
             return elbo_of_loss(*self._by_loss("elbo", num_samples, data, seed, distributed))
         return elbo_of(self._draws("elbo", num_samples, data, seed, distributed, whole=True), self.settings)
 
+    @exclusive()
     def objective(
         self,
         num_samples: int = 100,

@@ -8,7 +8,7 @@ A unit is a function and its arguments, as the bytes of a pickle. It runs alone 
 so its result does not depend on the number of workers. A unit whose worker is killed is done again where the backend does
 that, as Dask does. Backends that return lists and no generators, such as Ray's, will do.
 
-A threading backend is refused, since the threads of a process share Pyro's handlers and torch's generator.
+A threading backend is refused, since fits in threads of one process wait for each other (`pyrodrop.threads`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from tqdm import tqdm
 from pyrodrop.arguments import count
 from pyrodrop.failed import Failed
 from pyrodrop.processes import Process
+from pyrodrop.threads import training
 
 _WATCH = 0.5  # seconds between two looks at the parent
 _THREADS = (
-    "the threads of a process share Pyro's handlers and torch's generator, so fits cannot run in several of them: choose a "
-    "backend of processes"
+    "the threads of a process share Pyro's handlers and torch's generator, so fits in several of them wait for each other: "
+    "choose a backend of processes"
 )
 
 
@@ -232,7 +233,7 @@ def _alone(payload: bytes, number: int, parent: str) -> _Done:
         tqdm.set_lock(
             threading.RLock()
         )  # its own is a semaphore, which a worker that is ended leaves behind with a warning
-    with _turn, _one_thread(), joblib.parallel_config("sequential", n_jobs=1), _Said(here) as said:
+    with training(), _one_thread(), joblib.parallel_config("sequential", n_jobs=1), _Said(here) as said:
         ((function, values),) = _unpickled(payload)
         try:
             return _Done(number, _dumped(function(*values)), said.records)
@@ -285,9 +286,6 @@ class _Said(logging.Handler):
         log = logging.getLogger("pyrodrop")
         if not self.here:
             log.propagate, log.handlers[:] = self._before
-
-
-_turn = threading.RLock()  # one unit at a time, where workers that joined later have several threads
 
 
 @contextmanager

@@ -116,21 +116,21 @@ class Loop:
             if fresh and save is not None and 1 in (save_every, self.steps):
                 save()
             ended = ended or (fresh and self._ends(after_epoch))  # an epoch of one step
-            with pyro.validation_enabled(False):
-                while self.done < steps and not ended:
-                    end = min(steps, _next_multiple(self.done, CHECK_EVERY))
-                    if after_epoch is not None:
-                        end = min(end, after_epoch.next(self.done, self.batches.per_epoch))
+            while self.done < steps and not ended:
+                end = min(steps, _next_multiple(self.done, CHECK_EVERY))
+                if after_epoch is not None:
+                    end = min(end, after_epoch.next(self.done, self.batches.per_epoch))
+                with pyro.validation_enabled(False):
                     self.advance(end, save, save_every)
                     self.check_finite()
                     self.remember(REMEMBER_EVERY)
-                    ended = self._ends(after_epoch)
-                    if not bar.disable:
-                        loss = self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
-                        words = "nll + kl" if self.settings.objective is None else "loss"
-                        epochs = f"epoch {self.done / self.batches.per_epoch:.1f}, " * (self.batches.per_epoch > 1)
-                        bar.set_postfix_str(f"{epochs}{words} {float(loss):.4g}", refresh=False)
-                        bar.update(self.done - bar.n)
+                ended = self._ends(after_epoch)
+                if not bar.disable:
+                    loss = self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
+                    words = "nll + kl" if self.settings.objective is None else "loss"
+                    epochs = f"epoch {self.done / self.batches.per_epoch:.1f}, " * (self.batches.per_epoch > 1)
+                    bar.set_postfix_str(f"{epochs}{words} {float(loss):.4g}", refresh=False)
+                    bar.update(self.done - bar.n)
             self.check_finite(whole=True)
             if self.guard is not None:
                 self.guard.compare(self, at_end=True)
@@ -139,11 +139,15 @@ class Loop:
             save()
 
     def _ends(self, after_epoch: AfterEpoch | None) -> bool:
-        """Call it if it is due, and whether the training ends; its random numbers do not change those of the training."""
+        """Call `after_epoch` if it is due. Returns whether training ends. Its random draws do not affect training.
+
+        Meanwhile short calls of other threads are let in.
+        """
         per_epoch = self.batches.per_epoch
         if after_epoch is None or not after_epoch.due(self.done, per_epoch, self.steps):
-            return False
-        with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []):
+            with self.settings.sharing():
+                return False
+        with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []), self.settings.sharing():
             ends = after_epoch.ends(self.done, per_epoch)
         if self.guard is not None:
             self.guard.called(self.done)

@@ -31,6 +31,7 @@ from pyrodrop.engines.against_pyro import near
 from pyrodrop.engines.graph import Graph, loosen_views, peak, pure_graph
 from pyrodrop.networks.agreement import called, innermost, of_any_length
 from pyrodrop.networks.modes import evaluating, undisturbed
+from pyrodrop.threads import exclusive
 
 _log = logging.getLogger("pyrodrop")
 
@@ -41,6 +42,7 @@ _CHECKED = 2  # draws that are made both ways
 Sites = dict[str, Tensor]
 
 
+@exclusive()
 def draw_sites(
     model: Any, guide: Any, given: Arguments, num_samples: int, seed: int, sites: Sequence[str] | None = None
 ) -> Sites:

@@ -204,7 +204,9 @@ class Schedule:
         return counts[0]
 
     def _ends(self, after_epoch: AfterEpoch, done: int, per_epoch: int) -> bool:
-        """Call it in evaluation mode; its random numbers do not change those of the training, which it may end.
+        """Call `after_epoch` in evaluation mode. Returns whether training ends. Its random draws do not affect training.
+
+        Meanwhile short calls of other threads are let in.
 
         Raises:
             RuntimeError: it changes a model or guide, which the stacked step would not take over.
@@ -216,10 +218,12 @@ class Schedule:
             for number, problem in enumerate(self.problems)
             for name, module in modules_of(problem.model, problem.guide).items()
         }
-        with evaluating(*parts), torch.random.fork_rng([place] if place.type == "cuda" else []):
+        forked = torch.random.fork_rng([place] if place.type == "cuda" else [])
+        with evaluating(*parts), forked:
             flags = Flags(modules)
             versions = {name: parameter._version for name, parameter in flags.parameters.items()}
-            ends = after_epoch.ends(done, per_epoch, replicates)
+            with self.settings.sharing():
+                ends = after_epoch.ends(done, per_epoch, replicates)
             written = [name for name, parameter in flags.parameters.items() if parameter._version != versions[name]]
             name = flags.changed() or next(iter(written), "")
         if name:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
 from pyro.infer import ELBO, RenyiELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
 
+from pyrodrop import threads
 from pyrodrop.arguments import positive, real, shown
 from pyrodrop.constraints import Count, Flag, Real, Seed, checked
 from pyrodrop.devices import resolve, tf32_products
@@ -97,6 +98,10 @@ class Settings:
     def products(self) -> AbstractContextManager[None]:
         """Matrix products in TensorFloat-32 if `precision` asks for it; a ValueError on a device that is not a GPU."""
         return tf32_products(self.precision == "tf32", self.place)
+
+    def sharing(self) -> AbstractContextManager[None]:
+        """Let short calls of other threads in; not with TensorFloat-32, which is a setting of the whole process."""
+        return nullcontext() if self.precision == "tf32" else threads.sharing()
 
     def factors(self, epochs: float) -> tuple[float, float]:
         """The power of the likelihood and the weight of the KL divergence after so many epochs.

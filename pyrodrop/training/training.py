@@ -142,7 +142,8 @@ class Training:
             The terms of its loss, on the training's device; reading their values waits for the device.
 
         Raises:
-            RuntimeError: the first step changes no parameter; or another thread trains: see `pyrodrop.threads`.
+            RuntimeError: the first step changes no parameter; or another thread trains for ten minutes: see
+                `pyrodrop.threads`.
             FloatingPointError: a loss is no longer finite. The losses are checked at the first step and every 100 steps. The
                 message is that of `fit`.
         """

@@ -1,34 +1,55 @@
-"""Threads: draws in several give the numbers of their seeds, and a training is alone or an error."""
+"""Threads: calls in several wait for each other and give the numbers that they give alone, then and afterwards."""
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import joblib
+import pyro
+import pyro.optim
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from pyro import poutine
+from pyro.infer import Trace_ELBO
+from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, threads
+from pyrodrop.sklearn import NetworkRegressor
 
 X = torch.randn(60, 3, generator=torch.Generator().manual_seed(1))
 Y = X.sum(1, keepdim=True)
-ANOTHER = "another thread is in pyrodrop.fit"
+ANOTHER = "another thread has been in pyrodrop.fit"
 
 
-def parts(hidden: int = 16) -> tuple[models.NetworkModel, guides.Guide]:
+class Inside(nn.Module):
+    """A layer that only the thread that has the lock may call."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert threads._shared.owner == threading.get_ident(), "called outside of the lock"
+        return x
+
+
+def parts() -> tuple[models.NetworkModel, guides.Guide]:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, hidden), nn.Tanh(), nn.Linear(hidden, 1))
+    net = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), Inside(), nn.Linear(16, 1))
     model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
     return model, guides.BernoulliDropout(model, 0.2)
 
 
+MODEL, GUIDE = parts()  # made once: what draws from torch's generator by itself is not kept apart
+
+
 def fitted(steps: int = 20, **settings: Any) -> pyrodrop.Fit:
-    return pyrodrop.fit(*parts(), (X, Y), steps=steps, progress=False, engine="pyro", **settings)
+    return pyrodrop.fit(MODEL, GUIDE, (X, Y), **{"steps": steps, "progress": False, "engine": "pyro", **settings})
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:
@@ -38,6 +59,22 @@ def in_a_thread(work: Callable[[], Any]) -> Any:
         return future.exception(timeout=60) or future.result()
 
 
+def numbers(value: Any) -> list[Tensor]:
+    """All numbers of a result, as tensors."""
+    if isinstance(value, nn.Module):
+        return [parameter.detach() for parameter in value.state_dict().values()]
+    if isinstance(value, pyrodrop.Fit):
+        return [value.history, *numbers(value.guide)]
+    return [torch.as_tensor(one) for one in (value if isinstance(value, list | tuple) else [value])]
+
+
+def assert_same(got: Any, want: Any) -> None:
+    assert not isinstance(got, BaseException), got
+    got, want = numbers(got), numbers(want)
+    assert len(got) == len(want)
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
 def test_draws_in_threads_have_the_numbers_of_their_seeds() -> None:
     """Predictions and ELBOs of one fit and of several, over and over, in eight threads that take turns often."""
     fits = [fitted(), fitted(seed=1)]
@@ -45,7 +82,7 @@ def test_draws_in_threads_have_the_numbers_of_their_seeds() -> None:
         (f, seed, kind) for f in (0, 1) for seed in range(6) for kind in ("predict", "moments", "elbo", "ensemble")
     ]
 
-    def work(task: tuple[int, int, str]) -> torch.Tensor:
+    def work(task: tuple[int, int, str]) -> Tensor:
         fit, seed = fits[task[0]], task[1]
         if task[2] == "elbo":
             return torch.tensor(fit.elbo(3, seed=seed).value)
@@ -63,30 +100,152 @@ def test_draws_in_threads_have_the_numbers_of_their_seeds() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_training_is_alone() -> None:
-    """While one thread trains, others cannot train or draw; it is not disturbed, and afterwards they can."""
+def calls(folder: Path) -> dict[str, Callable[[], Any]]:
+    """A call of every public function that enters Pyro, functorch, a tracer or torch's generator, and its numbers."""
+    run = fitted()
+    sparse_model = models.MLP([3, 6, 1], prior=priors.ARD("weight"), likelihood=likelihoods.Gaussian(4.0))
+    sparse = pyrodrop.fit(
+        sparse_model, guides.SparseDropout(sparse_model), (X, Y), steps=2, engine="pyro", progress=False
+    )
+    dropped = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Dropout(0.2), Inside(), nn.Linear(6, 1))
+    exact_model = models.MLP([3, 2, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    chain: dict[str, Any] = {
+        "chains": 2,
+        "draws": 4,
+        "tune": 100,
+        "max_steps": 2,
+        "engine": "traced",
+        "progress": False,
+    }
+
+    def export() -> Tensor:
+        path = run.export(folder / f"{threading.get_ident()}.pt2", draws=2)
+        return torch.export.load(path).module()(X)["mean"]
+
+    def steps() -> list[float]:
+        model = copy.deepcopy(MODEL)
+        svi = pyrodrop.compile_svi(model, guides.Point(model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+        return [svi.step(X, Y) for _ in range(8)]
+
+    def posterior() -> list[Any]:
+        tree = pyrodrop.to_arviz(run, (X, Y), num_samples=25)
+        return [tree.posterior_predictive["y"].values, tree.attrs["elbo"]]
+
+    def comparison() -> list[float]:
+        rows = pyrodrop.compare({"a": run, "b": sparse}, (X, Y), num_samples=8).rows
+        return [row["log_density"] for row in rows.values()]
+
+    def read() -> Tensor:
+        reading = pyrodrop.read(dropped, X[:4], likelihood=likelihoods.Gaussian(4.0), weight_decay=1e-3, num_data=60)
+        return reading.predict(X, 8).y
+
+    def made() -> list[float]:
+        model = models.MLP([3, 6, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(), seed=3)
+        guide = guides.BernoulliDropout(model, 0.1, mask_input=False)
+        return [*map(float, guide.rates().values()), *(float(w.sum()) for w in model.weight_sites().values())]
+
+    return {
+        "fit": lambda: fitted(5),
+        "fit traced": lambda: fitted(8, engine="traced", seed=2),
+        "fit_replicates": lambda: [
+            fit.history
+            for fit in pyrodrop.fit_replicates(MODEL, GUIDE, (X, Y), count=2, steps=4, engine="traced", progress=False)
+        ],
+        "compile_svi": steps,
+        "read": read,
+        "predict": lambda: run.predict(X, 8).y,
+        "elbo": lambda: run.elbo(3).value,
+        "objective": lambda: run.objective(3).value,
+        "ensemble": lambda: run.ensemble(2)[1],
+        "compress": lambda: sparse.compress(layout="dense"),
+        "to_arviz": posterior,
+        "compare": comparison,
+        "export": export,
+        "sample": lambda: pyrodrop.sample(exact_model, (X, Y), **chain).stats["lp"],
+        "potential": lambda: (p := pyrodrop.potential(exact_model, (X, Y), engine="traced"))(p.initial_params()),
+        "guide": made,
+    }
+
+
+SLOW = ("export", "sample")  # once is enough
+
+
+def test_every_public_function_in_eight_threads_and_then_alone(tmp_path: Path) -> None:
+    work = calls(tmp_path)
+    names = [*work, *(name for name in work if name not in SLOW)]
+    with ThreadPoolExecutor(8) as pool:
+        found = [(name, pool.submit(work[name])) for name in names]
+    assert pyro.poutine.runtime._PYRO_STACK == []
+    want = {name: call() for name, call in work.items()}
+    for name, future in found:
+        assert_same(future.exception() or future.result(), want[name])
+
+
+def test_short_calls_are_let_into_a_training() -> None:
+    """Predictions of other threads run while it calls `after_epoch`; another fit waits for its end. All have their bits."""
     other = fitted()
-    want = fitted(6)
-    model, guide = parts()
-    refused: list[Any] = []
+    short = [lambda: other.predict(X, 4).y, lambda: other.elbo(2).value, lambda: other.ensemble(1)[0]]
+    want, alone, second = [work() for work in short], fitted(6, batch_size=30), fitted(5)
+    found: list[Any] = []
+    waiting: list[Any] = []
 
     def look(fit: pyrodrop.Fit, epochs: int) -> None:
-        for work in (fitted, lambda: other.predict(X, 4), lambda: fit.elbo(2), lambda: other.ensemble(1)[0]):
-            refused.append(in_a_thread(work))
+        found.append([in_a_thread(work) for work in short])
+        waiting.append(pool.submit(fitted, 5))
 
-    run = in_a_thread(
-        lambda: pyrodrop.fit(
-            model, guide, (X, Y), steps=6, progress=False, engine="pyro", after_epoch=look, batch_size=30
-        )
-    )
-    assert isinstance(run, pyrodrop.Fit)
-    assert len(refused) == 3 * 4
-    assert all(isinstance(error, RuntimeError) and ANOTHER in str(error) for error in refused)
-    assert all("multiprocessing" in str(error) for error in refused)
-    alone = pyrodrop.fit(*parts(), (X, Y), steps=6, progress=False, engine="pyro", batch_size=30)
-    assert torch.equal(run.history, alone.history)
-    assert isinstance(in_a_thread(lambda: other.predict(X, 4)), pyrodrop.Prediction)
-    assert torch.equal(in_a_thread(lambda: fitted(6)).history, want.history)
+    with ThreadPoolExecutor(1) as pool:
+        assert_same(in_a_thread(lambda: fitted(6, batch_size=30, after_epoch=look)), alone)
+        assert len(found) == len(waiting) == 3
+        for future in waiting:
+            assert_same(future.result(60), second)
+    for got in found:
+        assert_same([numbers(one)[0] for one in got], [numbers(one)[0] for one in want])
+
+
+def test_steps_of_a_training_let_short_calls_in() -> None:
+    """A prediction that waits for a fit ends before the fit does."""
+    other, settings = fitted(), {"steps": 120, "engine": "traced"}
+    want, alone = other.predict(X, 4).y, fitted(**settings)
+    began = threading.Event()
+    ends: list[str] = []
+
+    def predict() -> Tensor:
+        began.wait(60)
+        y = other.predict(X, 4).y
+        ends.append("predict")
+        return y
+
+    def factor(step: int) -> float:
+        began.set()
+        while not ends and not threads._shared._line:
+            time.sleep(1e-3)
+        return 1.0
+
+    with ThreadPoolExecutor(1) as pool:
+        predicted = pool.submit(predict)
+        assert_same(fitted(**settings, lr_schedule=factor), alone)
+        ends.append("fit")
+        assert_same(predicted.result(60), want)
+    assert ends == ["predict", "fit"]
+
+
+def test_transitions_of_a_sampler_let_short_calls_in() -> None:
+    run, want, ends = fitted(), fitted().predict(X, 4).y, []
+    model = models.MLP([3, 2, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+
+    def predict() -> Tensor:
+        while threads._trainings.owner is None:
+            time.sleep(1e-3)
+        y = run.predict(X, 4).y
+        ends.append("predict")
+        return y
+
+    with ThreadPoolExecutor(1) as pool:
+        predicted = pool.submit(predict)
+        pyrodrop.sample(model, (X, Y), chains=2, draws=4, tune=100, max_steps=2, engine="traced", progress=False)
+        ends.append("sample")
+        assert_same(predicted.result(60), want)
+    assert ends == ["predict", "sample"]
 
 
 def test_the_same_thread_may_look_and_even_train() -> None:
@@ -104,43 +263,148 @@ def test_a_training_that_fails_leaves_the_others_free() -> None:
         raise KeyError("no")
 
     assert isinstance(in_a_thread(lambda: fitted(3, after_epoch=fail)), KeyError)
-    assert isinstance(in_a_thread(lambda: pyrodrop.fit(*parts(), (X, Y), steps=0)), ValueError)
+    assert isinstance(in_a_thread(lambda: fitted(0)), ValueError)
     assert len(fitted(2).history) == 2
 
 
-def test_who_waits_for_a_draw_is_told_of_a_training() -> None:
-    """A draw that waits for another's when a training begins is refused, and does not wait for the training."""
-    began, ended, found = threading.Event(), threading.Event(), []
+def test_a_call_that_waits_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every public function says so before it does anything; afterwards it runs."""
+    work = calls(tmp_path)
+    monkeypatch.setattr(threads, "_PATIENCE", 0.01)
+    with threads.training():
+        refused = {name: in_a_thread(call) for name, call in work.items()}
+    for name, error in refused.items():
+        assert isinstance(error, RuntimeError), name
+        assert ANOTHER in str(error)
+        assert "multiprocessing" in str(error)
+    assert isinstance(in_a_thread(work["predict"]), Tensor)
+    assert isinstance(in_a_thread(work["fit"]), pyrodrop.Fit)
 
-    def draw() -> None:
-        with threads.drawing():
-            began.set()
-            ended.wait(30)
 
-    def wait() -> None:
-        try:
-            with threads.drawing():
-                found.append("drawn")
-        except RuntimeError as error:
-            found.append(str(error))
+def test_threads_take_turns_in_the_order_in_which_they_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that gives up leaves the line; a training that lets others in goes on after those that waited."""
+    order: list[int] = []
+    line = threads._shared._line
 
-    def train() -> None:
-        with threads.training():
-            found.append("trained")
+    def work(number: int) -> None:
+        with threads.exclusive(), threads.exclusive():
+            order.append(number)
 
-    first = threading.Thread(target=draw)
-    first.start()
-    began.wait(30)
-    second, third = threading.Thread(target=wait), threading.Thread(target=train)
-    second.start()
-    third.start()
-    second.join(30)
-    assert len(found) == 1
-    assert ANOTHER in found[0]
-    ended.set()
-    first.join(30)
-    third.join(30)
-    assert found[1:] == ["trained"]
+    with ThreadPoolExecutor(6) as pool, threads.training():
+        for number in range(6):
+            if number == 3:
+                monkeypatch.setattr(threads, "_PATIENCE", 0.01)
+                assert isinstance(in_a_thread(lambda: work(-1)), RuntimeError)
+                monkeypatch.undo()
+            pool.submit(work, number)
+            while len(line) <= number:
+                time.sleep(1e-3)
+        with threads.sharing():
+            pass
+        order.append(6)
+    assert order == [0, 1, 2, 3, 4, 5, 6]
+
+
+class Leaving(nn.Module):
+    """A network that, once it is told to, leaves a handler on Pyro's stack and raises an error."""
+
+    leaves = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if Leaving.leaves:
+            poutine.block().__enter__()
+            raise KeyError("left")
+        return self.linear(F.dropout(x, 0.1, self.training))
+
+
+@pytest.mark.parametrize(
+    "name", ["fit", "predict", "elbo", "objective", "read", "export", "compare", "to_arviz", "sample"]
+)
+def test_pyros_stack_is_what_it_was_after_an_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = models.from_module(Leaving().eval(), priors.Gaussian(), likelihoods.Gaussian(4.0))
+    guide = guides.MeanField(model)
+    run = pyrodrop.fit(model, guide, (X, Y), steps=2, progress=False, engine="pyro")
+    settings: dict[str, Any] = {"likelihood": likelihoods.Gaussian(4.0), "weight_decay": 1e-3, "num_data": 60}
+    work: dict[str, Callable[[], Any]] = {
+        "fit": lambda: pyrodrop.fit(model, guide, (X, Y), steps=2, progress=False, engine="pyro"),
+        "predict": lambda: run.predict(X, 4),
+        "elbo": lambda: run.elbo(2),
+        "objective": lambda: run.objective(2),
+        "read": lambda: pyrodrop.read(Leaving(), X[:4], **settings),
+        "export": lambda: run.export(tmp_path / "run.pt2", draws=2),
+        "compare": lambda: pyrodrop.compare({"run": run}, (X, Y), num_samples=4),
+        "to_arviz": lambda: pyrodrop.to_arviz(run, (X, Y), num_samples=4),
+        "sample": lambda: pyrodrop.sample(model, (X, Y), chains=2, draws=4, tune=100, progress=False),
+    }
+    stack = pyro.poutine.runtime._PYRO_STACK
+    with poutine.trace():
+        before = list(stack)
+        monkeypatch.setattr(Leaving, "leaves", True)
+        with pytest.raises((KeyError, ValueError)):
+            work[name]()
+        assert stack == before
+    assert stack == []
+
+
+def test_parameters_that_another_thread_reads_are_in_no_trace() -> None:
+    run = fitted(2)
+    guide: Any = run.guide
+    name = guide.sites[0]
+    with threads.exclusive(), poutine.trace() as capture:
+        read = in_a_thread(lambda: guide.loc[name])
+        assert not capture.trace.nodes
+        assert torch.equal(read, guide.loc[name])
+        assert list(capture.trace.nodes) == [f"loc.{name}"]
+
+
+class Meeting(nn.Module):
+    """A network during whose calls another thread does something."""
+
+    meanwhile: Callable[[], Any] = staticmethod(lambda: None)
+
+    def __init__(self, noise: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.last, self.noise = nn.Linear(3, 4), nn.Linear(4, 1), noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        met = in_a_thread(Meeting.meanwhile)
+        if isinstance(met, Exception):
+            raise met
+        return self.last(self.first(x)) + (self.noise and self.noise * torch.rand(()))
+
+
+def met(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Any], noise: float = 0.0) -> models.NetworkModel:
+    monkeypatch.setattr(Meeting, "meanwhile", staticmethod(meanwhile))
+    return models.from_module(Meeting(noise), priors.Gaussian(), likelihoods.Gaussian(4.0))
+
+
+def test_plain_networks_of_other_threads_run_while_a_guide_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.fx`, which looks for the first layer, replaces the calls of all modules."""
+    plain = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    guide = guides.BernoulliDropout(met(monkeypatch, lambda: plain(X)), 0.1, mask_input=False)
+    assert {name: float(rate) for name, rate in guide.rates().items()} == {"last.weight": pytest.approx(0.1)}
+
+
+def test_a_network_is_not_refused_for_what_another_thread_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    met(monkeypatch, lambda: torch.rand(3)).examined(X)
+    with pytest.raises(ValueError, match="draws random numbers itself"):
+        met(monkeypatch, lambda: torch.rand(3), noise=0.1).examined(X)
+
+
+@pytest.mark.more
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("members", [1, 2])
+def test_estimators_of_scikit_learn_are_fitted_in_threads(members: int) -> None:
+    from sklearn.model_selection import cross_val_score
+
+    model = NetworkRegressor(hidden_layer_sizes=(4,), max_steps=10, members=members, draws=20, random_state=0)
+    alone = cross_val_score(model, X.numpy(), Y[:, 0].numpy(), cv=2)
+    with joblib.parallel_config("threading", n_jobs=2):
+        assert cross_val_score(model, X.numpy(), Y[:, 0].numpy(), cv=2).tolist() == alone.tolist()
 
 
 def _elbo(_: int) -> float:
