@@ -410,7 +410,7 @@ def _check_standardizable(name: str, values: Any) -> None:
     if not values.is_floating_point():
         raise ValueError(
             f"only real numbers can be standardised; {name} has dtype {values.dtype}: convert measurements and "
-            "counts with .float(), and do not standardise labels and token ids"
+            "counts with .double(), and do not standardise labels and token ids"
         )
 
 

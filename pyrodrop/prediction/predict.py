@@ -171,7 +171,7 @@ def draw_functions(
     streamed = read_for(x, missing=True)
     if streamed is not None:
         _check_pieces(model, streamed, joint, distributed)
-        result = _joined([drawn(piece.x, streamed.num_data or len(piece)) for piece in streamed.pieces()])
+        result = _joined([drawn(piece.x, streamed.num_data or len(piece)) for piece in streamed.blocks()])
         return _prediction(model, guide, result, seed, device, joint) if isinstance(result, Tensor) else result
     columns = getattr(model, "columns", None)
     x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
