@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import instance, real_or_tensor
 
-ROUNDING = 1e-5  # of the standard deviation of a column, what values in float32 may be changed by
+ROUNDING = 2e-5  # of the standard deviation of a column, what values in float32 may be changed by
 
 
 class Standardize(torch.nn.Module):
@@ -56,7 +56,7 @@ class Standardize(torch.nn.Module):
 
     @classmethod
     def of(cls, values: Tensor, dtype: torch.dtype | None = None) -> Standardize:
-        """The standardisation of the columns of `values`, ``[N, D]``, computed in their dtype.
+        """The standardisation of the columns of `values`, ``[N, D]``, computed in their dtype, or in float64 far from zero.
 
         A column that is constant up to rounding, see `varies`, is only centred, on its first value. If its range is above 1,
         it is divided by the range. Its mean and standard deviation would be those of the rounding errors: even of equal
@@ -81,10 +81,12 @@ class Standardize(torch.nn.Module):
             columns = [cls.of(column[~absent], dtype) for column, absent in each]
             loc, scale = (torch.stack([getattr(one, statistic) for one in columns]) for statistic in ("loc", "scale"))
             return cls(loc.reshape(values.shape[1:]), scale.reshape(values.shape[1:]))
-        scale, changing = values.std(0, correction=0), varies(values, dtype)
+        loc, scale, changing = values.mean(0), values.std(0, correction=0), varies(values, dtype)
+        if _holding(loc[changing], scale[changing], values.dtype) != values.dtype:
+            return cls.of(values.double(), dtype or values.dtype)
         width = values.amax(0) - values.amin(0)
         width = torch.where(width > 1, width, torch.ones_like(width))
-        return cls(torch.where(changing, values.mean(0), values[0]), torch.where(changing, scale, width))
+        return cls(torch.where(changing, loc, values[0]), torch.where(changing, scale, width))
 
     def forward(self, values: Tensor) -> Tensor:
         return (self.widened(values) - self.loc) / self.scale
@@ -98,7 +100,7 @@ class Standardize(torch.nn.Module):
 
     def beside(self, weight: Tensor) -> Standardize:
         """A copy on the device of a network's weight and in its dtype, or in float64 where that dtype would round loc, and
-        with it f, by more than 1e-5 of scale."""
+        with it f, by more than 2e-5 of scale."""
         return copy.deepcopy(self).to(weight.device, _holding(self.loc, self.scale, weight.dtype))
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
@@ -111,7 +113,7 @@ class Standardize(torch.nn.Module):
 
 
 def _holding(loc: Tensor, scale: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """The dtype, or float64 if it rounds a location, and values near it, by more than 1e-5 of the scale."""
+    """The dtype, or float64 if it rounds a location, and values near it, by more than 2e-5 of the scale."""
     rounding = torch.finfo(dtype).eps / 2 * loc.abs()
     return torch.float64 if bool((rounding > ROUNDING * scale).any()) else dtype
 
@@ -131,7 +133,7 @@ def varies(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def narrowed(values: Tensor) -> Tensor:
-    """The values ``[N, ...]`` in float32, or as they are if float32 changes one by more than 1e-5 of the standard deviation
+    """The values ``[N, ...]`` in float32, or as they are if float32 changes one by more than 2e-5 of the standard deviation
     of its column, as it does values far from zero; NaN are left out."""
     return values.float() if bool(within(values, torch.float32, ROUNDING).all()) else values
 
