@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 from pyrodrop.networks.examine import close
 from pyrodrop.scaling import Standardize
 
+_ROUNDING = 1e-3  # of the standard deviation of x or y
 _CONVOLUTIONS: dict[int, type[nn.Module]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 
 
@@ -238,8 +239,9 @@ def units_of_y(model: Any, output: Tensor) -> list[Step]:
 
 
 def _check_held(name: str, units: Standardize, like: Tensor) -> None:
-    """Raise a ValueError for a standardisation in float64, whose offset the steps of a smaller network would round."""
-    if torch.promote_types(units.loc.dtype, like.dtype) != like.dtype:
+    """Raise a ValueError for a standardisation whose offset the steps of a smaller network would round by too much."""
+    rounding = torch.finfo(like.dtype).eps / 2 * units.loc.abs()
+    if bool((rounding > _ROUNDING * units.scale).any()):
         precision = str(like.dtype).removeprefix("torch.")
         raise ValueError(
             f"compression needs {name} that {precision} tells apart, in which the compressed network computes; got columns "

@@ -310,8 +310,8 @@ class Dataset:
     def standardized(self) -> Dataset:
         """The same data, with standardisations computed from the columns of x and y.
 
-        Those of values far from zero, such as times in seconds or a y of 100,000,000 +- 1, are float64: a network gets x after
-        the mean was subtracted, and its predictions are float64 where those of y are.
+        Those of values far from zero, such as times in seconds or a y of 100,000,000 +- 1, are float64: a network gets x
+        after the mean was subtracted, and predictions are float64 where those of y are.
 
         Raises:
             ValueError: x consists of several tensors, or x or y has an integer dtype, like labels and token ids.

@@ -100,8 +100,9 @@ def predict(
             a process predicts alone, so that one rank can do it while the others do something else.
 
     Returns:
-        A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y, in
-        float64 where float32 would round a y far from zero (`Dataset.standardized`). Of a fit of a Pyro program, whose x is as of `Fit.predict`, draws by site.
+        A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y, and in
+        float64 where float32 would round a y far from zero (`Dataset.standardized`). Of a fit of a Pyro program, whose x is
+        as of `Fit.predict`, draws by site.
 
     Raises:
         ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; a number is out of its range;
