@@ -166,7 +166,7 @@ class Loader(Streamed):
 def _stated(num_data: Any, batches: Any, known: int | None) -> int:
     """The number of rows that the caller states: of a DataLoader at most those of its data set, at least those visited."""
     stated = count(num_data, "num_data", "the number of rows of the data set")
-    dataset = getattr(batches, "dataset", None)
+    dataset: Any = getattr(batches, "dataset", None)
     by_row = getattr(batches, "collate_fn", None) is default_collate and not isinstance(dataset, IterableDataset)
     if by_row and hasattr(dataset, "__len__"):
         least, most = known or 1, len(dataset)

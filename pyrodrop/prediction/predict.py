@@ -263,8 +263,9 @@ def _drawn(
         for draw, first, output in tiles:
             if outputs is None:
                 shape = (num_samples, num_rows(x), *output.shape[2:])
-                _check_memory((num_samples, points, *output.shape[2:]), output.dtype, where, model.likelihood.copies)
-                outputs = output.new_empty(shape, device=where)
+                dtype = model.targets.widened(output[:0]).dtype  # of f, which is made in the memory of the outputs
+                _check_memory((num_samples, points, *output.shape[2:]), dtype, where, model.likelihood.copies)
+                outputs = output.new_empty(shape, device=where, dtype=dtype)
             outputs[draw : draw + len(output), first : first + output.shape[1]] = output
         assert outputs is not None
         return outputs
