@@ -26,12 +26,19 @@ from pyrodrop.arguments import instance
 from pyrodrop.data import Dataset
 from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.inputs import Inputs, mapped, num_rows
+from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.call import Output, batch_shape, call, check_function, for_each, of_traced_size
-from pyrodrop.networks.checks import cannot_run, check_labels, check_parametrised, check_width, width_of
+from pyrodrop.networks.checks import (
+    cannot_run,
+    check_labels,
+    check_parametrised,
+    check_resolution,
+    check_width,
+    width_of,
+)
 from pyrodrop.networks.examine import Calls, Examined, check_used, examine, examine_training, signature
 from pyrodrop.networks.modes import STAYS, evaluating, mode_changes, undisturbed
 from pyrodrop.networks.noise import check_dropout_layers
@@ -225,9 +232,9 @@ class NetworkModel(LocalModule):
         self.columns = data.columns
         reference = next(iter(self.weight_sites().values()))
         if data.inputs is not None:
-            self.inputs = copy.deepcopy(data.inputs).to(reference)
+            self.inputs = data.inputs.beside(reference)
         if data.targets is not None:
-            self.targets = self.likelihood.units(copy.deepcopy(data.targets)).to(reference)
+            self.targets = self.likelihood.units(data.targets).beside(reference)
         self.likelihood.start(data.y)
 
     def describe(self) -> str:
@@ -249,6 +256,11 @@ class NetworkModel(LocalModule):
             two, _ = self._few(calls, data.x)
             output = check_used(calls, two, lambda: self._rows(data.x, _TRIED))
         self._check_against(data, output)
+        dtype = next(iter(self.weight_sites().values())).dtype
+        for name, part in named_parts(data.x).items():
+            if part.is_floating_point() or self.in_features is not None:  # or they are ids
+                check_resolution(part, name, self.inputs if isinstance(data.x, Tensor) else Standardize(), dtype)
+        check_resolution(data.y, "y", self.targets, dtype)
 
     def check_targets(self, data: Dataset) -> None:
         """Check that the observations are possible under the likelihood, with the network in evaluation mode.

@@ -34,6 +34,7 @@ from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian,
 from pyrodrop.models import MLP
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.priors import Gaussian as GaussianPrior
+from pyrodrop.scaling import narrowed
 from pyrodrop.schedules import cosine
 from pyrodrop.training.fit import fit
 from pyrodrop.training.fitted import Fit
@@ -223,7 +224,7 @@ def regressor(
     data = _table(data)
     if data.columns is not None and data.columns.classes is not None:
         raise ValueError("data must have a y of numbers; got class labels: use recipes.classifier(data)")
-    y = data.y if data.y.is_floating_point() else data.y.float()
+    y = data.y if data.y.is_floating_point() else narrowed(data.y.double())
     y = y[:, None] if y.dim() == 1 else y
     if y.dim() != 2 or y.shape[1] != 1:
         raise ValueError(

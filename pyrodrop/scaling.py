@@ -1,7 +1,14 @@
-"""Standardisation: the affine map between the units of the data and those of the network."""
+"""Standardisation: the affine map between the units of the data and those of the network.
+
+A network computes in float32, which has 7 digits: of a y of 1,000,000 +- 1, or of seconds since 1970, they leave few or
+none for what varies. So values far from zero and their standardisation stay in float64 (`narrowed`, `Standardize.beside`):
+the offset is subtracted before x is rounded, and added after f is made.
+"""
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 from typing import Any
 
@@ -10,9 +17,13 @@ from torch import Tensor
 
 from pyrodrop.arguments import instance, real_or_tensor
 
+ROUNDING = 2e-5  # of the standard deviation of a column, what values in float32 may be changed by
+
 
 class Standardize(torch.nn.Module):
     """Standardise with ``forward``, (values - loc) / scale, and undo it with ``inverse``.
+
+    Both compute in the wider of the dtypes of the values and of loc, also where loc is a single number.
 
     Args:
         loc: location to subtract, a scalar or one value per column ``[D]``.
@@ -30,10 +41,11 @@ class Standardize(torch.nn.Module):
         super().__init__()
         real_or_tensor(loc, "loc", "the location to subtract")
         real_or_tensor(scale, "scale", "the positive scale to divide by", above=0)
-        scale = torch.as_tensor(scale)
-        if not scale.is_floating_point():  # whole numbers, with which a location would be rounded
-            scale = scale.to(torch.get_default_dtype())
-        loc = torch.as_tensor(loc, dtype=scale.dtype)
+        kinds = [value.dtype for value in (loc, scale) if isinstance(value, Tensor) and value.is_floating_point()]
+        loc, scale = (torch.as_tensor(v, dtype=None if isinstance(v, Tensor) else torch.float64) for v in (loc, scale))
+        dtype = functools.reduce(torch.promote_types, kinds, kinds[0]) if kinds else torch.get_default_dtype()
+        dtype = dtype if kinds else _holding(loc, scale, dtype)
+        loc, scale = loc.to(dtype), scale.to(dtype)
         if loc.dim() and scale.dim() and loc.shape != scale.shape:
             raise ValueError(
                 "loc and scale must be numbers or have one value per column each; got shapes "
@@ -44,7 +56,7 @@ class Standardize(torch.nn.Module):
 
     @classmethod
     def of(cls, values: Tensor, dtype: torch.dtype | None = None) -> Standardize:
-        """The standardisation of the columns of `values`, ``[N, D]``, computed in their dtype.
+        """The standardisation of the columns of `values`, ``[N, D]``, computed in their dtype, or in float64 far from zero.
 
         A column that is constant up to rounding, see `varies`, is only centred, on its first value. If its range is above 1,
         it is divided by the range. Its mean and standard deviation would be those of the rounding errors: even of equal
@@ -69,23 +81,41 @@ class Standardize(torch.nn.Module):
             columns = [cls.of(column[~absent], dtype) for column, absent in each]
             loc, scale = (torch.stack([getattr(one, statistic) for one in columns]) for statistic in ("loc", "scale"))
             return cls(loc.reshape(values.shape[1:]), scale.reshape(values.shape[1:]))
-        scale, changing = values.std(0, correction=0), varies(values, dtype)
+        loc, scale, changing = values.mean(0), values.std(0, correction=0), varies(values, dtype)
+        if _holding(loc[changing], scale[changing], values.dtype) != values.dtype:
+            return cls.of(values.double(), dtype or values.dtype)
         width = values.amax(0) - values.amin(0)
         width = torch.where(width > 1, width, torch.ones_like(width))
-        return cls(torch.where(changing, values.mean(0), values[0]), torch.where(changing, scale, width))
+        return cls(torch.where(changing, loc, values[0]), torch.where(changing, scale, width))
 
     def forward(self, values: Tensor) -> Tensor:
-        return (values - self.loc) / self.scale
+        return (self.widened(values) - self.loc) / self.scale
 
     def inverse(self, values: Tensor) -> Tensor:
-        return values * self.scale + self.loc
+        return self.widened(values) * self.scale + self.loc
+
+    def widened(self, values: Tensor) -> Tensor:
+        """The values in the wider of their dtype and that of loc; PyTorch passes over the dtype of single numbers."""
+        return values.to(torch.promote_types(values.dtype, self.loc.dtype))
+
+    def beside(self, weight: Tensor) -> Standardize:
+        """A copy on the device of a network's weight and in its dtype, or in float64 where that dtype would round loc, and
+        with it f, by more than 2e-5 of scale."""
+        return copy.deepcopy(self).to(weight.device, _holding(self.loc, self.scale, weight.dtype))
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        """Load saved values of any shape: they are scalars before `of` a data set, and ``[D]`` afterwards."""
+        """Load saved values of any shape: they are scalars before `of` a data set, and ``[D]`` afterwards; float64 stays."""
         for name in ("loc", "scale"):
             if f"{prefix}{name}" in state_dict:
-                setattr(self, name, state_dict[f"{prefix}{name}"].to(getattr(self, name)))
+                saved, before = state_dict[f"{prefix}{name}"], getattr(self, name)
+                setattr(self, name, saved.to(before.device, torch.promote_types(saved.dtype, before.dtype)))
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _holding(loc: Tensor, scale: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The dtype, or float64 if it rounds a location, and values near it, by more than 2e-5 of the scale."""
+    rounding = torch.finfo(dtype).eps / 2 * loc.abs()
+    return torch.float64 if bool((rounding > ROUNDING * scale).any()) else dtype
 
 
 def varies(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -100,3 +130,31 @@ def varies(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     missing = values.isnan()
     low, high = values.masked_fill(missing, math.inf).amin(0), values.masked_fill(missing, -math.inf).amax(0)
     return high - low > 4 * torch.finfo(dtype or values.dtype).eps * torch.maximum(high, -low)
+
+
+def narrowed(values: Tensor) -> Tensor:
+    """The values ``[N, ...]`` in float32, or as they are if float32 changes one by more than 2e-5 of the standard deviation
+    of its column, as it does values far from zero; NaN are left out."""
+    return values.float() if bool(within(values, torch.float32, ROUNDING).all()) else values
+
+
+def within(values: Tensor, dtype: torch.dtype, part: float) -> Tensor:
+    """Whether values in `dtype` differ from these by at most this part of the standard deviation of their column.
+
+    True of columns without a variation, see `varies`. NaN and infinities are left out.
+
+    Args:
+        values: ``[N, ...]``; the result is ``[...]``.
+    """
+    if not values.numel():
+        return torch.ones(values.shape[1:], dtype=torch.bool)
+    most = torch.finfo(dtype).eps / 2 * torch.maximum(values.amax(0), -values.amin(0))
+    near = most <= part * values.std(0, correction=0)
+    if bool(near.all()):  # without a copy of all values
+        return near
+    seen = values.isfinite()
+    changed = (values.to(dtype).to(values.dtype) - values).abs().masked_fill(~seen, 0.0).amax(0)
+    count = seen.sum(0).clamp_min(1)
+    mean = values.masked_fill(~seen, 0.0).sum(0) / count
+    sd = ((values - mean).masked_fill(~seen, 0.0).square().sum(0) / count).sqrt()
+    return ~varies(values.masked_fill(~seen, math.nan)) | (changed <= part * sd)

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from pyrodrop import guides, recipes
 from pyrodrop.arguments import count, shown
-from pyrodrop.data.column_values import check_rounding
 from pyrodrop.likelihoods import HeteroscedasticGaussian, Likelihood
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
+from pyrodrop.scaling import narrowed
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.warnings import collected
@@ -114,9 +114,9 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         return run.predict(torch.as_tensor(_dense(x)), max(draws, len(members)), seed=0)  # type: ignore[no-any-return]
 
     def _table(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, Any]:
-        """X of a fit as a tensor in the precision of the network, and y."""
+        """X of a fit as a tensor, in the precision of the network where that is enough, and y."""
         x, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=2, **options)
-        return _float32(_dense(x), "X"), y
+        return narrowed(torch.as_tensor(_dense(x))), y
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -126,13 +126,6 @@ class _Network(BaseEstimator):  # type: ignore[misc]
 
 def _dense(x: Any) -> np.ndarray[Any, Any]:
     return np.array(x.toarray() if issparse(x) else x)  # a copy: arrays of data frames may be read-only
-
-
-def _float32(values: np.ndarray[Any, Any], name: str) -> Tensor:
-    """Columns of numbers in the precision of the network; a ValueError where it rounds away what differs between rows."""
-    values = np.array(values, dtype=np.float64)
-    check_rounding(values, range(values.shape[1]), name)
-    return torch.as_tensor(values, dtype=torch.float32)
 
 
 class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
@@ -198,7 +191,8 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         x, y = self._table(X, y, y_numeric=True)
         likelihood = HeteroscedasticGaussian("softplus") if self.likelihood is None else self.likelihood
         options: dict[str, Any] = {"posterior": self._posterior(), "hidden": self.hidden_layer_sizes}
-        return self._fit(recipes.regressor((x, _float32(y[:, None], "y")), likelihood=likelihood, **options))
+        column = narrowed(torch.tensor(y[:, None], dtype=torch.float64))
+        return self._fit(recipes.regressor((x, column), likelihood=likelihood, **options))
 
     def predict(self, X: Any, return_std: bool = False, quantiles: Sequence[float] | None = None) -> Any:
         """The mean of y, ``[n]``, and what is asked for beside it.

@@ -20,7 +20,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from pyrodrop.networks.examine import close
+from pyrodrop.scaling import Standardize
 
+_ROUNDING = 1e-3  # of the standard deviation of x or y
 _CONVOLUTIONS: dict[int, type[nn.Module]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 
 
@@ -199,7 +201,12 @@ def _buffer(root: nn.Module, graph: fx.Graph, name: str, value: Tensor) -> fx.No
 
 
 def units_of_x(model: Any, like: Tensor) -> list[Step]:
-    """The step that standardises x, with the dtype and device of `like`; no step if nothing changes."""
+    """The step that standardises x, with the dtype and device of `like`; no step if nothing changes.
+
+    Raises:
+        ValueError: x is too far from zero for this dtype.
+    """
+    _check_held("x", model.inputs, like)
     loc, scale = model.inputs.loc.to(like), model.inputs.scale.to(like)
     same = not bool(loc.any()) and bool((scale == 1).all())
     return [] if same else [Standardised(loc, scale)]
@@ -213,7 +220,9 @@ def units_of_y(model: Any, output: Tensor) -> list[Step]:
 
     Raises:
         TypeError: f of the likelihood is not a linear rescaling of the outputs.
+        ValueError: y is too far from zero for the dtype of the outputs.
     """
+    _check_held("y", model.targets, output)
     generator = torch.Generator().manual_seed(0)
     output = torch.randn(output.shape, generator=generator).to(output)
     f = model.likelihood.location(output, model.targets).detach()
@@ -227,3 +236,15 @@ def units_of_y(model: Any, output: Tensor) -> list[Step]:
             f"{type(model.likelihood).__name__}"
         )
     return [Rescaled(loc, scale, columns)]
+
+
+def _check_held(name: str, units: Standardize, like: Tensor) -> None:
+    """Raise a ValueError for a standardisation whose offset the steps of a smaller network would round by too much."""
+    rounding = torch.finfo(like.dtype).eps / 2 * units.loc.abs()
+    if bool((rounding > _ROUNDING * units.scale).any()):
+        precision = str(like.dtype).removeprefix("torch.")
+        raise ValueError(
+            f"compression needs {name} that {precision} tells apart, in which the compressed network computes; got columns "
+            f"with means up to {float(units.loc.abs().max()):.6g} for a standard deviation of "
+            f"{float(units.scale.min()):.6g}: subtract a constant from {name} before training"
+        )

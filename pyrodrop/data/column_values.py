@@ -19,11 +19,10 @@ from torch import Tensor
 
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
-from pyrodrop.scaling import varies
 
 Value = str | int | float | bool
 
-_ROUNDING = 1e-3  # of a column's standard deviation, what float32 may change its values by
+_ROUNDING = 1e-3  # of a column's range, what float64 may change its values by
 _SHOWN = 5  # names and values in a message
 
 
@@ -159,18 +158,6 @@ def in_float32(values: np.ndarray[Any, Any], labels: Sequence[Hashable], name: s
                 "constant"
             )
     return torch.from_numpy(rounded)
-
-
-def check_rounding(values: np.ndarray[Any, Any], labels: Sequence[Hashable], name: str) -> None:
-    """Raise a ValueError for a column whose variation is rounded away in float32, such as seconds since 1970."""
-    changed = np.nanmax(np.abs(values.astype(np.float32).astype(np.float64) - values), 0)
-    lost = (changed > _ROUNDING * np.nanstd(values, 0)) & varies(torch.from_numpy(values)).numpy()
-    for place in np.flatnonzero(lost).tolist():
-        column = values[:, place]
-        raise ValueError(
-            f"{name}, column {labels[place]!r}, must vary by more than float32 rounds its values; got values from "
-            f"{np.nanmin(column):.12g} to {np.nanmax(column):.12g}: subtract the smallest"
-        )
 
 
 def check_whole(frame: Any, labels: Iterable[Hashable], name: str) -> None:

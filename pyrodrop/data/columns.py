@@ -46,6 +46,8 @@ class Columns:
         ordered: whether the dtype of y declares that its classes have an order.
         scaled: standardisation of the numbers and indicators that is part of `x`, because ``codes`` have two inputs; None if
             it is the data set's.
+        wide: names of the columns of numbers that float32 would round by too much, such as times in seconds: x, or y, that
+            has one of them is float64.
     """
 
     numbers: tuple[Hashable, ...]
@@ -56,6 +58,11 @@ class Columns:
     encode: Encode = "one-hot"
     scaled: Standardize | None = None
     ordered: bool = False
+    wide: tuple[Hashable, ...] = ()
+
+    def dtype(self, names: Sequence[Hashable]) -> torch.dtype:
+        """The dtype of a table of these columns."""
+        return torch.float64 if set(names) & set(self.wide) else torch.float32
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,13 +98,13 @@ class Columns:
                     f"{name}, column {column!r}, had bools and must have bools, or 0 and 1; got {odd[0]:g} in {len(odd)} "
                     "rows"
                 )
-        plain = in_float32(numbers, (*self.numbers, *self.indicators), name)
+        plain = self._table(numbers, (*self.numbers, *self.indicators), name)
         codes = [coded(frame, column, values, name) for column, values in self.categories.items()]
         if self.encode == "codes":
             whole = torch.from_numpy(np.stack(codes, 1))
             if not plain.shape[1]:
                 return whole
-            return (plain if self.scaled is None else self.scaled(plain)), whole
+            return (plain if self.scaled is None else self.scaled(plain).float()), whole
         hot = [np.eye(len(v), dtype=np.float32)[c] for c, v in zip(codes, self.categories.values(), strict=True)]
         return torch.cat([plain, *map(torch.from_numpy, hot)], 1)
 
@@ -109,7 +116,11 @@ class Columns:
             check_no_missing(frame, self.targets, name)
             return torch.from_numpy(coded(frame, self.targets[0], self.classes, name))
         _check_no_bools(frame, self.targets, name)
-        return in_float32(numbers_of(frame, self.targets, name), self.targets, name)
+        return self._table(numbers_of(frame, self.targets, name), self.targets, name)
+
+    def _table(self, values: np.ndarray[Any, Any], names: Sequence[Hashable], name: str) -> Tensor:
+        wide = self.dtype(names) is torch.float64
+        return torch.from_numpy(values) if wide else in_float32(values, names, name)
 
     def words(self) -> dict[str, Any]:
         """All of it in plain lists, numbers and words, for a file."""
@@ -118,23 +129,25 @@ class Columns:
             "numbers": list(self.numbers), "indicators": list(self.indicators),
             "categories": [[name, list(values)] for name, values in self.categories.items()],
             "targets": list(self.targets), "classes": None if self.classes is None else list(self.classes),
-            "encode": self.encode, "scaled": scaled,
+            "encode": self.encode, "scaled": scaled, "wide": list(self.wide),
         }  # fmt: skip
 
     @classmethod
     def of_words(cls, stored: Any, file: str) -> Columns:
         """The columns that `words` are of; a ValueError that names the file if it is damaged."""
         try:
-            names = [tuple(stored[part]) for part in ("numbers", "indicators", "targets")]
+            names = [tuple(stored.get(part, ())) for part in ("numbers", "indicators", "targets", "wide")]
             if not all(isinstance(name, str | int) for part in names for name in part):
                 raise TypeError("a name is no str")
             categories = {name: tuple(values) for name, values in stored["categories"]}
             classes = None if stored["classes"] is None else tuple(stored["classes"])
-            scaled = None if stored["scaled"] is None else Standardize(*map(torch.tensor, stored["scaled"]))
+            dtype = torch.float64 if {*names[0]} & {*names[3]} else torch.float32
+            numbers = [] if stored["scaled"] is None else [torch.tensor(one, dtype=dtype) for one in stored["scaled"]]
+            scaled = Standardize(*numbers) if numbers else None
             encode = one_of(stored["encode"], Encode, "encode")
         except (TypeError, ValueError, KeyError, RuntimeError) as error:
             raise ValueError(f"{file} is damaged: it must say which columns of a frame it is of; got {error}") from None
-        return cls(names[0], names[1], categories, names[2], classes, encode, scaled)
+        return cls(names[0], names[1], categories, names[2], classes, encode, scaled, wide=names[3])
 
     def _check_present(self, frame: Any, wanted: Sequence[Hashable], name: str) -> None:
         missing = [column for column in wanted if column not in list(frame.columns)]

@@ -136,7 +136,9 @@ class Dataset:
         encode: Encode = "one-hot",
         standardise: bool | Sequence[Any] = True,
     ) -> Dataset:
-        """The columns of a pandas DataFrame as x and y, float32.
+        """The columns of a pandas DataFrame as x and y, float32, or float64 where float32 would round a column too much.
+
+        That is by more than 2e-5 of its standard deviation, as of times in seconds.
 
         All columns but the target's are inputs, in the order of the frame, numbers first. The index is ignored. A prior of
         one scale on all weights, and one rate of learning, suit inputs of one scale, so numbers are standardised by default,
@@ -171,7 +173,7 @@ class Dataset:
             TypeError: `df` is no DataFrame; a column is of neither numbers nor bools and is not named in `categories`, or
                 has numbers among other values.
             ValueError: a name is not that of a column, or of several; values are missing or infinite, which the message
-                counts by column; the target is constant; a column varies by less than float32 rounds its values.
+                counts by column; the target is constant; a column varies by less than float64 rounds its values.
 
         Example:
             >>> import pandas as pd
@@ -308,6 +310,9 @@ class Dataset:
     def standardized(self) -> Dataset:
         """The same data, with standardisations computed from the columns of x and y.
 
+        Those of values far from zero, such as times in seconds or a y of 100,000,000 +- 1, are float64: a network gets x
+        after the mean was subtracted, and predictions are float64 where those of y are.
+
         Raises:
             ValueError: x consists of several tensors, or x or y has an integer dtype, like labels and token ids.
         """
@@ -410,7 +415,7 @@ def _check_standardizable(name: str, values: Any) -> None:
     if not values.is_floating_point():
         raise ValueError(
             f"only real numbers can be standardised; {name} has dtype {values.dtype}: convert measurements and "
-            "counts with .float(), and do not standardise labels and token ids"
+            "counts with .double(), and do not standardise labels and token ids"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,6 @@ from pyrodrop.data.column_values import (
     Value,
     check_no_missing,
     check_numbers,
-    check_rounding,
     check_unmixed,
     check_whole,
     checked_frame,
@@ -27,7 +26,7 @@ from pyrodrop.data.column_values import (
     values_of,
 )
 from pyrodrop.data.columns import Columns, Encode
-from pyrodrop.scaling import Standardize, varies
+from pyrodrop.scaling import ROUNDING, Standardize, varies, within
 
 _log = logging.getLogger("pyrodrop")
 
@@ -80,15 +79,15 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
     if encode == "codes" and not columns.categories:
         raise ValueError("encode='codes' needs at least one input named in categories; got none")
     chosen = _chosen(standardise, columns)
-    x, y = columns.x(df), columns.y(df)
     seen = df if rows is None else df.iloc[rows]
     check_whole(seen, (*columns.numbers, *(targets if classes is None else ())), "df")
     plain = (*columns.numbers, *columns.indicators)
     own_x, own_y = numbers_of(seen, plain, "df"), None if classes is not None else numbers_of(seen, targets, "df")
-    check_rounding(own_x, plain, "df")
+    columns = replace(columns, wide=(*_wide(own_x, plain), *(() if own_y is None else _wide(own_y, targets))))
+    x, y = columns.x(df), columns.y(df)
     of_y = None
     if own_y is not None:
-        moving = varies(torch.from_numpy(own_y), torch.float32).tolist()
+        moving = varies(torch.from_numpy(own_y), y.dtype).tolist()
         flat = [label for label, moves in zip(targets, moving, strict=True) if not moves]
         if flat:
             where = "all" if rows is None else "all training"
@@ -96,12 +95,18 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
                 f"target must vary, or there is nothing to learn; got {np.sort(own_y[:, targets.index(flat[0])])[0]:g} in "
                 f"{where} {len(own_y)} rows of {flat[0]!r}"
             )
-        check_rounding(own_y, targets, "df")
-        of_y = _standardisation(own_y, targets, chosen)
+        of_y = _standardisation(own_y, targets, chosen, y.dtype)
     if encode == "codes":
-        columns = replace(columns, scaled=_standardisation(own_x, plain, chosen))
+        columns = replace(columns, scaled=_standardisation(own_x, plain, chosen, columns.dtype(plain)))
         return Read(columns, columns.x(df), y, None, of_y)
-    return Read(columns, x, y, _standardisation(own_x, plain, chosen, sum(map(len, columns.categories.values()))), of_y)
+    further = sum(map(len, columns.categories.values()))
+    return Read(columns, x, y, _standardisation(own_x, plain, chosen, x.dtype, further), of_y)
+
+
+def _wide(values: np.ndarray[Any, Any], labels: Sequence[Hashable]) -> Iterator[Hashable]:
+    """The names of the columns whose values float32 would change by too much (`narrowed`)."""
+    kept = within(torch.from_numpy(values), torch.float32, ROUNDING).tolist()
+    return (label for label, narrow in zip(labels, kept, strict=True) if not narrow)
 
 
 def _say_what_may_be_classes(frame: Any, targets: Sequence[Hashable]) -> None:
@@ -154,15 +159,18 @@ def _chosen(standardise: bool | list[Hashable], columns: Columns) -> set[Hashabl
 
 
 def _standardisation(
-    values: np.ndarray[Any, Any], labels: Sequence[Hashable], chosen: set[Hashable], further: int = 0
+    values: np.ndarray[Any, Any],
+    labels: Sequence[Hashable],
+    chosen: set[Hashable],
+    dtype: torch.dtype,
+    further: int = 0,
 ) -> Standardize | None:
     """That of the chosen columns, computed in float64; the others and `further` ones are left as they are."""
     if not chosen & set(labels):
         return None
-    observed = Standardize.of(torch.from_numpy(values), torch.float32)
+    observed = Standardize.of(torch.from_numpy(values), dtype)
     kept = torch.tensor([label in chosen for label in labels])
     loc = torch.where(kept, observed.loc, torch.zeros_like(observed.loc))
     scale = torch.where(kept, observed.scale, torch.ones_like(observed.scale))
-    return Standardize(
-        torch.cat([loc, loc.new_zeros(further)]).float(), torch.cat([scale, scale.new_ones(further)]).float()
-    )
+    loc, scale = torch.cat([loc, loc.new_zeros(further)]), torch.cat([scale, scale.new_ones(further)])
+    return Standardize(loc.to(dtype), scale.to(dtype))

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from pyrodrop.arguments import count, shown
 from pyrodrop.data.dataset import Dataset
@@ -17,6 +25,7 @@ from pyrodrop.data.random_streams import RandomStreams, mixed
 from pyrodrop.data.streamed import Check, Streamed, same, seeded_twice
 from pyrodrop.inputs import parts
 
+_log = logging.getLogger("pyrodrop")
 _END = object()
 
 
@@ -27,12 +36,13 @@ class Loader(Streamed):
     e, and whatever has a method ``set_epoch`` is told e.
 
     Args:
-        batches: a DataLoader, or another iterable with a length.
-        num_data: number of rows of the data set; None for a DataLoader that visits all rows of a data set with a length.
+        batches: a DataLoader, or another iterable with a length, the number of minibatches of each of its epochs.
+        num_data: number of rows of the data set; None for a DataLoader that visits all rows of a data set with a length. An
+            epoch has a row at most once, except where a sampler of the DataLoader draws the rows.
 
     Raises:
         TypeError: `batches` cannot be iterated again, or has no length.
-        ValueError: the number of rows is not known.
+        ValueError: the number of rows is not known, or `num_data` is not that of the data set of the DataLoader.
 
     Attributes:
         per_epoch: number of minibatches in an epoch.
@@ -61,7 +71,9 @@ class Loader(Streamed):
         )
         self.shuffles: bool = isinstance(batches, DataLoader) and not ordered
         known = _rows_visited(batches)
-        self.num_data = known if num_data is None else count(num_data, "num_data", "the number of rows of the data set")
+        self.num_data = known if num_data is None else _stated(num_data, batches, known)
+        self._once = known is not None or not _draws_rows(batches)  # whether an epoch has a row at most once
+        self._said = False
         owners = [getattr(batches, name, None) for name in ("sampler", "batch_sampler", "dataset")]
         owners += [getattr(owner, "sampler", None) for owner in owners]
         self._told: list[Any] = [owner for owner in (batches, *owners) if callable(getattr(owner, "set_epoch", None))]
@@ -77,7 +89,8 @@ class Loader(Streamed):
         """The minibatches of an epoch.
 
         Raises:
-            TypeError, ValueError: one of them is no minibatch, or there are fewer than the length says.
+            TypeError, ValueError: one of them is no minibatch; there are fewer or more than the length says, or more rows
+                than the data set has.
         """
         seeds = {generator: mixed(own, number) for generator, own in self._generators.items()}
         streams = RandomStreams(mixed(seed, number), seeds)
@@ -86,20 +99,39 @@ class Loader(Streamed):
             one.set_epoch(number)
         with draws():
             given = iter(self.batches)
+        seen = largest = 0
         for place in range(self.per_epoch):
             with draws():
                 batch = next(given, _END)
-            if batch is _END:
+                further = place + 1 == self.per_epoch and next(given, _END) is not _END
+            if batch is _END or further:
+                count = f"more than {self.per_epoch}" if further else place
                 raise ValueError(
-                    f"{self.source} has length {self.per_epoch} and yielded {place} minibatches in epoch {number}"
+                    f"{self.source} must yield as many minibatches as its length, {self.per_epoch}, in every epoch; got "
+                    f"{count} in epoch {number}"
                 )
             rows = self.checked(batch, f"minibatch {place} in epoch {number}", check)
-            if self.num_data is not None and len(rows) > self.num_data:
+            seen = seen + len(rows) if self._once else len(rows)
+            if self.num_data is not None and seen > self.num_data:
                 raise ValueError(
-                    f"num_data is the number of rows of the data set, at least those of a minibatch, {len(rows)} in "
-                    f"minibatch {place} of {self.source}; got {self.num_data}"
+                    f"num_data is the number of rows of the data set, at least those of an epoch; got {self.num_data} for "
+                    f"{self.source}, which has {seen} rows up to minibatch {place}"
                 )
+            largest = max(largest, len(rows))
+            if place + 1 == self.per_epoch and self._once:
+                self._say_if_few(seen, largest)
             yield rows
+
+    def _say_if_few(self, seen: int, left_out: int) -> None:
+        """Say once that an epoch has fewer rows than the data set, by more than a last minibatch that may be left out."""
+        if self.num_data is None or seen + left_out >= self.num_data or self._said:
+            return
+        self._said = True
+        _log.warning(
+            "num_data is %d, the number of rows of the data set, and %s has %d in an epoch: their likelihood counts %.3g "
+            "times, as if they stood for all of them",
+            *(self.num_data, self.source, seen, self.num_data / seen),
+        )
 
     @cached_property
     def sample(self) -> Dataset:
@@ -129,6 +161,30 @@ class Loader(Streamed):
             return None
         collate = self.batches.collate_fn
         return seeded_twice(lambda: collate([dataset[0]]))
+
+
+def _stated(num_data: Any, batches: Any, known: int | None) -> int:
+    """The number of rows that the caller states: of a DataLoader at most those of its data set, at least those visited."""
+    stated = count(num_data, "num_data", "the number of rows of the data set")
+    dataset: Any = getattr(batches, "dataset", None)
+    by_row = getattr(batches, "collate_fn", None) is default_collate and not isinstance(dataset, IterableDataset)
+    if by_row and hasattr(dataset, "__len__"):
+        least, most = known or 1, len(dataset)
+        if not least <= stated <= most:
+            allowed = f"{most}" if least == most else f"from {least} to {most}"
+            raise ValueError(
+                f"num_data is the number of rows of the data set, {allowed} for this DataLoader; got {stated}: leave it out "
+                "(likelihood_power weights the likelihood)"
+            )
+    return stated
+
+
+def _draws_rows(batches: Any) -> bool:
+    """Whether an epoch of a DataLoader is of rows that a sampler of its own kind draws, which may repeat some."""
+    if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
+        return False
+    sampler = batches.sampler if batches.batch_sampler is None else _sampler(batches)
+    return not (type(sampler) is SequentialSampler or (type(sampler) is RandomSampler and not sampler.replacement))
 
 
 def _with_new_workers(batches: Any) -> Any:

@@ -92,7 +92,14 @@ def of_torch(dataset: Any, batch_size: int | None, missing: bool) -> Rows:
 
 
 def _collated(items: list[Any], dataset: Any) -> Any:
-    """Items as a minibatch, as a DataLoader makes it by default."""
+    """Items as a minibatch, as a DataLoader makes it by default, which takes the keys of the first item alone."""
+    kinds = {frozenset(item) for item in items if isinstance(item, Mapping)}
+    if len(kinds) > 1:
+        some = sorted(map(str, frozenset.union(*kinds) - frozenset.intersection(*kinds)))
+        raise ValueError(
+            f"the items of {type(dataset).__name__} must have the same keys in all rows; got {', '.join(some)} in some of "
+            "them"
+        )
     try:
         return default_collate(items)
     except (TypeError, RuntimeError) as error:

@@ -21,7 +21,7 @@ from pyrodrop.data.columns import Encode
 from pyrodrop.data.dataset import Dataset, of_frame
 from pyrodrop.data.frame import read_frame
 from pyrodrop.inputs import named_parts
-from pyrodrop.scaling import Standardize, varies
+from pyrodrop.scaling import Standardize, narrowed, varies
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,8 @@ class Splits(Sequence[Split]):
             raise TypeError(f"number is that of a split and must be a whole number or a slice; got {shown(number)}")
         train, test = self.rows[number]
         training = standardized(self.x[train], self.y[train], f"split {number} of {self.name}")
-        held_out = Dataset(self.x[test].float(), self.y[test].float(), inputs=training.inputs, targets=training.targets)
+        x, y = self.x[test].to(training.x), self.y[test].to(training.y)
+        held_out = Dataset(x, y, inputs=training.inputs, targets=training.targets)
         return Split(f"{self.name}-{number}", training, held_out, "", "", self.source)
 
 
@@ -196,15 +197,19 @@ def _rows(number: int, split: Any, count: int) -> tuple[Tensor, Tensor]:
 
 
 def standardized(x: Tensor, y: Tensor, name: str) -> Dataset:
-    """Rows as a float32 data set with a standardisation computed from these rows in float64.
+    """Rows as a data set, float32 as far as `narrowed` allows, with a standardisation computed from these rows in float64.
 
     Raises:
         ValueError: y is constant.
     """
-    if not varies(y, torch.float32).all():
+    tables = [narrowed(values) for values in (x, y)]
+    if not varies(y, tables[1].dtype).all():
         raise ValueError(f"{name} has a constant y, {float(y[0, 0]):g} in all {len(y)} rows: there is nothing to learn")
-    statistics = [Standardize.of(values.double(), torch.float32).float() for values in (x, y)]
-    return Dataset(x.float(), y.float(), inputs=statistics[0], targets=statistics[1])
+    inputs, targets = (
+        Standardize.of(values.double(), table.dtype).to(table.dtype)
+        for values, table in zip((x, y), tables, strict=True)
+    )
+    return Dataset(*tables, inputs=inputs, targets=targets)
 
 
 def permuted(count: int, splits: int, seed: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -12,14 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pyrodrop.arguments import shown
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.random_streams import RandomStreams
-from pyrodrop.inputs import parts, tensors_in
+from pyrodrop.inputs import named_parts, parts, rebuilt, tensors_in
 
 Check = Callable[[Dataset], None]  # raises a ValueError for rows that a model does not allow
+BLOCK = 5000  # rows that are evaluated at a time
+_BLOCK_BYTES = 16 * 2**20  # of x, at most, unless one minibatch has more
 TARGETS = ("y", "label", "labels", "target", "targets")
 
 
@@ -34,6 +37,7 @@ class Streamed(ABC):
     missing: bool
     num_data: int | None
     shuffles = False
+    _form: dict[str, str] | None = None  # of the rows that were read first: what tensors they have
 
     def __len__(self) -> int:
         if self.num_data is None:
@@ -53,6 +57,19 @@ class Streamed(ABC):
     @abstractmethod
     def pieces(self, check: Check | None = None) -> Iterator[Dataset]:
         """All rows, some at a time; the same at every call."""
+
+    def blocks(self, check: Check | None = None) -> Iterator[Dataset]:
+        """`pieces`, joined where their shapes agree to as many rows as are evaluated at a time."""
+        waiting: list[Dataset] = []
+        for piece in self.pieces(check):
+            size = sum(part[0].nbytes for part in parts(piece.x))
+            most = max(1, min(BLOCK, _BLOCK_BYTES // max(1, size)))
+            if waiting and (_shapes(piece) != _shapes(waiting[0]) or sum(map(len, waiting)) + len(piece) > most):
+                yield _joined(waiting)
+                waiting = []
+            waiting.append(piece)
+        if waiting:
+            yield _joined(waiting)
 
     @abstractmethod
     def twice(self) -> tuple[Any, Any] | None:
@@ -77,12 +94,43 @@ class Streamed(ABC):
     def checked(self, batch: Any, where: str, check: Check | None) -> Dataset:
         """A minibatch as a data set; an error says which one is wrong."""
         try:
-            rows = Dataset.of(pair_of(batch), missing=self.missing)
+            rows = self._alike(Dataset.of(pair_of(batch), missing=self.missing))
             if check is not None:
                 check(rows)
             return rows
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where} of {self.source}: {error}") from error
+
+    def _alike(self, rows: Dataset) -> Dataset:
+        """The rows, with the tensors of a mapping in the order of those that were read first.
+
+        Raises:
+            TypeError: they have other tensors: other names, numbers of axes or dtypes, which a recorded step does not take.
+        """
+        form = {name: f"{part.dtype} of {part.dim()} axes" for name, part in named_parts(rows.x).items()}
+        form["y"] = f"{rows.y.dtype} of {rows.y.dim()} axes"
+        self._form = self._form or form
+        if form != self._form:
+            name = next(one for one in {**self._form, **form} if form.get(one) != self._form.get(one))
+            raise TypeError(
+                f"rows must have the tensors of those that were read first, of one dtype each: {name} was "
+                f"{self._form.get(name, 'not there')}; got {form.get(name, 'none')}"
+            )
+        if isinstance(rows.x, dict):
+            rows.x = {name: rows.x[name] for name in (key.removeprefix("x_") for key in self._form if key != "y")}
+        return rows
+
+
+def _shapes(rows: Dataset) -> list[Any]:
+    return [part.shape[1:] for part in (*parts(rows.x), rows.y)]
+
+
+def _joined(pieces: list[Dataset]) -> Dataset:
+    """Rows of the same shapes as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    tensors = [torch.cat(each) for each in zip(*(parts(piece.x) for piece in pieces), strict=True)]
+    return Dataset(rebuilt(pieces[0].x, tensors), torch.cat([piece.y for piece in pieces]))
 
 
 def pair_of(batch: Any) -> tuple[Any, Any]:

@@ -167,5 +167,5 @@ class HeteroscedasticGaussian(Likelihood):
 
 def _fits(mean: Tensor, targets: Standardize) -> bool:
     """Whether the mean can be converted to the units of y in its own memory."""
-    same = torch.result_type(mean, targets.scale) == mean.dtype
+    same = targets.widened(mean[:0]).dtype == mean.dtype
     return same and broadcast_shape(mean.shape[-1:], targets.scale.shape) == mean.shape[-1:]

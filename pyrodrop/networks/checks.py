@@ -29,6 +29,10 @@ from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.ordinal import Ordinal
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.networks.sites import about_casts
+from pyrodrop.scaling import Standardize, within
+
+_RESOLVED = 1e-3  # of the standard deviation of a column, what a network's dtype may change its values by
+_FEW = 4  # rows, of which nothing can be said
 
 
 def check_width(x: Inputs, in_features: int | tuple[int, ...] | None) -> None:
@@ -48,6 +52,35 @@ def check_width(x: Inputs, in_features: int | tuple[int, ...] | None) -> None:
         raise ValueError(
             f"x must have shape [N, {in_features}], the width of the network's input; got {tuple(x.shape)}"
         )
+
+
+def check_resolution(values: Tensor, name: str, units: Standardize, dtype: torch.dtype) -> None:
+    """Raise a ValueError for a column of x or y whose values the dtype of the network rounds to ones that hardly vary.
+
+    Such are seconds since 1970, or a y of 100,000,000 +- 1, of float64 or int64, that are not standardised.
+
+    Args:
+        values: ``[N, ...]`` in the units of the data.
+        units: their standardisation in the model.
+    """
+    exact = torch.promote_types(values.dtype, dtype) == dtype if values.is_floating_point() else values.itemsize <= 2
+    if exact or len(values) < _FEW:
+        return
+    values = values.double()
+    if units.loc.dim() and units.loc.shape[-1] < values.shape[-1]:  # of intervals, with a column for each end
+        values = values.unflatten(-1, (-1, units.loc.shape[-1]))
+    kept = within(units(values), dtype, _RESOLVED).flatten()
+    if bool(kept.all()):
+        return
+    column = int(kept.logical_not().nonzero()[0])
+    numbers = values.reshape(len(values), -1)[:, column]
+    numbers = numbers[numbers.isfinite()]
+    precision = str(dtype).removeprefix("torch.")
+    raise ValueError(
+        f"{name} must vary by more than {precision}, in which the network computes, rounds its values; got values from "
+        f"{float(numbers.min()):.12g} to {float(numbers.max()):.12g} in column {column}: standardise x and y "
+        "(Dataset.standardized, which subtracts the mean first), or subtract the smallest value yourself"
+    )
 
 
 def width_of(net: nn.Module) -> int | None:

@@ -101,8 +101,9 @@ def predict(
             a process predicts alone, so that one rank can do it while the others do something else.
 
     Returns:
-        A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y. Of a fit
-        of a Pyro program, whose x is as of `Fit.predict`, draws by site.
+        A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y, and in
+        float64 where float32 would round a y far from zero (`Dataset.standardized`). Of a fit of a Pyro program, whose x is
+        as of `Fit.predict`, draws by site.
 
     Raises:
         ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; a number is out of its range;
@@ -173,7 +174,7 @@ def draw_functions(
     streamed = read_for(x, missing=True)
     if streamed is not None:
         _check_pieces(model, streamed, joint, distributed)
-        result = _joined([drawn(piece.x, streamed.num_data or len(piece)) for piece in streamed.pieces()])
+        result = _joined([drawn(piece.x, streamed.num_data or len(piece)) for piece in streamed.blocks()])
         return _prediction(model, guide, result, seed, device, joint) if isinstance(result, Tensor) else result
     columns = getattr(model, "columns", None)
     x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
@@ -264,8 +265,9 @@ def _drawn(
         for draw, first, output in tiles:
             if outputs is None:
                 shape = (num_samples, num_rows(x), *output.shape[2:])
-                _check_memory((num_samples, points, *output.shape[2:]), output.dtype, where, model.likelihood.copies)
-                outputs = output.new_empty(shape, device=where)
+                dtype = model.targets.widened(output[:0]).dtype  # of f, which is made in the memory of the outputs
+                _check_memory((num_samples, points, *output.shape[2:]), dtype, where, model.likelihood.copies)
+                outputs = output.new_empty(shape, device=where, dtype=dtype)
             outputs[draw : draw + len(output), first : first + output.shape[1]] = output
         assert outputs is not None
         return outputs

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data import Dataset
-from pyrodrop.data.streamed import Streamed
+from pyrodrop.data.streamed import BLOCK, Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
 from pyrodrop.elbo import DrawnTerms, Factor, Terms, site_factors
@@ -23,8 +23,6 @@ from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.ranks import Ranks, alone
 from pyrodrop.training.minibatches import takes_num_data
-
-_ROWS = 5000  # rows of the data that are evaluated at a time
 
 
 @dataclass(frozen=True)
@@ -191,7 +189,7 @@ class Draws:
                 yield *self._part(first), len(data)
             return
         seen = 0
-        for piece in data.pieces(model.targets_check(self._example.x) if hasattr(model, "targets_check") else None):
+        for piece in data.blocks(model.targets_check(self._example.x) if hasattr(model, "targets_check") else None):
             seen += len(piece)
             yield mapped(lambda part: part.to(self._device), piece.x), piece.y.to(self._device), len(piece)
         if data.num_data not in (None, seen):
@@ -254,10 +252,10 @@ def _with_noise_of_function(convention: Convention, noise: Sequence[str]) -> Con
 
 
 def _rows_at_a_time(model: Callable[..., Any], guide: Callable[..., Any], data: Dataset) -> int:
-    """`_ROWS`, or all rows where model or guide take no num_data, or the output of one row depends on the others."""
+    """`BLOCK`, or all rows where model or guide take no num_data, or the output of one row depends on the others."""
     together = mixes_examples(model, data.x)  # a ValueError for an x that the network cannot be called on
-    apart = takes_num_data(model) and takes_num_data(guide) and len(data) > _ROWS
-    return _ROWS if apart and not together else len(data)
+    apart = takes_num_data(model) and takes_num_data(guide) and len(data) > BLOCK
+    return BLOCK if apart and not together else len(data)
 
 
 def mean_of(values: Tensor) -> tuple[float, float]:

@@ -94,7 +94,7 @@ def fit(
             which makes the minibatches itself and is iterated once per epoch. See above.
         steps: number of gradient steps.
         num_data: number of rows of the data set behind a loader, which may be left out for a DataLoader that visits every
-            row once per epoch.
+            row once per epoch. More rows in an epoch are refused, except where a sampler of a DataLoader draws them.
         batch_size: rows per minibatch, of all ranks together; all rows if None.
         accumulate: k, to evaluate every minibatch in k parts, one after the other, where it does not fit into memory. Their
             gradients are averaged before the step. Every part draws noise of its own. Layers that normalise over the rows of

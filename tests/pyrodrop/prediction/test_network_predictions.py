@@ -225,7 +225,7 @@ def test_the_elbo_is_the_likelihood_of_one_weight_after_the_other(name: str, mon
     se = float(nll.std()) * math.sqrt(1 / 100 + 1 / 800)
     assert abs(fit.elbo(100).nll - float(nll.mean())) < 4.5 * se
     whole = fit.elbo(10)
-    monkeypatch.setattr("pyrodrop.training.estimates._ROWS", 3)
+    monkeypatch.setattr("pyrodrop.training.estimates.BLOCK", 3)
     in_parts = fit.elbo(10)
     assert (in_parts.nll, in_parts.kl) == (pytest.approx(whole.nll, rel=1e-9), whole.kl)
 
@@ -286,7 +286,7 @@ def test_the_divergence_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> No
     """Where no draw changes it, and the numbers are those of every draw's own."""
     calls = []
     monkeypatch.setattr("pyrodrop.elbo.divergence", lambda q, p, v: calls.append(q) or divergence(q, p, v))
-    monkeypatch.setattr("pyrodrop.training.estimates._ROWS", 3)
+    monkeypatch.setattr("pyrodrop.training.estimates.BLOCK", 3)
     _, fit, case = made("tokens")
     elbo = fit.elbo(30)
     assert len(calls) == len(fit.model.weight_sites())  # type: ignore[attr-defined]

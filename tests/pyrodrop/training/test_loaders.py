@@ -269,6 +269,82 @@ def test_predictions_and_estimates_are_those_of_tensors() -> None:
         assert read.fingerprint is None
 
 
+class _Counted(nn.Module):
+    """A linear map that counts its calls."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _Counted.calls += 1
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+class _Reads(Items):
+    """Rows that count how often one is read."""
+
+    reads = 0
+
+    def __getitem__(self, row: int) -> Any:
+        self.reads += 1
+        return super().__getitem__(row)
+
+
+def test_an_estimate_of_many_draws_reads_a_loader_once_and_calls_the_network_once_per_draw() -> None:
+    """Minibatches of one row, which are joined: one call for each draw and a few checks, in place of 70 for each draw."""
+    model = models.from_module(_Counted(), priors.Gaussian(), likelihoods.Gaussian(4.0))
+    guide = guides.MeanField(model)
+    run = pyrodrop.fit(model, guide, (X, Y), steps=3)
+    rows = _Reads()
+    source = DataLoader(rows, 1)
+    found = []
+    for draws in (2, 12):
+        rows.reads, _Counted.calls = 0, 0
+        found.append((run.elbo(draws, source), rows.reads, _Counted.calls))
+    assert found[0][1] == found[1][1] <= ROWS + 5
+    assert found[1][2] - found[0][2] == 10
+    assert found[1][0].value == pytest.approx(run.elbo(12).value, rel=1e-6)
+
+
+def test_a_sampler_may_draw_more_rows_than_there_are() -> None:
+    assert fit(drawn(), num_data=ROWS, steps=9).settings["steps"] == 9
+
+
+def test_fewer_rows_than_num_data_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, and not of the rows that a last minibatch may leave out."""
+    batches = [(X[rows], Y[rows]) for rows in torch.arange(ROWS).split(SIZE)]
+    fit(batches, num_data=ROWS + 3)
+    assert "num_data" not in caplog.text
+    fit(batches, num_data=10 * ROWS)
+    assert caplog.text.count("num_data is 700, the number of rows of the data set, and list has 70 in an epoch") == 1
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_named_inputs_may_come_in_any_order(engine: EngineName) -> None:
+    """A recorded step takes tensors by their places."""
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return self.layer(a - 5 * b)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    model = models.from_module(Both(), priors.Gaussian(), likelihoods.Gaussian(4.0))
+    guide = guides.MeanField(model)
+    named = [({"a": X, "b": X.cos()}, Y), ({"a": X, "b": X.cos()}, Y)]
+    turned = [named[0], ({"b": X.cos(), "a": X}, Y)]
+    one, other = (
+        pyrodrop.fit(model, guide, data, num_data=2 * ROWS, steps=6, engine=engine) for data in (named, turned)
+    )
+    assert torch.equal(one.history, other.history)
+
+
 def test_sequences_of_varying_length_are_trained_by_pyro() -> None:
     """Padded by minibatch: each length would be traced anew; the traced engine gives the same numbers."""
     net = nn.Sequential(nn.Embedding(9, 4), _Mean(), nn.Linear(4, 2))
@@ -305,6 +381,27 @@ class _Short(Shuffled):
         return 9
 
 
+class _Long(Shuffled):
+    def __len__(self) -> int:
+        return 3
+
+
+class _Keys(Items):
+    """Some rows have an entry that the first one lacks."""
+
+    def __getitem__(self, row: int) -> Any:
+        return {"x": X[row], "y": Y[row]} | ({"w": X[row]} if row % 7 == 3 else {})
+
+
+def _named(*names: str) -> list[Any]:
+    """A minibatch with inputs of each of these names."""
+    return [(dict.fromkeys(each, X), Y) for each in names]
+
+
+def drawn() -> DataLoader[Any]:
+    return loader(sampler=WeightedRandomSampler([1.0] * ROWS, 2 * ROWS), shuffle=False)
+
+
 BAD_Y = Y.clone().masked_fill(torch.arange(ROWS)[:, None] == 40, float("inf"))
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an iterator": (lambda: fit(iter([(X, Y)]), num_data=ROWS), "iterated again.*got a list_iterator"),
@@ -319,11 +416,21 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "rows without batch_size": (lambda: fit(Items()), "batch_size must be a number of rows .*got None for 70 rows"),
     "rows of several shapes": (lambda: fit(_Ragged(), batch_size=4), "the items of _Ragged must be .*of one shape"),
     "no numbers": (lambda: fit(_Words(), batch_size=4), "the items of _Words must be pairs or mappings of tensors"),
-    "more rows than num_data": (lambda: fit([(X, Y)], num_data=10), "at least those of a minibatch, 70 .*got 10"),
+    "more rows than num_data": (lambda: fit([(X, Y)], num_data=10), "of the data set, at least those .* 70 rows"),
+    "more rows in an epoch": (lambda: fit([(X, Y)] * 2, num_data=ROWS), "got 70 for list, which has 140 rows up to"),
+    "a part of a data set": (lambda: fit(loader(), num_data=35), "data set, 70 for this DataLoader; got 35: leave it out"),
+    "more than a data set": (lambda: fit(loader(), num_data=700), "data set, 70 for this DataLoader; got 700"),
+    "more than is sampled": (lambda: fit(drawn(), num_data=71), "data set, from 1 to 70 for this DataLoader; got 71"),
+    "two dtypes": (lambda: fit([(X, Y), (X.double(), Y)], num_data=2 * ROWS), "minibatch 1 .*x was .*32.*got .*float64"),
+    "two dtypes of y": (lambda: fit([(X, Y), (X, Y.int())], num_data=2 * ROWS), "minibatch 1 .*y was .*float32.*got .*int"),
+    "other names": (lambda: fit(_named("a", "b"), num_data=2 * ROWS), "minibatch 1 .*x_a was .*32.*got none"),
+    "another name": (lambda: fit(_named("ab", "abc"), num_data=2 * ROWS), "minibatch 1 .*x_c was not there; got .*float32"),
+    "other keys": (lambda: fit(_Keys(), batch_size=SIZE), "the items of _Keys must have the same keys .*; got w in"),
     "no pairs": (lambda: fit([X, X], num_data=ROWS), "minibatch 0 in epoch 0 of list: a minibatch must be a pair"),
     "no y": (lambda: fit([{"a": X, "b": Y}], num_data=ROWS), "y under one of the names y, label, .* got the names a, b"),
     "an infinite y": (lambda: fit(loader(TensorDataset(X, BAD_Y), shuffle=False)), r"minibatch 2 in epoch 0 of .*\): y"),
-    "too short": (lambda: fit(_Short(told=True), num_data=ROWS), "Short has length 9 and yielded 5 minibatches in epoch 0"),
+    "too short": (lambda: fit(_Short(told=True), num_data=ROWS), "Short must yield .* its length, 9, .*got 5 in epoch 0"),
+    "too long": (lambda: fit(_Long(told=True), num_data=ROWS), "Long must yield .*, 3, .*got more than 3 in epoch 0"),
     "prediction in no order": (lambda: fit(loader(), steps=1).predict(loader(), 2), "x must have an order, .*shuffles"),
     "points apart": (lambda: fit(loader(), steps=1).predict(Items(), 2, joint=False), "joint must be True for points of"),
     "rows left out": (lambda: fit(loader(), steps=1).elbo(2, loader(drop_last=True)), "has 70 rows and yielded 64"),
