@@ -20,7 +20,7 @@ from torch.distributions import constraints
 from torch.func import functional_call
 
 import pyrodrop
-from pyrodrop import data, likelihoods, models, priors
+from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.sampling.density import Density
 
 X, Y = torch.linspace(-1, 1, 24).reshape(12, 2), torch.linspace(3, 5, 12)[:, None] ** 2
@@ -241,6 +241,40 @@ def test_a_density_that_differs_from_pyros_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Density, "energy", without_jacobian)
     with pytest.raises(ValueError, match="not the one that Pyro computes for this model"):
         pyrodrop.potential(model, given, engine="traced")
+
+
+def deep() -> models.MLP:
+    """Under N(0, 1) exp(-r / 2) leaves float32 at most draws."""
+    torch.manual_seed(0)
+    gaussian, noisy = priors.Gaussian(1.0), likelihoods.HeteroscedasticGaussian()
+    return models.MLP([2, 16, 16, 16, 16, 2], prior=gaussian, bias_prior=gaussian, likelihood=noisy)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("engine", ["traced", "pyro"])
+def test_an_energy_that_overflows_is_infinite_and_no_error(engine: Any) -> None:
+    """Samplers reject such a point; elsewhere the energy is that of the density by hand."""
+    with torch.autograd.detect_anomaly():
+        p = pyrodrop.potential(deep(), (20 * X, Y), engine=engine)
+        values = p.initial_params(0)
+        near, far = ({name: factor * value for name, value in values.items()} for factor in (0.5, 4.0))
+        assert not bool(p(far).isfinite())
+        energy = p(near)
+    h = 20 * X
+    for layer in range(5):
+        h = h @ near[f"layers.{layer}.weight"].T + near[f"layers.{layer}.bias"]
+        h = h.relu() if layer < 4 else h
+    terms = [dist.Normal(h[:, :1], (-h[:, 1:] / 2).exp()).log_prob(Y)]
+    terms += [dist.Normal(0.0, 1.0).log_prob(value) for value in near.values()]
+    torch.testing.assert_close(energy, -torch.stack([term.sum() for term in terms]).sum())
+
+
+def test_chains_move_where_most_draws_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyrodrop.sampling.mclmc.STEPS", 2)
+    model, given = deep(), (20 * X, Y)
+    start = pyrodrop.fit(model, guides.Point(model), given, steps=50, lr=0.01, engine="traced")
+    sampled = pyrodrop.sample(model, given, kernel="mclmc", start=start, chains=2, draws=4, tune=100, engine="traced")
+    assert bool(sampled.stats["lp"].isfinite().all())
 
 
 class _Noisy(likelihoods.Gaussian):
