@@ -30,8 +30,12 @@ from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, str
 from pyrodrop.reading.found import Found, Trial, find_dropouts, masks_of_a_pass
 from pyrodrop.reading.losses import LossFunction
 from pyrodrop.reading.reading import Reading
+from pyrodrop.surroundings import outside
 
 
+@outside("read")
+@torch.inference_mode(False)
+@torch.enable_grad()
 def read(
     net: nn.Module,
     x: Inputs,

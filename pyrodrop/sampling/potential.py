@@ -19,6 +19,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.sampling.density import Density
 from pyrodrop.sampling.posterior import NOT_FINITE, TRIES, agree, by_pyro, density_of
 from pyrodrop.sampling.programs import Program, first_way, programs
+from pyrodrop.surroundings import outside
 
 
 class Potential:
@@ -137,6 +138,7 @@ class _Energy(torch.autograd.Function):
         return (None, *(gradient if scale == 1 else scale * gradient for gradient in ctx.gradients))
 
 
+@outside("potential")
 @threads.drawing()
 @torch.inference_mode(False)
 @torch.enable_grad()

@@ -35,11 +35,13 @@ from pyrodrop.sampling.posterior import density_of
 from pyrodrop.sampling.sampled import Sampled
 from pyrodrop.sampling.starts import from_prior, from_runs
 from pyrodrop.sampling.tuning import FEW
+from pyrodrop.surroundings import outside
 
 _log = logging.getLogger("pyrodrop")
 _COMPARED = 16  # chains whose energy is computed in float64 too
 
 
+@outside("sample")
 @threads.training()
 @torch.inference_mode(False)
 @torch.enable_grad()

@@ -25,6 +25,7 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.devices import seeded
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.ranks import join
+from pyrodrop.surroundings import outside
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
 from pyrodrop.training.checkpoint import Checkpoint, FitFile
 from pyrodrop.training.early_stopping import EarlyStopping
@@ -38,6 +39,7 @@ from pyrodrop.training.warnings import warn_of_runaways, warn_of_unfinished
 
 
 @with_options
+@outside("fit")
 @threads.training()
 @torch.inference_mode(False)
 @torch.enable_grad()

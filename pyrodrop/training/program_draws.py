@@ -27,6 +27,7 @@ from pyrodrop.engines import Arguments, Untraceable
 from pyrodrop.engines.graph import Graph, loosen_views, near, peak, pure_graph
 from pyrodrop.networks.agreement import called
 from pyrodrop.networks.modes import evaluating, undisturbed
+from pyrodrop.surroundings import refuse
 
 _log = logging.getLogger("pyrodrop")
 
@@ -52,6 +53,7 @@ def draw_sites(
         ValueError: an unknown site; a site in a plate that takes subsamples, whose draws would be of other rows each; the
             draws do not fit into memory.
     """
+    refuse("predict of a Pyro program")
     num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
     with evaluating(model, guide), undisturbed(model, guide), torch.no_grad():
         with seeded(seed, given.device), poutine.block():

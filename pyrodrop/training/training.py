@@ -18,6 +18,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, keep_heap, random_states, seeded, set_random_states
 from pyrodrop.ranks import join
+from pyrodrop.surroundings import outside
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import CHECK_EVERY, REMEMBER_EVERY
 from pyrodrop.training.options import StepOptions, with_options
@@ -81,6 +82,7 @@ class Training:
     """
 
     @with_options
+    @outside("Training")
     @torch.inference_mode(False)
     @torch.enable_grad()
     def __init__(
@@ -230,6 +232,7 @@ class Training:
         place, start = self._settings.place, time.perf_counter()
         called = self._modules if self.engine == "pyro" else []  # graphs do not call the modules
         with (
+            outside("a step of Training"),
             threads.training(),
             torch.inference_mode(False),
             torch.enable_grad(),
