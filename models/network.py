@@ -26,7 +26,7 @@ from pyrodrop.arguments import instance
 from pyrodrop.data import Dataset
 from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.inputs import Inputs, mapped, num_rows
+from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
@@ -41,7 +41,7 @@ from pyrodrop.networks.starts import new_values
 from pyrodrop.networks.units import first_weights
 from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight
-from pyrodrop.scaling import Standardize
+from pyrodrop.scaling import Standardize, check_spread
 
 _TRIED = 256  # rows on which a network must use all of its weights
 
@@ -241,6 +241,9 @@ class NetworkModel(LocalModule):
             ValueError: the network cannot be called on the inputs, draws random numbers itself, or does not use a weight
                 that has a prior; the targets do not fit the likelihood.
         """
+        for name, part in named_parts(data.x).items():
+            check_spread(part, name, 1e-30)
+        check_spread(data.y, "y", 1e-18)  # whose square is a variance
         self._examine_training(data.x)
         with self._calls(training=False) as calls:
             two, _ = self._few(calls, data.x)
