@@ -119,3 +119,14 @@ def test_arguments_of_losses_are_none_of_likelihoods() -> None:
                 kind(**{name: torch.ones(3)})
     with pytest.raises(TypeError, match="positional argument"):
         likelihoods.Categorical(torch.ones(3))  # type: ignore[call-arg]
+
+
+def test_networks_without_values_are_refused_where_they_are_made() -> None:
+    words = "must have values; .*weight of this .* is on the meta device"
+    net = torch.nn.Sequential(torch.nn.Dropout(0.1), torch.nn.Linear(3, 1, device="meta"))
+    with torch.device("meta"), pytest.raises(ValueError, match=words):
+        mlp()
+    with pytest.raises(ValueError, match=words):
+        models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(1.0))
+    with pytest.raises(ValueError, match=words):
+        pyrodrop.read(net, X, likelihood=likelihoods.Gaussian(1.0), weight_decay=1e-4, num_data=12)
