@@ -89,6 +89,7 @@ def read(
             something that is not dropout; none or both of `weight_decay` and `prior` are given; the decay is 0 or
             decoupled; `loss` is a function that is not that of the likelihood.
         TypeError: `net` is not a module whose parameters can be replaced.
+        RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.surroundings`.
 
     Example:
         >>> import torch, pyrodrop

@@ -177,6 +177,7 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
             not declare (TruncatedLogUniform); the network has dropout that no weight carries (`pyrodrop.read`) or draws
             random numbers itself; the data do not fit the model; `dtype` is none of the two; or the result differs from
             Pyro's.
+        RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.surroundings`.
 
     Example:
         >>> import torch, pyrodrop

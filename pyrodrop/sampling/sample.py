@@ -126,6 +126,7 @@ def sample(
             improper; the data do not fit the model; the network draws random numbers; the draws do not fit into memory; or
             the checkpoint is of another run, or damaged.
         OSError: the checkpoint cannot be read or written.
+        RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.surroundings`.
 
     Example:
         >>> import torch, pyrodrop
