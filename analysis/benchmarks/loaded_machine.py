@@ -8,6 +8,7 @@ compiled and measured nothing yet, except that ``auto`` finds the program of ``c
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def main(load: int | None = None, steps: int = 5000, rounds: int = 2, out: Path 
     Args:
         load: number of the other processes; twice that of the cores if None.
         steps: of a fit.
-        rounds: timings of every later fit.
+        rounds: timings of every later fit; none if 0.
         out: JSON file for the results.
     """
     torch.set_num_threads(1)
@@ -42,11 +43,10 @@ def main(load: int | None = None, steps: int = 5000, rounds: int = 2, out: Path 
     load = 2 * (os.cpu_count() or 1) if load is None else load
     with tempfile.TemporaryDirectory() as cache, busy(load):
         os.environ["PYRODROP_CACHE"] = cache
-        rows, found = measured(steps, rounds), costs()
+        rows, found, average = measured(steps, rounds), costs(), os.getloadavg()[0]
     report(f"processor seconds of a fit of {steps} steps", rows)
-    write(
-        out, "loaded_machine", {"load": load, "steps": steps, "rounds": rounds, "costs": found._asdict(), "rows": rows}
-    )
+    about = {"load": load, "load_average": average, "steps": steps, "rounds": rounds, "costs": found._asdict()}
+    write(out, "loaded_machine", {**about, "rows": rows})
 
 
 @contextmanager
@@ -70,21 +70,24 @@ def measured(steps: int, rounds: int) -> dict[str, dict[str, float]]:
         [2, 50, 50, 2], prior=priors.Gaussian(), likelihood=likelihoods.HeteroscedasticGaussian("softplus")
     )
     guide = guides.MeanField(model)
-    fits = [start := pyrodrop.fit(model, guide, (x, y), steps=1, engine="pyro")]
+    fits = [pyrodrop.fit(model, guide, (x, y), steps=1, engine="pyro")]
 
     def by(engine: Name) -> None:
         fits[:] = pyrodrop.fit_replicates(
             model, guide, (x, y), count=8, steps=steps, batch_size=128, engine=engine, device="cpu", progress=False
         )
 
-    calls = {engine: lambda engine=engine: by(engine) for engine in ENGINES}  # type: ignore[misc]
-    first = interleaved(calls, 1, 0, _clock)
-    rows = {engine: {"first": first[engine]} for engine in ENGINES}
+    calls = {str(engine): functools.partial(by, engine) for engine in ENGINES}
+    rows: dict[str, dict[str, float]] = {name: {} for name in calls}
+
+    def first() -> None:
+        for engine, seconds in interleaved(calls, 1, 0, _clock).items():
+            rows[engine]["first"] = seconds
+
+    moves_all(first, lambda: fits[0].guide.parameters(), "a fit")  # type: ignore[attr-defined]
     rows["auto"]["compiled"] = float(fits[0].settings["engine"] == "compiled")
-    for engine, seconds in interleaved(calls, rounds, 0, _clock).items():
+    for engine, seconds in (interleaved(calls, rounds, 0, _clock) if rounds else {}).items():
         rows[engine]["later"] = seconds
-    fits[:] = [start]
-    moves_all(calls["auto"], lambda: fits[0].guide.parameters(), "auto")
     return rows
 
 
