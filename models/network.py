@@ -48,7 +48,7 @@ from pyrodrop.networks.starts import new_values
 from pyrodrop.networks.units import first_weights
 from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight
-from pyrodrop.scaling import Standardize
+from pyrodrop.scaling import Standardize, check_spread
 from pyrodrop.threads import exclusive
 
 _TRIED = 256  # rows on which a network must use all of its weights
@@ -251,6 +251,9 @@ class NetworkModel(LocalModule):
             ValueError: the network cannot be called on the inputs, draws random numbers itself, or does not use a weight
                 that has a prior; the targets do not fit the likelihood.
         """
+        for name, part in named_parts(data.x).items():
+            check_spread(part, name, 1e-30)
+        check_spread(data.y, "y", 1e-18)  # whose square is a variance
         self._examine_training(data.x)
         with self._calls(training=False) as calls:
             two, _ = self._few(calls, data.x)

@@ -103,14 +103,14 @@ def _replaced_by(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def in_function_transform() -> bool:
-    """Whether the caller runs inside a transform of torch.func, such as vmap; True if that cannot be known."""
+def in_function_transform(*, unknown: bool = True) -> bool:
+    """Whether the caller runs inside a transform of torch.func, such as vmap; `unknown` if that cannot be known."""
     try:
         return _functorch.peek_interpreter_stack() is not None
     except Exception as error:
         to = "dropout masks are drawn by torch.bernoulli, slower and with other values for a seed"
         _fall_back("PyTorch", "torch._C._functorch.peek_interpreter_stack", to, error)
-        return True
+        return unknown
 
 
 def without_overrides(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:

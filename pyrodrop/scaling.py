@@ -158,3 +158,27 @@ def within(values: Tensor, dtype: torch.dtype, part: float) -> Tensor:
     mean = values.masked_fill(~seen, 0.0).sum(0) / count
     sd = ((values - mean).masked_fill(~seen, 0.0).square().sum(0) / count).sqrt()
     return ~varies(values.masked_fill(~seen, math.nan)) | (changed <= part * sd)
+
+
+def check_spread(values: Tensor, name: str, least: float) -> None:
+    """Check that the values of every column that varies differ by what float32 can compute with.
+
+    Args:
+        values: ``[N, ...]``; NaN and infinite values are left out.
+        least: what the largest and the smallest value of a column must differ by, if they are not equal.
+
+    Raises:
+        ValueError: they differ by less.
+    """
+    if not values.is_floating_point():
+        return
+    outside = ~values.isfinite()
+    low, high = values.masked_fill(outside, math.inf).amin(0), values.masked_fill(outside, -math.inf).amax(0)
+    spread = (high.double() - low.double()).reshape(-1)
+    small = ((spread > 0) & (spread < least)).nonzero()
+    if len(small):
+        column = int(small[0])
+        raise ValueError(
+            f"{name}: the values of a column must be equal, or differ by at least {least:g}, for float32 to hold them; "
+            f"got values that differ by {float(spread[column]):.2g} in column {column}: change their unit"
+        )

@@ -58,6 +58,7 @@ from pyrodrop.likelihoods import Censored, Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
+from pyrodrop.surroundings import refuse
 from pyrodrop.threads import exclusive
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.problem import describe
@@ -114,6 +115,7 @@ def to_arviz(
         ValueError: `train` are other data than those of the fit; replicates with different data or models, which are not
             chains of one posterior; or `test` has another form than the training data, or a y of another shape.
     """
+    refuse("to_arviz")
     first = fit[0] if isinstance(fit, Replicates) else fit
     if isinstance(first, Fit) and not isinstance(first.model, NetworkModel):
         if test is not None:

@@ -40,6 +40,7 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.divergences.table import EMPIRICAL_BAYES
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
+from pyrodrop.surroundings import refuse
 from pyrodrop.threads import exclusive
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.replicates import Replicates
@@ -180,6 +181,7 @@ def compare(
             predictions are not of the same kind of y as those of a fit; ``by`` a distance that no fit has.
         TypeError: a fit or reference without a method ``predict``, or an argument of the wrong kind.
     """
+    refuse("compare")
     _check_fits(fits)
     if by == "log_density" and data is None:
         raise ValueError("by='log_density' needs held-out data: compare(fits, data=...); got data=None")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,8 +42,11 @@ class Keywords:
         return values if isinstance(values, Keywords) else cls(values)
 
     @classmethod
-    def named(cls, values: Any, names: Sequence[str]) -> Keywords:
+    def named(cls, values: Any, names: Sequence[str], optional: Collection[str] = ()) -> Keywords:
         """Values of the arguments of these names.
+
+        Args:
+            optional: the names of arguments that may be left out, and are then None.
 
         Raises:
             TypeError: they are no mapping.
@@ -54,12 +57,15 @@ class Keywords:
                 f"data must be a mapping of the keyword arguments {', '.join(names)}, as in training, or None; got "
                 f"{shown(values)}"
             )
-        if values.keys() != set(names):
+        missing = [name for name in names if name not in values]
+        if values.keys() - set(names) or not set(missing) <= set(optional):
+            may = ", ".join(name for name in names if name in optional)
+            hint = f"; {may} may be left out, for None" if may else ""
             raise ValueError(
-                f"data must have the names of the arguments in training, {', '.join(names)}; got "
+                f"data must have the names of the arguments in training, {', '.join(names)}{hint}; got "
                 f"{', '.join(map(str, values)) or 'none'}"
             )
-        return cls(values)
+        return cls({**values, **dict.fromkeys(missing)})
 
     @functools.cached_property
     def words(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ import torch
 
 from pyrodrop.engines.batch import Arguments
 from pyrodrop.engines.compiled import Compiled
-from pyrodrop.engines.costs import REFERENCE, Costs, costs
+from pyrodrop.engines.costs import BOUNDS, Costs, costs
 from pyrodrop.engines.engine import Engine, Name
 from pyrodrop.engines.graph import Graph
 from pyrodrop.engines.in_parts import Average, ByCompiledGraph, ByGraph, ByPyro, Gradient, InParts, Joint
@@ -35,7 +35,6 @@ P = TypeVar("P", bound=_Prepares)
 Kinds = Mapping[Name, Callable[[], K]]
 
 _WORTH_A_TRACE = 30  # steps
-_MACHINES_DIFFER = 3.0  # by less than this factor, in entries per operation; beyond it nothing is measured
 _COUNTED = 1 / 3  # of a compilation's time: later fits find the program again
 
 
@@ -52,8 +51,8 @@ def choose(
         steps: number of remaining steps.
 
     `auto` weighs the work: a trace costs as much as some tens of Pyro's steps, a compilation takes seconds (`Costs`). It
-    decides by the size of the graph and what this machine once took, and never by a clock, so the same call always takes the
-    same engine and gives the same bits.
+    decides by the size of the graph and, where machines would differ, by what this one takes, which is kept: the same call
+    takes the same engine and gives the same bits, unless this machine is found to be faster than when it was measured.
     """
     first = batches[0]
 
@@ -140,12 +139,14 @@ def worth_compiling(graph: Graph, steps: int, replicates: int = 1, *, shapes: in
     Args:
         graph: of the gradient of a minibatch.
         steps: number of steps.
-        replicates: that are trained together.
+        replicates: that are trained together; more than one are mapped where they are not compiled.
         shapes: number of shapes of the minibatches.
     """
-    operations, entries = len(graph.operations), graph.entries * replicates
+    operations, entries, mapped = len(graph.operations), graph.entries * replicates, replicates > 1
 
-    def pays(found: Costs, margin: float = 1.0) -> bool:
-        return margin * steps * found.saved(operations, entries) > _COUNTED * found.compilation(operations, shapes)
+    def pays(of: Costs) -> bool:
+        saved = steps * of.saved(operations, entries, mapped=mapped)
+        return saved > _COUNTED * of.compilation(operations, shapes, mapped=mapped)
 
-    return pays(REFERENCE, _MACHINES_DIFFER) and pays(costs())
+    least, most = map(pays, BOUNDS)
+    return pays(costs()) if least != most else least

@@ -25,9 +25,10 @@ from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
 
+_FAR = 80.0  # of r: beyond, the variance exp(-r) or its inverse leaves float32
 _UNKNOWN = 1.0  # the precision that is learned from data, before there are any
 _SD: dict[str, Callable[[Tensor], Tensor]] = {  # of y in its standardised units, by the second half of the outputs
-    "exp": lambda r: (-r / 2).exp(),
+    "exp": lambda r: (-r.clamp(-_FAR, _FAR) / 2).exp(),
     "softplus": lambda r: (torch.logaddexp(r, r.new_zeros(())) + 1e-6).sqrt(),
 }
 
@@ -114,7 +115,8 @@ class HeteroscedasticGaussian(Likelihood):
     standardised y.
 
     Args:
-        link: how r makes the variance: ``exp``, exp(-r), so that r is the log precision; ``softplus``, ln(1 + exp r) + 1e-6
+        link: how r makes the variance: ``exp``, exp(-r), so that r is the log precision, where r beyond -80 and 80 counts as
+            these, whose exponentials float32 has; ``softplus``, ln(1 + exp r) + 1e-6
             (Lakshminarayanan et al. 2017, arXiv:1612.01474), which grows with r as r itself and not exponentially: at an x
             that lies far from the others the noise stays finite.
 
@@ -155,7 +157,7 @@ class HeteroscedasticGaussian(Likelihood):
             return super().predictive(output, targets)
         f = mean.mul_(targets.scale).add_(targets.loc)
         if self.link == "exp":
-            noise.neg_().div_(2).exp_()
+            noise.clamp_(-_FAR, _FAR).neg_().div_(2).exp_()
         else:
             torch.logaddexp(noise, noise.new_zeros(()), out=noise).add_(1e-6).sqrt_()
         scale = noise.mul_(targets.scale * self.factor.sqrt())

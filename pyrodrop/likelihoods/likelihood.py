@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
@@ -10,6 +12,18 @@ from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_ro
 from pyrodrop.modules import LocalModule
 from pyrodrop.scaling import Standardize
 
+_WEIGHTED = (
+    "a weighted loss is minus the log density of no y, and its predictions are probabilities of nothing; weigh the cost "
+    "of a wrong prediction when deciding by the predicted probabilities, or train on resampled rows"
+)
+_OF_LOSSES = {  # arguments of the losses of torch.nn
+    "weight": _WEIGHTED,
+    "pos_weight": _WEIGHTED,
+    "ignore_index": "pass likelihoods.Missing(likelihood, value), which leaves out the labels of this value",
+    "reduction": "a log likelihood is a sum over the rows",
+    "label_smoothing": "likelihood_power of fit tempers a likelihood",
+}
+
 
 class Likelihood(LocalModule):
     """The distribution of an observation given the output of the network.
@@ -17,7 +31,16 @@ class Likelihood(LocalModule):
     A network works in standardised units, and `targets` converts them to the units of y. All arguments and results except
     `output` are in the units of y. A custom likelihood implements `forward`. It also implements `location` if f is not the
     output converted to the units of y.
+
+    Raises:
+        TypeError: an argument of a likelihood that has none, such as those of PyTorch's losses.
     """
+
+    def __init__(self, **unknown: Any) -> None:
+        for name in unknown:
+            hint = f": {_OF_LOSSES[name]}" if name in _OF_LOSSES else ""
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}{hint}")
+        super().__init__()
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         """The distribution of y given outputs ``[..., N, *outputs]``, where ``...`` indexes samples of the weights.

@@ -170,10 +170,16 @@ def check_labels(columns: Columns | None, distribution: Distribution, likelihood
 
 
 def check_parametrised(network: nn.Module) -> None:
-    """Raise a ValueError that names the trained weights that are computed from other parameters.
+    """Raise a ValueError that names the trained weights that are computed from other parameters, or a tensor without values.
 
     Layers whose parameters are all fixed (``requires_grad_(False)``) are accepted.
     """
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        if tensor.is_meta:
+            raise ValueError(
+                f"the tensors of a network must have values; {name} of this {type(network).__name__} is on the meta device, "
+                "which has none: make the network outside of torch.device('meta'), or load its weights first"
+            )
     computed = [
         f"{f'{name}.{weight}' if name else weight}: {remedy}"
         for name, module in network.named_modules()

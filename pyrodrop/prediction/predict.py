@@ -30,6 +30,7 @@ from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.prediction.tiles import cost
 from pyrodrop.ranks import Ranks, digest, join, tensors_of
 from pyrodrop.ranks import asked as shared
+from pyrodrop.surroundings import refuse_without_values
 from pyrodrop.threads import exclusive
 
 Keep = Literal["draws", "moments"]
@@ -163,6 +164,7 @@ def draw_functions(
         TypeError: the model is not one of `pyrodrop.models`.
         ValueError, TypeError: as `predict`.
     """
+    refuse_without_values("predict")
     if not hasattr(model, "outputs"):
         raise TypeError(
             f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"

@@ -30,10 +30,14 @@ from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, str
 from pyrodrop.reading.found import Found, Trial, find_dropouts, masks_of_a_pass
 from pyrodrop.reading.losses import LossFunction
 from pyrodrop.reading.reading import Reading
+from pyrodrop.surroundings import outside
 from pyrodrop.threads import exclusive
 
 
 @exclusive()
+@outside("read")
+@torch.inference_mode(False)
+@torch.enable_grad()
 def read(
     net: nn.Module,
     x: Inputs,
@@ -87,6 +91,7 @@ def read(
             something that is not dropout; none or both of `weight_decay` and `prior` are given; the decay is 0 or
             decoupled; `loss` is a function that is not that of the likelihood.
         TypeError: `net` is not a module whose parameters can be replaced.
+        RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.surroundings`.
 
     Example:
         >>> import torch, pyrodrop

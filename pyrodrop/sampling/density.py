@@ -10,7 +10,8 @@ Neal (2011), MCMC using Hamiltonian dynamics, https://arxiv.org/abs/1206.1901.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,13 @@ class Site:
 
     shape: torch.Size
     to_support: Any
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Let energies be infinite or NaN within the block, which samplers reject: neither Pyro nor autograd raises an error."""
+    with pyro.validation_enabled(False), torch.autograd.set_detect_anomaly(False):
+        yield
 
 
 class _Power(Messenger):
@@ -85,7 +93,7 @@ class Density:
     def energy(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
         """U at unconstrained values, a differentiable scalar."""
         constrained = {name: site.to_support(values[name]) for name, site in self.sites.items()}
-        with poutine.block():
+        with poutine.block(), unchecked():
             trace = poutine.trace(poutine.condition(self.joint, data=constrained)).get_trace(x, y)
         log_joint: Any = trace.log_prob_sum()
         for name, site in self.sites.items():
@@ -95,7 +103,7 @@ class Density:
     def draw(self, seed: int) -> dict[str, Tensor]:
         """Unconstrained values: hyperparameters uniform on [-2, 2], and weights from their prior given these."""
         weights = self.model.weight_sites()
-        with seeded(seed, self.device), torch.no_grad(), poutine.block(), pyro.validation_enabled(False):
+        with seeded(seed, self.device), torch.no_grad(), poutine.block(), unchecked():
             hyper = {
                 name: (2 * torch.rand(site.shape, dtype=self.dtype, device=self.device) - 1) * _RADIUS
                 for name, site in self.sites.items()
@@ -113,7 +121,7 @@ class Density:
         weights = self.model.weight_sites()
         given = {name: value.detach() for name, value in weights.items()}
         hyper = {n: value.detach() for sites in self.model.hyper_sites().values() for n, value in sites.items()}
-        with seeded(0, self.device), torch.no_grad(), poutine.block(), pyro.validation_enabled(False):
+        with seeded(0, self.device), torch.no_grad(), poutine.block(), unchecked():
             nodes = self._traced(given | hyper)
             again = self._traced(given | {name: 1.7 * value for name, value in hyper.items()})
             latent = {

@@ -21,10 +21,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import pyro
 import torch
 from torch import Tensor
 
+from pyrodrop.sampling.density import unchecked
 from pyrodrop.sampling.integrator import Energies, Integrator, Step
 
 LAMBDA = 0.1931833275037836  # McLachlan (1995), https://doi.org/10.1137/0916010
@@ -67,7 +67,7 @@ class Isokinetic(Integrator):
             for value in (*turns, step_size / 2, nu, LAMBDA * step_size)
         )
         done = []
-        with torch.no_grad(), pyro.validation_enabled(False):  # energies may be infinite
+        with torch.no_grad(), unchecked():  # energies may be infinite
             for chains in self.blocks():
                 q, u, gradient, energy, change = (value[chains] for value in state)
                 changes = []
@@ -88,7 +88,7 @@ class Isokinetic(Integrator):
     def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """As `Integrator.energies`."""
         rest, none, scale = torch.ones_like(q), self.like, torch.ones_like(q[0])
-        with torch.no_grad(), pyro.validation_enabled(False):
+        with torch.no_grad(), unchecked():
             parts = [
                 self._step(q[chains], rest[chains], rest[chains], rest[chains], none, none, none, none, scale)
                 for chains in self.blocks()

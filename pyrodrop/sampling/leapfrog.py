@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import pyro
 import torch
 from torch import Tensor
 
+from pyrodrop.sampling.density import unchecked
 from pyrodrop.sampling.integrator import Energies, Integrator, Step
 
 
@@ -33,7 +33,7 @@ class Leapfrog(Integrator):
         """Follow the trajectories of all chains for `steps` leapfrog steps."""
         eps = torch.tensor(step_size, dtype=state.q.dtype, device=state.q.device)
         done = []
-        with torch.no_grad(), pyro.validation_enabled(False):  # a trajectory may diverge
+        with torch.no_grad(), unchecked():  # a trajectory may diverge
             for chains in self.blocks():
                 q, p, gradient, energy = (value[chains] for value in state)
                 for _ in range(steps):

@@ -20,16 +20,17 @@ from pyrodrop.engines.against_pyro import near
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel, TrainedNetwork
-from pyrodrop.sampling.density import Density
+from pyrodrop.sampling.density import Density, unchecked
 
 TRIES = 100  # to find values of finite energy
 NOT_PYROS = (
     "the log joint density is not the one that Pyro computes for this model: it may differ from call to call, as in a "
     "likelihood that draws random numbers"
 )
+_NEARER = 0.9  # a draw that is compared lies by this factor nearer to 0 than the one before
 NOT_FINITE = (
     f"fewer than 2 of {TRIES} draws from the prior have a finite log joint density and gradient: check the scales of the "
-    "prior, the likelihood and the data"
+    "prior, the likelihood and the data, or pass start=..., trained runs"
 )
 
 Point = tuple[dict[str, Tensor], list[Tensor]]
@@ -89,13 +90,15 @@ def _ordinary(values: Tensor) -> Tensor:
 def by_pyro(density: Density) -> list[Point]:
     """Two points, and energy and gradient there by the potential that Pyro's kernels make of a model.
 
+    The points are draws from the prior, nearer and nearer to 0: of a deep network the energy at most draws may be infinite.
+
     Raises:
-        ValueError: fewer than two draws from the prior have a finite energy and gradient.
+        ValueError: fewer than two of the points have a finite energy and gradient.
     """
     pairs = []
     for seed in range(TRIES):
-        point = density.draw(seed)
-        with seeded(seed, density.device), poutine.block():
+        point = {name: _NEARER**seed * value for name, value in density.draw(seed).items()}
+        with seeded(seed, density.device), poutine.block(), unchecked():
             values = {name: value.clone() for name, value in point.items()}
             _, function, _, _ = initialize_model(density.joint, (density.x, density.y), initial_params=values)
             gradients, energy = potential_grad(function, values)

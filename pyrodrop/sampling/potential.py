@@ -19,6 +19,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.sampling.density import Density
 from pyrodrop.sampling.posterior import NOT_FINITE, TRIES, agree, by_pyro, density_of
 from pyrodrop.sampling.programs import Program, first_way, programs
+from pyrodrop.surroundings import outside
 
 
 class Potential:
@@ -141,6 +142,7 @@ class _Energy(torch.autograd.Function):
 
 
 @threads.exclusive()
+@outside("potential")
 @torch.inference_mode(False)
 @torch.enable_grad()
 @checked
@@ -178,6 +180,7 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
             not declare (TruncatedLogUniform); the network has dropout that no weight carries (`pyrodrop.read`) or draws
             random numbers itself; the data do not fit the model; `dtype` is none of the two; or the result differs from
             Pyro's.
+        RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.surroundings`.
 
     Example:
         >>> import torch, pyrodrop

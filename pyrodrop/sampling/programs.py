@@ -18,7 +18,7 @@ from pyrodrop.engines import Name, Untraceable, first_that_works, pure_graph
 from pyrodrop.engines.compiled import compile_pure
 from pyrodrop.engines.graph import Graph
 from pyrodrop.inputs import parts, rebuilt
-from pyrodrop.sampling.density import Density
+from pyrodrop.sampling.density import Density, unchecked
 from pyrodrop.sampling.posterior import NOT_PYROS
 
 _log = logging.getLogger("pyrodrop")
@@ -65,7 +65,7 @@ def _function(density: Density, given: Sequence[Tensor] | None = None) -> Progra
     def function(*tensors: Tensor) -> list[Tensor]:
         values = [value.detach().requires_grad_() for value in tensors[: len(density.sites)]]
         *xs, y = given if given is not None else tensors[len(density.sites) :]
-        with torch.enable_grad():
+        with torch.enable_grad(), unchecked():
             energy = density.energy(dict(zip(density.sites, values, strict=True)), rebuilt(density.x, list(xs)), y)
             gradients = torch.autograd.grad(energy, values, allow_unused=True, materialize_grads=True)
         return [energy.detach(), *gradients]

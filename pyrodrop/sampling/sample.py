@@ -35,12 +35,14 @@ from pyrodrop.sampling.posterior import density_of
 from pyrodrop.sampling.sampled import Sampled
 from pyrodrop.sampling.starts import from_prior, from_runs
 from pyrodrop.sampling.tuning import FEW
+from pyrodrop.surroundings import outside
 
 _log = logging.getLogger("pyrodrop")
 _COMPARED = 16  # chains whose energy is computed in float64 too
 
 
 @threads.training()
+@outside("sample")
 @torch.inference_mode(False)
 @torch.enable_grad()
 @checked
@@ -125,6 +127,7 @@ def sample(
             improper; the data do not fit the model; the network draws random numbers; the draws do not fit into memory; or
             the checkpoint is of another run, or damaged.
         OSError: the checkpoint cannot be read or written.
+        RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.surroundings`.
 
     Example:
         >>> import torch, pyrodrop

@@ -16,6 +16,7 @@ import pyro
 import torch
 from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
+from pyro.poutine.messenger import Messenger
 from torch import nn
 
 from pyrodrop.devices import seeded
@@ -37,10 +38,9 @@ def check_model(guide: Any, model: Any) -> None:
     """Raise a ValueError for an autoguide of a module other than the model that is trained, such as a copy of it."""
     for auto in autoguides(guide):
         made_with: Any = auto.model
-        while isinstance(
-            made_with, functools.partial
-        ):  # a handler of Pyro: the handler itself, and the function inside it
-            made_with = made_with.args[-1]
+        while isinstance(made_with, functools.partial):
+            of_pyro = bool(made_with.args) and isinstance(made_with.args[0], Messenger)  # with the function inside it
+            made_with = made_with.args[-1] if of_pyro else made_with.func
         if isinstance(made_with, nn.Module) and made_with is not model:
             raise ValueError(
                 "guide: an autoguide belongs to the model that it was made with, which must be the model to be trained; got "

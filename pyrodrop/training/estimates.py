@@ -22,6 +22,7 @@ from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.ranks import Ranks, alone
+from pyrodrop.surroundings import refuse
 from pyrodrop.training.minibatches import takes_num_data
 
 
@@ -124,6 +125,7 @@ class Draws:
         whole: bool,
         ranks: Ranks | None = None,
     ) -> None:
+        refuse("an estimate of the ELBO")
         self._data, self._device = data, device
         self._example = data.sample if isinstance(data, Streamed) else data
         dropouts = getattr(model, "dropouts", None)

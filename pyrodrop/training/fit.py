@@ -25,6 +25,7 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.devices import seeded
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.ranks import join
+from pyrodrop.surroundings import outside
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
 from pyrodrop.training.checkpoint import Checkpoint, FitFile
 from pyrodrop.training.early_stopping import EarlyStopping
@@ -39,6 +40,7 @@ from pyrodrop.training.warnings import warn_of_runaways, warn_of_unfinished
 
 @with_options
 @threads.training()
+@outside("fit")
 @torch.inference_mode(False)
 @torch.enable_grad()
 def fit(
@@ -147,8 +149,9 @@ def fit(
             guide of another model, a checkpoint of another run or a damaged one, ranks whose models, guides, data or
             arguments differ; before a step at which a schedule is negative, NaN or infinite.
         RuntimeError: the first step changes no parameter, as when a model reaches its network through a closure; another
-            thread trains for ten minutes: see `pyrodrop.threads`; or an error has stopped another rank, or the ranks have
-            lost each other.
+            thread trains for ten minutes: see `pyrodrop.threads`; the call is inside a block that would change what it
+            computes, such as ``torch.autocast``, ``torch.device("meta")`` or a handler of Pyro: see `pyrodrop.surroundings`;
+            or an error has stopped another rank, or the ranks have lost each other.
         FloatingPointError: the loss or a parameter is no longer finite. The message says the step, what broke first as far
             as that can be told, the rows of its minibatch or the rank, and the file to continue from. With several ranks,
             all of them raise it.

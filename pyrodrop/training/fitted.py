@@ -42,6 +42,7 @@ from pyrodrop.threads import exclusive
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.calls import arguments_of
 from pyrodrop.training.estimates import DrawnFrom, Draws, Elbo, Objective, elbo_of, objective_of
+from pyrodrop.training.minibatches import none_by_default
 from pyrodrop.training.problem import describe, stored
 from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.program_estimates import ProgramDraws, convention_in_words, elbo_of_loss, objective_of_loss
@@ -241,7 +242,8 @@ class Fit:
     def _arguments(self, x: Any) -> Arguments:
         """The arguments of a program at x, or those of training."""
         if x is None or "arguments" in self.settings:
-            return arguments_of(data_for(self, "predict", x), self.device)
+            optional = none_by_default(self.model) if isinstance(x, Mapping) else ()
+            return arguments_of(data_for(self, "predict", x, optional), self.device)
         return Call((mapped(lambda part: part.to(self.device), check_inputs(x)), None), {})
 
     def _kl_weight(self) -> float:
@@ -300,8 +302,9 @@ class Fit:
         them; `pyro.infer.infer_discrete` draws them given the observations.
 
         Args:
-            x: as of `pyrodrop.predict`. For a program that was trained on a mapping, other arguments, such as
-                ``{"x": x, "y": None}``, and otherwise the first argument, with None for y; None for the training data.
+            x: as of `pyrodrop.predict`. For a program that was trained on a mapping, other arguments, such as ``{"x": x}``,
+                where those that default to None in the model may be left out, and otherwise the first argument, with None
+                for y; None for the training data.
             num_samples, seed, joint, keep, method, distributed: as of `pyrodrop.predict`; for a program only the first two.
             sites: names of the sites of a program to return; None for all. Sites after the last of them are not drawn.
 
@@ -606,13 +609,13 @@ def restoring(
     return restore
 
 
-def data_for(fit: Fit, name: str, data: Any) -> Dataset | Streamed | Keywords:
-    """The training data, or `data` in their place."""
+def data_for(fit: Fit, name: str, data: Any, optional: Collection[str] = ()) -> Dataset | Streamed | Keywords:
+    """The training data, or `data` in their place, where the `optional` arguments of a program may be left out."""
     if data is None and fit.data is None:
         raise ValueError(f"a loaded fit or a reading has no training data: pass them as {name}(data=...)")
     names = fit.settings.get("arguments")
     if names is not None and data is not None:
-        return Keywords.named(data, names)
+        return Keywords.named(data, names, optional)
     if isinstance(data, Mapping):
         raise TypeError(f"data must be (x, y) or a Dataset, as in training, or None; got {shown(data)}")
     if isinstance(fit.data, Keywords):

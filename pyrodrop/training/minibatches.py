@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -313,6 +313,14 @@ def check_minibatches(
 
 def takes_num_data(part: Callable[..., Any]) -> bool:
     """Whether a model or guide takes ``num_data``, the size of the data set that a minibatch stands for."""
+    return any(p.name == "num_data" or p.kind is p.VAR_KEYWORD for p in _parameters(part))
+
+
+def none_by_default(part: Callable[..., Any]) -> list[str]:
+    """The names of a model's arguments that are None where they are left out, such as y."""
+    return [p.name for p in _parameters(part) if p.default is None]
+
+
+def _parameters(part: Callable[..., Any]) -> Iterable[inspect.Parameter]:
     call = part.forward if isinstance(part, torch.nn.Module) else part
-    accepted = inspect.signature(call).parameters.values()
-    return any(p.name == "num_data" or p.kind is p.VAR_KEYWORD for p in accepted)
+    return inspect.signature(call).parameters.values()

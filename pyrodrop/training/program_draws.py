@@ -31,6 +31,7 @@ from pyrodrop.engines.against_pyro import near
 from pyrodrop.engines.graph import Graph, loosen_views, peak, pure_graph
 from pyrodrop.networks.agreement import called, innermost, of_any_length
 from pyrodrop.networks.modes import evaluating, undisturbed
+from pyrodrop.surroundings import refuse
 from pyrodrop.threads import exclusive
 
 _log = logging.getLogger("pyrodrop")
@@ -58,6 +59,7 @@ def draw_sites(
         ValueError: an unknown site; a site that cannot be drawn; a site in a plate that takes subsamples, whose draws would
             be of other rows each; the draws do not fit into memory.
     """
+    refuse("predict of a Pyro program")
     num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
     with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), poutine.block():
         draw = _Draw(model, guide, given, sites, seed)

@@ -27,6 +27,7 @@ from pyrodrop.elbo import DrawnTerms, Factor, elbo_convention, site_factors
 from pyrodrop.engines import Arguments
 from pyrodrop.networks.agreement import check_call
 from pyrodrop.networks.modes import evaluating, undisturbed
+from pyrodrop.surroundings import refuse
 from pyrodrop.training.calls import arguments_of
 from pyrodrop.training.estimates import Elbo, Objective, mean_of
 
@@ -43,6 +44,7 @@ class ProgramDraws:
     noise: tuple[str, ...] = ()
 
     def __init__(self, model: Any, guide: Any, given: Arguments, num_samples: int, seed: int, *, whole: bool) -> None:
+        refuse("an estimate of the ELBO")
         with seeded(0, given.device), evaluating(model, guide), undisturbed(model, guide), torch.no_grad():
             check_call(model, guide, *given.args, **given.kwargs)
         drawn = DrawnTerms(model, guide, whole=whole)

@@ -27,6 +27,7 @@ from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.engines import Loss
 from pyrodrop.networks.agreement import check_guide
+from pyrodrop.surroundings import outside
 from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.blocks import Parts, train_in_blocks
@@ -49,6 +50,7 @@ _log = logging.getLogger("pyrodrop")
 
 @with_options
 @threads.training()
+@outside("fit_replicates")
 @torch.inference_mode(False)
 @torch.enable_grad()
 def fit_replicates(

@@ -18,6 +18,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, keep_heap, random_states, seeded, set_random_states
 from pyrodrop.ranks import join
+from pyrodrop.surroundings import outside
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import CHECK_EVERY, REMEMBER_EVERY
 from pyrodrop.training.options import StepOptions, with_options
@@ -81,6 +82,8 @@ class Training:
     """
 
     @with_options
+    @threads.training()
+    @outside("Training")
     @torch.inference_mode(False)
     @torch.enable_grad()
     def __init__(
@@ -98,18 +101,17 @@ class Training:
         ranks = join(expected.distributed, expected.place)
         self._settings = settings = replace(expected, steps=None, device=ranks.device)
         self._seconds = 0.0
-        with threads.training():
+        with ranks.together():
+            problem = problem_of(model, guide, data, settings, ranks.size, num_data)
+        random = RankRandom(ranks, settings.seed)
+        with seeded(random.start, settings.place), settings.products(), training_mode(problem):
             with ranks.together():
-                problem = problem_of(model, guide, data, settings, ranks.size, num_data)
-            random = RankRandom(ranks, settings.seed)
-            with seeded(random.start, settings.place), settings.products(), training_mode(problem):
-                with ranks.together():
-                    self._run = Run.of(problem, settings, random)
-                    self._run.identity  # noqa: B018  what the run is made of before its first step
-                self._run.align(steps=steps)
-                self._random = random_states(settings.place)
-                parts = [part for part in (problem.model, problem.guide) if isinstance(part, nn.Module)]
-                self._modules = [module for part in parts for module in part.modules() if module.training]
+                self._run = Run.of(problem, settings, random)
+                self._run.identity  # noqa: B018  what the run is made of before its first step
+            self._run.align(steps=steps)
+            self._random = random_states(settings.place)
+            parts = [part for part in (problem.model, problem.guide) if isinstance(part, nn.Module)]
+            self._modules = [module for part in parts for module in part.modules() if module.training]
 
     @property
     def steps_done(self) -> int:
@@ -233,6 +235,7 @@ class Training:
         place, start = self._settings.place, time.perf_counter()
         with (
             threads.training(),
+            outside("a step of Training"),
             torch.inference_mode(False),
             torch.enable_grad(),
             torch.random.fork_rng([place] if place.type == "cuda" else []),

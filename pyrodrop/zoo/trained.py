@@ -21,6 +21,7 @@ import copy
 import itertools
 import math
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,13 +60,28 @@ def file(name: str) -> Path | None:
     """The file of this name: in the folder that ``PYRODROP_ZOO`` names, in this package, or downloaded earlier.
 
     Raises:
-        Failed: ``PYRODROP_ZOO`` is no folder.
+        Failed: ``PYRODROP_ZOO`` is no folder, or something else than a file has the name in it.
     """
     own = os.environ.get("PYRODROP_ZOO")
     if own and not Path(own).is_dir():
         raise Failed(f"PYRODROP_ZOO must be a folder with trained posteriors; got {own}")
     places = [*([Path(own)] if own else []), SHIPPED, *([_downloads()] if name in RELEASED else [])]
-    return next((path for place in places if (path := place / f"{name}.safetensors").is_file()), None)
+    return next((path for place in places if _is_there(path := place / f"{name}.safetensors")), None)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file of this name; a `Failed` where something else has the name, and would be passed over."""
+    try:
+        if stat.S_ISREG(path.stat().st_mode):
+            return True
+        reason = "it is a folder" if path.is_dir() else "it is no regular file"
+    except FileNotFoundError:
+        if not any(part.is_symlink() and not part.exists() for part in (path, path.parent)):
+            return False
+        reason = "a link that leads to nothing"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    raise Failed(f"a folder of trained posteriors must have files; cannot read {path}: {reason}")
 
 
 def pull(name: str, *, progress: bool = False) -> Path:

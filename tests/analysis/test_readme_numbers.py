@@ -414,6 +414,18 @@ def test_what_early_stopping_costs() -> None:
     assert f"every 500 steps, and {often} every 100" in page
 
 
+def test_engines_on_a_machine_that_does_other_work() -> None:
+    measured = result("benchmarks/results/loaded-machine-cpu.json")
+    rows = measured["rows"]
+    assert rows["auto"]["compiled"] == 1
+    assert round(measured["load_average"] - 1) == 10
+    assert (
+        f"eight networks 2-50-50-2 took {rows['traced']['first']:.1f} core-seconds for {measured['steps']:,} traced steps "
+        f"and {rows['compiled']['first']:.1f} compiled; `auto`, which was measured there, chose `compiled` and took "
+        f"{rows['auto']['first']:.1f}, as the program was there by then."
+    ) in SCALE
+
+
 def test_memory_beside_other_libraries() -> None:
     measured = result("benchmarks/results/memory-cpu.json")
     for name, row in measured["peak"].items():

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("pyrodrop/arguments.py", "pyrodrop/failed.py", "pyrodrop/names.py", "pyrodrop/private_apis.py")
     + ("pyrodrop/processes.py",),
-    ("pyrodrop/constraints.py",),
+    ("pyrodrop/constraints.py", "pyrodrop/surroundings.py"),
     (
         "pyrodrop/arrays.py",
         "pyrodrop/cache.py",

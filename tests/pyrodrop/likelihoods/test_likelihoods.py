@@ -442,3 +442,14 @@ def test_text_labels_are_no_counts() -> None:
         model = models.MLP([1, 8, 1], prior=priors.Gaussian(), likelihood=likelihood)
         with pytest.raises(ValueError, match="y are class labels, the numbers 0 to 2 .*would take for values"):
             pyrodrop.fit(model, guides.Point(model), data, steps=1)
+
+
+@pytest.mark.parametrize("r", [-1000.0, -81.0, -80.0, 3.0, 80.0, 1000.0])
+def test_a_noise_beyond_float32_counts_as_the_nearest(r: float) -> None:
+    """Outputs of a deep network lie there at some draws: neither a mean over draws nor an ELBO is an error of torch."""
+    output, targets, likelihood = torch.tensor([[0.0, r]]), Standardize(0.0, 2.0), likelihoods.HeteroscedasticGaussian()
+    sd = 2.0 * math.exp(-min(max(r, -80.0), 80.0) / 2)
+    for y in (likelihood(output, targets), likelihood.predictive(output.clone(), targets)[0]):
+        assert float(y.stddev) == pytest.approx(sd, rel=1e-5)
+    density = likelihood(output, targets).log_prob(torch.tensor([[1.5 * sd]]))
+    assert float(density) == pytest.approx(-1.125 - math.log(sd) - 0.5 * math.log(2 * math.pi), abs=1e-4)

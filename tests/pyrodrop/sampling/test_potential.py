@@ -21,7 +21,11 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import data, likelihoods, models, priors
+from pyrodrop.sampling import mclmc
 from pyrodrop.sampling.density import Density
+from pyrodrop.sampling.isokinetic import Isokinetic
+from pyrodrop.sampling.posterior import density_of
+from pyrodrop.sampling.starts import from_prior
 
 X, Y = torch.linspace(-1, 1, 24).reshape(12, 2), torch.linspace(3, 5, 12)[:, None] ** 2
 LABELS = torch.arange(12) % 3
@@ -241,6 +245,51 @@ def test_a_density_that_differs_from_pyros_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Density, "energy", without_jacobian)
     with pytest.raises(ValueError, match="not the one that Pyro computes for this model"):
         pyrodrop.potential(model, given, engine="traced")
+
+
+class _Unbounded(likelihoods.HeteroscedasticGaussian):
+    """y ~ N(f, exp(-r)), also where float32 does not have the variance: torch refuses a scale of 0."""
+
+    def forward(self, output: Tensor, targets: Any) -> TorchDistribution:
+        f, r = output.chunk(2, -1)
+        return dist.Normal(f, (-r / 2).exp()).to_event(1)
+
+
+def deep() -> models.MLP:
+    """Under N(0, 1) most draws have rows whose variance is 0 or infinite."""
+    torch.manual_seed(0)
+    gaussian = priors.Gaussian(1.0)
+    return models.MLP([2, 16, 16, 16, 16, 2], prior=gaussian, bias_prior=gaussian, likelihood=_Unbounded())
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("engine", ["traced", "pyro"])
+def test_an_energy_that_overflows_is_infinite_and_no_error(engine: Any) -> None:
+    """Samplers reject such a point; elsewhere the energy is that of the density by hand."""
+    with torch.autograd.detect_anomaly():
+        p = pyrodrop.potential(deep(), (20 * X, Y), engine=engine)
+        values = p.initial_params(0)
+        near, far = ({name: factor * value for name, value in values.items()} for factor in (0.5, 4.0))
+        assert not bool(p(far).isfinite())
+        energy = p(near)
+    h = 20 * X
+    for layer in range(5):
+        h = h @ near[f"layers.{layer}.weight"].T + near[f"layers.{layer}.bias"]
+        h = h.relu() if layer < 4 else h
+    terms = [dist.Normal(h[:, :1], (-h[:, 1:] / 2).exp()).log_prob(Y)]
+    terms += [dist.Normal(0.0, 1.0).log_prob(value) for value in near.values()]
+    torch.testing.assert_close(energy, -torch.stack([term.sum() for term in terms]).sum())
+
+
+def test_chains_that_step_where_the_energy_overflows_stay() -> None:
+    moves = Isokinetic(density_of(deep(), (20 * X, Y)), 2, "traced")
+    generator = torch.Generator().manual_seed(0)
+    q = from_prior(moves, generator)
+    chains = mclmc.Chains(moves, q, mclmc.Limits(tune=100, draws=2, thin=1, energy_variance=5e-4), generator, print)
+    chains.step_size.now = 1e3
+    drawn = chains.run()
+    assert drawn.stats["diverging"].all()
+    assert torch.equal(drawn.q, q[:, None].expand(2, 2, -1))
 
 
 class _Noisy(likelihoods.Gaussian):

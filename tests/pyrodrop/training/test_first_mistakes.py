@@ -94,3 +94,39 @@ def test_other_mistakes_get_no_such_advice() -> None:
         fit((X, LABELS * 2 + 1), outputs=3)
     with pytest.raises(ValueError, match=r"got \(12, 27, 28\)$"):
         images(torch.randn(12, 27, 28), lenet())
+
+
+@pytest.mark.parametrize("unit", [1e-19, 1e-40, 1e-45])
+def test_numbers_that_float32_loses_are_refused_and_constants_are_not(unit: float) -> None:
+    """Their variance would be 0, and the noise would stay where it starts."""
+    from pyrodrop.data import Dataset
+
+    for data in ((X, Y * unit), Dataset(X, Y * unit).standardized()):
+        with pytest.raises(ValueError, match="^y: the values of a column must be equal, or differ by at least 1e-18"):
+            fit(data)
+        with pytest.raises(ValueError, match="^y: the values of a column"):
+            pyrodrop.potential(mlp(), data)
+    if unit < 1e-30:
+        with pytest.raises(ValueError, match="^x: the values of a column .* at least 1e-30.*in column 0"):
+            fit(Dataset(X * unit, Y).standardized())
+    assert fit((X, torch.full_like(Y, unit))).losses.isfinite().all()
+
+
+def test_arguments_of_losses_are_none_of_likelihoods() -> None:
+    for name, hint in (("weight", ".*resampled rows"), ("ignore_index", r".*likelihoods\.Missing"), ("other", "$")):
+        for kind in (likelihoods.Categorical, likelihoods.Bernoulli):
+            with pytest.raises(TypeError, match=f"^{kind.__name__} has no argument '{name}'{hint}"):
+                kind(**{name: torch.ones(3)})
+    with pytest.raises(TypeError, match="positional argument"):
+        likelihoods.Categorical(torch.ones(3))  # type: ignore[call-arg]
+
+
+def test_networks_without_values_are_refused_where_they_are_made() -> None:
+    words = "must have values; .*weight of this .* is on the meta device"
+    net = torch.nn.Sequential(torch.nn.Dropout(0.1), torch.nn.Linear(3, 1, device="meta"))
+    with torch.device("meta"), pytest.raises(ValueError, match=words):
+        mlp()
+    with pytest.raises(ValueError, match=words):
+        models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(1.0))
+    with pytest.raises(ValueError, match=words):
+        pyrodrop.read(net, X, likelihood=likelihoods.Gaussian(1.0), weight_decay=1e-4, num_data=12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from pyro import poutine
 from pyro.infer import Predictive, Trace_ELBO, TraceEnum_ELBO, config_enumerate
 from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
+from pyro.nn import PyroModule
 from torch import Tensor
 
 import pyrodrop
@@ -83,6 +85,21 @@ def test_observations_are_drawn_anew() -> None:
     drawn = fit.predict(num_samples=40)["y"]
     assert not (drawn == Y).any()
     assert torch.equal(drawn, fit.predict({"x": X, "y": None}, 40)["y"])
+
+
+def test_arguments_that_default_to_none_may_be_left_out() -> None:
+    """As those of `pyro.infer.Predictive`: y is drawn anew; of a module, as its `forward` says."""
+
+    class Line(PyroModule):
+        def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+            return line(x, y)
+
+    for model in (line, Line(), functools.partial(line, size=None), config_enumerate(line)):
+        pyro.clear_param_store()
+        fit = fitted(model, AutoNormal(model))
+        drawn, want = fit.predict({"x": X[:3]}, 5, seed=1), fit.predict({"x": X[:3], "y": None}, 5, seed=1)
+        assert drawn["y"].shape == (5, 3)
+        assert all(torch.equal(value, want[name]) for name, value in drawn.items())
 
 
 def test_subsamples_are_refused() -> None:
@@ -211,5 +228,9 @@ def test_what_a_program_does_not_have() -> None:
         fit.predict(sites=["weight"])
     with pytest.raises(TypeError, match="sequence of names"):
         fit.predict(sites="slope")
-    with pytest.raises(ValueError, match="names of the arguments"):
-        fit.predict({"x": X}, sites=["y"])
+    with pytest.raises(
+        ValueError, match="names of the arguments in training, x, y; y may be left out, for None; got y"
+    ):
+        fit.predict({"y": Y}, sites=["y"])
+    with pytest.raises(ValueError, match="names of the arguments in training, x, y; got x"):
+        fit.elbo(2, {"x": X})  # the ELBO of what?

@@ -1,0 +1,127 @@
+"""Blocks around a call that would change what it computes are refused by name, and leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer.autoguide import AutoNormal
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+
+X = torch.linspace(-1, 1, 24).reshape(12, 2)
+Y = X[:, :1].sin()
+
+
+def model() -> models.MLP:
+    torch.manual_seed(0)
+    return models.MLP([2, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
+
+
+MODEL = model()
+GUIDE = guides.MeanField(MODEL)
+
+
+def fit() -> pyrodrop.Fit:
+    return pyrodrop.fit(MODEL, GUIDE, (X, Y), steps=2, engine="pyro")
+
+
+def line(x: torch.Tensor, y: torch.Tensor | None = None) -> Any:
+    slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", len(x)):
+        return pyro.sample("y", dist.Normal(slope * x[:, 0], 1.0), obs=y)
+
+
+NET = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.1), nn.Linear(4, 1))
+BLOCKS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], str]] = {
+    "autocast": (lambda: torch.autocast("cpu", torch.bfloat16), r"torch\.autocast\('cpu', bfloat16\)"),
+    "meta": (lambda: torch.device("meta"), r"torch\.device\('meta'\), whose tensors have no values"),
+    "fake": (FakeTensorMode, "new tensors are FakeTensors"),
+    "block": (poutine.block, "BlockMessenger, which would act on every call of its model"),
+    "scale": (lambda: poutine.scale(scale=2.0), "ScaleMessenger"),
+    "trace": (poutine.trace, "TraceMessenger"),
+    "plate": (lambda: pyro.plate("replicates", 3), "open plates in the model instead"),
+}
+CALLS: dict[str, Callable[[], Any]] = {
+    "fit": fit,
+    "fit_replicates": lambda: pyrodrop.fit_replicates(MODEL, GUIDE, (X, Y), count=2, steps=2),
+    "Training": lambda: pyrodrop.Training(MODEL, GUIDE, (X, Y)),
+    "sample": lambda: pyrodrop.sample(MODEL, (X, Y), chains=2, draws=4, tune=100),
+    "potential": lambda: pyrodrop.potential(MODEL, (X, Y), engine="pyro"),
+    "read": lambda: pyrodrop.read(NET, X, likelihood=likelihoods.Gaussian(10.0), weight_decay=1e-4, num_data=12),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_what_trains_or_samples_is_refused_inside(block: str) -> None:
+    around, words = BLOCKS[block]
+    for name, call in CALLS.items():
+        with around(), pytest.raises(RuntimeError, match=rf"^{name} must be called outside .*{words}"):
+            call()
+    assert fit().losses.isfinite().all()
+
+
+def test_transforms_are_refused() -> None:
+    def loss(scale: torch.Tensor) -> torch.Tensor:
+        return scale * fit().losses[-1]
+
+    for call in (
+        lambda: torch.func.grad(loss)(torch.ones(())),
+        lambda: torch.vmap(loss)(torch.ones(2)),
+        lambda: torch.jit.trace(loss, torch.ones(())),
+    ):
+        with pytest.raises(RuntimeError, match="fit must be called outside .* a transform of torch.func or torch.jit"):
+            call()
+
+
+@pytest.mark.parametrize("block", ["meta", "fake"])
+def test_nothing_is_computed_where_tensors_have_no_values(block: str) -> None:
+    done = fit()
+    around, words = BLOCKS[block]
+    for call in (
+        lambda: done.predict(X, 3),
+        lambda: done.elbo(2),
+        lambda: pyrodrop.to_arviz(done, (X, Y)),
+        lambda: pyrodrop.compare({"a": done, "b": done}, (X, Y)),
+    ):
+        with around(), pytest.raises(RuntimeError, match=f"outside .*{words}"):
+            call()
+
+
+def test_handlers_do_not_act_on_an_elbo_or_on_draws_of_a_program() -> None:
+    """Inside `poutine.scale` an ELBO would be another number."""
+    done, data = fit(), {"x": X, "y": Y[:, 0]}
+    pyro.clear_param_store()
+    program = pyrodrop.fit(line, AutoNormal(line), data, steps=2)
+    for call in (lambda: done.elbo(2), lambda: program.elbo(2), lambda: program.predict(num_samples=2)):
+        for around in (poutine.trace, lambda: poutine.scale(scale=2.0)):
+            with around(), pytest.raises(RuntimeError, match="outside .* handler of Pyro"):
+                call()
+    with poutine.trace() as trace:  # a prediction of a network within a program
+        assert torch.equal(done.predict(X, 3).f, done.predict(X, 3).f)
+    assert all(node["type"] == "param" for node in trace.trace.nodes.values())
+
+
+def test_a_training_is_refused_inside_at_every_step() -> None:
+    training = pyrodrop.Training(MODEL, GUIDE, (X, Y), engine="pyro")
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(RuntimeError, match="a step of Training must be called"):
+        training.step()
+    assert training.step().nll.isfinite()
+
+
+def test_blocks_that_change_nothing_are_allowed() -> None:
+    want = fit().losses
+    for around in (lambda: torch.device("cpu"), torch.no_grad, torch.inference_mode, pyro.get_param_store().scope):
+        with around():
+            assert torch.equal(fit().losses, want)
+    with torch.inference_mode():
+        CALLS["read"]()
