@@ -1,7 +1,8 @@
 """A few lines about an object, as text for a terminal and as HTML for a notebook.
 
 An object has a method ``card`` that returns a `Card`; the class decorator `carded` makes ``__repr__`` and ``_repr_html_`` of
-it. The HTML needs no style sheet of its own: it has the colours of its page, light or dark.
+it. Other objects are `Described`, in one line. The HTML needs no style sheet of its own: it has the colours of its page,
+light or dark.
 """
 
 from __future__ import annotations
@@ -54,6 +55,17 @@ class Card:
         )
         table = f'<table style="color:inherit">{rows}</table>'
         return f"<div><strong>{html.escape(self.title)}</strong>{table}{_svg(self.curves)}</div>"
+
+
+class Described:
+    """An object that is printed in one line, its `describe()`."""
+
+    def describe(self) -> str:
+        """A description in one line, for tables and saved files."""
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        return self.describe()
 
 
 def carded(cls: type[T]) -> type[T]:

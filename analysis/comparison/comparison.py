@@ -128,13 +128,11 @@ class Comparison:
         rows, apart = (_without_empty(part, [*self.rows.values()]) for part in (self.rows, self._apart))
         return score_table(rows, title=title, caption=caption, headers=_HEADERS, forms=_FORMS, apart=apart)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         screen = Console(width=120, force_terminal=False, force_jupyter=False)  # the same text in a notebook
         with screen.capture() as shown:
             screen.print(self)
         return shown.get()
-
-    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return score_html(self.__rich__())

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
+from pyrodrop.cards import Described
 from pyrodrop.likelihoods import elements
 
 
-@dataclass(frozen=True)
-class Moments:
+@dataclass(frozen=True, repr=False)
+class Moments(Described):
     """Mean and variance of a prediction at N points, in the units of y.
 
     Attributes:
@@ -44,6 +45,10 @@ class Moments:
     spread: Tensor
     num_samples: int | None
     joint: bool = True
+
+    def describe(self) -> str:
+        draws = "closed form" if self.num_samples is None else f"{self.num_samples} draws"
+        return f"Moments(mean, variance and spread of shape {list(self.mean.shape)}, {draws})"
 
     @property
     def sd(self) -> Tensor:

@@ -11,6 +11,7 @@ import pyro
 import torch
 from torch import Tensor
 
+from pyrodrop.cards import Described
 from pyrodrop.data import Dataset
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import seeded
@@ -28,8 +29,8 @@ from pyrodrop.training.minibatches import takes_num_data
 _ROWS = 5000  # rows of the data that are evaluated at a time
 
 
-@dataclass(frozen=True)
-class Elbo:
+@dataclass(frozen=True, repr=False)
+class Elbo(Described):
     """An estimate of the evidence lower bound, in nats for the whole data set.
 
     Attributes:
@@ -49,12 +50,12 @@ class Elbo:
     convention: Convention
     num_samples: int
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
         return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
 
 
-@dataclass(frozen=True)
-class Objective:
+@dataclass(frozen=True, repr=False)
+class Objective(Described):
     """An estimate of what the last training step maximised, in nats for the whole data set; not a bound on the evidence.
 
         value = -(likelihood_power nll + kl)
@@ -79,7 +80,7 @@ class Objective:
     convention: Convention
     num_samples: int
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
         return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
 
 

@@ -141,3 +141,26 @@ def test_odd_losses_have_a_card(losses: list[float]) -> None:
 def test_a_long_curve_is_its_means() -> None:
     values = torch.arange(1000.0)
     torch.testing.assert_close(means(values), values.double().reshape(200, 5).mean(1))
+
+
+def test_what_users_make_is_printed_in_a_line_that_describes_it() -> None:
+    """`describe` is the repr, also of a subclass of the user's and within a module of torch."""
+    model = models.MLP([1, 6, 1], prior=priors.Gaussian(0.5), likelihood=likelihoods.Gaussian(4.0))
+    co2 = data.mauna_loa()
+    run = fitted()
+    lines = {
+        "Gaussian(scale=0.5)": priors.Gaussian(0.5),
+        "Gaussian(precision=4)": model.likelihood,
+        "MLP(12 weights at 2 sites, Gaussian(precision=4))": model,
+        "BernoulliDropout(drop_rate=0.1/0.1, theta=0)": guides.BernoulliDropout(model, 0.1),
+        "Ensemble(2 x Point)": guides.Ensemble(model, guides.Point, 2),
+        "Split(mauna-loa, 272 training and 249 test rows)": co2,
+        "Recipe(MLP(100 weights at 2 sites, Gaussian(precision=1, learned)), 2 priors to choose from, 30 rows, 2000 steps)": (
+            pyrodrop.recipes.regressor(DATA)
+        ),
+        "Moments(mean, variance and spread of shape [30, 1], 3 draws)": run.predict(X, 3, keep="moments"),
+    }
+    for line, thing in lines.items():
+        assert line == repr(thing) == str(thing) == thing.describe()  # type: ignore[attr-defined]
+    assert repr(run.elbo(3)).endswith(" nats (exact)")
+    assert "(0): MLP(12 weights" in repr(torch.nn.Sequential(model))
