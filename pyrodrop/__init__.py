@@ -102,6 +102,7 @@ def compare(
     num_samples: int = 1000,
     force: bool = False,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> Comparison:
     """Compare fits by their score on the same data, and with a reference such as samples of the exact posterior.
 
@@ -127,7 +128,15 @@ def compare(
     from pyrodrop import analysis
 
     return analysis.compare(
-        fits, data, by, reference=reference, train=train, num_samples=num_samples, force=force, seed=seed
+        fits,
+        data,
+        by,
+        reference=reference,
+        train=train,
+        num_samples=num_samples,
+        force=force,
+        seed=seed,
+        progress=progress,
     )
 
 
