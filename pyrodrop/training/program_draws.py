@@ -138,6 +138,9 @@ def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -
     """A function of the number of draws that makes all of them at once; None where there is none."""
     try:
         graph = pure_graph(lambda _: [value.clone() for value in draw()], [torch.zeros((), device=device)])
+        if graph.draws_itself:
+            operation = str(graph.draws_itself[0]).split(".")[1].strip("_")
+            raise Untraceable(f"the distribution of what it draws by {operation} depends on other draws")
         loosen_views(graph.module)
         several = _several(graph, device)
         with seeded(seed, device):
@@ -148,7 +151,8 @@ def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -
         _log.info("the program is called for every draw: %s", error)
         return None
     except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:  # an operation that cannot be mapped
-        _log.info("the program is called for every draw: %s", str(error).splitlines()[0])
+        _log.info("the program is called for every draw: an operation of it cannot be mapped over draws")
+        _log.debug("%s", error)
         return None
     same = all(
         near(want, got[number], 1e-3 if want.dtype == torch.float32 else 1e-7)
