@@ -202,7 +202,9 @@ _PLACES = {name: file for file, names in _FILES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from pyrodrop.names import missing
+
+        missing(__name__, __all__)(name)
     if name not in _PLACES:
         return import_module(f"{__name__}.{name}")
     globals()[name] = value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

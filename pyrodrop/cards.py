@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from pyrodrop.names import did_you_mean
+
 _WIDE = 80  # columns of a terminal
 _POINTS, _WIDTH, _HEIGHT = 200, 360, 90  # of a curve
 T = TypeVar("T")
@@ -69,7 +71,7 @@ class Described:
 
 
 def carded(cls: type[T]) -> type[T]:
-    """Give a class the text and HTML of its ``card()``."""
+    """Give a class the text and HTML of its ``card()``, and hints for names that it does not have."""
 
     def __repr__(self: Any) -> str:  # noqa: N807
         return str(self.card().text())
@@ -77,6 +79,14 @@ def carded(cls: type[T]) -> type[T]:
     def _repr_html_(self: Any) -> str:
         return str(self.card().html())
 
+    def __getattr__(self: Any, name: str) -> Any:  # noqa: N807
+        if hasattr(type(self), name):  # a property that failed
+            return object.__getattribute__(self, name)
+        public = [each for each in dir(self) if not each.startswith("_")]
+        hint = "" if name.startswith("_") else did_you_mean(name, public)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+    cls.__getattr__ = __getattr__  # type: ignore[attr-defined]
     cls.__repr__ = __repr__  # type: ignore[assignment,method-assign]
     cls._repr_html_ = _repr_html_  # type: ignore[attr-defined]
     return cls

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any, Self
 
 import torch
 
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Described
+from pyrodrop.names import did_you_mean
 
 _KINDS: dict[str, type[Part]] = {}  # the classes of this package, by name
 
@@ -36,9 +37,11 @@ class Part(Described):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         part = super().__new__(cls)
         if _is_known(cls):
+            signature = inspect.signature(cls.__init__)
             try:
-                (_, *given) = inspect.signature(cls.__init__).bind(part, *args, **kwargs).arguments.items()
+                (_, *given) = signature.bind(part, *args, **kwargs).arguments.items()
             except TypeError:  # ``__init__`` raises it, too; or it is a copy, which gets its state next
+                _check_names(cls.__name__, signature, args, kwargs)
                 return part
             part.__dict__["_made_with"] = {name: _plain(value, name) for name, value in given}
         return part
@@ -92,6 +95,21 @@ def _name(kind: type) -> str:
     return ".".join([*kind.__module__.split(".")[:2], kind.__qualname__])
 
 
+def _check_names(title: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Collection[str]) -> None:
+    """Raise a TypeError that says what was meant by arguments which a class does not have."""
+    _, *parameters = signature.parameters.values()
+    names = [each.name for each in parameters]
+    unknown = [name for name in kwargs if name not in names]
+    if unknown:
+        raise TypeError(f"{title}() has no argument {unknown[0]!r}{did_you_mean(unknown[0], names)}")
+    placed = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(placed):
+        plain = ", ".join([each.name for each in placed] + [f"{each.name}=..." for each in parameters[len(placed) :]])
+        listed = "Sequence" in str(placed[0].annotation) and all(isinstance(each, int) for each in args)
+        hint = f"; did you mean {title}({list(args)}, ...)?" if listed else ""
+        raise TypeError(f"{title}({plain}) takes the others by name; got {len(args)} arguments without names{hint}")
+
+
 def _is_known(kind: Any) -> bool:
     return isinstance(kind, type) and _KINDS.get(_name(kind)) is kind
 
@@ -112,6 +130,7 @@ def _plain(value: Any, where: str) -> Any:
         return {"mapping": {name: _plain(each, f"{where}[{name!r}]") for name, each in value.items()}}
     if type(value) in (list, tuple):
         return [_plain(each, where) for each in value]
-    if getattr(value, "shape", None) == ():  # a number of NumPy or torch
-        value = value.item()
+    if getattr(value, "shape", None) == ():  # a number of NumPy or torch, which may have no value
+        with suppress(RuntimeError):
+            value = value.item()
     return value if isinstance(value, bool | int | float | str | None) else {"unknown": f"{where} is {shown(value)}"}

@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from pyrodrop.cards import Described
+from pyrodrop.cards import Card, carded, size
 from pyrodrop.likelihoods import elements
 
 
+@carded
 @dataclass(frozen=True, repr=False)
-class Moments(Described):
+class Moments:
     """Mean and variance of a prediction at N points, in the units of y.
 
     Attributes:
@@ -46,9 +47,10 @@ class Moments(Described):
     num_samples: int | None
     joint: bool = True
 
-    def describe(self) -> str:
-        draws = "closed form" if self.num_samples is None else f"{self.num_samples} draws"
-        return f"Moments(mean, variance and spread of shape {list(self.mean.shape)}, {draws})"
+    def card(self) -> Card:
+        """What text and HTML show of the moments."""
+        draws = "in closed form" if self.num_samples is None else f"of {self.num_samples} functions"
+        return Card(f"Moments at {len(self.mean)} points", {"mean, variance": size(self.mean), "computed": draws})
 
     @property
     def sd(self) -> Tensor:

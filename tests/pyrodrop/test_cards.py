@@ -98,6 +98,9 @@ def test_data_and_predictions() -> None:
     assert "Prediction at 30 points" in repr(prediction)
     assert "mixture of 7 Normal" in repr(prediction)
     page(prediction._repr_html_())
+    moments = repr(fitted().predict(X, 7, keep="moments"))
+    assert moments.startswith("Moments at 30 points")
+    assert "of 7 functions" in moments
 
 
 def test_a_wide_comparison_is_printed_without_cutting_a_number() -> None:
@@ -157,7 +160,6 @@ def test_what_users_make_is_printed_in_a_line_that_describes_it() -> None:
         "Ensemble(2 x Point)": guides.Ensemble(model, guides.Point, 2),
         "Split(mauna-loa, 272 training and 249 test rows)": co2,
         f"Recipe({recipe.model}, 2 priors to choose from, 30 rows, 2000 steps)": recipe,
-        "Moments(mean, variance and spread of shape [30, 1], 3 draws)": run.predict(X, 3, keep="moments"),
     }
     for line, thing in lines.items():
         assert line == repr(thing) == str(thing) == thing.describe()  # type: ignore[attr-defined]
