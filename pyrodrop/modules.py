@@ -200,8 +200,6 @@ def parts_of_file(
     Raises:
         ValueError: the file does not describe a part, or is damaged.
     """
-    if all(part is not None for part in parts.values()):
-        return dict(parts)
     if described is None:
         raise ValueError(
             f"{where} was written by an older version of pyrodrop and does not say how its {' and '.join(parts)} are made: "
@@ -222,7 +220,8 @@ def parts_of_file(
                     f"pass it as {name}"
                 ) from None
             except Exception as error:  # whatever such data make the class raise
-                raise ValueError(f"{where} is damaged: no {name} can be made of it: {error}") from error
+                fault = "is damaged" if parts["model"] is None else "is of another model, or damaged"
+                raise ValueError(f"{where} {fault}: no {name} can be made of it: {error}") from error
     return made_parts
 
 

@@ -258,8 +258,10 @@ class Sampled:
         if about.get("kind") != _FILE or not is_settings(settings):
             raise ValueError(f"{path} has no draws of pyrodrop.sample")
         samples, stats, state = (under(part, tensors) for part in ("samples.", "stats.", "model."))
-        with seeded(0, torch.device("cpu")):
-            model = parts_of_file(about.get("made_with"), {"model": state}, {"model": model}, str(path))["model"]
+        if model is None:
+            with seeded(0, torch.device("cpu")):
+                parts = parts_of_file(about.get("made_with"), {"model": state}, {"model": None}, str(path))
+            model = parts["model"]
         want = {**model.weight_sites(), **{n: v for sites in model.hyper_sites().values() for n, v in sites.items()}}
         if samples.keys() != want.keys():
             raise ValueError(f"{path} has draws of {sorted(samples)}; the model has the latent sites {sorted(want)}")

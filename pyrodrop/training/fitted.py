@@ -527,6 +527,7 @@ class Fit:
             ValueError: model or guide is None, and the file does not describe it; or it differs from the saved one: names,
                 shapes or dtypes of parameters, the network, its activation, the priors, the likelihood or the guide's
                 settings; or it is not such a file, or damaged.
+            RuntimeError: model or guide is None, and another thread trains: all threads share torch's generator.
             OSError: the file cannot be read; the message names it.
         """
         tensors, about = read_tensors(Path(path))
@@ -591,8 +592,10 @@ def restoring(
         raise ValueError(f"{where} is no file of Fit.save: it lacks the history or the settings of a fit")
     chosen = resolve(device)
     states = {part: under(f"{part}.", tensors) for part in ("model", "guide")}
-    with seeded(0, torch.device("cpu")):
-        parts = parts_of_file(about.get("made_with"), states, {"model": model, "guide": guide}, where)
+    parts: dict[str, Any] = {"model": model, "guide": guide}
+    if model is None or guide is None:
+        with seeded(0, torch.device("cpu")):
+            parts = parts_of_file(about.get("made_with"), states, parts, where)
     fit = of(**parts, data=None, history=history, settings=settings, device=chosen)
     modules = fit._modules()
     for part, module in modules.items():
