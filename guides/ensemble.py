@@ -19,9 +19,10 @@ from pyrodrop.arguments import count, function
 from pyrodrop.guides.guide import Guide, HasWeights, RateKind, check_model
 from pyrodrop.modules import LocalModule, announce
 from pyrodrop.networks.starts import started_anew, starting_from
+from pyrodrop.parts import Part
 
 
-class Ensemble(LocalModule):
+class Ensemble(Part, LocalModule):
     """Several guides of one model, used as one guide.
 
     Members share the model, with its anchors (`priors.Anchored`) and prior function (`models.WithPriorFunction`). For
@@ -120,5 +121,4 @@ class Ensemble(LocalModule):
         return self.members[0].rate_prior
 
     def describe(self) -> str:
-        """One line for tables and saved files."""
         return f"Ensemble({len(self.members)} x {self.members[0].describe()})"

@@ -35,6 +35,7 @@ from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.distributions.rebuilt import on_device
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.names import by_name
+from pyrodrop.parts import Part
 
 
 @runtime_checkable
@@ -65,7 +66,7 @@ ALPHA = RateKind("alpha", "variance of the weights' multiplicative noise", learn
 DROP_RATE = RateKind("drop_rate", "probability of dropping an input", learned=False)
 
 
-class Guide(LocalModule):
+class Guide(Part, LocalModule):
     """A posterior over the weights of a model.
 
     Args:
@@ -158,10 +159,6 @@ class Guide(LocalModule):
     def learned_rates(self) -> dict[str, Tensor]:
         """The rates that training changes, by weight name, with their gradients. Empty for a guide that has none."""
         return {}
-
-    def describe(self) -> str:
-        """A description in one line, for tables and saved files."""
-        return type(self).__name__
 
     def _count_rate_prior(self) -> None:
         """Have the loss count minus the log density of the rates, as a factor of the guide."""

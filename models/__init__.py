@@ -3,12 +3,15 @@
 if __name__ != "pyrodrop.models":
     raise ImportError("import pyrodrop.models, not models")
 
+from typing import TYPE_CHECKING
+
 from pyrodrop.models.conv_net import ConvNet
 from pyrodrop.models.lenet import LeNet5, LeNet300100
 from pyrodrop.models.mlp import MLP
 from pyrodrop.models.network import NetworkModel, from_module
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.models.vgg import VGG
+from pyrodrop.names import missing
 from pyrodrop.networks.prior_function import WithPriorFunction
 
 __all__ = [
@@ -22,3 +25,6 @@ __all__ = [
     "WithPriorFunction",
     "from_module",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = missing(__name__, __all__)

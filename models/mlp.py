@@ -123,7 +123,12 @@ class Perceptron(nn.Module):
             )
         if isinstance(activation, str):
             activation = ACTIVATIONS[known(activation, ACTIVATIONS, "activation")]
-        function(activation, "activation", f"one of {', '.join(ACTIVATIONS)} or a function of a tensor")
+        what = f"one of {', '.join(ACTIVATIONS)} or a function of a tensor"
+        if isinstance(activation, type):
+            raise TypeError(
+                f"activation must be {what}; got the class {activation.__name__}: {activation.__name__}() is one"
+            )
+        function(activation, "activation", what)
         self.layers: nn.ModuleList = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.activation = activation
 

@@ -46,6 +46,7 @@ from pyrodrop.networks.prior_function import drawn_anew
 from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of
 from pyrodrop.networks.starts import new_values
 from pyrodrop.networks.units import first_weights
+from pyrodrop.parts import Part
 from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.scaling import Standardize, check_spread
@@ -54,7 +55,7 @@ from pyrodrop.threads import exclusive
 _TRIED = 256  # rows on which a network must use all of its weights
 
 
-class NetworkModel(LocalModule):
+class NetworkModel(Part, LocalModule):
     """The Pyro model of a network: priors on its weights, a likelihood on its outputs.
 
     Args:
@@ -241,6 +242,12 @@ class NetworkModel(LocalModule):
         """One-line description for tables and saved files."""
         sizes = [w.numel() for w in self.weight_sites().values()]
         return f"{type(self).__name__}({sum(sizes)} weights at {len(sizes)} sites, {self.likelihood.describe()})"
+
+    def made_with(self) -> dict[str, Any]:
+        made = super().made_with()
+        if "part" in made:  # also where the likelihood was replaced
+            made["arguments"] = {**made["arguments"], "likelihood": self.likelihood.made_with()}
+        return made
 
     @exclusive()
     def check(self, data: Dataset) -> None:

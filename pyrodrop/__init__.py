@@ -102,6 +102,7 @@ def compare(
     num_samples: int = 1000,
     force: bool = False,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> Comparison:
     """Compare fits by their score on the same data, and with a reference such as samples of the exact posterior.
 
@@ -127,7 +128,15 @@ def compare(
     from pyrodrop import analysis
 
     return analysis.compare(
-        fits, data, by, reference=reference, train=train, num_samples=num_samples, force=force, seed=seed
+        fits,
+        data,
+        by,
+        reference=reference,
+        train=train,
+        num_samples=num_samples,
+        force=force,
+        seed=seed,
+        progress=progress,
     )
 
 
@@ -193,7 +202,9 @@ _PLACES = {name: file for file, names in _FILES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from pyrodrop.names import missing
+
+        missing(__name__, __all__)(name)
     if name not in _PLACES:
         return import_module(f"{__name__}.{name}")
     globals()[name] = value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

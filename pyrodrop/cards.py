@@ -1,7 +1,8 @@
 """A few lines about an object, as text for a terminal and as HTML for a notebook.
 
 An object has a method ``card`` that returns a `Card`; the class decorator `carded` makes ``__repr__`` and ``_repr_html_`` of
-it. The HTML needs no style sheet of its own: it has the colours of its page, light or dark.
+it. Other objects are `Described`, in one line. The HTML needs no style sheet of its own: it has the colours of its page,
+light or dark.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from pyrodrop.names import did_you_mean
 
 _WIDE = 80  # columns of a terminal
 _POINTS, _WIDTH, _HEIGHT = 200, 360, 90  # of a curve
@@ -56,8 +59,19 @@ class Card:
         return f"<div><strong>{html.escape(self.title)}</strong>{table}{_svg(self.curves)}</div>"
 
 
+class Described:
+    """An object that is printed in one line, its `describe()`."""
+
+    def describe(self) -> str:
+        """A description in one line, for tables and saved files."""
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        return self.describe()
+
+
 def carded(cls: type[T]) -> type[T]:
-    """Give a class the text and HTML of its ``card()``."""
+    """Give a class the text and HTML of its ``card()``, and hints for names that it does not have."""
 
     def __repr__(self: Any) -> str:  # noqa: N807
         return str(self.card().text())
@@ -65,6 +79,14 @@ def carded(cls: type[T]) -> type[T]:
     def _repr_html_(self: Any) -> str:
         return str(self.card().html())
 
+    def __getattr__(self: Any, name: str) -> Any:  # noqa: N807
+        if hasattr(type(self), name):  # a property that failed
+            return object.__getattribute__(self, name)
+        public = [each for each in dir(self) if not each.startswith("_")]
+        hint = "" if name.startswith("_") else did_you_mean(name, public)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+    cls.__getattr__ = __getattr__  # type: ignore[attr-defined]
     cls.__repr__ = __repr__  # type: ignore[assignment,method-assign]
     cls._repr_html_ = _repr_html_  # type: ignore[attr-defined]
     return cls

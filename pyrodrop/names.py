@@ -7,12 +7,46 @@ A setting is one value for all parameters, or a mapping from shell patterns to v
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar, get_args
+from typing import Any, NoReturn, TypeVar, get_args
 
 T = TypeVar("T")
 _NEAR = 3  # names that a message suggests where they are too many to list
+_ELSEWHERE = {  # what papers and other packages call it, in small letters, and what it may be called here
+    "p": "drop_rate", "rate": "drop_rate", "dropout": "drop_rate BernoulliDropout", "dropoutrate": "drop_rate",
+    "mcdropout": "BernoulliDropout", "montecarlodropout": "BernoulliDropout", "deepensemble": "Ensemble", "map": "Point",
+    "bayesbybackprop": "MeanField", "diagonal": "MeanField", "autonormal": "MeanField", "normal": "Gaussian",
+    "softmax": "Categorical", "crossentropy": "Categorical", "mse": "Gaussian", "cnn": "ConvNet", "nn": "MLP",
+    "std": "sd scale", "stddev": "sd scale", "sd": "scale", "sigma": "sd scale", "tau": "precision",
+    "var": "variance", "samples": "f y num_samples", "draws": "f y num_samples", "logits": "f", "probs": "mean",
+    "probabilities": "mean", "median": "quantile", "train": "fit", "load": "Fit", "save": "Fit", "hiddensizes": "widths",
+}  # fmt: skip
+
+
+def did_you_mean(name: Any, names: Iterable[str], least: float = 0.6) -> str:
+    """The end of a message, ``; did you mean 'relu'?``, or nothing: what differs in small letters, or in what others call
+    it, or is at least so similar."""
+    if not isinstance(name, str):
+        return ""
+    names, plain = list(names), _plain(name)
+    near = [each for each in names if _plain(each) == plain]
+    near = near or [each for each in _ELSEWHERE.get(plain, "").split() if each in names]
+    near = near or difflib.get_close_matches(name, names, 1, least)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def missing(module: str, names: Iterable[str]) -> Callable[[str], NoReturn]:
+    """The ``__getattr__`` of a module: an AttributeError with a hint."""
+
+    def attribute(name: str) -> NoReturn:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}{did_you_mean(name, names)}")
+
+    return attribute
 
 
 def known(name: str, names: Collection[str], what: str, listed: str = "") -> str:
@@ -35,9 +69,7 @@ def known(name: str, names: Collection[str], what: str, listed: str = "") -> str
         near = longer or difflib.get_close_matches(str(name), names, _NEAR, 0.5)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise ValueError(f"no {what} is called {name!r}; {hint}there are {len(names)}, see {listed}")
-    near = difflib.get_close_matches(name, names, 1, 0.0) if isinstance(name, str) else []
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"no {what} is called {name!r}; there are {', '.join(names)}{hint}")
+    raise ValueError(f"no {what} is called {name!r}; there are {', '.join(names)}{did_you_mean(name, names, 0.0)}")
 
 
 def some(given: Sequence[T] | None, usual: Iterable[T], name: str) -> list[T]:
@@ -53,8 +85,7 @@ def one_of(value: T, choices: Any, name: str) -> T:
     if isinstance(value, str | int | None) and value in allowed:
         return value
     *others, last = map(repr, allowed)
-    near = difflib.get_close_matches(value, allowed, 1) if isinstance(value, str) else []
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(value, [each for each in allowed if isinstance(each, str)])
     raise ValueError(f"{name} must be {', '.join(others)} or {last}; got {value!r}{hint}")
 
 

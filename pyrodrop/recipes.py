@@ -28,6 +28,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import counts, function, instance
 from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.cards import Described
 from pyrodrop.data import Data, Dataset, Split
 from pyrodrop.guides import BernoulliDropout
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
@@ -62,8 +63,8 @@ _OF_Y, _OF_LOGITS, _DEEP = (
 )  # r, s
 
 
-@dataclass(frozen=True)
-class Recipe:
+@dataclass(frozen=True, repr=False)
+class Recipe(Described):
     """What `regressor` and `classifier` make of a data set.
 
     Attributes:
@@ -87,6 +88,10 @@ class Recipe:
     def guide(self) -> Callable[..., Any]:
         """Its posterior, before training."""
         return self.posterior(self.model)
+
+    def describe(self) -> str:
+        priors, steps = f"{len(self.models)} priors to choose from", f"{self.settings['steps']} steps"
+        return f"Recipe({self.model.describe()}, {priors}, {len(self.data)} rows, {steps})"
 
     def fit(self, *, progress: bool | None = None, **changes: Unpack[TrainingOptions]) -> Fit:
         """Choose on rows that are held out, and train on all rows.

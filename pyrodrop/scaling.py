@@ -114,6 +114,8 @@ class Standardize(torch.nn.Module):
 
 def _holding(loc: Tensor, scale: Tensor, dtype: torch.dtype) -> torch.dtype:
     """The dtype, or float64 if it rounds a location, and values near it, by more than 2e-5 of the scale."""
+    if loc.is_meta:  # it has no value yet
+        return dtype
     rounding = torch.finfo(dtype).eps / 2 * loc.abs()
     return torch.float64 if bool((rounding > ROUNDING * scale).any()) else dtype
 

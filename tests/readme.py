@@ -5,6 +5,7 @@
     python -P tests/readme.py --write docs/elbo.md        run it and write what it prints into the page
 
 A page runs in a fresh process, its blocks in order, in one namespace and in an empty folder, as a reader would paste them.
+The blocks of README.md have a namespace each, since readers paste one of them.
 A block of text directly after a block of Python is its output. A figure that a page shows from docs/images is saved by its
 code.
 
@@ -84,6 +85,8 @@ def run(name: str, images: Path | None = None) -> Iterator[tuple[str, str | None
     namespace: dict[str, object] = {"__name__": "page"}
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
         for number, (code, shown) in enumerate(found, 1):
+            if name == "README.md":
+                namespace = {"__name__": "page"}
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
                 exec(compile(code, f"{name}, block {number}", "exec"), namespace)

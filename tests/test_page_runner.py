@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import dis
 import importlib.util
 import json
 import re
@@ -87,6 +89,20 @@ def test_every_digit_counts_where_a_page_was_written(
 
 def test_it_is_known_where_every_page_was_written(runner: Any) -> None:
     assert set(runner.recorded()) == set(runner.pages())
+
+
+def test_every_block_of_the_readme_has_what_it_names(
+    runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers paste one of them; so does the runner."""
+    for code, _ in runner.blocks((ROOT / "README.md").read_text(encoding="utf-8")):
+        steps = list(dis.get_instructions(compile(code, "README.md", "exec")))
+        named, bound = ({s.argval for s in steps if s.opname == name} for name in ("LOAD_NAME", "STORE_NAME"))
+        assert named - bound <= set(dir(builtins))
+    (tmp_path / "README.md").write_text("```python\na = 1\n```\n\n```python\nprint(a)\n```\n")
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    with pytest.raises(NameError):
+        list(runner.run("README.md"))
 
 
 def test_every_block_of_every_page_is_run(runner: Any) -> None:

@@ -52,6 +52,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
+from pyrodrop.data.streamed import Streamed
 from pyrodrop.guides.guide import ALPHA
 from pyrodrop.inputs import Inputs, named_parts
 from pyrodrop.likelihoods import Censored, Gaussian
@@ -92,8 +93,9 @@ def to_arviz(
     Args:
         fit: a `Fit`, `Replicates` that are restarts on the same data, a `Sampled`, or a Gaussian process of
             `pyrodrop.analysis.gp`.
-        train: the training data; of a Pyro program the mapping that it was trained on, or None where the fit has it. Its
-            tree has all sites by their names, with plates as dimensions.
+        train: the training data, of a Pyro program the mapping that it was trained on; None where `fit` has them, which
+            it has not after loading, or where a loader read them. The tree of a program has all sites by their names, with
+            plates as dimensions.
         test: further points for the group ``predictions``: x in the form of the training data's x, or x with y.
         num_samples: draws per chain; of a `Sampled` at most those that it has.
         weights: whether the group ``posterior`` contains all weights and latent hyperparameters of their priors.
@@ -124,8 +126,10 @@ def to_arviz(
         lived = [one for number, one in enumerate(many) if number not in many.failed]
         tree = program_tree(lived, train, num_samples, seed)
         return _finished(*tree, log_likelihood, 1.0, seed, _ABOUT_DRAWS)
-    if train is None or isinstance(train, Mapping):
-        raise TypeError(f"train must be the training data, a Dataset or a pair (x, y); got {shown(train)}")
+    train = getattr(first, "data", None) if train is None else train
+    if not isinstance(train, Dataset) and (train is None or isinstance(train, Mapping | Streamed)):
+        held = " that this fit does not hold" if not isinstance(train, Mapping) else ""
+        raise TypeError(f"train must be the training data{held}, a Dataset or a pair (x, y); got {shown(train)}")
     train = Dataset.of(train, "train")
     test_x, test_y = _points(test, train)
     about = _ABOUT_DRAWS

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pyrodrop.analysis.calibration import uniformity
 from pyrodrop.analysis.calibration.ranks import pit_of
+from pyrodrop.cards import Described
 from pyrodrop.files import write_json
 from pyrodrop.json_files import Record, read_record
 
@@ -30,8 +31,8 @@ _SMALL = 1e-10  # the smallest p-value that is shown
 _CLEAR = 3.0  # standard errors from which on a direction is named
 
 
-@dataclass(frozen=True)
-class SBC:
+@dataclass(frozen=True, repr=False)
+class SBC(Described):
     """Ranks of true values among posterior draws, over data sets that were simulated from the prior.
 
     Attributes:
@@ -94,7 +95,7 @@ class SBC:
         shown = "; ".join(f"{', '.join(names)}: {words}" for words, names in named.items())
         return f"not calibrated ({about}): {shown}{lost}"
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
         return self.verdict
 
     def plot(self) -> Figure:

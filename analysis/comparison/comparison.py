@@ -14,13 +14,15 @@ no such condition and is the default. An ELBO here contains the whole KL diverge
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from tqdm import tqdm
 
 from pyrodrop.analysis.comparison.elbo_constants import training_data, why_not_comparable
 from pyrodrop.analysis.comparison.held_out import log_density
@@ -35,9 +37,10 @@ from pyrodrop.analysis.comparison.to_reference import (
 )
 from pyrodrop.analysis.reports.score_table import best_first, score_html, score_table
 from pyrodrop.arguments import shown
-from pyrodrop.constraints import Count, Flag, Seed, checked
+from pyrodrop.constraints import Count, Flag, Progress, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.divergences.table import EMPIRICAL_BAYES
+from pyrodrop.prediction.predict import watched
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
 from pyrodrop.surroundings import refuse
@@ -46,6 +49,8 @@ from pyrodrop.training.fitted import Fit
 from pyrodrop.training.replicates import Replicates
 
 By = Literal["log_density", "loo", "elbo", "total_variation", "agreement", "wasserstein", "covariance", "correlation"]
+Bar: TypeAlias = Any  # of tqdm
+_BAR = "{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
 _ELBO_DRAWS = 100
 _FEW = 100  # observations, below which the normal approximation of a mean is rough
 _REFERENCE = "reference"  # the name of its row
@@ -130,13 +135,11 @@ class Comparison:
         rows, apart = (_without_empty(part, [*self.rows.values()]) for part in (self.rows, self._apart))
         return score_table(rows, title=title, caption=caption, headers=_HEADERS, forms=_FORMS, apart=apart)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         screen = Console(width=120, force_terminal=False, force_jupyter=False)  # the same text in a notebook
         with screen.capture() as shown:
             screen.print(self)
         return shown.get()
-
-    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return score_html(self.__rich__())
@@ -154,6 +157,7 @@ def compare(
     num_samples: Annotated[int, Count("the number of draws")] = 1000,
     force: Annotated[bool, Flag("whether to show estimates that are unreliable too")] = False,
     seed: Seed = 0,
+    progress: Progress = None,
 ) -> Comparison:
     """Compare fits with each other, or with a reference such as samples of the exact posterior.
 
@@ -167,9 +171,11 @@ def compare(
             compared with: the rows then have the distances of `pyrodrop.analysis.comparison.to_reference` and the difference
             of log densities, and the last row is the reference.
         train: the training data of loaded fits, for their ELBOs; checked by their fingerprint.
-        num_samples: draws from each posterior, and from the reference.
+        num_samples: draws from each posterior, and from the reference. Each is a pass of all observations through the
+            network: of networks of images 100 tell apart what differs by more than its standard error.
         force: for ``by="loo"``, also show estimates that are unreliable according to k-hat.
         seed: of the draws.
+        progress: whether to show a progress bar; if None, where the output is a terminal.
 
     Returns:
         A `Comparison`. Standard errors are over observations, assumed independent, and those of differences are over paired
@@ -189,32 +195,34 @@ def compare(
         raise ValueError(f"by={by!r} is a distance from a reference: compare(fits, data, reference=...); got None")
     if reference is not None:
         _check_reference(reference, fits, data)
-    rows: dict[str, dict[str, float | None]] = {name: {} for name in fits}
-    notes: list[str] = []
-    if data is not None:
-        best = by == "log_density" and reference is None
-        values = _add_log_density(rows, fits, Dataset.of(data), num_samples, seed, best)
-        notes.append("log density: held out, mean per observation")
-    if by == "loo":
-        notes += _add_loo(rows, fits, num_samples, force, seed)
-    apart = None
-    if reference is not None and data is not None:
-        apart, why = _add_distances(rows, fits, values, reference, Dataset.of(data), num_samples, seed)
-        notes += why
-        if by in DISTANCES and all(row[by] is None for row in rows.values()):
-            raise ValueError(f"by={by!r} needs a fit that has this distance: {'; '.join(why)}")
-        if by != "elbo":
-            smallest = by in DISTANCES and by != "agreement"
-            return Comparison(by, best_first(rows, "elpd" if by == "loo" else by, smallest=smallest), notes, apart)
-    known_train = None if train is None else Dataset.of(train, "train")
-    reason = why_not_comparable(fits, known_train)
-    if by == "elbo" and reason:
-        raise ValueError(f"{reason}. Use held-out log density: compare(fits, data=...)")
-    if reason:
-        notes.append(f"no ELBOs: {reason}")
-    else:
-        notes += _add_elbo(rows, fits, known_train, by == "elbo")
-    return Comparison(by, best_first(rows, "elpd" if by == "loo" else by), notes, apart)
+    hidden = None if progress is None else not progress
+    with tqdm(total=0, desc="compare", bar_format=_BAR, leave=False, disable=hidden) as bar:
+        rows: dict[str, dict[str, float | None]] = {name: {} for name in fits}
+        notes: list[str] = []
+        if data is not None:
+            best = by == "log_density" and reference is None
+            values = _add_log_density(rows, fits, Dataset.of(data), num_samples, seed, best, bar)
+            notes.append("log density: held out, mean per observation")
+        if by == "loo":
+            notes += _add_loo(rows, fits, num_samples, force, seed, bar)
+        apart = None
+        if reference is not None and data is not None:
+            apart, why = _add_distances(rows, fits, values, reference, Dataset.of(data), num_samples, seed, bar)
+            notes += why
+            if by in DISTANCES and all(row[by] is None for row in rows.values()):
+                raise ValueError(f"by={by!r} needs a fit that has this distance: {'; '.join(why)}")
+            if by != "elbo":
+                smallest = by in DISTANCES and by != "agreement"
+                return Comparison(by, best_first(rows, "elpd" if by == "loo" else by, smallest=smallest), notes, apart)
+        known_train = None if train is None else Dataset.of(train, "train")
+        reason = why_not_comparable(fits, known_train)
+        if by == "elbo" and reason:
+            raise ValueError(f"{reason}. Use held-out log density: compare(fits, data=...)")
+        if reason:
+            notes.append(f"no ELBOs: {reason}")
+        else:
+            notes += _add_elbo(rows, fits, known_train, by == "elbo", bar)
+        return Comparison(by, best_first(rows, "elpd" if by == "loo" else by), notes, apart)
 
 
 def _add_log_density(
@@ -224,15 +232,29 @@ def _add_log_density(
     num_samples: int,
     seed: int,
     differences: bool,
+    bar: Bar,
 ) -> dict[str, Tensor]:
     """Add the columns of the log density; return that of every observation by fit."""
-    values = {name: log_density(fit, data, num_samples, seed=seed) for name, fit in fits.items()}
+    values = {}
+    bar.total += len(fits)
+    for name, fit in fits.items():
+        with _step(bar, num_samples * len(data)):
+            values[name] = log_density(fit, data, num_samples, seed=seed)
     best = values[max(values, key=lambda name: float(values[name].mean()))]
     for name, value in values.items():
         rows[name] |= {"log_density": float(value.mean()), "log_density_se": _se(value)}
         if differences:
             rows[name] |= {"difference": float((value - best).mean()), "difference_se": _se(value - best)}
     return values
+
+
+@contextmanager
+def _step(bar: Bar, passes: float = math.inf) -> Iterator[None]:
+    """A step of the bar, in parts where predictions make this number of passes of a point through the network."""
+    done = bar.n + 1
+    with watched(lambda some: bar.update(some / passes)):
+        yield
+    bar.update(done - bar.n)
 
 
 def _check_fits(fits: Any) -> None:
@@ -274,13 +296,16 @@ def _add_distances(
     data: Dataset,
     num_samples: int,
     seed: int,
+    bar: Bar,
 ) -> tuple[dict[str, float | None], list[str]]:
     """Add the distances from a reference; return the reference's own row, and notes."""
     predicted = independent_of_fits(reference, data.x, num_samples, seed)
     own_density = log_density(reference, data, num_samples, seed=seed)
     of_fits: dict[str, Distances] = {}
+    bar.total += len(fits)
     for name, fit in fits.items():
-        of_fits[name] = distances(name, fit.predict(data.x, num_samples, seed=seed), predicted)
+        with _step(bar, num_samples * len(data)):
+            of_fits[name] = distances(name, fit.predict(data.x, num_samples, seed=seed), predicted)
         rows[name] |= log_density_difference(log_densities[name], own_density) | of_fits[name].values
     pair = two_of(reference, data.x, num_samples, seed)
     itself = distances(_REFERENCE, *pair)
@@ -320,13 +345,19 @@ def _without_empty(
 
 
 def _add_loo(
-    rows: dict[str, dict[str, float | None]], fits: Mapping[str, Predicts], num_samples: int, force: bool, seed: int
+    rows: dict[str, dict[str, float | None]],
+    fits: Mapping[str, Predicts],
+    num_samples: int,
+    force: bool,
+    seed: int,
+    bar: Bar,
 ) -> list[str]:
     """Add ArviZ's comparison of the fits that have a LOO estimate; return why the others have none."""
     from pyrodrop.analysis.comparison.az import az
     from pyrodrop.analysis.comparison.loo import UnreliableLoo, loo
 
     results, notes = {}, []
+    bar.total += len(fits)
     for name, fit in fits.items():
         empty = dict.fromkeys(("elpd", "elpd_se", "difference", "difference_se", "p", "k_hat", "weight"))
         rows[name] |= empty
@@ -334,7 +365,8 @@ def _add_loo(
             notes.append(f"no LOO of {name}: a {type(fit).__name__} has no density of weights to correct draws by")
             continue
         try:
-            result = loo(fit, num_samples=num_samples, force=force, seed=seed)
+            with _step(bar):
+                result = loo(fit, num_samples=num_samples, force=force, seed=seed)
         except UnreliableLoo as error:
             notes.append(f"no LOO of {name}: {error}")
             continue
@@ -357,14 +389,19 @@ def _add_loo(
 
 
 def _add_elbo(
-    rows: dict[str, dict[str, float | None]], fits: Mapping[str, Predicts], train: Dataset | None, differences: bool
+    rows: dict[str, dict[str, float | None]],
+    fits: Mapping[str, Predicts],
+    train: Dataset | None,
+    differences: bool,
+    bar: Bar,
 ) -> list[str]:
     """Add the ELBOs; return a note on those of another evidence."""
-    elbos = {
-        name: fit.elbo(_ELBO_DRAWS, training_data(fit, fits, train))
-        for name, fit in fits.items()
-        if isinstance(fit, Fit)
-    }
+    elbos = {}
+    bar.total += len(fits)
+    for name, fit in fits.items():
+        if isinstance(fit, Fit):
+            with _step(bar):
+                elbos[name] = fit.elbo(_ELBO_DRAWS, training_data(fit, fits, train))
     best = max(elbos.values(), key=lambda elbo: elbo.value) if elbos else None
     for name in rows:
         elbo = elbos.get(name)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import count, shown
+from pyrodrop.cards import Described
 from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import standardisation_of
@@ -75,8 +76,8 @@ def _one(run: Any) -> Any:
     return run[0] if isinstance(run, Replicates) else run
 
 
-@dataclass(frozen=True)
-class KFold:
+@dataclass(frozen=True, repr=False)
+class KFold(Described):
     """Cross-validated log density, in nats.
 
     Attributes:
@@ -93,7 +94,7 @@ class KFold:
     folds: Tensor
     fits: Replicates
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
         held = int((self.folds >= 0).sum())
         return f"{self.elpd:.4g} +- {self.se:.2g} nats ({held} observations, {len(self.fits)} folds)"
 

@@ -26,6 +26,7 @@ from pyrodrop.analysis.comparison.draws import check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
 from pyrodrop.analysis.comparison.moment_match import moment_matched
 from pyrodrop.arguments import shown
+from pyrodrop.cards import Described
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.sampling import Sampled
@@ -37,8 +38,8 @@ class UnreliableLoo(ValueError):
     """The importance ratios have too heavy a tail for their mean to be estimated."""
 
 
-@dataclass(frozen=True)
-class Loo:
+@dataclass(frozen=True, repr=False)
+class Loo(Described):
     """Leave-one-out log density, in nats for the whole data set.
 
     Attributes:
@@ -61,7 +62,7 @@ class Loo:
     reason: str = ""
     elpd_data: Any = None
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
         if self.reason:
             return f"NaN: {self.reason}"
         of_q = "" if self.k_hat_q is None else f", of q {self.k_hat_q:.2f}"

@@ -33,6 +33,7 @@ from pyrodrop.analysis.gp.latent import (
 )
 from pyrodrop.analysis.gp.starts import KernelSetting, starts_of
 from pyrodrop.arguments import count, positive
+from pyrodrop.cards import Described
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import Categorical
@@ -40,7 +41,7 @@ from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 
 
-class GaussianProcessClassifier:
+class GaussianProcessClassifier(Described):
     """One Gaussian process per class, fitted to labels.
 
     Args:
@@ -112,6 +113,10 @@ class GaussianProcessClassifier:
         self.kernel: Kernel = self._latent.covar_module
         self.hyperparameters: dict[str, float | list[float]] = hyperparameters(self._latent)
         self.seconds: float = time.perf_counter() - began
+
+    def describe(self) -> str:
+        evidence = f"log evidence {self.log_evidence:.4g} nats, {self.evidence_kind}"
+        return f"{type(self).__name__}({len(self.data)} rows, {evidence})"
 
     def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0, joint: bool = True) -> Prediction:
         """Samples of the logits at x ``[N, Q]``, f ``[S, N, C]``, and the mixture of their categorical distributions.

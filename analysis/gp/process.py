@@ -29,13 +29,14 @@ from pyrodrop.analysis.gp.latent import (
     hyperparameters,
 )
 from pyrodrop.analysis.gp.starts import KernelSetting, Start, starts_of
+from pyrodrop.cards import Described
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 
 
-class GaussianProcess:
+class GaussianProcess(Described):
     """A Gaussian process fitted to a data set.
 
     Args:
@@ -113,6 +114,10 @@ class GaussianProcess:
             self.prior_sd: float = scale * float(self.kernel(x, diag=True).mean().sqrt())
         self.noise_sd: float = scale * float(self._latent.noise) ** 0.5
         self.hyperparameters: dict[str, float | list[float]] = hyperparameters(self._latent)
+
+    def describe(self) -> str:
+        evidence = f"log evidence {self.log_evidence:.4g} nats, {self.evidence_kind}"
+        return f"{type(self).__name__}({len(self.data)} rows, {evidence})"
 
     def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0, joint: bool = True) -> Prediction:
         """The posterior at x ``[N, Q]``: samples of f ``[S, N, 1]`` and the exact distribution of y, with one component.

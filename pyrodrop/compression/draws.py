@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from pyrodrop import arguments
+from pyrodrop.cards import Described
 from pyrodrop.compression.chain import NoChain, chain_of
 from pyrodrop.compression.kept import keep_mask
 from pyrodrop.compression.units import without_dead_units
@@ -25,7 +26,7 @@ from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.threads import exclusive
 
 
-class DrawnNetworks(Sequence[nn.Module]):
+class DrawnNetworks(Described, Sequence[nn.Module]):
     """A sequence of plain networks, each with weights sampled from the posterior; x and f are in their original units.
 
     A network that is not a chain of layers (`compression.chain`) keeps its own structure.
@@ -71,6 +72,9 @@ class DrawnNetworks(Sequence[nn.Module]):
         self._x = None if x is None else mapped(lambda part: part[:2].clone(), x)
         self._is_chain = True
         self._make(0)  # raises now if the network is not supported
+
+    def describe(self) -> str:
+        return f"DrawnNetworks({self.size} draws of {self.model.describe()})"
 
     def __len__(self) -> int:
         return self.size

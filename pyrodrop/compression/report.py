@@ -59,7 +59,7 @@ class Measured:
     error_16: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompressionReport:
     """Measurements of the dense network of all posterior means and of the compressed network.
 
@@ -91,7 +91,7 @@ class CompressionReport:
         """All measurements and ratios as a dictionary that can be written as JSON."""
         return {**asdict(self), "ratios": self.ratios}
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         screen = Console(width=_WIDE, file=io.StringIO())
         screen.print(self)
         return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]

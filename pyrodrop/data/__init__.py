@@ -1,5 +1,7 @@
 """Data sets in their original units, with the standardisation that training uses."""
 
+from typing import TYPE_CHECKING
+
 from pyrodrop.data.cifar10 import cifar10
 from pyrodrop.data.dataset import Data, Dataset
 from pyrodrop.data.foong2020 import foong2020
@@ -14,6 +16,7 @@ from pyrodrop.data.solar import solar
 from pyrodrop.data.splits import Split, Splits
 from pyrodrop.data.turned import turned
 from pyrodrop.data.uci import uci
+from pyrodrop.names import missing
 
 __all__ = [
     "Data",
@@ -35,3 +38,6 @@ __all__ = [
     "turned",
     "uci",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = missing(__name__, __all__)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import flag, instance, positive, real, shown, tensor
+from pyrodrop.cards import Described
 from pyrodrop.data.column_values import checked_frame
 from pyrodrop.data.columns import Encode
 from pyrodrop.data.dataset import Dataset, of_frame
@@ -24,8 +25,8 @@ from pyrodrop.inputs import named_parts
 from pyrodrop.scaling import Standardize, narrowed, varies
 
 
-@dataclass(frozen=True)
-class Split:
+@dataclass(frozen=True, repr=False)
+class Split(Described):
     """A data set in a training and a test part; `test` has the standardisations of `train`.
 
     Attributes:
@@ -69,6 +70,9 @@ class Split:
         if self.period is not None:
             positive(self.period, "period", "the period of a seasonal component, in units of x,")
         flag(self.truth, "truth", "whether test has real observations")
+
+    def describe(self) -> str:
+        return f"Split({self.name}, {len(self.train)} training and {len(self.test)} test rows)"
 
     @classmethod
     def from_frame(
@@ -114,7 +118,7 @@ class Split:
         return cls(name, whole.rows(train), whole.rows(rest), "", "", "a data frame")
 
 
-class Splits(Sequence[Split]):
+class Splits(Described, Sequence[Split]):
     """The splits of a table into training and test rows: a sequence that creates each `Split` on access.
 
     Args:
@@ -152,6 +156,9 @@ class Splits(Sequence[Split]):
                     f"a split needs at least two training rows and one test row; split {number} of {name} has {len(train)} "
                     f"and {len(test)}"
                 )
+
+    def describe(self) -> str:
+        return f"Splits({self.name}, {len(self)} of {len(self.y)} rows)"
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -16,14 +16,15 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, kl_divergence, register_kl
 
 from pyrodrop.arguments import function, instance, real, shown
+from pyrodrop.cards import Described
 from pyrodrop.distributions import PooledNormal, WeightDistribution
 from pyrodrop.names import one_of
 
 Kind: TypeAlias = Literal["exact", "approximate", "up_to_constant", "objective"]
 
 
-@dataclass(frozen=True)
-class Convention:
+@dataclass(frozen=True, repr=False)
+class Convention(Described):
     """How to interpret the value of a KL divergence.
 
     Attributes:
@@ -48,7 +49,7 @@ class Convention:
         if self.error is not None:
             real(self.error, "error", "the bound on the error in nats per weight", least=0)
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
         return f"{self.kind} ({self.detail})" if self.detail else self.kind
 
 

@@ -1,5 +1,7 @@
 """Likelihoods: the distribution of an observation given the output of the network. One file each."""
 
+from typing import TYPE_CHECKING
+
 from pyrodrop.likelihoods.bernoulli import Bernoulli
 from pyrodrop.likelihoods.beta import Beta
 from pyrodrop.likelihoods.categorical import Categorical
@@ -14,6 +16,7 @@ from pyrodrop.likelihoods.ordinal import Ordinal
 from pyrodrop.likelihoods.poisson import Poisson
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 from pyrodrop.likelihoods.student_t import StudentT
+from pyrodrop.names import missing
 
 __all__ = [
     "Bernoulli",
@@ -35,3 +38,6 @@ __all__ = [
     "elements",
     "per_row",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = missing(__name__, __all__)

@@ -10,6 +10,7 @@ from torch.distributions import constraints
 
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 from pyrodrop.modules import LocalModule
+from pyrodrop.parts import Part
 from pyrodrop.scaling import Standardize
 
 _WEIGHTED = (
@@ -25,7 +26,7 @@ _OF_LOSSES = {  # arguments of the losses of torch.nn
 }
 
 
-class Likelihood(LocalModule):
+class Likelihood(Part, LocalModule):
     """The distribution of an observation given the output of the network.
 
     A network works in standardised units, and `targets` converts them to the units of y. All arguments and results except
@@ -123,7 +124,3 @@ class Likelihood(LocalModule):
         ):  # the support depends on the outputs, which are known for these rows only
             y = y[: len(output)]
         check_support(y, distribution, self.describe())
-
-    def describe(self) -> str:
-        """A description in one line, for tables and saved files."""
-        return type(self).__name__

@@ -5,6 +5,8 @@ confident predictions have a low loss, and `uncertainty` splits uncertainty into
 calibrates predictions by held-out observations.
 """
 
+from typing import TYPE_CHECKING
+
 from pyrodrop.metrics.classes import Predicted
 from pyrodrop.metrics.classification import (
     CalibrationCurve,
@@ -37,6 +39,7 @@ from pyrodrop.metrics.uncertainty import (
     predictive_entropy,
     variance_split,
 )
+from pyrodrop.names import missing
 
 __all__ = [
     "Calibration",
@@ -69,3 +72,6 @@ __all__ = [
     "sharpness",
     "variance_split",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = missing(__name__, __all__)

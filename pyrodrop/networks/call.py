@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from pyrodrop.arguments import function
 from pyrodrop.inputs import Inputs, arguments, mapped
+from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.private_apis import activations_kept
 from pyrodrop.reparam.recurrence import elementary
 
@@ -211,7 +212,7 @@ def for_each(
     """
     if mapped:
         try:
-            with elementary():
+            with elementary(), PoolsBySlices():
                 return torch.vmap(call, randomness=randomness)(dict(weights))
         except (
             RuntimeError

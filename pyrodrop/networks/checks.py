@@ -169,17 +169,24 @@ def check_labels(columns: Columns | None, distribution: Distribution, likelihood
         )
 
 
-def check_parametrised(network: nn.Module) -> None:
-    """Raise a ValueError that names the trained weights that are computed from other parameters, or a tensor without values.
-
-    Layers whose parameters are all fixed (``requires_grad_(False)``) are accepted.
-    """
+def check_values(network: nn.Module) -> None:
+    """Raise a ValueError that names a tensor of a network, a model or a guide that has no values."""
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if tensor.is_meta:
             raise ValueError(
                 f"the tensors of a network must have values; {name} of this {type(network).__name__} is on the meta device, "
                 "which has none: make the network outside of torch.device('meta'), or load its weights first"
             )
+
+
+def check_parametrised(network: nn.Module) -> None:
+    """Raise a ValueError that names the trained weights that are computed from other parameters, or a tensor without values.
+
+    Layers whose parameters are all fixed (``requires_grad_(False)``) are accepted, and tensors without values where no new
+    tensor has values, as for the shapes that a file is checked by.
+    """
+    if not torch.empty(0).is_meta:
+        check_values(network)
     computed = [
         f"{f'{name}.{weight}' if name else weight}: {remedy}"
         for name, module in network.named_modules()

@@ -21,10 +21,12 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
+from pyrodrop.cards import Card, carded, size
 from pyrodrop.likelihoods import elements
 
 
-@dataclass(frozen=True)
+@carded
+@dataclass(frozen=True, repr=False)
 class Moments:
     """Mean and variance of a prediction at N points, in the units of y.
 
@@ -44,6 +46,11 @@ class Moments:
     spread: Tensor
     num_samples: int | None
     joint: bool = True
+
+    def card(self) -> Card:
+        """What text and HTML show of the moments."""
+        draws = "in closed form" if self.num_samples is None else f"of {self.num_samples} functions"
+        return Card(f"Moments at {len(self.mean)} points", {"mean, variance": size(self.mean), "computed": draws})
 
     @property
     def sd(self) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Annotated, Any, Literal, overload
 
@@ -41,6 +43,19 @@ _TILE_BYTES = {
     "cpu": 16 * 2**20,
     "cuda": 512 * 2**20,
 }  # of activations at a time: fits the CPU's cache, or occupies a GPU
+
+
+_watcher: ContextVar[Callable[[int], Any] | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(by: Callable[[int], Any]) -> Iterator[None]:
+    """Call `by` with the number of functions times points after every part of the predictions in the block."""
+    before = _watcher.set(by)
+    try:
+        yield
+    finally:
+        _watcher.reset(before)
 
 
 @overload
@@ -386,6 +401,9 @@ def tiles_of(
                     f"{list(output.shape[1:])}: does it squeeze the axis of the examples if there is only one example?"
                 )
             yield start, first, output
+            watcher = _watcher.get()
+            if watcher is not None:
+                watcher(len(output) * output.shape[1])
 
 
 def _rows(x: Inputs, rows: slice, device: torch.device) -> Any:

@@ -1,5 +1,8 @@
 """Priors over weights, one file each. A prior returns the distribution of a weight of a given name and shape."""
 
+from typing import TYPE_CHECKING
+
+from pyrodrop.names import missing
 from pyrodrop.priors.anchored import Anchored
 from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Gaussian
@@ -21,3 +24,6 @@ __all__ = [
     "StudentT",
     "TruncatedLogUniform",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = missing(__name__, __all__)

@@ -11,9 +11,10 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop.distributions.units import InputUnits
+from pyrodrop.parts import Part
 
 
-class Prior(ABC):
+class Prior(Part, ABC):
     """A prior over weights of any shape.
 
     A model calls `for_site` when it samples a weight, inside its Pyro trace. A prior with latent hyperparameters samples

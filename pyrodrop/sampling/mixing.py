@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from pyrodrop.cards import Described
 from pyrodrop.sampling.tuning import FEW
 
 MOST_R_HAT = 1.05
@@ -24,8 +25,8 @@ LEAST_ESS = 400.0
 _SOME = 10  # points, of every chain by itself
 
 
-@dataclass(frozen=True)
-class Diagnostics:
+@dataclass(frozen=True, repr=False)
+class Diagnostics(Described):
     """Diagnostics of a run.
 
     Attributes:
@@ -117,7 +118,7 @@ class Diagnostics:
         known: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
         return cls(**{**known, **{name: values.get(name) for name in ("chains", "r_hat_within")}})
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
         numbers = (
             f"R-hat of f {self.r_hat_f:.3f}, of the log likelihood {self.r_hat_log_likelihood:.3f}; effective draws of f "
             f"{self.ess_f:.0f} (median {self.ess_f_median:.0f}), of the log likelihood {self.ess_log_likelihood:.0f}; "

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from pyrodrop import threads
 from pyrodrop.arguments import shown
+from pyrodrop.cards import Described
 from pyrodrop.constraints import Seed, checked
 from pyrodrop.data import Data
 from pyrodrop.engines import Name, Untraceable
@@ -22,7 +23,7 @@ from pyrodrop.sampling.programs import Program, first_way, programs
 from pyrodrop.surroundings import outside
 
 
-class Potential:
+class Potential(Described):
     """Minus the log joint density of a model's latent sites and all of the data; see `potential`, which makes it.
 
     Attributes:
@@ -99,8 +100,6 @@ class Potential:
         """One-line description."""
         count = sum(shape.numel() for shape in self.sites.values())
         return f"Potential({count} numbers at {len(self.sites)} sites, {self._density.dtype}, engine {self.engine!r})"
-
-    __repr__ = describe
 
     def _tensors(self, values: Mapping[str, Tensor]) -> list[Tensor]:
         """The values in the order of the sites."""

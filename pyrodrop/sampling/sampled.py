@@ -18,6 +18,7 @@ from pyrodrop.cards import Card, carded
 from pyrodrop.constraints import Count, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.columns import Columns
+from pyrodrop.devices import seeded
 from pyrodrop.export import LEVELS, Functions, Output
 from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
@@ -25,7 +26,8 @@ from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods import aligned
 from pyrodrop.models import NetworkModel
-from pyrodrop.modules import assign, check_assignable
+from pyrodrop.modules import assign, check_assignable, parts_of_file
+from pyrodrop.parts import made_with
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, draw_functions
 from pyrodrop.prediction.prediction import Prediction
@@ -212,7 +214,8 @@ class Sampled:
         tensors |= {f"model.{name}": value for name, value in kept.model.state_dict().items()}
         dtype = next(iter(kept.samples.values())).dtype
         made = {"model": made_of(copy.deepcopy(kept.model).to(dtype), "model")}
-        write_tensors(Path(path), tensors, {"kind": _FILE, "settings": kept.settings, "made_of": made})
+        about = {"settings": kept.settings, "made_of": made, "made_with": made_with({"model": kept.model})}
+        write_tensors(Path(path), tensors, {"kind": _FILE, **about})
         return Path(path)
 
     def thinned(self, num_samples: int) -> Sampled:
@@ -236,15 +239,13 @@ class Sampled:
         return Sampled(self.model, some(self.samples), some(self.stats), self.data, settings, self.device)
 
     @classmethod
-    def load(cls, path: str | Path, model: NetworkModel, *, allow: Collection[str] = ()) -> Sampled:
-        """Read saved draws into a model that was built like the saved one; it is changed in place, also to their dtype.
-
-        Files of older versions of pyrodrop do not say what the model was made of; they are read, and the logger `pyrodrop`
-        warns that only names and shapes were compared.
+    def load(cls, path: str | Path, model: NetworkModel | None = None, *, allow: Collection[str] = ()) -> Sampled:
+        """Read saved draws.
 
         Args:
             path: of the file.
-            model: built like the saved one.
+            model: built like the saved one, which is changed in place, also to the dtype of the draws; needed and compared
+                as in `Fit.load`. None for the model that the file describes.
             allow: ``("model",)`` if it may be made of something else, as in `Fit.load`.
 
         Raises:
@@ -257,6 +258,10 @@ class Sampled:
         if about.get("kind") != _FILE or not is_settings(settings):
             raise ValueError(f"{path} has no draws of pyrodrop.sample")
         samples, stats, state = (under(part, tensors) for part in ("samples.", "stats.", "model."))
+        if model is None:
+            with seeded(0, torch.device("cpu")):
+                parts = parts_of_file(about.get("made_with"), {"model": state}, {"model": None}, str(path))
+            model = parts["model"]
         want = {**model.weight_sites(), **{n: v for sites in model.hyper_sites().values() for n, v in sites.items()}}
         if samples.keys() != want.keys():
             raise ValueError(f"{path} has draws of {sorted(samples)}; the model has the latent sites {sorted(want)}")

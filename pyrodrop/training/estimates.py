@@ -11,6 +11,7 @@ import pyro
 import torch
 from torch import Tensor
 
+from pyrodrop.cards import Described
 from pyrodrop.data import Dataset
 from pyrodrop.data.streamed import BLOCK, Streamed
 from pyrodrop.devices import seeded
@@ -26,8 +27,8 @@ from pyrodrop.surroundings import refuse
 from pyrodrop.training.minibatches import takes_num_data
 
 
-@dataclass(frozen=True)
-class Elbo:
+@dataclass(frozen=True, repr=False)
+class Elbo(Described):
     """An estimate of the evidence lower bound, in nats for the whole data set.
 
     Attributes:
@@ -47,12 +48,12 @@ class Elbo:
     convention: Convention
     num_samples: int
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
         return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
 
 
-@dataclass(frozen=True)
-class Objective:
+@dataclass(frozen=True, repr=False)
+class Objective(Described):
     """An estimate of what the last training step maximised, in nats for the whole data set; not a bound on the evidence.
 
         value = -(likelihood_power nll + kl)
@@ -77,7 +78,7 @@ class Objective:
     convention: Convention
     num_samples: int
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
         return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard, overload
+from typing import Annotated, Any, Literal, Self, TypeGuard, TypeVar, overload
 
 import torch
 from pyro.infer import ELBO, TraceEnum_ELBO
 from torch import Tensor
 
+import pyrodrop.guides  # noqa: F401  files name its classes
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
@@ -31,9 +32,10 @@ from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods.missing import check_complete, leaves_out_missing
-from pyrodrop.modules import assign, check_assignable
+from pyrodrop.modules import assign, check_assignable, parts_of_file
 from pyrodrop.networks.agreement import check_guide, knows_sites
 from pyrodrop.networks.modes import evaluating
+from pyrodrop.parts import made_with
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
@@ -505,34 +507,39 @@ class Fit:
     def load(
         cls,
         path: str | Path,
-        model: Callable[..., Any],
-        guide: Callable[..., Any],
+        model: Callable[..., Any] | None = None,
+        guide: Callable[..., Any] | None = None,
         *,
         device: str | torch.device = "auto",
         allow: Collection[str] = (),
-    ) -> Fit:
-        """Read a saved fit into a model and guide that were built like the saved ones; they are changed in place.
+    ) -> Self:
+        """Read a saved fit.
 
-        Everything in the file is checked before they change. Files of older versions of pyrodrop do not say what model and
-        guide were made of; they are read, and the logger `pyrodrop` warns that only names and shapes were compared.
+        Where network, priors, likelihood and guide are those of this package, as in a fit of a recipe, the file is enough.
+        Model and guide of your own code, `models.from_module` of your network among it, are needed as they were built for
+        the training; they are changed in place, after everything in the file is checked. Files of older versions of pyrodrop
+        need both, too, and may not say what they were made of; then the logger `pyrodrop` warns that only names and shapes
+        were compared.
 
         Args:
             path: of the file.
-            model, guide: built like the saved ones. An autoguide of Pyro has parameters after its first call, so it must
-                have been called, ``guide(**data)``.
+            model, guide: built like the saved ones; None for what the file describes. An autoguide of Pyro has parameters
+                after its first call, so it must have been called, ``guide(**data)``.
             device: where to put them.
             allow: ``("model",)``, ``("guide",)`` or both, for parts that may be made of something else than the saved ones,
                 such as a network whose code was rewritten to compute the same.
 
         Raises:
-            ValueError: model or guide differs from the saved one: names, shapes or dtypes of parameters, the network, its
-                activation, the priors, the likelihood or the guide's settings; or it is not such a file, or damaged.
+            ValueError: model or guide is None, and the file does not describe it; or it differs from the saved one: names,
+                shapes or dtypes of parameters, the network, its activation, the priors, the likelihood or the guide's
+                settings; or it is not such a file, or damaged.
+            RuntimeError: model or guide is None, and another thread trains: all threads share torch's generator.
             OSError: the file cannot be read; the message names it.
         """
         tensors, about = read_tensors(Path(path))
         if about.get("kind", _FILE) != _FILE:
             raise ValueError(f"{path} is no file of Fit.save: it is one of {about['kind']!r}")
-        return restoring(tensors, about, model, guide, str(path), device, allow)()
+        return restoring(cls, tensors, about, model, guide, str(path), device, allow)()
 
     def _parts(self) -> dict[str, Any]:
         return {"model": self.model, "guide": self.guide}
@@ -553,6 +560,9 @@ class Fit:
             )
 
 
+F = TypeVar("F", bound=Fit)
+
+
 def contents(fit: Fit) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What a file has of a fit: its tensors by name, and settings and words about what it is made of.
 
@@ -564,30 +574,36 @@ def contents(fit: Fit) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for part, module in fit._modules().items():
         tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
     made = {part: made_of(value, part) for part, value in fit._parts().items()}
-    return tensors, {"settings": fit.settings, "made_of": made}
+    return tensors, {"settings": fit.settings, "made_of": made, "made_with": made_with(fit._parts())}
 
 
 def restoring(
+    of: type[F],
     tensors: Mapping[str, Tensor],
     about: Mapping[str, Any],
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
+    model: Callable[..., Any] | None,
+    guide: Callable[..., Any] | None,
     where: str,
     device: str | torch.device = "auto",
     allow: Collection[str] = (),
-) -> Callable[[], Fit]:
+) -> Callable[[], F]:
     """Check `contents` that were read from a file against model and guide, and return what puts them there.
 
     Args:
+        of: the class of the result.
         model, guide, device, allow: as of `Fit.load`; unchanged until the result is called.
     """
     settings, history = about.get("settings"), tensors.get("history")
     if not is_settings(settings) or not _is_history(history):
         raise ValueError(f"{where} is no file of Fit.save: it lacks the history or the settings of a fit")
     chosen = resolve(device)
-    fit = Fit(model, guide, None, history, settings, chosen)
+    states = {part: under(f"{part}.", tensors) for part in ("model", "guide")}
+    parts: dict[str, Any] = {"model": model, "guide": guide}
+    if model is None or guide is None:
+        with seeded(0, torch.device("cpu")):
+            parts = parts_of_file(about.get("made_with"), states, parts, where)
+    fit = of(**parts, data=None, history=history, settings=settings, device=chosen)
     modules = fit._modules()
-    states = {part: under(f"{part}.", tensors) for part in modules}
     for part, module in modules.items():
         if states[part] and autoguides(module) and not list(module.parameters()):
             raise ValueError(
@@ -598,12 +614,12 @@ def restoring(
     check_made_of(about.get("made_of"), fit._parts(), where, allow)
     columns = Columns.of_words(settings["columns"], where) if "columns" in settings else None
 
-    def restore() -> Fit:
+    def restore() -> F:
         for part, module in modules.items():
             assign(module, states[part])
             module.to(chosen).eval()
         if columns is not None:
-            model.columns = columns  # type: ignore[attr-defined]
+            fit.model.columns = columns  # type: ignore[attr-defined]
         return fit
 
     return restore

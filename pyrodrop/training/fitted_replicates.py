@@ -145,19 +145,18 @@ class Replicates(Sequence[Fit]):
     def load(
         cls,
         path: str | Path,
-        models: Sequence[Callable[..., Any]],
-        guides: Sequence[Callable[..., Any]],
+        models: Sequence[Callable[..., Any]] | None = None,
+        guides: Sequence[Callable[..., Any]] | None = None,
         *,
         device: str | torch.device = "auto",
         allow: Collection[str] = (),
     ) -> Replicates:
-        """Read saved replicates into models and guides that were built like the saved ones, as `Fit.load` does one.
-
-        Everything in the file is checked before any of them changes.
+        """Read saved replicates, as `Fit.load` does one. Everything in the file is checked before any of them changes.
 
         Args:
             path: of the file.
-            models, guides: one for each replicate, in their order.
+            models, guides: built like the saved ones, one for each replicate, in their order; None for what the file
+                describes.
             device, allow: as of `Fit.load`.
 
         Raises:
@@ -165,7 +164,9 @@ class Replicates(Sequence[Fit]):
             OSError: the file cannot be read; the message names it.
         """
         tensors, about = read_tensors(Path(path))
-        return restored(tensors, about, list(zip(models, guides, strict=True)), str(path), device, allow)
+        count = len(about["fits"]) if _are_descriptions(about.get("fits")) else 0
+        both = ([None] * count if given is None else given for given in (models, guides))
+        return restored(tensors, about, list(zip(*both, strict=True)), str(path), device, allow)
 
 
 def contents_of_all(replicates: Replicates) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -179,7 +180,7 @@ def contents_of_all(replicates: Replicates) -> tuple[dict[str, Tensor], dict[str
 def restored(
     tensors: Mapping[str, Tensor],
     about: Mapping[str, Any],
-    pairs: Sequence[tuple[Callable[..., Any], Callable[..., Any]]],
+    pairs: Sequence[tuple[Callable[..., Any] | None, Callable[..., Any] | None]],
     where: str,
     device: str | torch.device = "auto",
     allow: Collection[str] = (),
@@ -193,7 +194,7 @@ def restored(
             f"{where} has {len(fits)} replicates, each of which needs a model and a guide; got {len(pairs)}"
         )
     restore = [
-        restoring(under(f"{r}.", tensors), told, model, guide, f"{where}, replicate {r},", device, allow)
+        restoring(Fit, under(f"{r}.", tensors), told, model, guide, f"{where}, replicate {r},", device, allow)
         for r, (told, (model, guide)) in enumerate(zip(fits, pairs, strict=True))
     ]
     return Replicates([put() for put in restore], {int(r): step for r, step in failed.items()})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ import torch
 from pyro.infer import ELBO
 
 from pyrodrop.engines import Name as EngineName
+from pyrodrop.names import did_you_mean
 from pyrodrop.training.settings import (
     Estimator,
     KLWeight,
@@ -106,9 +106,8 @@ def with_options(function: Callable[P, T]) -> Callable[P, T]:
             )
         for name in kwargs:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = _HINTS.get(name, f"did you mean {near[0]!r}?" if near else "")
-                raise TypeError(f"{title}() has no argument {name!r}{'; ' if hint else ''}{hint}")
+                hint = f"; {_HINTS[name]}" if name in _HINTS else did_you_mean(name, known)
+                raise TypeError(f"{title}() has no argument {name!r}{hint}")
         if "steps" in required and "steps" not in kwargs:
             raise TypeError(f"steps, the number of gradient steps, must be given, {title}(..., steps=1000); got none")
         return function(*args, **kwargs)

@@ -27,6 +27,7 @@ from pyrodrop.inputs import mapped
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.modules import keep_own_parameters
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
+from pyrodrop.networks.checks import check_values
 from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.networks.starts import started_anew
@@ -85,6 +86,7 @@ class Problem:
             _part_from_originals([part for part in copies.values() if isinstance(part, nn.Module)])
         for part in (model, guide):
             if isinstance(part, nn.Module):
+                check_values(part)
                 part.to(device)
         if isinstance(given, Keywords):
             return cls(model, guide, given, (model, guide), estimator)

@@ -31,7 +31,7 @@ from pyrodrop.engines.against_pyro import near
 from pyrodrop.engines.graph import Graph, loosen_views, peak, pure_graph
 from pyrodrop.networks.agreement import called, innermost, of_any_length
 from pyrodrop.networks.modes import evaluating, undisturbed
-from pyrodrop.surroundings import refuse
+from pyrodrop.surroundings import refuse_without_values
 from pyrodrop.threads import exclusive
 
 _log = logging.getLogger("pyrodrop")
@@ -59,7 +59,7 @@ def draw_sites(
         ValueError: an unknown site; a site that cannot be drawn; a site in a plate that takes subsamples, whose draws would
             be of other rows each; the draws do not fit into memory.
     """
-    refuse("predict of a Pyro program")
+    refuse_without_values("predict of a Pyro program")
     num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
     with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), poutine.block():
         draw = _Draw(model, guide, given, sites, seed)
@@ -205,6 +205,9 @@ def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -
     """A function of the number of draws that makes all of them at once; None where there is none."""
     try:
         graph = pure_graph(lambda _: [value.clone() for value in draw()], [torch.zeros((), device=device)])
+        if graph.draws_itself:
+            operation = str(graph.draws_itself[0]).split(".")[1].strip("_")
+            raise Untraceable(f"the distribution of what it draws by {operation} depends on other draws")
         loosen_views(graph.module)
         several = _several(graph, device)
         with seeded(seed, device):
@@ -215,7 +218,8 @@ def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -
         _log.info("the program is called for every draw: %s", error)
         return None
     except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:  # an operation that cannot be mapped
-        _log.info("the program is called for every draw: %s", str(error).splitlines()[0])
+        _log.info("the program is called for every draw: an operation of it cannot be mapped over draws")
+        _log.debug("%s", error)
         return None
     same = all(
         near(want, got[number], 1e-3 if want.dtype == torch.float32 else 1e-7)

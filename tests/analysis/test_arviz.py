@@ -345,6 +345,26 @@ def test_log_likelihoods_stay_where_the_draws_are_the_posteriors(small: Any, cap
     assert "log_likelihood" not in pyrodrop.to_arviz(both, fit.data, num_samples=2000).children
 
 
+def test_the_training_data_are_those_that_the_fit_has(small: Any, tmp_path: Path) -> None:
+    """Of a fit, restarts and a Gaussian process; after loading there are none, and they are asked for."""
+    train = small.waves()
+    model = small.regressor()
+    fits = {
+        "fit": small.fitted(guides.MeanField, steps=2),
+        "restarts": pyrodrop.fit_replicates(model, guides.Point(model), train, count=2, steps=2, starts="new"),
+        "process": GaussianProcess(train, "matern-5/2", learn=False),
+    }
+    for fit in fits.values():
+        tree = pyrodrop.to_arviz(fit, num_samples=5)
+        xr.testing.assert_identical(
+            tree["observed_data"], pyrodrop.to_arviz(fit, train, num_samples=5)["observed_data"]
+        )
+        np.testing.assert_array_equal(tree["observed_data"]["y"], train.y[:, 0])
+    loaded = pyrodrop.Fit.load(fits["fit"].save(tmp_path / "fit"))
+    with pytest.raises(TypeError, match=r"train must be the training data that this fit does not hold, .*; got None"):
+        pyrodrop.to_arviz(loaded)
+
+
 def test_what_has_no_tree_is_said(small: Any) -> None:
     with pytest.raises(TypeError, match=r"fit must be a Fit, Replicates .* or a Gaussian process.*got the str"):
         pyrodrop.to_arviz("fit", small.waves())  # type: ignore[arg-type]

@@ -118,6 +118,7 @@ CALLS = [
             "num_samples": COUNTS,
             "force": FLAG,
             "seed": SEEDS,
+            "progress": OPTIONAL_FLAG,
         },
         function=compare,
     ),

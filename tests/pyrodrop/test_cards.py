@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import io
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import rich.console
 import torch
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.analysis import Comparison
 from pyrodrop.cards import Card, means
 from pyrodrop.data import Dataset
@@ -97,6 +98,9 @@ def test_data_and_predictions() -> None:
     assert "Prediction at 30 points" in repr(prediction)
     assert "mixture of 7 Normal" in repr(prediction)
     page(prediction._repr_html_())
+    moments = repr(fitted().predict(X, 7, keep="moments"))
+    assert moments.startswith("Moments at 30 points")
+    assert "of 7 functions" in moments
 
 
 def test_a_wide_comparison_is_printed_without_cutting_a_number() -> None:
@@ -141,3 +145,23 @@ def test_odd_losses_have_a_card(losses: list[float]) -> None:
 def test_a_long_curve_is_its_means() -> None:
     values = torch.arange(1000.0)
     torch.testing.assert_close(means(values), values.double().reshape(200, 5).mean(1))
+
+
+def test_what_users_make_is_printed_in_a_line_that_describes_it() -> None:
+    """`describe` is the repr, also of a subclass of the user's and within a module of torch."""
+    model = models.MLP([1, 6, 1], prior=priors.Gaussian(0.5), likelihood=likelihoods.Gaussian(4.0))
+    co2, recipe = data.mauna_loa(), pyrodrop.recipes.regressor(DATA)
+    run = fitted()
+    lines = {
+        "Gaussian(scale=0.5)": priors.Gaussian(0.5),
+        "Gaussian(precision=4)": model.likelihood,
+        "MLP(12 weights at 2 sites, Gaussian(precision=4))": model,
+        "BernoulliDropout(drop_rate=0.1/0.1, theta=0)": guides.BernoulliDropout(model, 0.1),
+        "Ensemble(2 x Point)": guides.Ensemble(model, guides.Point, 2),
+        "Split(mauna-loa, 272 training and 249 test rows)": co2,
+        f"Recipe({recipe.model}, 2 priors to choose from, 30 rows, 2000 steps)": recipe,
+    }
+    for line, thing in lines.items():
+        assert line == repr(thing) == str(thing) == thing.describe()  # type: ignore[attr-defined]
+    assert re.match(r"-\d+\.\d+ \+- .* nats \(up_to_constant", repr(run.elbo(3)))
+    assert "(0): MLP(12 weights" in repr(torch.nn.Sequential(model))

@@ -29,18 +29,17 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("pyrodrop/arguments.py", "pyrodrop/failed.py", "pyrodrop/names.py", "pyrodrop/private_apis.py")
     + ("pyrodrop/processes.py",),
-    ("pyrodrop/constraints.py", "pyrodrop/surroundings.py"),
+    ("pyrodrop/cards.py", "pyrodrop/constraints.py", "pyrodrop/surroundings.py"),
     (
         "pyrodrop/arrays.py",
         "pyrodrop/cache.py",
-        "pyrodrop/cards.py",
         "pyrodrop/distributions",
         "pyrodrop/files.py",
         "pyrodrop/inputs.py",
         "pyrodrop/json_files.py",
         "pyrodrop/options.py",
     )
-    + ("pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
+    + ("pyrodrop/parts.py", "pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
     ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/modules.py", "pyrodrop/priors")
     + ("pyrodrop/ranks",),
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam"),

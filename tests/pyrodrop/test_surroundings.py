@@ -98,14 +98,17 @@ def test_nothing_is_computed_where_tensors_have_no_values(block: str) -> None:
 
 
 def test_handlers_do_not_act_on_an_elbo_or_on_draws_of_a_program() -> None:
-    """Inside `poutine.scale` an ELBO would be another number."""
+    """Inside `poutine.scale` an ELBO would be another number; draws of a program are those outside."""
     done, data = fit(), {"x": X, "y": Y[:, 0]}
     pyro.clear_param_store()
     program = pyrodrop.fit(line, AutoNormal(line), data, steps=2)
-    for call in (lambda: done.elbo(2), lambda: program.elbo(2), lambda: program.predict(num_samples=2)):
+    for call in (lambda: done.elbo(2), lambda: program.elbo(2)):
         for around in (poutine.trace, lambda: poutine.scale(scale=2.0)):
             with around(), pytest.raises(RuntimeError, match="outside .* handler of Pyro"):
                 call()
+    want = program.predict(num_samples=2)["y"]
+    with poutine.scale(scale=2.0):
+        assert torch.equal(program.predict(num_samples=2)["y"], want)
     with poutine.trace() as trace:  # a prediction of a network within a program
         assert torch.equal(done.predict(X, 3).f, done.predict(X, 3).f)
     assert all(node["type"] == "param" for node in trace.trace.nodes.values())
@@ -125,3 +128,11 @@ def test_blocks_that_change_nothing_are_allowed() -> None:
             assert torch.equal(fit().losses, want)
     with torch.inference_mode():
         CALLS["read"]()
+
+
+def test_a_model_made_without_values_is_not_trained() -> None:
+    with torch.device("meta"):
+        model = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+        guide = guides.MeanField(model)
+    with pytest.raises(ValueError, match="layers.0.weight of this MLP is on the meta device"):
+        pyrodrop.fit(model, guide, (X, Y), steps=2)

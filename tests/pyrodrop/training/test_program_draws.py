@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import re
 from typing import Any
 
 import pyro
@@ -234,3 +235,27 @@ def test_what_a_program_does_not_have() -> None:
         fit.predict({"y": Y}, sites=["y"])
     with pytest.raises(ValueError, match="names of the arguments in training, x, y; got x"):
         fit.elbo(2, {"x": X})  # the ELBO of what?
+
+
+COUNTS: dict[str, Any] = {
+    "gamma-Poisson": lambda slope, x: dist.GammaPoisson(2.0, (-slope * x).exp()),
+    "Poisson": lambda slope, x: dist.Poisson((slope * x).exp()),
+    "categorical": lambda slope, x: dist.Categorical(logits=torch.stack([slope * x, -slope * x], -1)),
+    "stable": lambda slope, x: dist.Stable(1.5, 0.0, 1.0, slope * x),  # has an operation that vmap has not
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", COUNTS)
+def test_what_cannot_be_mapped_is_said_in_words_of_this_package(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    def counts(x: Tensor, y: Tensor | None = None) -> Any:
+        slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(x)):
+            return pyro.sample("y", COUNTS[name](slope, x), obs=y)
+
+    y = torch.arange(12) % 2
+    fit = pyrodrop.fit(counts, AutoNormal(counts), {"x": X, "y": y if name == "categorical" else y.float()}, steps=2)
+    with caplog.at_level("INFO", "pyrodrop"):
+        assert fit.predict(num_samples=40)["y"].shape == (40, 12)
+    assert "the program is called for every draw: " in caplog.text
+    assert not re.search("vmap|aten|randomness", caplog.text)

@@ -1,0 +1,136 @@
+"""The parts of a fit that users choose: priors, likelihoods, models and guides.
+
+Those of this package know the arguments that they were made with, as plain data for a file, of which `made` makes an equal
+part:
+
+    {"part": "pyrodrop.models.MLP", "arguments": {"widths": [1, 50, 1], "prior": {"part": "pyrodrop.priors.Gaussian", ...}}}
+
+A guide's model is ``{"given": "model"}``, and ``{"unknown": ...}`` stands for what no file has, such as a network or a
+function of the user.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any, Self
+
+import torch
+
+from pyrodrop.arguments import shown
+from pyrodrop.cards import Described
+from pyrodrop.names import did_you_mean
+
+_KINDS: dict[str, type[Part]] = {}  # the classes of this package, by name
+
+
+class Part(Described):
+    """A prior, likelihood, model or guide."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith("pyrodrop."):
+            _KINDS[_name(cls)] = cls
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        part = super().__new__(cls)
+        if _is_known(cls):
+            signature = inspect.signature(cls.__init__)
+            try:
+                (_, *given) = signature.bind(part, *args, **kwargs).arguments.items()
+            except TypeError:  # ``__init__`` raises it, too; or it is a copy, which gets its state next
+                _check_names(cls.__name__, signature, args, kwargs)
+                return part
+            part.__dict__["_made_with"] = {name: _plain(value, name) for name, value in given}
+        return part
+
+    def made_with(self) -> dict[str, Any]:
+        """The class and its arguments, plain data for a file."""
+        if "_made_with" not in self.__dict__:
+            return {"unknown": f"it is {shown(self)}, of a class of your own"}
+        return {"part": _name(type(self)), "arguments": self.__dict__["_made_with"]}
+
+
+def made_with(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """`Part.made_with` of each, by name; of anything else that it is unknown."""
+    return {
+        name: part.made_with() if isinstance(part, Part) else {"unknown": f"it is {shown(part)} of your own"}
+        for name, part in parts.items()
+    }
+
+
+def made(data: Any, model: Any = None, *, meta: bool = False) -> Any:
+    """Make what `Part.made_with` describes.
+
+    Args:
+        model: of a guide.
+        meta: whether its tensors are to have shapes alone, on the device ``meta``, and take no memory.
+
+    Raises:
+        NotImplementedError: an argument is not in the data; the message names it.
+        Exception: these are no such data.
+    """
+    match data:
+        case {"unknown": words}:
+            raise NotImplementedError(words)
+        case {"given": "model"}:
+            return model
+        case {"part": name, "arguments": arguments}:
+            given = {argument: made(value, model) for argument, value in arguments.items()}
+            with torch.device("meta") if meta else nullcontext():
+                return _KINDS[name](**given)
+        case {"class": name, "arguments": arguments}:
+            return functools.partial(_KINDS[name], **{each: made(value, model) for each, value in arguments.items()})
+        case {"mapping": mapping}:
+            return {key: made(value, model) for key, value in mapping.items()}
+        case list():
+            return [made(value, model) for value in data]
+    return data
+
+
+def _name(kind: type) -> str:
+    """The name of a class without its file, such as ``pyrodrop.priors.Gaussian``."""
+    return ".".join([*kind.__module__.split(".")[:2], kind.__qualname__])
+
+
+def _check_names(title: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Collection[str]) -> None:
+    """Raise a TypeError that says what was meant by arguments which a class does not have."""
+    _, *parameters = signature.parameters.values()
+    names = [each.name for each in parameters]
+    unknown = [name for name in kwargs if name not in names]
+    if unknown:
+        raise TypeError(f"{title}() has no argument {unknown[0]!r}{did_you_mean(unknown[0], names)}")
+    placed = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(placed):
+        plain = ", ".join([each.name for each in placed] + [f"{each.name}=..." for each in parameters[len(placed) :]])
+        listed = "Sequence" in str(placed[0].annotation) and all(isinstance(each, int) for each in args)
+        hint = f"; did you mean {title}({list(args)}, ...)?" if listed else ""
+        raise TypeError(f"{title}({plain}) takes the others by name; got {len(args)} arguments without names{hint}")
+
+
+def _is_known(kind: Any) -> bool:
+    return isinstance(kind, type) and _KINDS.get(_name(kind)) is kind
+
+
+def _plain(value: Any, where: str) -> Any:
+    """An argument as plain data."""
+    if hasattr(type(value), "weight_sites"):
+        return {"given": "model"}
+    if isinstance(value, Part):
+        return value.made_with()
+    kind: Any = value.func if isinstance(value, functools.partial) else value
+    if _is_known(kind) and not getattr(value, "args", ()):
+        return {
+            "class": _name(kind),
+            "arguments": {name: _plain(each, name) for name, each in getattr(value, "keywords", {}).items()},
+        }
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {"mapping": {name: _plain(each, f"{where}[{name!r}]") for name, each in value.items()}}
+    if type(value) in (list, tuple):
+        return [_plain(each, where) for each in value]
+    if getattr(value, "shape", None) == ():  # a number of NumPy or torch, which may have no value
+        with suppress(RuntimeError):
+            value = value.item()
+    return value if isinstance(value, bool | int | float | str | None) else {"unknown": f"{where} is {shown(value)}"}

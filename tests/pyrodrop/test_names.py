@@ -1,0 +1,75 @@
+"""Hints: what a user meant by a name that papers or other packages use, or that is nearly one of ours."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import data, guides, likelihoods, metrics, models, priors
+from pyrodrop.cards import Card, carded
+
+X = torch.linspace(-1, 1, 20)[:, None]
+
+
+@pytest.fixture(scope="module")
+def run() -> Any:
+    model = models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    return pyrodrop.fit(model, guides.MeanField(model), (X, X**2), steps=2, engine="pyro", progress=False)
+
+
+MEANT: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "std": (lambda run: run.predict(X, 3).std, "'Prediction' object has no attribute 'std'; did you mean 'sd'?"),
+    "of moments": (lambda run: run.predict(X, 3, keep="moments").stddev, "did you mean 'sd'?"),
+    "samples": (lambda run: run.predict(X, 3).samples, "did you mean 'f' or 'y'?"),
+    "of a fit": (lambda run: run.losess, "'Fit' object has no attribute 'losess'; did you mean 'losses'?"),
+    "of a data set": (lambda run: run.data.input, "did you mean 'inputs'?"),
+    "guide": (lambda run: guides.MCDropout, "no attribute 'MCDropout'; did you mean 'BernoulliDropout'?"),
+    "prior": (lambda run: priors.Normal, "module 'pyrodrop.priors' has no attribute 'Normal'; did you mean 'Gaussian'?"),
+    "likelihood": (lambda run: likelihoods.categorical_, "did you mean 'Categorical'?"),
+    "model": (lambda run: models.CNN, "did you mean 'ConvNet'?"),
+    "data": (lambda run: data.mauna_lao, "did you mean 'mauna_loa'?"),
+    "metric": (lambda run: metrics.regression_score, "did you mean 'regression_scores'?"),
+    "of the package": (lambda run: pyrodrop.train, "module 'pyrodrop' has no attribute 'train'; did you mean 'fit'?"),
+    "capitals": (lambda run: pyrodrop.compare({"a": run}, by="ELBO"), "got 'ELBO'; did you mean 'elbo'?"),
+    "activation": (lambda run: models.MLP([1, 1], "ReLU", prior=None, likelihood=None), "did you mean 'relu'?"),
+    "widths": (lambda run: models.MLP(3, 10, 1), "got 3 arguments without names; did you mean MLP([3, 10, 1], ...)?"),
+    "too many": (lambda run: priors.Gaussian(0.0, 1.0), "Gaussian(scale, length_scale=...) takes the others by name"),
+    "argument": (lambda run: guides.BernoulliDropout(run.model, p=0.1), "has no argument 'p'; did you mean 'drop_rate'?"),
+    "class": (lambda run: models.MLP([1, 1], torch.nn.ReLU, prior=None, likelihood=None), "got the class ReLU: ReLU() is"),
+    "nothing near": (lambda run: guides.Flow, "module 'pyrodrop.guides' has no attribute 'Flow'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MEANT)
+def test_what_was_meant_is_said(what: str, run: Any) -> None:
+    call, words = MEANT[what]
+    with pytest.raises((AttributeError, TypeError, ValueError)) as raised:
+        call(run)
+    assert words in str(raised.value)
+    assert ("did you mean" in str(raised.value)) == ("did you mean" in words)
+
+
+def test_a_hint_hides_no_error_and_no_copy(run: Any) -> None:
+    """A property that fails keeps its own error; copies and pickles ask for names that no object has."""
+
+    @carded
+    class Failing:
+        def card(self) -> Card:
+            return Card("failing", {})
+
+        @property
+        def broken(self) -> int:
+            return [].length  # type: ignore[attr-defined, no-any-return]
+
+    with pytest.raises(AttributeError, match="'list' object has no attribute 'length'"):
+        _ = Failing().broken
+    for again in (copy.deepcopy(run), pickle.loads(pickle.dumps(run))):
+        assert torch.equal(again.losses, run.losses)
+        assert again.model.made_with() == run.model.made_with()
+    assert not hasattr(run, "__wrapped__")
