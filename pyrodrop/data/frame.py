@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,7 +67,10 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
     if classes is None:
         _say_what_may_be_classes(df, targets)
     plain_inputs = [label for label in inputs if label not in named_categories]
-    check_numbers(df, plain_inputs)
+    check_numbers(
+        ((label, df[label]) for label in plain_inputs),
+        *("df", " that is not named in categories", "name it in categories=[{}]"),
+    )
     columns = Columns(
         numbers=tuple(label for label in plain_inputs if kind_of(df[label]) != "b"),
         indicators=tuple(label for label in plain_inputs if kind_of(df[label]) == "b"),
@@ -97,11 +100,13 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
                 f"{where} {len(own_y)} rows of {flat[0]!r}"
             )
         check_rounding(own_y, targets, "df")
-        of_y = _standardisation(own_y, targets, chosen)
+        of_y = _standardisation(Standardize.of, own_y, targets, chosen)
+    further = 0 if encode == "codes" else sum(map(len, columns.categories.values()))
+    of_x = _standardisation(Standardize.of_inputs, own_x, plain, chosen, further)
     if encode == "codes":
-        columns = replace(columns, scaled=_standardisation(own_x, plain, chosen))
+        columns = replace(columns, scaled=of_x)
         return Read(columns, columns.x(df), y, None, of_y)
-    return Read(columns, x, y, _standardisation(own_x, plain, chosen, sum(map(len, columns.categories.values()))), of_y)
+    return Read(columns, x, y, of_x, of_y)
 
 
 def _say_what_may_be_classes(frame: Any, targets: Sequence[Hashable]) -> None:
@@ -154,12 +159,16 @@ def _chosen(standardise: bool | list[Hashable], columns: Columns) -> set[Hashabl
 
 
 def _standardisation(
-    values: np.ndarray[Any, Any], labels: Sequence[Hashable], chosen: set[Hashable], further: int = 0
+    of: Callable[[Tensor, torch.dtype], Standardize],
+    values: np.ndarray[Any, Any],
+    labels: Sequence[Hashable],
+    chosen: set[Hashable],
+    further: int = 0,
 ) -> Standardize | None:
     """That of the chosen columns, computed in float64; the others and `further` ones are left as they are."""
     if not chosen & set(labels):
         return None
-    observed = Standardize.of(torch.from_numpy(values), torch.float32)
+    observed = of(torch.from_numpy(values), torch.float32)
     kept = torch.tensor([label in chosen for label in labels])
     loc = torch.where(kept, observed.loc, torch.zeros_like(observed.loc))
     scale = torch.where(kept, observed.scale, torch.ones_like(observed.scale))

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 from pyrodrop.modules import LocalModule
+from pyrodrop.names import explains
 from pyrodrop.scaling import Standardize
+
+_SHOWN = 5  # numbers of columns in a description
+_WEIGHTS = (
+    "a likelihood is a distribution, which has no weights of classes. Those of a loss are other frequencies of the classes: "
+    "multiply the predicted probabilities by them, and divide by their sum"
+)
 
 
 class Likelihood(LocalModule):
@@ -18,6 +28,10 @@ class Likelihood(LocalModule):
     `output` are in the units of y. A custom likelihood implements `forward`. It also implements `location` if f is not the
     output converted to the units of y.
     """
+
+    @explains(weight=_WEIGHTS, class_weight=_WEIGHTS, pos_weight=_WEIGHTS)
+    def __init__(self) -> None:
+        super().__init__()
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         """The distribution of y given outputs ``[..., N, *outputs]``, where ``...`` indexes samples of the weights.
@@ -104,3 +118,46 @@ class Likelihood(LocalModule):
     def describe(self) -> str:
         """A description in one line, for tables and saved files."""
         return type(self).__name__
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        """Load numbers of the columns of y, which are one number before `start`."""
+        for name in self.from_data:
+            saved, number = state_dict.get(f"{prefix}{name}"), getattr(self, name)
+            if saved is not None and number.dim() == 0 and saved.dim() == 1:
+                number.data = number.data.expand(saved.shape).clone()
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def of_columns(values: Tensor, y: Tensor) -> Tensor:
+    """Numbers that the columns of y are estimated to have, as the start of a parameter.
+
+    One of each column of y ``[N, D]``, where a column that is constant has the mean of the others. If there is one column,
+    or y has another shape, their mean.
+    """
+    if y.dim() != 2 or y.shape[1] == 1:
+        return values.mean()
+    usable = _usable(values)
+    return torch.where(usable, values, values[usable].mean())
+
+
+def start_at(likelihood: Likelihood, name: str, value: Tensor) -> None:
+    """Set a parameter before training, unless y say nothing about it, since they are all equal."""
+    if bool(_usable(value).all()):
+        setattr(likelihood, name, value.to(getattr(likelihood, name).detach()))
+
+
+def is_one(parameter: Tensor) -> bool:
+    """Whether a parameter that data should give has the value from before there were any, the number 1."""
+    return parameter.dim() == 0 and float(parameter.detach()) == 1.0
+
+
+def in_words(parameter: Tensor) -> str:
+    """A number, or some of those of the columns of y."""
+    values = parameter.detach().flatten().tolist()
+    if parameter.dim() == 0:
+        return f"{values[0]:g}"
+    return f"[{', '.join(f'{value:g}' for value in values[:_SHOWN])}{', ...' if len(values) > _SHOWN else ''}]"
+
+
+def _usable(values: Tensor) -> Tensor:
+    return (values >= 1e-36) & (values <= 1e36)
