@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         schedules,
         zoo,
     )
+    from pyrodrop import sklearn as sklearn
     from pyrodrop.analysis import Comparison
     from pyrodrop.data import Data
     from pyrodrop.engines.alpha_divergence import AlphaDivergence
@@ -198,10 +199,11 @@ _FILES = {
     "training.training": ("StepLosses", "Training"),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
+_EXTRAS = ("analysis", "sklearn")  # what ``from pyrodrop import *`` leaves out: they need an extra, or import for long
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in (*__all__, *_EXTRAS):
         from pyrodrop.names import missing
 
         missing(__name__, __all__)(name)
@@ -212,4 +214,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, *_EXTRAS, *(name for name in globals() if name.startswith("__"))})

@@ -38,7 +38,12 @@ _DEPTH = 8
 _SHOWN = 4  # differences in a message
 _LONG = 200  # characters of a value that are shown in full
 _CODE = f" (code, Python {sys.version_info[0]}.{sys.version_info[1]})"
-_FOUND_OUT = {"training", "changes_itself", "columns"}  # attributes of a module that are no part of what it is
+_FOUND_OUT = {
+    "training",
+    "changes_itself",
+    "columns",
+    "from_data",
+}  # attributes of a module that are no part of what it is
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, types.NoneType)
 
 
@@ -195,11 +200,14 @@ class _Walk:
         for key, value in module.__dict__.items():
             if key not in internal and not key.startswith("_pyro") and not (hidden and key.startswith("_")):
                 yield from self.entries(f"{name}.{key}", value, depth + 1)
-        for key, parameter in module._parameters.items():
-            yield f"{name}.{key}", "None" if parameter is None else _form(parameter)
-        for key, buffer in module._buffers.items():
+        tensors = {
+            key: None if tensor is None else tensor.detach().flatten()[0]  # of each column of y, as many as data have
+            if key in getattr(module, "from_data", ()) else tensor
+            for key, tensor in [*module._parameters.items(), *module._buffers.items()]
+        }  # fmt: skip
+        for key, tensor in tensors.items():
             stored = key not in module._non_persistent_buffers_set
-            yield f"{name}.{key}", "None" if buffer is None else _form(buffer) if stored else _tensor(buffer)
+            yield f"{name}.{key}", "None" if tensor is None else _form(tensor) if stored else _tensor(tensor)
         for key, child in module._modules.items():
             yield from self.entries(f"{name}.{key}", child, depth=0)
 

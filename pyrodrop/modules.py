@@ -47,6 +47,8 @@ class LocalModule(PyroModule):
     parameters.
     """
 
+    from_data: tuple[str, ...] = ()  # names in the state of numbers that data give, one or one of each column
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return nn.Module.__call__(self, *args, **kwargs)  # no parameter store to swap
 
@@ -177,13 +179,19 @@ def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], sourc
     """Raise a ValueError unless `assign` can copy `state` into `module`; `source` says in messages where it is from."""
     mine = module.state_dict()
     free = {name for name, part in module.named_modules() if isinstance(part, Standardize)}  # of any shape
+    of_columns = {
+        f"{name}.{number}" if name else number
+        for name, part in module.named_modules()
+        if isinstance(part, LocalModule)
+        for number in part.from_data
+    }
     wrong = [f"{n} is missing" for n in mine.keys() - state.keys()]
     wrong += [f"{n} is unexpected" for n in state.keys() - mine.keys()]
     for name, value in mine.items():
         if name not in state or not isinstance(value, Tensor) or name.rpartition(".")[0] in free:
             continue
         got = state[name]
-        if got.shape != value.shape:
+        if got.shape != value.shape and not (name in of_columns and value.dim() == 0 and got.dim() == 1):
             wrong.append(f"{name} has shape {tuple(got.shape)}, expected {tuple(value.shape)}")
         elif got.dtype != value.dtype:
             wrong.append(f"{name} has dtype {got.dtype}, expected {value.dtype}")

@@ -7,10 +7,14 @@ A setting is one value for all parameters, or a mapping from shell patterns to v
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NoReturn, TypeVar, get_args
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_args
 
+P = ParamSpec("P")
+Self = TypeVar("Self")
 T = TypeVar("T")
 _NEAR = 3  # names that a message suggests where they are too many to list
 _ELSEWHERE = {  # what papers and other packages call it, in small letters, and what it may be called here
@@ -118,3 +122,25 @@ def by_name(setting: T | Mapping[str, T], names: Iterable[str], what: str) -> di
             )
         chosen[name] = setting[fits[0]]
     return chosen
+
+
+def explains(
+    **reasons: str,
+) -> Callable[[Callable[Concatenate[Self, P], None]], Callable[Concatenate[Self, P], None]]:
+    """Decorate an ``__init__``: an argument that it does not have is a TypeError with the class and the reason, if it is one
+    of `reasons`, and otherwise the nearest name."""
+
+    def decorated(init: Callable[Concatenate[Self, P], None]) -> Callable[Concatenate[Self, P], None]:
+        names = list(inspect.signature(init).parameters)[1:]
+
+        @functools.wraps(init)
+        def checked(self: Self, *args: P.args, **kwargs: P.kwargs) -> None:
+            for name in kwargs:
+                if name not in names:
+                    hint = f"; {reasons[name]}" if name in reasons else did_you_mean(name, names)
+                    raise TypeError(f"{type(self).__name__} has no argument {name!r}{hint}")
+            init(self, *args, **kwargs)
+
+        return checked
+
+    return decorated

@@ -15,7 +15,7 @@ import functools
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -27,7 +27,13 @@ _KINDS: dict[str, type[Part]] = {}  # the classes of this package, by name
 
 
 class Part(Described):
-    """A prior, likelihood, model or guide."""
+    """A prior, likelihood, model or guide.
+
+    Attributes:
+        not_arguments: arguments of the like in other packages, each with what to do here.
+    """
+
+    not_arguments: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -41,7 +47,7 @@ class Part(Described):
             try:
                 (_, *given) = signature.bind(part, *args, **kwargs).arguments.items()
             except TypeError:  # ``__init__`` raises it, too; or it is a copy, which gets its state next
-                _check_names(cls.__name__, signature, args, kwargs)
+                _check_names(cls, signature, args, kwargs)
                 return part
             part.__dict__["_made_with"] = {name: _plain(value, name) for name, value in given}
         return part
@@ -95,17 +101,22 @@ def _name(kind: type) -> str:
     return ".".join([*kind.__module__.split(".")[:2], kind.__qualname__])
 
 
-def _check_names(title: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Collection[str]) -> None:
+def _check_names(kind: type[Part], signature: inspect.Signature, args: Sequence[Any], kwargs: Collection[str]) -> None:
     """Raise a TypeError that says what was meant by arguments which a class does not have."""
+    title = kind.__name__
     _, *parameters = signature.parameters.values()
     names = [each.name for each in parameters]
     unknown = [name for name in kwargs if name not in names]
     if unknown:
-        raise TypeError(f"{title}() has no argument {unknown[0]!r}{did_you_mean(unknown[0], names)}")
+        other = kind.not_arguments.get(unknown[0])
+        hint = did_you_mean(unknown[0], names) if other is None else f": {other}"
+        raise TypeError(f"{title}() has no argument {unknown[0]!r}{hint}")
     placed = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    if args and not parameters:
+        raise TypeError(f"{title}() takes no positional argument; got {len(args)}")
     if len(args) > len(placed):
         plain = ", ".join([each.name for each in placed] + [f"{each.name}=..." for each in parameters[len(placed) :]])
-        listed = "Sequence" in str(placed[0].annotation) and all(isinstance(each, int) for each in args)
+        listed = placed and "Sequence" in str(placed[0].annotation) and all(isinstance(each, int) for each in args)
         hint = f"; did you mean {title}({list(args)}, ...)?" if listed else ""
         raise TypeError(f"{title}({plain}) takes the others by name; got {len(args)} arguments without names{hint}")
 

@@ -8,7 +8,8 @@ With one hidden layer r is 1. How sure the predictions may be is not learned fro
 fitted: r, s and tau are those under which rows that it was not trained on have the largest log density, r and s of a few
 pairs. Noise that depends on x is learned, and its variance is then multiplied by the factor that is best for these rows.
 Tenths of the data are left out, one after the other, until these have 100 rows or are all. The network is then trained on
-all rows, with these values fixed. Where ridge regression predicts the rows that are left out better, a warning says so.
+all rows, with these values fixed. Warnings say where ridge regression predicts the rows that are left out better, and where
+R2 of the training rows is below 0.
 
 The defaults were found on one half of 16 tables and judged on the other: docs/recipes.md.
 """
@@ -35,13 +36,13 @@ from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian,
 from pyrodrop.models import MLP
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.priors import Gaussian as GaussianPrior
-from pyrodrop.scaling import narrowed
+from pyrodrop.scaling import narrowed, varies
 from pyrodrop.schedules import cosine
 from pyrodrop.training.fit import fit
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.options import TrainingOptions
 from pyrodrop.training.replicates import Replicates, fit_replicates
-from pyrodrop.training.warnings import collected, say
+from pyrodrop.training.warnings import TRIAL, collected, say
 
 __all__ = ["Recipe", "classifier", "regressor"]
 
@@ -55,6 +56,7 @@ _LENGTH, _LENGTH_DEEP = (2000, 20), (5000, 60)  # steps and epochs, whichever ar
 _NARROW = 0.7  # share of held-out rows in 95 % intervals
 _MARGIN = 0.01  # nats per row
 _RIDGE_ROWS = 5000
+_SCORED, _FEW_DRAWS = 20_000, 16  # training rows, and draws of each network, of which R2 is computed
 _PARTS, _HELD_OUT = 10, 100  # parts of the data, and rows to be held out, if there are as many
 _OF_Y, _OF_LOGITS, _DEEP = (
     ((1.0, 0.5), (1.0, 2.0)),
@@ -111,6 +113,7 @@ class Recipe(Described):
         model, factor = self._chosen(settings)
         run = fit(model, self.posterior(model), self.data, **settings)
         _widen(run, factor)
+        self._say_how_far(run, settings["steps"])
         return run
 
     def fit_replicates(
@@ -130,6 +133,7 @@ class Recipe(Described):
         runs = fit_replicates(model, self.posterior(model), self.data, count=count, **settings)
         for run in runs:
             _widen(run, factor)
+        self._say_how_far(runs, settings["steps"])
         return runs
 
     def _with(self, changes: TrainingOptions, progress: bool | None) -> dict[str, Any]:
@@ -187,6 +191,24 @@ class Recipe(Described):
         density = torch.cat([p.log_density(rows) for p, rows in zip(predicted, y, strict=True)]).mean()
         return float(density), 1.0, 1.0
 
+    def _say_how_far(self, run: Fit | Replicates, steps: int) -> None:
+        """Say where the mean of y is nearer to the y of the training rows than predictions are, whatever their noise."""
+        if steps < TRIAL or not self.data.y.is_floating_point():
+            return
+        rows = torch.linspace(0, len(self.data) - 1, min(len(self.data), _SCORED)).long()
+        part = self.data.rows(rows)
+        draws = _FEW_DRAWS * (1 if isinstance(run, Fit) else len(run))
+        y, mean = part.y.double().cpu(), run.predict(part.x, draws, seed=0).mean.double().cpu()
+        off = (y - mean).square()
+        r2 = 1 - float(off.sum() / (y - y.mean()).square().sum())
+        if not r2 >= 0:
+            worst = int(off.nan_to_num(torch.inf).argmax())
+            say(
+                f"R2 of the training rows is {r2:.3g}: the mean of y predicts them better than this network does. Row "
+                f"{int(rows[worst])} has y = {float(y[worst]):.4g} and the mean {float(mean[worst]):.4g}: look for what is "
+                "special in its x, or take likelihoods.Gaussian(), whose noise does not depend on x"
+            )
+
 
 def regressor(
     data: Data | Split,
@@ -205,8 +227,9 @@ def regressor(
     and 3 by the last layer.
 
     Args:
-        data: a `Dataset` or a pair (x, y), x ``[N, D]``, y ``[N]`` or ``[N, 1]``, such as `Dataset.from_frame` makes; of a
-            `Split` the training part. What is not standardised yet is standardised.
+        data: a `Dataset` or a pair (x, y), x ``[N, D]``, y ``[N]`` or ``[N, 1]``, of real or whole numbers, such as
+            `Dataset.from_frame` makes; of a `Split` the training part. What is not standardised yet is standardised, as by
+            `Dataset.standardized`.
         posterior: makes the guide of a model, such as ``guides.MeanField``; MC dropout by default.
         hidden: numbers of units of the hidden layers.
         likelihood: of y; ``likelihoods.Gaussian()`` by default. Noise that depends on x,
@@ -214,9 +237,9 @@ def regressor(
             held-out rows. Any other likelihood has the noise that it learns or that is given.
 
     Raises:
-        TypeError: x is no single tensor of real numbers; an argument is something else.
-        ValueError: there are fewer than 10 rows, or several columns of y; y are class labels, or all the
-            same where the precision of Gaussian noise is learned.
+        TypeError: x is no single table of numbers; an argument is something else.
+        ValueError: there are fewer than 10 rows, or several columns of y; no column of x varies; y are class labels, or all
+            the same where the precision of Gaussian noise is learned; whole numbers differ by less than float32 rounds them.
 
     Example:
         >>> import torch, pyrodrop
@@ -229,8 +252,7 @@ def regressor(
     data = _table(data)
     if data.columns is not None and data.columns.classes is not None:
         raise ValueError("data must have a y of numbers; got class labels: use recipes.classifier(data)")
-    y = data.y if data.y.is_floating_point() else narrowed(data.y.double())
-    y = y[:, None] if y.dim() == 1 else y
+    y = _real(data.y[:, None] if data.y.dim() == 1 else data.y)
     if y.dim() != 2 or y.shape[1] != 1:
         raise ValueError(
             f"data must have one column of y, [N] or [N, 1]; got shape {list(y.shape)}: make a recipe for each column"
@@ -254,8 +276,8 @@ def classifier(data: Data | Split, *, posterior: Posterior = dropout, hidden: Se
         posterior, hidden: as for `regressor`.
 
     Raises:
-        TypeError: x is no single tensor of real numbers.
-        ValueError: there are fewer than 10 rows, or y are no class labels.
+        TypeError: x is no single table of numbers.
+        ValueError: there are fewer than 10 rows, no column of x varies, or y are no class labels.
     """
     data = _table(data)
     if data.columns is not None and data.columns.classes is None:
@@ -271,16 +293,28 @@ def classifier(data: Data | Split, *, posterior: Posterior = dropout, hidden: Se
 def _table(data: Data | Split) -> Dataset:
     """The data as a `Dataset` whose x is a table of real numbers."""
     data = Dataset.of(data.train if isinstance(data, Split) else data)
-    x = data.x
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() != 2:
-        got = f"{x.dtype} of shape {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+    x, codes = data.x, data.columns is not None and data.columns.encode == "codes"
+    if not isinstance(x, Tensor) or x.dim() != 2 or codes:
+        kind = "codes of categories" if codes else "" if not isinstance(x, Tensor) else str(x.dtype)
+        got = f"{kind} of shape {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
         raise TypeError(
             f"data must have a table of real numbers as x, [N, D]; got {got}: recipes have no network for it, but "
             "models.from_module makes a model of any"
         )
     if len(data) < _PARTS:
         raise ValueError(f"data must have at least {_PARTS} rows, of which tenths are held out; got {len(data)}")
-    return data
+    made = Dataset(_real(x), data.y, inputs=data.inputs, targets=data.targets)
+    made.columns = data.columns
+    if not bool(varies(made.x).any()):
+        raise ValueError(
+            f"data must have a column of x that varies, or there is nothing to learn from; got {x.shape[1]} constant columns"
+        )
+    return made
+
+
+def _real(values: Tensor) -> Tensor:
+    """Columns of real numbers; whole numbers and bools as such."""
+    return values if values.is_floating_point() else narrowed(values.double())
 
 
 def _standardised(data: Dataset, y: Tensor) -> Dataset:

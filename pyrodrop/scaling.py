@@ -88,6 +88,23 @@ class Standardize(torch.nn.Module):
         width = torch.where(width > 1, width, torch.ones_like(width))
         return cls(torch.where(changing, loc, values[0]), torch.where(changing, scale, width))
 
+    @classmethod
+    def of_inputs(cls, values: Tensor, dtype: torch.dtype | None = None) -> Standardize:
+        """As `of`, for the inputs of a network: the values of a rare event stay near those of other rows.
+
+        A column that has one value in most rows is divided by half of the root mean square by which the other rows differ
+        from it, if that is more than its standard deviation. So a column of 0 and 1 is divided by 1/2, however rare its ones
+        are. Divided by its standard deviation, a one in a fraction r of the rows would be about 1 / sqrt(r): under a prior
+        over weights the function, and noise that depends on x, would be as much larger there than anywhere else.
+
+        Args:
+            values, dtype: as of `of`, without missing values.
+        """
+        made = cls.of(values, dtype)
+        off = (values - values.median(0).values).double()  # 0 in most rows of such a column: no other has a larger half
+        half = (off.square().sum(0) / off.count_nonzero(0).clamp(min=1)).sqrt() / 2
+        return cls(made.loc, torch.maximum(made.scale, half.to(made.scale)))
+
     def forward(self, values: Tensor) -> Tensor:
         return (self.widened(values) - self.loc) / self.scale
 

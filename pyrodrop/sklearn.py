@@ -23,7 +23,10 @@ from torch import Tensor
 
 from pyrodrop import guides, recipes
 from pyrodrop.arguments import count, shown
+from pyrodrop.arrays import is_frame
+from pyrodrop.data.column_values import check_numbers
 from pyrodrop.likelihoods import HeteroscedasticGaussian, Likelihood
+from pyrodrop.names import explains
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import narrowed
@@ -51,9 +54,20 @@ _POSTERIORS: Mapping[str, Callable[..., Any]] = {
 }
 
 
+_NONE: Mapping[str, str] = {
+    "class_weight": "rows are not weighted. Its effect is that of other frequencies of the classes: multiply the columns of "
+    "predict_proba by the weights, and divide by the sum of each row",
+    "early_stopping": "a schedule of the learning rate ends the training",
+    "n_jobs": "the networks are trained at once",
+    "max_iter": "here it is max_steps, the number of gradient steps",
+    "n_estimators": "here it is members, the number of networks",
+}  # arguments of other estimators, and what is to be done instead
+
+
 class _Network(BaseEstimator):  # type: ignore[misc]
     """What both estimators share; `NetworkRegressor` describes the arguments."""
 
+    @explains(**_NONE)
     def __init__(
         self,
         hidden_layer_sizes: Sequence[int] = (50,),
@@ -104,6 +118,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
             draws: number of functions; the estimator's if None, and at least one of every member.
         """
         check_is_fitted(self)
+        _check_columns(X)
         draws = count(self.draws, "draws", "the number of draws from the posterior") if draws is None else draws
         x = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         run = copy.deepcopy(self.run_)
@@ -115,6 +130,13 @@ class _Network(BaseEstimator):  # type: ignore[misc]
 
     def _table(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, Any]:
         """X of a fit as a tensor, in the precision of the network where that is enough, and y."""
+        _check_columns(X)
+        if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+            wrapper = "MultiOutputRegressor" if isinstance(self, RegressorMixin) else "MultiOutputClassifier"
+            raise ValueError(
+                f"y must be one column; got shape {list(np.shape(y))}: for one estimator of each column there is "
+                f"sklearn.multioutput.{wrapper}({type(self).__name__}())"
+            )
         x, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=2, **options)
         return narrowed(torch.as_tensor(_dense(x))), y
 
@@ -122,6 +144,13 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _check_columns(X: Any) -> None:
+    """Raise a TypeError that names the columns of a data frame that are no numbers, such as categories and dates."""
+    if is_frame(X):
+        remedy = "encode {} as numbers, with sklearn.preprocessing.OneHotEncoder in a make_column_transformer"
+        check_numbers(X.items(), "X", "", remedy)
 
 
 def _dense(x: Any) -> np.ndarray[Any, Any]:
@@ -161,6 +190,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         ((4,), (4,), (4, 2))
     """
 
+    @explains(**_NONE)
     def __init__(
         self,
         hidden_layer_sizes: Sequence[int] = (128, 128),

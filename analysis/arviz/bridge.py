@@ -306,11 +306,12 @@ def _points_of(fit: Fit) -> dict[str, tuple[xr.DataArray, bool]]:
 
 
 def _constants(model: NetworkModel) -> dict[str, xr.DataArray]:
-    """The standard deviation of the noise, if it is one number."""
+    """The standard deviation of the noise, if it is one number, or one of each column of y."""
     if not isinstance(model.likelihood, Gaussian):
         return {}
     precision: Tensor = model.likelihood.precision  # type: ignore[assignment]
-    return {"noise_sd": xr.DataArray(float(precision.detach()) ** -0.5, attrs={"long_name": "standard deviation of y"})}
+    sd = precision.detach().double().cpu().numpy() ** -0.5
+    return {"noise_sd": xr.DataArray(sd, dims=("target",) * sd.ndim, attrs={"long_name": "standard deviation of y"})}
 
 
 def _groups(chains: Sequence[Variables]) -> dict[str, xr.Dataset]:

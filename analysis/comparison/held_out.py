@@ -167,6 +167,6 @@ def _subset(data: Dataset, chosen: Tensor) -> Dataset:
     return Dataset(
         part.x,
         part.y,
-        inputs=None if data.inputs is None else Standardize.of(part.x),
+        inputs=None if data.inputs is None else Standardize.of_inputs(part.x),
         targets=None if data.targets is None else standardisation_of(part.y),
     )

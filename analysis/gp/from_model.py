@@ -82,6 +82,11 @@ def from_model(
     if not isinstance(likelihood, Gaussian):
         raise TypeError(f"from_model needs a Gaussian or Categorical likelihood; got {likelihood.describe()}")
     precision: Tensor = likelihood.precision  # type: ignore[assignment]
+    if precision.dim():
+        raise ValueError(
+            f"from_model needs a likelihood with one precision, since a Gaussian process has one column of y; got "
+            f"{likelihood.describe()}"
+        )
     return Start(kernel, precision=float(precision.detach()), inputs=model.inputs, targets=model.targets)
 
 

@@ -110,24 +110,31 @@ def check_unmixed(frame: Any, labels: Iterable[Hashable]) -> None:
             )
 
 
-def check_numbers(frame: Any, labels: Iterable[Hashable]) -> None:
-    """Raise a TypeError that names the columns that are no numbers and are not named as categories."""
-    odd = {label: frame[label].dtype for label in labels if kind_of(frame[label]) not in "biuf"}
+def check_numbers(columns: Iterable[tuple[Hashable, Any]], name: str, others: str, remedy: str) -> None:
+    """Raise a TypeError that names the columns that are no numbers.
+
+    Args:
+        columns: names and columns.
+        name: of the frame.
+        others: which of its columns need not be numbers, for the message.
+        remedy: what to do with text and categories; ``{}`` stands for their names.
+    """
+    odd = [(label, column.dtype) for label, column in columns if kind_of(column) not in "biuf"]
     if not odd:
         return
-    times = [label for label, dtype in odd.items() if getattr(dtype, "kind", "O") in "mM"]
-    texts = [label for label in odd if label not in times]
+    times = [label for label, dtype in odd if getattr(dtype, "kind", "O") in "mM"]
+    texts = [label for label, dtype in odd if getattr(dtype, "kind", "O") not in "mM"]
     hints = []
     if texts:
-        hints.append(f"name it in categories=[{', '.join(map(repr, texts[:_SHOWN]))}]")
+        hints.append(remedy.format(", ".join(map(repr, texts[:_SHOWN]))))
     if times:
         hints.append(
-            f"convert times to numbers, such as days since the first, (t - t.min()).dt.days with t = df[{times[0]!r}]"
+            f"convert times to numbers, such as days since the first, (t - t.min()).dt.days with t = {name}[{times[0]!r}]"
         )
-    described = [f"{label!r} of dtype {dtype}" for label, dtype in odd.items()]
+    described = [f"{label!r} of dtype {dtype}" for label, dtype in odd]
     raise TypeError(
-        f"df must have numbers in every column that is not named in categories; got column {listed(described, str)}: "
-        f"{', '.join(hints)}, or leave it out (df.drop(columns=...))"
+        f"{name} must have numbers in every column{others}; got column {listed(described, str)}: "
+        f"{', '.join(hints)}, or leave it out ({name}.drop(columns=...))"
     )
 
 

@@ -144,8 +144,9 @@ class Dataset:
         one scale on all weights, and one rate of learning, suit inputs of one scale, so numbers are standardised by default,
         inputs and target: mean 0 and standard deviation 1 over the rows. As in any `Dataset`, x and y keep their units, and
         a model standardises by itself; observation noise and predictions are in the units of y. A constant column is only
-        centred, so that it has no effect. Numbers may be nullable, or objects as databases give them: int, float, Decimal,
-        Fraction and NumPy's scalars of dtype object are converted to float64.
+        centred, so that it has no effect, and one of which few rows differ from one value gets less than the standard
+        deviation 1 (`Standardize.of_inputs` of `pyrodrop.scaling`). Numbers may be nullable, or objects as databases give
+        them: int, float, Decimal, Fraction and NumPy's scalars of dtype object are converted to float64.
 
         Bools and one-hot columns are 0 and 1 and stay so: every category then has the same prior, however rare it is.
         Divided by its standard deviation, the column of a category in a fraction r of the rows would be about
@@ -310,8 +311,10 @@ class Dataset:
     def standardized(self) -> Dataset:
         """The same data, with standardisations computed from the columns of x and y.
 
-        Those of values far from zero, such as times in seconds or a y of 100,000,000 +- 1, are float64: a network gets x
-        after the mean was subtracted, and predictions are float64 where those of y are.
+        Columns get mean 0 and standard deviation 1; those of x that differ in few rows from one value get less, see
+        `Standardize.of_inputs` of `pyrodrop.scaling`. Standardisations of values far from zero, such as times in seconds or
+        a y of 100,000,000 +- 1, are float64: a network gets x after the mean was subtracted, and predictions are float64
+        where those of y are.
 
         Raises:
             ValueError: x consists of several tensors, or x or y has an integer dtype, like labels and token ids.
@@ -319,7 +322,7 @@ class Dataset:
         _check_standardizable("x", self.x)
         _check_standardizable("y", self.y)
         return self._with_columns(
-            Dataset(self.x, self.y, inputs=Standardize.of(self.x), targets=standardisation_of(self.y))
+            Dataset(self.x, self.y, inputs=Standardize.of_inputs(self.x), targets=standardisation_of(self.y))
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,7 +66,10 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
     if classes is None:
         _say_what_may_be_classes(df, targets)
     plain_inputs = [label for label in inputs if label not in named_categories]
-    check_numbers(df, plain_inputs)
+    check_numbers(
+        ((label, df[label]) for label in plain_inputs),
+        *("df", " that is not named in categories", "name it in categories=[{}]"),
+    )
     columns = Columns(
         numbers=tuple(label for label in plain_inputs if kind_of(df[label]) != "b"),
         indicators=tuple(label for label in plain_inputs if kind_of(df[label]) == "b"),
@@ -95,12 +98,14 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
                 f"target must vary, or there is nothing to learn; got {np.sort(own_y[:, targets.index(flat[0])])[0]:g} in "
                 f"{where} {len(own_y)} rows of {flat[0]!r}"
             )
-        of_y = _standardisation(own_y, targets, chosen, y.dtype)
+        of_y = _standardisation(Standardize.of, own_y, targets, chosen, y.dtype)
+    further = 0 if encode == "codes" else sum(map(len, columns.categories.values()))
+    dtype = columns.dtype(plain) if encode == "codes" else x.dtype
+    of_x = _standardisation(Standardize.of_inputs, own_x, plain, chosen, dtype, further)
     if encode == "codes":
-        columns = replace(columns, scaled=_standardisation(own_x, plain, chosen, columns.dtype(plain)))
+        columns = replace(columns, scaled=of_x)
         return Read(columns, columns.x(df), y, None, of_y)
-    further = sum(map(len, columns.categories.values()))
-    return Read(columns, x, y, _standardisation(own_x, plain, chosen, x.dtype, further), of_y)
+    return Read(columns, x, y, of_x, of_y)
 
 
 def _wide(values: np.ndarray[Any, Any], labels: Sequence[Hashable]) -> Iterator[Hashable]:
@@ -159,6 +164,7 @@ def _chosen(standardise: bool | list[Hashable], columns: Columns) -> set[Hashabl
 
 
 def _standardisation(
+    of: Callable[[Tensor, torch.dtype], Standardize],
     values: np.ndarray[Any, Any],
     labels: Sequence[Hashable],
     chosen: set[Hashable],
@@ -168,7 +174,7 @@ def _standardisation(
     """That of the chosen columns, computed in float64; the others and `further` ones are left as they are."""
     if not chosen & set(labels):
         return None
-    observed = Standardize.of(torch.from_numpy(values), dtype)
+    observed = of(torch.from_numpy(values), dtype)
     kept = torch.tensor([label in chosen for label in labels])
     loc = torch.where(kept, observed.loc, torch.zeros_like(observed.loc))
     scale = torch.where(kept, observed.scale, torch.ones_like(observed.scale))

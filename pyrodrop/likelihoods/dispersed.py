@@ -1,7 +1,7 @@
 """Likelihoods with a positive parameter beside the mean: its three forms, written once.
 
 a number      fixed, or learned from there
-None          learned, from a start that the y of the training data give
+None          learned, from a start that the y of the training data give: one number for each column of y [N, D]
 "network"     an output of the network: the outputs are 2 D for y [N, D], the second half is its logarithm
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyrodrop.arguments import flag, shown, variance
-from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.likelihoods.likelihood import Likelihood, in_words, is_one, of_columns, start_at
 from pyrodrop.scaling import Standardize
 
 Dispersion: TypeAlias = float | Literal["network"] | None
@@ -34,9 +34,9 @@ class Dispersed(Likelihood):
 
     def __init__(self, value: Dispersion, learned: bool, what: str) -> None:
         super().__init__()
-        self._from_data = value is None
+        self.from_data = (f"{self.parameter}_unconstrained",) if value is None else ()
         self.by_network: bool = isinstance(value, str)
-        self.learned: bool = flag(learned, "learned", f"whether the {self.parameter} is trained") or self._from_data
+        self.learned: bool = flag(learned, "learned", f"whether the {self.parameter} is trained") or value is None
         if self.by_network:
             if value != "network":
                 raise ValueError(f"{self.parameter} must be a positive number, None or 'network'; got {shown(value)}")
@@ -55,7 +55,7 @@ class Dispersed(Likelihood):
         if not self.by_network:
             return self.distribution(output, getattr(self, self.parameter).to(output.dtype), targets).to_event(1)
         mean, log_parameter = self._halves(output)
-        parameter = log_parameter.clamp(-_FAR_PARAMETER, _FAR_PARAMETER).exp() * self.unit(targets)
+        parameter = self.positive(log_parameter.clamp(-_FAR_PARAMETER, _FAR_PARAMETER)) * self.unit(targets)
         return self.distribution(mean, parameter, targets).to_event(1)
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
@@ -65,6 +65,10 @@ class Dispersed(Likelihood):
     def estimate(self, y: Tensor) -> Tensor:
         """A start of the parameter, from the observations of one column, float64."""
         raise TypeError(f"{type(self).__name__} must implement estimate(y)")
+
+    def positive(self, output: Tensor) -> Tensor:
+        """The parameter, in its unit, from the second half of the outputs."""
+        return output.exp()
 
     def unit(self, targets: Standardize) -> Tensor | float:
         """What an output of 0 is, in the units of the parameter."""
@@ -85,16 +89,16 @@ class Dispersed(Likelihood):
 
     @property
     def unknown(self) -> str:
-        return self.parameter if self._from_data and float(getattr(self, self.parameter).detach()) == 1.0 else ""
+        return self.parameter if self.learned and self.from_data and is_one(getattr(self, self.parameter)) else ""
 
     def start(self, y: Tensor) -> None:
-        if not self.unknown:
-            return
+        if self.unknown:
+            start_at(self, self.parameter, self.estimates(y))
+
+    def estimates(self, y: Tensor) -> Tensor:
+        """`estimate` of the columns of y without missing values, see `of_columns`."""
         columns = y.detach().double().reshape(len(y), -1).unbind(1)
-        value = float(torch.stack([self.estimate(column[~column.isnan()]) for column in columns]).mean())
-        if 1e-36 <= value <= 1e36:  # not for y that are all equal
-            before: Tensor = getattr(self, self.parameter).detach()
-            setattr(self, self.parameter, torch.full_like(before, value))
+        return of_columns(torch.stack([self.estimate(column[~column.isnan()]) for column in columns]), y)
 
     def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
         super().check(y, output, targets)
@@ -110,8 +114,8 @@ class Dispersed(Likelihood):
     def describe(self) -> str:
         if self.by_network:
             return f"{type(self).__name__}({self.parameter} from the network)"
-        value = float(getattr(self, self.parameter).detach())
-        return f"{type(self).__name__}({self.parameter}={value:g}{', learned' if self.learned else ''})"
+        value = in_words(getattr(self, self.parameter))
+        return f"{type(self).__name__}({self.parameter}={value}{', learned' if self.learned else ''})"
 
 
 def log_mean(output: Tensor, targets: Standardize) -> Tensor:

@@ -21,12 +21,11 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyrodrop.arguments import flag, variance
-from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.likelihoods.likelihood import Likelihood, in_words, is_one, of_columns, start_at
 from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
 
 _FAR = 80.0  # of r: beyond, the variance exp(-r) or its inverse leaves float32
-_UNKNOWN = 1.0  # the precision that is learned from data, before there are any
 _SD: dict[str, Callable[[Tensor], Tensor]] = {  # of y in its standardised units, by the second half of the outputs
     "exp": lambda r: (-r.clamp(-_FAR, _FAR) / 2).exp(),
     "softplus": lambda r: (torch.logaddexp(r, r.new_zeros(())) + 1e-6).sqrt(),
@@ -37,9 +36,10 @@ class Gaussian(Likelihood):
     """Independent Gaussian observation noise with the same precision for all examples.
 
     Args:
-        precision: tau, positive, in units of y to the power -2. None for one that is learned and starts at one over the
-            variance of the y that it is trained on, as if x explained nothing (with several columns of y, over the mean of
-            their variances); before training it is 1.
+        precision: tau, positive, in units of y to the power -2, the same for all columns of y. None for one that is learned,
+            of each column of y ``[N, D]``, and starts at one over the variance of this column in the training data, as if x
+            explained nothing; before training it is 1. A y of other shapes, such as images, has one precision, which starts
+            at one over the mean of the variances.
         learned: whether the precision is trained together with the guide, by maximising the ELBO. `precision` is then its
             initial value. Always True if `precision` is None.
 
@@ -61,13 +61,13 @@ class Gaussian(Likelihood):
 
     def __init__(self, precision: float | None = None, *, learned: bool = False) -> None:
         super().__init__()
-        self._from_data = precision is None
+        self.from_data = ("precision_unconstrained",) if precision is None else ()
         value = torch.tensor(
-            _UNKNOWN
+            1.0
             if precision is None
             else variance(precision, "precision", "one over the variance of the observation noise")
         )
-        self.learned: bool = flag(learned, "learned", "whether the precision is trained") or self._from_data
+        self.learned: bool = flag(learned, "learned", "whether the precision is trained") or precision is None
         if self.learned:
             self.precision = PyroParam(value, constraints.positive)
         else:
@@ -79,19 +79,17 @@ class Gaussian(Likelihood):
     @property
     def unknown(self) -> str:
         precision: Tensor = self.precision  # type: ignore[assignment]
-        return "precision" if self._from_data and float(precision.detach()) == _UNKNOWN else ""
+        return "precision" if self.from_data and is_one(precision) else ""
 
     def start(self, y: Tensor) -> None:
-        precision: Tensor = self.precision  # type: ignore[assignment]
+        if not self.unknown:
+            return
         y = y.detach().double()
         if bool(y.isnan().any()):  # of the values that are observed, column by column
-            spread = float(
-                torch.stack([c[~c.isnan()].var(correction=0) for c in y.reshape(len(y), -1).unbind(1)]).mean()
-            )
+            spread = torch.stack([c[~c.isnan()].var(correction=0) for c in y.reshape(len(y), -1).unbind(1)])
         else:
-            spread = float(y.var(0, correction=0).mean())
-        if self.unknown and 1e-36 <= spread <= 1e36:
-            self.precision = torch.full_like(precision.detach(), 1 / spread)  # type: ignore[assignment]
+            spread = y.var(0, correction=0)
+        start_at(self, "precision", 1 / of_columns(spread, y))
 
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
         if type(self) is not Gaussian or not _fits(output, targets):  # a subclass may have another forward or location
@@ -105,7 +103,7 @@ class Gaussian(Likelihood):
 
     def describe(self) -> str:
         precision: Tensor = self.precision  # type: ignore[assignment]
-        return f"Gaussian(precision={float(precision.detach()):g}{', learned' if self.learned else ''})"
+        return f"Gaussian(precision={in_words(precision)}{', learned' if self.learned else ''})"
 
 
 class HeteroscedasticGaussian(Likelihood):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
@@ -24,6 +26,7 @@ _OF_LOSSES = {  # arguments of the losses of torch.nn
     "reduction": "a log likelihood is a sum over the rows",
     "label_smoothing": "likelihood_power of fit tempers a likelihood",
 }
+_SHOWN = 5  # numbers of columns in a description
 
 
 class Likelihood(Part, LocalModule):
@@ -37,10 +40,9 @@ class Likelihood(Part, LocalModule):
         TypeError: an argument of a likelihood that has none, such as those of PyTorch's losses.
     """
 
-    def __init__(self, **unknown: Any) -> None:
-        for name in unknown:
-            hint = f": {_OF_LOSSES[name]}" if name in _OF_LOSSES else ""
-            raise TypeError(f"{type(self).__name__} has no argument {name!r}{hint}")
+    not_arguments: ClassVar[Mapping[str, str]] = _OF_LOSSES
+
+    def __init__(self) -> None:
         super().__init__()
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
@@ -124,3 +126,46 @@ class Likelihood(Part, LocalModule):
         ):  # the support depends on the outputs, which are known for these rows only
             y = y[: len(output)]
         check_support(y, distribution, self.describe())
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        """Load numbers of the columns of y, which are one number before `start`."""
+        for name in self.from_data:
+            saved, number = state_dict.get(f"{prefix}{name}"), getattr(self, name)
+            if saved is not None and number.dim() == 0 and saved.dim() == 1:
+                number.data = number.data.expand(saved.shape).clone()
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def of_columns(values: Tensor, y: Tensor) -> Tensor:
+    """Numbers that the columns of y are estimated to have, as the start of a parameter.
+
+    One of each column of y ``[N, D]``, where a column that is constant has the mean of the others. If there is one column,
+    or y has another shape, their mean.
+    """
+    if y.dim() != 2 or y.shape[1] == 1:
+        return values.mean()
+    usable = _usable(values)
+    return torch.where(usable, values, values[usable].mean())
+
+
+def start_at(likelihood: Likelihood, name: str, value: Tensor) -> None:
+    """Set a parameter before training, unless y say nothing about it, since they are all equal."""
+    if bool(_usable(value).all()):
+        setattr(likelihood, name, value.to(getattr(likelihood, name).detach()))
+
+
+def is_one(parameter: Tensor) -> bool:
+    """Whether a parameter that data should give has the value from before there were any, the number 1."""
+    return parameter.dim() == 0 and float(parameter.detach()) == 1.0
+
+
+def in_words(parameter: Tensor) -> str:
+    """A number, or some of those of the columns of y."""
+    values = parameter.detach().flatten().tolist()
+    if parameter.dim() == 0:
+        return f"{values[0]:g}"
+    return f"[{', '.join(f'{value:g}' for value in values[:_SHOWN])}{', ...' if len(values) > _SHOWN else ''}]"
+
+
+def _usable(values: Tensor) -> Tensor:
+    return (values >= 1e-36) & (values <= 1e36)

@@ -141,7 +141,13 @@ def strength(loss: Loss | LossFunction | None, likelihood: Likelihood, num_data:
     if loss == "mse":
         if not plain:
             raise ValueError(f"loss='mse' belongs to likelihoods.Gaussian; got {likelihood.describe()}")
-        return float(likelihood.precision) * num_data * terms / 2  # type: ignore[arg-type]
+        precision: Tensor = likelihood.precision  # type: ignore[assignment]
+        if precision.dim():
+            raise ValueError(
+                "loss='mse' has one precision for all columns of y; got a likelihood with one for each, "
+                f"{likelihood.describe()}"
+            )
+        return float(precision) * num_data * terms / 2
     if loss == "mean_nll" and likelihood.missing is not None:
         raise ValueError(
             "loss='mean_nll' is a mean over the observations that are not missing, whose number is not known here: pass "

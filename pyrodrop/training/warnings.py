@@ -37,7 +37,7 @@ from pyrodrop.training.problem import Problem
 
 _log = logging.getLogger("pyrodrop")
 
-_STEPS = 100  # fewer are a trial, of which nobody expects that it has learned
+TRIAL = 100  # steps: fewer are a trial, of which nobody expects that it has learned
 _PER_ROW, _OF_FALL, _ERRORS = 0.05, 0.05, 4.0
 _RISE = 1.0  # nats per row, more than a start from another training costs
 
@@ -73,7 +73,7 @@ def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
         failed: the numbers of those whose training broke off; nothing is said of them.
     """
     trained = {number: fit for number, fit in enumerate(fits) if number not in failed}
-    findings = {n: words for n, fit in trained.items() if len(fit.history) >= _STEPS and (words := _words(fit))}
+    findings = {n: words for n, fit in trained.items() if len(fit.history) >= TRIAL and (words := _words(fit))}
     if findings:
         number, words = next(iter(findings.items()))
         where = f"{len(findings)} of {len(fits)} replicates, of which number {number}: " if len(fits) > 1 else ""
@@ -89,7 +89,7 @@ def rises(fit: Fit) -> str:
     """Whether the loss is higher at the end than at the start, in words; empty if it is not."""
     nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
     tenth = len(nll) // 10
-    if len(nll) < _STEPS or not bool(nll.isfinite().all()):
+    if len(nll) < TRIAL or not bool(nll.isfinite().all()):
         return ""
     rise = float(nll[-tenth:].median() - nll[0]) / rows
     if rise <= _RISE * max(1.0, 4 / math.sqrt(fit.settings.get("batch_size", rows))):  # few rows may be good ones
@@ -104,7 +104,7 @@ def still_falls(fit: Fit) -> str:
     """Whether the loss still falls after the last of all steps, in words; empty if not."""
     nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
     tenth = len(nll) // 10
-    if len(nll) < max(_STEPS, fit.settings.get("steps") or 0) or not bool(nll.isfinite().all()):
+    if len(nll) < max(TRIAL, fit.settings.get("steps") or 0) or not bool(nll.isfinite().all()):
         return ""
     first, before, last = nll[:tenth], nll[-2 * tenth : -tenth], nll[-tenth:]
     fall, whole = float(before.mean() - last.mean()), float(first.mean() - last.mean())
@@ -138,12 +138,12 @@ def point_estimate(fit: Fit) -> str:
     known = isinstance(guide, Guide) and _gaussian(fit) and isinstance(fit.data, Dataset)
     if not known or mixes_examples(model, fit.data.x):  # type: ignore[union-attr]
         return ""
-    few, noise = _few(fit, 50), float(model.likelihood.precision.detach()) ** -0.5
-    spread = float(fit.predict(few.x, 8, seed=0).f.double().var(0).mean().sqrt())
-    if not 0 < spread < _SMALL * noise:
+    variance = fit.predict(_few(fit, 50).x, 8, seed=0).f.double().var(0)
+    ratio = float((variance * model.likelihood.precision.detach().to(variance)).mean().sqrt())
+    if not 0 < ratio < _SMALL:
         return ""
     return (
-        f"this fit is a point estimate: the standard deviation of f under the posterior is {spread / noise:.1g} times that "
+        f"this fit is a point estimate: the standard deviation of f under the posterior is {ratio:.1g} times that "
         "of the noise. Look at the scale of the prior and the initial standard deviations of the posterior, or train longer"
     )
 
@@ -171,7 +171,8 @@ def _mean(fit: Fit) -> str:
     few = _few(fit, 500)
     predicted = fit.predict(few.x, 16, seed=0).mean.double().cpu()
     targets = few.y.detach().double().cpu().reshape(predicted.shape)
-    ratio = float((targets - predicted).square().sum() / (targets - y.mean(0)).square().sum())
+    by_model, by_mean = ((tau * (targets - f).square()).sum() for f in (predicted, y.mean(0)))
+    ratio = float(by_model / by_mean)
     if not ratio > 1 - _SMALL:
         return ""
     return (
@@ -254,8 +255,10 @@ def _precisions(problem: Problem | Fit) -> list[str]:
     y = problem.data.y
     if not (getattr(likelihood, "learned", False) and isinstance(precision, Tensor) and y.is_floating_point()):
         return []
-    value = float(precision.detach().max())
-    step = torch.finfo(y.dtype).eps * float(y.abs().nan_to_num(0.0, posinf=0.0).max())
+    sizes = y.detach().abs().nan_to_num(0.0, posinf=0.0)
+    steps = torch.finfo(y.dtype).eps * sizes.reshape(len(y), -1, precision.numel()).amax((0, 1)).double().cpu()
+    worst = int((precision.detach().double().cpu() * steps.square()).argmax())  # of the columns with a precision each
+    value, step = float(precision.detach().reshape(-1)[worst]), float(steps[worst])
     if step == 0 or not value > step**-2:
         return []
     return [

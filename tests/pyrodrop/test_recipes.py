@@ -13,6 +13,7 @@ import pytest
 import torch
 from scipy.stats import norm
 from sklearn.linear_model import Ridge
+from sklearn.metrics import r2_score
 from torch.distributions import MixtureSameFamily, Normal
 
 import pyrodrop
@@ -208,7 +209,25 @@ def test_another_posterior_and_other_settings() -> None:
         (recipes.regressor, (X, torch.cat([Y, Y], 1)), ValueError, r"one column of y.*got shape \[60, 2\]"),
         (recipes.regressor, ((X, X), Y), TypeError, "a table of real numbers as x.*got a tuple"),
         (recipes.regressor, (X, torch.full_like(Y, 3)), ValueError, "a y that varies.*got 3 in all 60 rows"),
-        (recipes.regressor, (LABELS[:, None], Y), TypeError, "a table of real numbers as x.*int64"),
+        (
+            recipes.regressor,
+            (X[:, 0], Y[:, 0][None].T.reshape(60, 1, 1)),
+            ValueError,
+            r"one column of y.*got shape \[60, 1, 1\]",
+        ),
+        (
+            recipes.regressor,
+            (X[:, :, None], Y),
+            TypeError,
+            r"a table of real numbers as x.*float32 of shape \[60, 3, 1\]",
+        ),
+        (recipes.regressor, (torch.ones(60, 2), Y), ValueError, "a column of x that varies.*got 2 constant columns"),
+        (
+            recipes.classifier,
+            (torch.ones(60, 2), LABELS),
+            ValueError,
+            "a column of x that varies.*got 2 constant columns",
+        ),
         (recipes.classifier, (X, Y), ValueError, "class labels must be whole numbers"),
         (recipes.classifier, (X, LABELS - 1), ValueError, "class labels must lie in 0"),
     ],
@@ -216,6 +235,47 @@ def test_another_posterior_and_other_settings() -> None:
 def test_what_is_no_table_is_refused(make: Any, given: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make(given).fit(steps=1, **QUICK)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+def test_tables_of_whole_numbers_are_those_of_real_numbers(dtype: torch.dtype) -> None:
+    whole = torch.randint(0, 2, (60, 3), generator=torch.Generator().manual_seed(0))
+    y = whole.sum(1) + 5
+    ours, plain = recipes.regressor((whole.to(dtype), y)), recipes.regressor((whole.float(), y.float()))
+    for recipe in (ours, recipes.classifier((whole.to(dtype), LABELS))):
+        assert torch.equal(recipe.data.x, whole.float())
+        assert recipe.data.inputs is not None
+        torch.testing.assert_close(recipe.data.inputs(recipe.data.x).amax(0), 2 * (1 - whole.float().mean(0)))
+    assert torch.equal(ours.data.y, plain.data.y)
+    assert ours.model.describe() == plain.model.describe()
+
+
+def test_codes_of_categories_are_no_numbers() -> None:
+    df = pd.DataFrame({"a": ["u", "v"] * 10, "y": range(20)})
+    codes = data.Dataset.from_frame(df, "y", categories=["a"], encode="codes")
+    with pytest.raises(TypeError, match=r"a table of real numbers as x.*got codes of categories of shape \[20, 1\]"):
+        recipes.regressor(codes)
+
+
+@pytest.mark.parametrize("lr", [1e-9, 1e-2])
+def test_a_warning_says_where_the_training_rows_are_predicted_worse_than_by_their_mean(
+    lr: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Networks that have hardly left their start, and trained ones; R2 by scikit-learn."""
+    x = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0))
+    recipe = recipes.regressor((x, x.sum(1) + 20), hidden=(16, 16))
+    with caplog.at_level("WARNING", "pyrodrop"):
+        runs = recipe.fit_replicates(2, steps=100, lr=lr, **QUICK)
+    y, mean = recipe.data.y[:, 0].numpy(), runs.predict(x, 32, seed=0).mean[:, 0].numpy()
+    r2, worst = r2_score(y, mean), int(((y - mean) ** 2).argmax())
+    said = [text for text in caplog.messages if text.startswith("R2 of the training rows")]
+    assert (r2 < 0) is (lr == 1e-9)
+    if r2 > 0:
+        assert not said
+    else:
+        (text,) = said
+        assert text.startswith(f"R2 of the training rows is {r2:.3g}: the mean of y predicts them better")
+        assert f"Row {worst} has y = {y[worst]:.4g} and the mean {mean[worst]:.4g}" in text
 
 
 @pytest.mark.parametrize("steps", [20, 20_000])
@@ -249,3 +309,10 @@ def test_a_model_of_a_recipe_is_an_ordinary_model() -> None:
     assert isinstance(recipe.model, models.MLP)
     run = pyrodrop.fit(recipe.model, recipe.guide, recipe.data, **{**recipe.settings, "steps": 5}, **QUICK)
     assert run.history.shape == (5, 3)
+
+
+def test_whole_numbers_far_from_zero_are_told_apart() -> None:
+    steps = torch.arange(60)
+    far, near = (recipes.regressor((start + steps[:, None], start + steps)).data for start in (10**9, 0))
+    for ours, wanted in ((far.inputs(far.x), near.inputs(near.x)), (far.targets(far.y), near.targets(near.y))):
+        torch.testing.assert_close(ours.float(), wanted.float())

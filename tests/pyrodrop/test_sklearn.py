@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
+from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+import pyrodrop
 from pyrodrop import Fit, Replicates, guides, likelihoods
 from pyrodrop.sklearn import NetworkClassifier, NetworkRegressor
 
@@ -162,7 +165,88 @@ def test_arguments_that_are_refused(changes: dict[str, Any], message: str) -> No
         NetworkRegressor(**{**SMALL, **changes}).fit(X, Y)
 
 
+def test_rows_of_rare_columns_are_predicted() -> None:
+    """Ten columns are 1 in six of 6,000 rows. They say nothing about y, which is a skewed function of another column."""
+    rng = np.random.default_rng(0)
+    rare = np.zeros((6000, 10))
+    rare[:6] = 1
+    x = np.column_stack([rng.normal(size=(6000, 2)), rare])
+    y = np.exp(1 + 0.6 * x[:, 0] + 0.4 * rng.normal(size=6000))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of few steps
+        model = NetworkRegressor(members=1, max_steps=250, random_state=0).fit(x, y)
+    assert np.sqrt(np.mean((model.predict(x[:6]) - y[:6]) ** 2)) < y.std()
+    assert model.predict(x[:6], return_std=True)[1].max() < 3 * y.std()
+    assert model.score(x, y) > 0.5
+
+
+def test_columns_of_a_frame_that_are_no_numbers_are_named() -> None:
+    df = pd.DataFrame(X, columns=["a", "b", "c"])
+    model = NetworkClassifier(**SMALL, max_steps=5).fit(df.astype({"b": object}), LABELS)
+    kinds = {
+        "kind": pd.Categorical(["u", "v"] * 40), "number": pd.Categorical([1, 2] * 40), "text": ["u", "v"] * 40,
+    }  # fmt: skip
+    for name, column in kinds.items():
+        for call in (lambda t: NetworkRegressor(**SMALL).fit(t, Y), model.predict):
+            with pytest.raises(TypeError, match=f"X must have numbers.*column '{name}' of dtype.*OneHotEncoder"):
+                call(df.assign(**{name: column}))
+    days = df.assign(day=pd.date_range("2020", periods=80), kind=["u", "v"] * 40)
+    for table in (days, days[["day"]]):
+        with pytest.raises(TypeError, match=r"X must have numbers.*'day' of dtype datetime64.*\.dt\.days"):
+            NetworkRegressor(**SMALL).fit(table, Y)
+
+
+def test_several_columns_of_y_are_for_scikit_learns_wrappers() -> None:
+    both = np.column_stack([Y, X[:, 1]])
+    with pytest.raises(ValueError, match=r"y must be one column; got shape \[80, 2\].*MultiOutputRegressor"):
+        NetworkRegressor(**SMALL).fit(X, both)
+    with pytest.raises(ValueError, match=r"got shape \[80, 2\].*MultiOutputClassifier\(NetworkClassifier"):
+        NetworkClassifier(**SMALL).fit(X, np.column_stack([LABELS, LABELS]))
+    x = RNG.normal(size=(1000, 2))
+    both = np.column_stack([x[:, 0], 1000 * x[:, 1]])
+    single = NetworkRegressor(**SMALL, max_steps=5)
+    wrapped = MultiOutputRegressor(single).fit(x, both)
+    assert wrapped.predict(x[:9]).shape == (9, 2)
+    np.testing.assert_array_equal(wrapped.predict(x)[:, 1], clone(single).fit(x, both[:, 1]).predict(x))
+
+
+@pytest.mark.more
+def test_several_columns_of_labels() -> None:
+    labels = np.column_stack([LABELS, np.where(X[:, 1] > 7, "far", "near")])
+    classes = MultiOutputClassifier(NetworkClassifier(**SMALL, max_steps=30)).fit(X, labels).predict(X)
+    assert set(classes[:, 1]) <= {"far", "near"}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: NetworkClassifier(class_weight="balanced"),
+            "NetworkClassifier has no argument 'class_weight'.*predict_proba",
+        ),
+        (lambda: NetworkRegressor(max_iter=5), "NetworkRegressor has no argument 'max_iter'; here it is max_steps"),
+        (lambda: NetworkRegressor(member=5), "NetworkRegressor has no argument 'member'; did you mean 'members'"),
+        (
+            lambda: likelihoods.Categorical(weight=[1, 2]),
+            r"Categorical\(\) has no argument 'weight': a weighted loss",
+        ),
+    ],
+)
+def test_arguments_of_other_estimators_are_explained(make: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+def test_the_estimators_are_an_attribute_of_the_package() -> None:
+    """As before anything else has imported them. They need an extra, so that a star leaves them out."""
+    assert pyrodrop.__getattr__("sklearn").NetworkRegressor is NetworkRegressor
+    assert "sklearn" in dir(pyrodrop)
+    assert "sklearn" not in pyrodrop.__all__
+
+
 def test_rows_that_are_refused() -> None:
+    with pytest.raises(ValueError, match="a column of x that varies.*got 2 constant columns"):
+        NetworkRegressor(**SMALL).fit(np.ones((80, 2)), Y)
     with pytest.raises(TypeError, match="sample_weight"):
         NetworkRegressor(**SMALL).fit(X, Y, sample_weight=np.ones(80))  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="at least two classes; got one class, 'up'"):

@@ -134,5 +134,5 @@ def test_a_model_made_without_values_is_not_trained() -> None:
     with torch.device("meta"):
         model = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
         guide = guides.MeanField(model)
-    with pytest.raises(ValueError, match="layers.0.weight of this MLP is on the meta device"):
+    with pytest.raises(ValueError, match="of this MLP is on the meta device"):
         pyrodrop.fit(model, guide, (X, Y), steps=2)

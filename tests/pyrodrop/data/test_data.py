@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -185,6 +186,38 @@ def test_columns_of_float64_that_vary_by_less_than_float32_shows_are_standardise
     torch.testing.assert_close(own.inputs(own.x)[:, :1], (x - x.mean()) / x.std(correction=0), atol=1e-6, rtol=0)
     with pytest.raises(ValueError, match="table has a constant y"):
         standardized(y, torch.full_like(y, 0.1), "table")
+
+
+@pytest.mark.parametrize("ones", [1, 6, 70, 500])
+def test_zeros_and_ones_differ_by_2_however_rare_the_ones_are(ones: int) -> None:
+    """Those of six rows in 1,000 by 13 if the standard deviation of the column divides them."""
+    generator = torch.Generator().manual_seed(0)
+    rare = torch.cat([torch.ones(ones, 1), torch.zeros(1000 - ones, 1)])
+    other = torch.randn(1000, 2, generator=generator) * 5 + 3
+    x = torch.cat([rare, 7 - 0.01 * rare, other], 1)
+    inputs = data.Dataset(x, other[:, :1]).standardized().inputs
+    assert inputs is not None
+    z = inputs(x).float()
+    torch.testing.assert_close(z.mean(0), torch.zeros(4), atol=1e-3, rtol=0)
+    torch.testing.assert_close(z[0, :2] - z[-1, :2], torch.tensor([2.0, -2.0]), atol=1e-3, rtol=0)
+    torch.testing.assert_close(z[:, 2:].std(0, correction=0), torch.ones(2))
+    df = pd.DataFrame(x.double().numpy(), columns=list("abcd")).assign(y=other[:, 0].double().numpy())
+    of_frame = data.Dataset.from_frame(df, "y").inputs
+    assert of_frame is not None
+    torch.testing.assert_close(of_frame.scale, inputs.scale, check_dtype=False)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.45, 0.9])
+def test_a_column_that_is_mostly_one_value_is_divided_by_half_of_how_far_the_others_lie(share: float) -> None:
+    """By NumPy: counts are 4 in most rows. One with other values in 45 % or 90 % of its rows has its standard deviation."""
+    rng = np.random.default_rng(0)
+    column = np.where(rng.random(2000) < share, 4 + rng.gamma(2.0, 3.0, 2000), 4.0)
+    others = column[column != 4] - 4
+    want = max(column.std(), np.sqrt(np.mean(others**2)) / 2)
+    assert bool(want > 1.01 * column.std()) is (share < 0.3)
+    made = Standardize.of_inputs(torch.from_numpy(column)[:, None])
+    assert float(made.scale) == pytest.approx(want)
+    assert float(made.loc) == pytest.approx(column.mean())
 
 
 def test_standardisation_and_its_inverse() -> None:

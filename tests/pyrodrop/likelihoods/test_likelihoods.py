@@ -408,19 +408,77 @@ def test_ends_that_torch_allows_are_refused(likelihood: Any, value: float) -> No
         fitted(likelihood(), (torch.randn(N, 2), y))
 
 
-def test_starts_are_means_over_columns() -> None:
-    """Not of columns of different units put together; and of degrees of freedom other than 4."""
-    y = torch.cat([torch.randn(2000, 1), 1000 + torch.randn(2000, 1)], 1)
+def test_every_column_has_a_start_of_its_own() -> None:
+    """In its own units; and of degrees of freedom other than 4. Columns of images have one start, the mean of theirs."""
+    y = torch.cat([torch.randn(2000, 1), 1000 + 50 * torch.randn(2000, 1)], 1)
     for df, want in ((4.0, 0.91), (1.0, 0.674)):
         student: Any = likelihoods.StudentT(df)
         student.start(y)
-        assert float(student.scale) == pytest.approx(want, rel=0.1)
+        torch.testing.assert_close(student.scale.detach(), want * torch.tensor([1.0, 50.0]), rtol=0.1, atol=0)
+    normal: Any = likelihoods.Gaussian()
+    normal.start(torch.cat([y, torch.full((2000, 1), 0.1)], 1))  # the last has no variance, and the mean of the others
+    variances = [*y.double().numpy().var(0), y.double().numpy().var(0).mean()]
+    np.testing.assert_allclose(1 / normal.precision.detach(), variances, rtol=1e-5)
+    assert normal.describe() == f"Gaussian(precision=[{', '.join(f'{1 / v:g}' for v in variances)}], learned)"
+    images: Any = likelihoods.Gaussian()
+    images.start(y.reshape(2000, 1, 1, 2))
+    assert float(1 / images.precision.detach()) == pytest.approx(y.double().numpy().var(0).mean())
     tiny: Any = likelihoods.StudentT()
     tiny.start(1e-6 * y[:, :1])
     assert float(tiny.scale) == pytest.approx(0.91e-6, rel=0.1)
     constant: Any = likelihoods.StudentT()
     constant.start(torch.ones(5, 1))
     assert float(constant.scale) == 1.0
+
+
+UNITS_OF_TWO = torch.tensor([0.1, 30.0])  # the noise of two columns of y
+
+
+@pytest.mark.parametrize(
+    ("name", "noise"),
+    [
+        ("Gaussian", lambda y: 1 / y.precision.sqrt()),
+        pytest.param("StudentT", lambda y: y.scale, marks=pytest.mark.more),
+    ],
+)
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.more)])
+def test_columns_in_different_units_have_noise_of_their_own(name: str, noise: Any, count: int, tmp_path: Any) -> None:
+    """Alike in replicates, and in a file that is loaded."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.linspace(-2, 2, 400)[:, None]
+    e = torch.randn(400, 2, generator=generator)
+    if name == "StudentT":
+        e = stats.t(4.0).ppf(stats.norm.cdf(e.double().numpy()))
+    data = Dataset(x, x * torch.tensor([1.0, 20.0]) + UNITS_OF_TWO * torch.as_tensor(e).float()).standardized()
+
+    def pair() -> Any:
+        model = models.MLP([1, 20, 2], prior=priors.Gaussian(), likelihood=getattr(likelihoods, name)(), seed=0)
+        return model, guides.Point(model)
+
+    settings: dict[str, Any] = {"steps": 600, "lr": 0.02, "progress": False, "engine": "traced"}
+    runs = pyrodrop.fit_replicates(*pair(), data, count=count, starts="new", **settings)
+    for run in runs:
+        torch.testing.assert_close(noise(run.model.likelihood).detach(), UNITS_OF_TWO, rtol=0.15, atol=0)
+    low, high = runs[0].predict(x, 1).interval(0.9)
+    inside = ((low <= data.y) & (data.y <= high)).float().mean(0)
+    torch.testing.assert_close(inside, torch.tensor([0.9, 0.9]), atol=0.045, rtol=0)  # three standard errors
+    runs[0].save(tmp_path / "fit.pt")
+    loaded = pyrodrop.Fit.load(tmp_path / "fit.pt", *pair())
+    assert torch.equal(loaded.predict(x, 1).sd, runs[0].predict(x, 1).sd)
+
+
+def test_the_scale_of_a_log_normal_network_stays_below_three_times_that_of_y() -> None:
+    """exp(r) where that is small, by NumPy; the mean of a draw whose r is 20 is then finite."""
+    y = torch.exp(torch.randn(500, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([0.2, 1.0]) + 3)
+    likelihood: Any = likelihoods.LogNormal("network")
+    likelihood.start(y)
+    largest = 3 * np.log(y.double().numpy()).std(0)
+    np.testing.assert_allclose(likelihood.largest, largest, rtol=1e-5)
+    for r in (-8.0, 0.0, 20.0):
+        output = torch.tensor([[0.0, 0.0, r, r]], dtype=torch.float64)
+        s = 1 / (np.exp(-r) + 1 / largest)
+        want = np.exp(s**2 / 2)
+        np.testing.assert_allclose(likelihood(output, Standardize()).mean[0], want, rtol=1e-5)
 
 
 def test_missing_yes_and_no_of_whole_numbers() -> None:

@@ -115,17 +115,15 @@ def test_numbers_that_float32_loses_are_refused_and_constants_are_not(unit: floa
 def test_arguments_of_losses_are_none_of_likelihoods() -> None:
     for name, hint in (("weight", ".*resampled rows"), ("ignore_index", r".*likelihoods\.Missing"), ("other", "$")):
         for kind in (likelihoods.Categorical, likelihoods.Bernoulli):
-            with pytest.raises(TypeError, match=f"^{kind.__name__} has no argument '{name}'{hint}"):
+            with pytest.raises(TypeError, match=rf"^{kind.__name__}\(\) has no argument '{name}'{hint}"):
                 kind(**{name: torch.ones(3)})
     with pytest.raises(TypeError, match="positional argument"):
         likelihoods.Categorical(torch.ones(3))  # type: ignore[call-arg]
 
 
-def test_networks_without_values_are_refused_where_they_are_made() -> None:
+def test_networks_without_values_are_refused() -> None:
     words = "must have values; .*weight of this .* is on the meta device"
     net = torch.nn.Sequential(torch.nn.Dropout(0.1), torch.nn.Linear(3, 1, device="meta"))
-    with torch.device("meta"), pytest.raises(ValueError, match=words):
-        mlp()
     with pytest.raises(ValueError, match=words):
         models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(1.0))
     with pytest.raises(ValueError, match=words):
