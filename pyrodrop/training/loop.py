@@ -195,7 +195,8 @@ class Loop:
         while self.done < end:
             if self.guard is not None:
                 self.guard.look(self)
-            self._advance(end if self.guard is None else min(end, max(self.guard.due, self.done + 1)), save, save_every)
+            due = end if self.guard is None else self.guard.due
+            self._advance(min(end, due) if due > self.done else end, save, save_every)
 
     def _advance(self, end: int, save: Callable[[], None] | None, save_every: int) -> None:
         self.reserve(end)

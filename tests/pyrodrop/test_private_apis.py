@@ -24,6 +24,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, private_apis
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.coins import coins
+from pyrodrop.engines import writes
 from pyrodrop.engines.graph import make_flat
 from pyrodrop.private_apis import MissingApi
 
@@ -160,6 +161,7 @@ def test_without_signatures_of_operations_pyro_trains(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     want = fitted("pyro")
+    writes._written_places.cache_clear()
     monkeypatch.setattr("pyrodrop.engines.writes.arguments_of", lambda _: private_apis.arguments_of(object()))
     got = fitted("traced")
     assert got.settings["engine"] == "pyro"

@@ -91,6 +91,6 @@ def test_what_arrives_is_neither_changed_nor_needed_later():
 def test_noise_that_only_training_gives_is_refused_until_it_is_known(likelihood, name):
     with pytest.raises(ValueError, match=f"likelihood must have a known {name}"):
         Prediction.of_draws(F, likelihood)
-    likelihood.start(torch.tensor([0, 1, 1]) if name == "cutpoints" else torch.tensor([[1.0, 1.0], [9.0, 9.0]]))
+    likelihood.start(torch.tensor([0, 1, 1]) if name == "cutpoints" else torch.tensor([[1.0], [9.0]]))
     assert likelihood.unknown == ""
     assert Prediction.of_draws(F, likelihood).f.shape == (S, N, 1)
