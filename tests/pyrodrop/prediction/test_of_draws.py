@@ -79,18 +79,18 @@ def test_what_arrives_is_neither_changed_nor_needed_later():
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "name"),
+    ("likelihood", "name", "y"),
     [
-        (likelihoods.Gaussian(), "precision"),
-        (likelihoods.Missing(likelihoods.Gaussian()), "precision"),
-        (likelihoods.Censored(likelihoods.Gaussian()), "precision"),
-        (likelihoods.NegativeBinomial(), "dispersion"),
-        (likelihoods.Ordinal(2), "cutpoints"),
+        (likelihoods.Gaussian(), "precision", [[1.0], [9.0]]),
+        (likelihoods.Missing(likelihoods.Gaussian()), "precision", [[1.0], [9.0]]),
+        (likelihoods.Censored(likelihoods.Gaussian()), "precision", [[1.0, 1.0], [9.0, 9.0]]),  # two ends
+        (likelihoods.NegativeBinomial(), "dispersion", [[1.0], [9.0]]),
+        (likelihoods.Ordinal(2), "cutpoints", [0, 1, 1]),
     ],
 )
-def test_noise_that_only_training_gives_is_refused_until_it_is_known(likelihood, name):
+def test_noise_that_only_training_gives_is_refused_until_it_is_known(likelihood, name, y):
     with pytest.raises(ValueError, match=f"likelihood must have a known {name}"):
         Prediction.of_draws(F, likelihood)
-    likelihood.start(torch.tensor([0, 1, 1]) if name == "cutpoints" else torch.tensor([[1.0], [9.0]]))
+    likelihood.start(torch.tensor(y))
     assert likelihood.unknown == ""
     assert Prediction.of_draws(F, likelihood).f.shape == (S, N, 1)
