@@ -62,8 +62,14 @@ class Guard:
         self._flags = Flags(modules_of(*self._parts), trained)
         self._learned = {id(p) for p in (*self._flags.parameters.values(), *trained.values()) if p.requires_grad}
         self._known = self._learned | set(map(id, trained.values()))
+        self._memory = self._memory_now()
         self._store = StoreAsItIs()
         self._watched = Watched(*self._parts) if self._program else None
+
+    def _memory_now(self) -> list[tuple[Any, ...]]:
+        """Where the tensors are that a step writes to, which compiled steps do by address; `Tensor.data` can move them."""
+        tensors = [*(parameter.unconstrained for parameter in self._loss.parameters.values()), *self._loss.buffers]
+        return [(tensor.data_ptr(), tensor.stride(), tensor.dtype) for tensor in tensors]
 
     def called(self, done: int) -> None:
         """The user's code has run before step `done`."""
@@ -80,6 +86,8 @@ class Guard:
                 not have it.
         """
         name = self._flags.changed() or (self._watched.changed() if self._watched is not None else "")
+        if not name and self._memory_now() != self._memory:
+            name = "the memory of a parameter or buffer"
         replaced = [name for name in self._store.replaced() if id(self._store.before[name]) in self._known]
         if not name and not replaced:
             return

@@ -49,6 +49,12 @@ def hook(model: Any) -> None:
     next(iter(body(model).values())).register_hook(lambda gradient: 0.1 * gradient)
 
 
+def move(model: Any) -> None:
+    """As for averages of weights: values in other memory."""
+    parameters = list(body(model).values())
+    nn.utils.vector_to_parameters(torch.ones(sum(each.numel() for each in parameters)), parameters)
+
+
 def evaluate(model: Any) -> None:
     next(module for module in model.modules() if isinstance(module, nn.Tanh)).register_forward_hook(
         lambda module, given, result: 0.5 * result
@@ -57,7 +63,7 @@ def evaluate(model: Any) -> None:
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.more)])
-@pytest.mark.parametrize("change", [freeze, hook, evaluate])
+@pytest.mark.parametrize("change", [freeze, hook, evaluate, move])
 def test_changes_after_an_epoch_are_obeyed(engine: str, change: Callable[[Any], object]) -> None:
     wanted, ours = (fitted(name, change) for name in ("pyro", engine))
     torch.testing.assert_close(ours.losses, wanted.losses, rtol=1e-4, atol=1e-4)
