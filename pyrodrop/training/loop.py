@@ -178,6 +178,7 @@ class Loop:
 
     def record_again(self, steps: int) -> None:
         """Choose the engine of the next steps anew, so many of which are expected before the next change."""
+        self.engine.finish(self.done)
         self.forget_engine()
         self.optimizer.zero_grad()  # of parameters that no longer get one
         left = None if self.steps is None else self.steps - self.done
