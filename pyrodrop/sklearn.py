@@ -131,10 +131,11 @@ class _Network(BaseEstimator):  # type: ignore[misc]
     def _table(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, Any]:
         """X of a fit as a tensor, in the precision of the network where that is enough, and y."""
         _check_columns(X)
-        if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+        shape: Any = np.shape(y) if isinstance(y, list | tuple) else getattr(y, "shape", ())
+        if len(shape) == 2 and shape[1] > 1:
             wrapper = "MultiOutputRegressor" if isinstance(self, RegressorMixin) else "MultiOutputClassifier"
             raise ValueError(
-                f"y must be one column; got shape {list(np.shape(y))}: for one estimator of each column there is "
+                f"y must be one column; got shape {list(shape)}: for one estimator of each column there is "
                 f"sklearn.multioutput.{wrapper}({type(self).__name__}())"
             )
         x, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=2, **options)

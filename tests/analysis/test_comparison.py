@@ -54,7 +54,7 @@ def test_a_bar_counts_the_passes_through_the_networks(small: Any, capsys: pytest
     assert capsys.readouterr().err == ""
     with watched(passes.append):
         fits["one"].predict(test.x, 7)
-        with pytest.raises(ValueError, match="x must have"), watched(passes.append):
+        with pytest.raises(ValueError, match="x must contain at least one"), watched(passes.append):
             fits["one"].predict(test.x[:0], 7)
         fits["one"].predict(test.x, 3, keep="moments")
     fits["one"].predict(test.x, 7)
