@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from pyrodrop.engines.noise import draws
 from pyrodrop.engines.writes import written
@@ -155,8 +156,8 @@ class _Recorder:
         self._nodes: dict[int, fx.Node] = {}
         self.refused: Unrecordable | None = None
         self._parameters: set[int] = set()
-        self._written: set[int] = set()  # memory that was made of numbers alone and is not any more
-        self._touched: set[int] = set()  # memory that was written to
+        self._written: set[StorageWeakRef] = set()  # memory that was made of numbers alone and is not any more
+        self._touched: set[StorageWeakRef] = set()  # memory that was written to
         self.read: list[tuple[fx.Node, int]] = []
         self._last: fx.Node | None = None
 
@@ -282,8 +283,9 @@ def _refuse(operation: Any, met: Sequence[Tensor], loose: Sequence[Tensor]) -> N
         raise Unrecordable(f"the shape of the result of {operation} depends on the values of a tensor")
 
 
-def _memory(one: Recorded) -> int:
-    return one.value.untyped_storage().data_ptr()
+def _memory(one: Recorded) -> StorageWeakRef:
+    """The memory of a value; its address would be another's once it is freed."""
+    return StorageWeakRef(one.value.untyped_storage())
 
 
 def _wrapped(value: Tensor, node: fx.Node, fixed: bool = False, number: bool = False, given: bool = False) -> Recorded:

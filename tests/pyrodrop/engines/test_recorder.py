@@ -206,6 +206,21 @@ def test_numbers_to_compute_with_and_numbers_that_are_fixed(what: Callable[[Tens
     torch.testing.assert_close(graph.evaluate(other, *graph.constants)[0], other * what(other))
 
 
+def test_what_is_known_of_memory_ends_with_it() -> None:
+    """Memory that was written to is freed, and a constant gets the same address."""
+
+    def function(x: Tensor) -> list[Tensor]:
+        total = x
+        for _ in range(20):
+            total = total + torch.zeros(12).add_(x)
+            if (torch.full((12,), 1.5) > 1).any():
+                total = total + 1
+        return [total]
+
+    x = torch.arange(12.0)
+    torch.testing.assert_close(pure_graph(function, [x]).module(x), function(x))
+
+
 def test_what_does_nothing_is_left_out_and_what_is_fixed_moves_out() -> None:
     """sin(held) is computed once; x.detach(), views of the same shape, the second exp and x ** 1 are no operations."""
 
