@@ -60,7 +60,10 @@ def _command(arguments: list[str]) -> int:
     if arguments[:1] == ["run"] and arguments[1:2] and not arguments[1].startswith("-"):
         function, summary = _job(arguments[1])
         name = f"pyrodrop run {arguments[1]}"
-        app, arguments = _app(name, help=f"{summary[:1].upper()}{summary[1:]}.", default_command=function), arguments[2:]
+        app, arguments = (
+            _app(name, help=f"{summary[:1].upper()}{summary[1:]}.", default_command=function),
+            arguments[2:],
+        )
     else:
         app = _app("pyrodrop", help_epilogue=_MORE)
         for command in (run, list_, show, pull, check, compare, report):
@@ -112,8 +115,8 @@ def _job(name: str) -> tuple[Callable[..., Any], str]:
 def _ended(error: BaseException) -> tuple[int, str]:
     """The exit status of an error and its line."""
     kind = type(error).__name__
-    if _interrupted(error):
-        return INTERRUPTED, ": ".join(filter(None, ("interrupted", str(error))))
+    if (interrupt := _interrupt(error)) is not None:
+        return INTERRUPTED, ": ".join(filter(None, ("interrupted", str(interrupt))))
     if isinstance(error, BrokenPipeError):
         with contextlib.suppress(OSError, ValueError):  # stdout may be no file
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails to flush it
@@ -137,11 +140,11 @@ def _ended(error: BaseException) -> tuple[int, str]:
     )
 
 
-def _interrupted(error: BaseException | None) -> bool:
-    """Whether an interrupt began it: an import that is cut off ends in any error."""
+def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt that an error follows from, if one does: an import that is cut off ends in any error."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
-    return error is not None
+    return error
 
 
 def _out_of_memory(error: BaseException) -> bool:
