@@ -1,7 +1,7 @@
 """The command line: ``pyrodrop run``, ``list``, ``show``, ``pull``, ``check``, ``compare`` and ``report``.
 
-Whatever goes wrong is one line on stderr, which begins with ``pyrodrop:``; ``--debug`` anywhere shows its traceback too.
-Exit statuses:
+Commands are functions: cyclopts makes their options and help pages of signatures and docstrings. Whatever goes wrong is one
+line on stderr, which begins with ``pyrodrop:``; ``--debug`` anywhere shows its traceback too. Exit statuses:
 
     0     done
     1     the call failed: a file or folder, the network, memory, a training that diverged; or a check missed its reference
@@ -14,100 +14,120 @@ Exit statuses:
 from __future__ import annotations
 
 import contextlib
-import errno
+import functools
 import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
 
 from pyrodrop.failed import Failed
-from pyrodrop.options import Parser
 
-_MORE = """pyrodrop COMMAND --help and pyrodrop run NAME --help show the options. --version shows the version, --debug the \
-traceback of an error.
+_MORE = """pyrodrop COMMAND --help and pyrodrop run NAME --help show the options. --debug shows the traceback of an error.
+
 Tables are as wide as the terminal, or as COLUMNS says; with NO_COLOR, and where the output is not a terminal, they are \
 plain text."""
-_Entry = Annotated[str, "ENTRY"]
-_Folder = Annotated[str, "RUN_DIR"]
 FAILED, WRONG, DEFECT, INTERRUPTED, NO_READER = 1, 2, 70, 130, 141
-
-_SYSTEM = {
-    errno.ENOSPC: "the disk is full: make room and run the same command again",
-    errno.EDQUOT: "your share of the disk is used up: make room and run the same command again",
-    errno.EFBIG: "the file grew larger than is allowed (ulimit -f)",
-    errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
-    errno.EACCES: "no permission: choose another place, or change its permissions",
-    errno.EPERM: "no permission: choose another place, or change its permissions",
-    errno.EROFS: "it cannot be written to: choose another place",
-    errno.EISDIR: "this is a folder, and a file is needed: choose another name",
-    errno.ENOTDIR: "this is within something that is not a folder: choose another name",
-    errno.EEXIST: "this exists already and is something else: choose another name",
-    errno.ENOENT: "this does not exist or cannot be made: check the name",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status, see the module's docstring. ``--help`` raises SystemExit(0)."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
+    """Entry point; returns the exit status, see the module's docstring."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
     if argv is None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # for a terminal that has no sign for what is printed
-    with _noticed() as interrupts:
-        try:
-            status = _command(words)
-            sys.stdout.flush()  # a full disk or a closed pipe is found here and not at the interpreter's end
-        except (Exception, KeyboardInterrupt) as error:
-            if debug:
-                traceback.print_exc()
-            status, line = _ended(
-                error if isinstance(error, KeyboardInterrupt) or not interrupts else KeyboardInterrupt()
-            )
-            if line:
-                print(f"pyrodrop: {_printable(line)}", file=sys.stderr)
+    try:
+        status = _command(arguments)
+        sys.stdout.flush()  # a full disk or a closed pipe is found here and not at the interpreter's end
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            traceback.print_exc()
+        status, line = _ended(error)
+        if line:
+            print(f"pyrodrop: {_printable(line)}", file=sys.stderr)
     return status
 
 
-@contextlib.contextmanager
-def _noticed() -> Iterator[list[int]]:
-    """The interrupts that come: where one cuts off an import, any error may follow (NumPy then calls itself for ever)."""
-    came: list[int] = []
-
-    def interrupt(number: int, frame: Any) -> None:
-        came.append(number)
-        signal.default_int_handler(number, frame)
-
-    ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if ours:
-        signal.signal(signal.SIGINT, interrupt)
+def _command(arguments: list[str]) -> int:
+    """Read the arguments and call what they name."""
+    for argument in arguments:
+        if argument.startswith("--") and argument.endswith("="):  # an empty path would be the working directory
+            raise ValueError(f"{argument[:-1]} needs a value; got none")
+    if arguments[:1] == ["run"] and arguments[1:2] and not arguments[1].startswith("-"):
+        function, summary = _job(arguments[1])
+        name = f"pyrodrop run {arguments[1]}"
+        app, arguments = (
+            _app(name, help=f"{summary[:1].upper()}{summary[1:]}.", default_command=function),
+            arguments[2:],
+        )
+    else:
+        app = _app("pyrodrop", help_epilogue=_MORE)
+        for command in (run, list_, show, pull, check, compare, report):
+            app.command(command, name=command.__name__.rstrip("_"))
     try:
-        yield came
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        result = app(arguments)
+    except CycloptsError as error:
+        name = " ".join([app.name[0], *(error.command_chain or ())])
+        raise ValueError(f"{error} See {name} --help.") from None
+    if not arguments and app.default_command is None:
+        return WRONG
+    return result if isinstance(result, int) else 0
+
+
+def _app(name: str, **options: Any) -> App:
+    """A command line that raises its errors and returns what the function returns."""
+    return App(
+        name,
+        version=_version,
+        default_parameter=Parameter(negative=(), consume_multiple=1),  # --data a b, and no --no-quiet
+        exit_on_error=False,
+        print_error=False,
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+        **options,
+    )
+
+
+def _version() -> str:
+    import pyrodrop
+
+    return f"pyrodrop {pyrodrop.__version__}"
+
+
+def _job(name: str) -> tuple[Callable[..., Any], str]:
+    """What runs under this name: a function, and what it is about."""
+    from pyrodrop.analysis.experiments import JOBS, job
+    from pyrodrop.names import known
+    from pyrodrop.zoo import every
+
+    entries = every()
+    if known(name, [*JOBS, *entries], "job or zoo entry", "pyrodrop list") in JOBS:
+        return job(name).function, JOBS[name].summary
+    from pyrodrop.analysis.zoo.train import run_entry
+
+    return functools.partial(run_entry, entries[name]), entries[name].summary
 
 
 def _ended(error: BaseException) -> tuple[int, str]:
     """The exit status of an error and its line."""
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED, ": ".join(filter(None, ("interrupted", str(error))))
+    kind = type(error).__name__
+    if (interrupt := _interrupt(error)) is not None:
+        return INTERRUPTED, ": ".join(filter(None, ("interrupted", str(interrupt))))
     if isinstance(error, BrokenPipeError):
-        _nowhere()
+        with contextlib.suppress(OSError, ValueError):  # stdout may be no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails to flush it
         return NO_READER, ""
     if isinstance(error, OSError):
-        return FAILED, _system(error)
+        file = error.filename2 or error.filename
+        return FAILED, f"{file}: {error.strerror}" if file and error.strerror else str(error) or kind
     if isinstance(error, Failed | FloatingPointError):
         return FAILED, str(error)
     if isinstance(error, ValueError):
         return WRONG, str(error)
-    kind = type(error).__name__
     if _out_of_memory(error):
         return FAILED, f"out of memory: {str(error) or kind}; use fewer draws, or a smaller batch or network"
     if kind == "SafetensorError":
@@ -120,12 +140,11 @@ def _ended(error: BaseException) -> tuple[int, str]:
     )
 
 
-def _system(error: OSError) -> str:
-    """An error of the operating system or of the network in words, with the file."""
-    words = _SYSTEM.get(error.errno or 0)
-    if words is None or error.filename is None:
-        return " ".join(filter(None, (str(error) or type(error).__name__, f"({words})" if words else "")))
-    return f"{error.filename2 or error.filename}: {words}"
+def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt that an error follows from, if one does: an import that is cut off ends in any error."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error
 
 
 def _out_of_memory(error: BaseException) -> bool:
@@ -144,69 +163,18 @@ def _printable(line: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in flat)
 
 
-def _nowhere() -> None:
-    """Let the rest of the output go nowhere, so that the interpreter does not fail at its end to flush it."""
-    with contextlib.suppress(OSError, ValueError):  # stdout may be no file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _command(words: list[str]) -> int:
-    from pyrodrop.names import known
-
-    if not words or words[0] in ("-h", "--help", "help"):
-        _usage()
-        return 0 if words else WRONG
-    if words[0].startswith("-"):
-        Parser("pyrodrop").parse(words)
-    command, *rest = words
-    function = COMMANDS[known(command, COMMANDS, "command")]
-    if command == "run" and rest and not rest[0].startswith("-"):
-        return _run(*rest)  # whose options are those of what it runs
-    return function(**Parser.of(f"pyrodrop {command}", function).parse(rest))
-
-
-def _usage() -> None:
-    from pyrodrop.analysis.reports.terminal import pairs, paragraph
-
-    print("usage: pyrodrop COMMAND ...\n")
-    parsers = {name: Parser.of(name, function) for name, function in COMMANDS.items()}
-    pairs({f"{name} {parser.words}": str(parser.description) for name, parser in parsers.items()})
-    print()
-    paragraph(_MORE)
-    paragraph(str(parsers["completion"].epilog), then="  ")
-
-
-def _run(name: Annotated[str, "NAME"], *words: str) -> int:
+def run(name: str, /) -> None:
     """Run an experiment, or train an entry of the zoo.
 
     pyrodrop run NAME --help shows the options of each.
 
     Args:
         name: the name of a job or of a zoo entry: pyrodrop list has them all.
-        words: its options.
     """
-    function, fixed, summary = _runs(name)
-    parser = Parser(f"pyrodrop run {name}", description=f"{summary[:1].upper()}{summary[1:]}.")
-    parser.add_function(function, leave_out=fixed)
-    function(**fixed, **parser.parse(words))
-    return 0
+    _command(["run", name])
 
 
-def _runs(name: str) -> tuple[Callable[..., Any], dict[str, Any], str]:
-    """What runs under this name: a function, its first arguments, and what it is about."""
-    from pyrodrop.analysis.experiments import JOBS, job
-    from pyrodrop.names import known
-    from pyrodrop.zoo import every
-
-    entries = every()
-    if known(name, [*JOBS, *entries], "job or zoo entry", "pyrodrop list") in JOBS:
-        return job(name).function, {}, JOBS[name].summary
-    from pyrodrop.analysis.zoo.train import run_entry
-
-    return run_entry, {"entry": entries[name]}, entries[name].summary
-
-
-def _list() -> int:
+def list_() -> None:
     """List what can be run, and the entries of the zoo."""
     from pyrodrop.analysis.experiments import JOBS
     from pyrodrop.analysis.reports.terminal import pairs, paragraph
@@ -217,23 +185,21 @@ def _list() -> int:
     print()
     paragraph("zoo entries (pyrodrop show, run, check ENTRY; pyrodrop.zoo.entry(ENTRY))")
     pairs({name: entry.summary for name, entry in every().items()})
-    return 0
 
 
-def _show(entry: _Entry) -> int:
+def show(entry: str, /) -> None:
     """The card of an entry: what it is, its published results and our reference.
 
     Args:
         entry: the name of a zoo entry, see pyrodrop list.
     """
     from pyrodrop import zoo
-    from pyrodrop.analysis.zoo.card import show
+    from pyrodrop.analysis.zoo import card
 
-    show(zoo.entry(entry))
-    return 0
+    card.show(zoo.entry(entry))
 
 
-def _pull(entries: list[_Entry]) -> int:
+def pull(entries: list[str], /) -> None:
     """Where the trained posteriors of entries are; one that is not here is downloaded.
 
     Args:
@@ -245,10 +211,9 @@ def _pull(entries: list[_Entry]) -> int:
     for name in entries:
         path = trained.pull(zoo.entry(name).name, progress=True)
         print(f"{name}: {path}, {path.stat().st_size / 1000:.0f} kB")
-    return 0
 
 
-def _check(entries: list[_Entry], *, jobs: int | None = None, quiet: bool = False) -> int:
+def check(entries: list[str], /, *, jobs: int | None = None, quiet: bool = False) -> int:
     """Predict with trained posteriors, train briefly, compare with the references; status 1 if one is missed.
 
     Args:
@@ -262,7 +227,7 @@ def _check(entries: list[_Entry], *, jobs: int | None = None, quiet: bool = Fals
     return 0 if check_each([zoo.entry(name) for name in entries], jobs=jobs, quiet=quiet) else FAILED
 
 
-def _compare(folders: list[_Folder]) -> int:
+def compare(folders: list[str], /) -> None:
     """One table of the models of several runs, by held-out log density.
 
     Args:
@@ -275,10 +240,9 @@ def _compare(folders: list[_Folder]) -> int:
         if number:
             print()
         print_table(table)
-    return 0
 
 
-def _report(folder: _Folder, *, output: Annotated[Path | None, "-o"] = None) -> int:
+def report(folder: str, /, *, output: Annotated[Path | None, Parameter(alias="-o")] = None) -> None:
     """One page with a run's tables and pictures.
 
     Args:
@@ -289,63 +253,3 @@ def _report(folder: _Folder, *, output: Annotated[Path | None, "-o"] = None) -> 
     from pyrodrop.analysis.reports.runs import read_run
 
     print(f"report: {write_page(read_run(folder), output or f'{folder}/report.html')}")
-    return 0
-
-
-def _completion(shell: Literal["bash", "zsh", "tcsh"]) -> int:
-    """Print a script that completes commands, names and options in bash, zsh or tcsh.
-
-    Completion in bash, from the next shell on:
-    pyrodrop completion bash > ~/.local/share/bash-completion/completions/pyrodrop
-
-    Args:
-        shell: the shell: bash, zsh or tcsh.
-    """
-    try:
-        import shtab
-    except ImportError:
-        raise Failed("completion needs shtab: pip install shtab") from None
-    print(shtab.complete(_every_parser(shtab.FILE), shell))
-    return 0
-
-
-def _every_parser(files: Any) -> Parser:
-    """One parser with all commands, jobs and entries and their options; `files` says how paths are completed."""
-    from pyrodrop.analysis.experiments import JOBS
-    from pyrodrop.zoo import every
-
-    entries = every()
-    whole = Parser("pyrodrop")
-    commands = whole.add_subparsers()
-    for name, command in COMMANDS.items():
-        parser = commands.add_parser(name, help=Parser.of(name, command).description)
-        parser.add_function(command, leave_out=["name"])  # of run, in whose place there are parsers
-        names = parser.add_subparsers() if name == "run" else None
-        for each in [*JOBS, *entries] if names else ():
-            function, fixed, summary = _runs(each)
-            of_job = names.add_parser(each, help=summary)  # type: ignore[union-attr]
-            of_job.add_function(function, leave_out=fixed)
-            _complete(of_job, entries, files)
-        _complete(parser, entries, files)
-    return whole
-
-
-def _complete(parser: Parser, entries: Iterable[str], files: Any) -> None:
-    """Say what the values of a parser's arguments are, beyond their choices."""
-    for action in parser._actions:
-        if action.metavar == "ENTRY":
-            action.choices = list(entries)
-        elif action.metavar in ("PATH", "RUN_DIR"):
-            action.complete = files  # type: ignore[attr-defined]
-
-
-COMMANDS: Mapping[str, Callable[..., int]] = {
-    "run": _run,
-    "list": _list,
-    "show": _show,
-    "pull": _pull,
-    "check": _check,
-    "compare": _compare,
-    "report": _report,
-    "completion": _completion,
-}

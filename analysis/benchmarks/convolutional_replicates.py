@@ -11,7 +11,7 @@ import time
 import warnings
 from pathlib import Path
 
-import jsonargparse
+import cyclopts
 import torch
 from torch import nn
 
@@ -72,4 +72,4 @@ def stacked(count: int) -> Loop:
 
 
 if __name__ == "__main__":
-    jsonargparse.auto_cli(main)
+    cyclopts.run(main)

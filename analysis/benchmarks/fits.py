@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import jsonargparse
+import cyclopts
 import torch
 from torch import Tensor, nn
 
@@ -156,4 +156,4 @@ def main(rounds: int = 3, out: Path | None = None, case: int | None = None, who:
 
 
 if __name__ == "__main__":
-    jsonargparse.auto_cli(main)
+    cyclopts.run(main)

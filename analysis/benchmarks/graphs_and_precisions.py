@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-import jsonargparse
+import cyclopts
 import torch
 
 from pyrodrop.analysis.benchmarks.networks import Network, Steps, dense, networks, ours, plain
@@ -104,4 +104,4 @@ def in_precision(network: Network, precision: Precision) -> Steps:
 
 
 if __name__ == "__main__":
-    jsonargparse.auto_cli(main)
+    cyclopts.run(main)

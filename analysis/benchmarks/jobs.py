@@ -13,7 +13,7 @@ import time
 import warnings
 from pathlib import Path
 
-import jsonargparse
+import cyclopts
 import torch
 
 from pyrodrop.analysis.benchmarks.replicates import STEPS, compiled, plain, row_of, stacked
@@ -65,4 +65,4 @@ def measured(size: int, rounds: int) -> tuple[int, int, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    jsonargparse.auto_cli(main)
+    cyclopts.run(main)

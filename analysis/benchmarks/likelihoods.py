@@ -1,6 +1,6 @@
 """Likelihoods by the log density of rows that the network was not trained on: counts, real numbers, ordered classes.
 
-``python -m pyrodrop.analysis.benchmarks.likelihoods [--splits 3] [--only '[bike]'] [--out FILE]``: two hidden layers of 50
+``python -m pyrodrop.analysis.benchmarks.likelihoods [--splits 3] [--only bike] [--out FILE]``: two hidden layers of 50
 with MC dropout at rate 0.05 on bicycles hired per hour, the noise of airfoils and the grades of red wine, of `tables.table`.
 Four fifths of the rows are for training. The prior is that of `recipes`: at an x of mean length every unit has the standard
 deviation 1 under it, and the outputs have 2. Means over splits with their standard errors, in nats per row; *gain* is over
@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import jsonargparse
+import cyclopts
 import numpy as np
 import torch
 from torch import Tensor
@@ -243,4 +243,4 @@ def shown(case: Case, scored: Mapping[str, list[dict[str, float]]]) -> None:
 
 
 if __name__ == "__main__":
-    jsonargparse.auto_cli(main)
+    cyclopts.run(main)

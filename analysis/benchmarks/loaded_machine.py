@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import jsonargparse
+import cyclopts
 import torch
 
 import pyrodrop
@@ -97,4 +97,4 @@ def _clock() -> float:
 
 
 if __name__ == "__main__":
-    jsonargparse.auto_cli(main, as_positional=False)
+    cyclopts.run(main)

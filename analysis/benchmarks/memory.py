@@ -1,6 +1,6 @@
 """Memory of training beside other libraries: the largest resident memory of a process, and what more steps add to it.
 
-``python -m pyrodrop.analysis.benchmarks.memory [--steps N] [--out FILE] [--peers false]``: every variant in a process of its
+``python -m pyrodrop.analysis.benchmarks.memory [--steps N] [--out FILE] [--no-peers]``: every variant in a process of its
 own with one thread, on a CPU. *Peak* is in MiB beyond the resident memory after the imports, so that it has the network, its
 optimiser, the data and what compiling takes; *growth* is what the second half of the steps adds. Installed peers take part
 (``peers.txt``).
@@ -16,7 +16,7 @@ import warnings
 from importlib import import_module
 from pathlib import Path
 
-import jsonargparse
+import cyclopts
 import psutil
 import torch
 
@@ -53,7 +53,7 @@ def main(steps: int = 1000, out: Path | None = None, peers: bool = True, child: 
     for variant in [PLAIN, *OURS, *(peer.name for peer in others)]:
         for network in networks():
             command = [sys.executable, "-P", "-m", "pyrodrop.analysis.benchmarks.memory", "--steps", str(steps)]
-            command += ["--child", json.dumps([network, variant])]
+            command += ["--child", network, variant]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             for what, value in json.loads(done.stdout.splitlines()[-1]).items():
                 found[what].setdefault(variant, {})[network] = value
@@ -94,4 +94,4 @@ def _resident() -> float:
 
 
 if __name__ == "__main__":
-    jsonargparse.auto_cli(main)
+    cyclopts.run(main)

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import jsonargparse
+import cyclopts
 import pyro
 import torch
 from pyro.infer import SVI
@@ -148,4 +148,4 @@ if __name__ == "__main__":
         _, _, chosen, count, turns, who = sys.argv
         print(json.dumps((peer if who else one)(chosen, int(count), int(turns))))
     else:
-        jsonargparse.auto_cli(main, as_positional=False)
+        cyclopts.run(main)

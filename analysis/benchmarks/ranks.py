@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import jsonargparse
+import cyclopts
 import torch
 
 import pyrodrop
@@ -38,6 +38,7 @@ def main(
     epochs: int = 3,
     digits: int = 60_000,
     out: Path | None = None,
+    row: Path | None = None,
 ) -> None:
     """Train with each number of processes.
 
@@ -47,12 +48,16 @@ def main(
         epochs: of each training; the first, which includes tracing, is not timed.
         digits: number of training digits, the first ones.
         out: JSON file for the results.
+        row: JSON file for the result of this process, one of those that torchrun has started; None to start them.
     """
+    if row is not None:
+        train(row, net, epochs, digits)
+        return
     by_size: dict[int, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for size in processes:
             file = Path(folder) / f"{size}.json"
-            options = {"--net": net, "--epochs": epochs, "--digits": digits, "--train": file}
+            options = {"--net": net, "--epochs": epochs, "--digits": digits, "--row": file}
             given = [str(word) for option in options.items() for word in option]
             words = ["-m", "pyrodrop.analysis.benchmarks.ranks", *given]
             launcher = (
@@ -108,18 +113,5 @@ def _model(net: Net) -> models.NetworkModel:
     return models.MLP(WIDTHS, activation="relu", prior=prior, likelihood=likelihood)
 
 
-def command(words: Sequence[str] | None = None) -> None:
-    """The command line of `main`; with ``--train FILE``, that of `train`."""
-    parser = jsonargparse.ArgumentParser(description=__doc__)
-    parser.add_function_arguments(main)
-    parser.add_argument("--train", type=Path | None, default=None, help="train in this process, and write to this file")
-    given = vars(parser.parse_args(words))
-    file = given.pop("train")
-    if file is None:
-        main(**given)
-    else:
-        train(file, given["net"], given["epochs"], given["digits"])
-
-
 if __name__ == "__main__":
-    command()
+    cyclopts.run(main)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonargparse
+import cyclopts
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -151,4 +151,4 @@ def replicates(length: int, count: int, engine: Any) -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    jsonargparse.auto_cli(main)
+    cyclopts.run(main)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonargparse
+import cyclopts
 import torch
 from torch import nn
 
@@ -162,4 +162,4 @@ def plain(device: str = "cpu", size: int = BATCH) -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    jsonargparse.auto_cli(main)
+    cyclopts.run(main)

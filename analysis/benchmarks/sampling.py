@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jsonargparse
+import cyclopts
 import numpy as np
 import torch
 from arviz_stats.base import array_stats
@@ -185,4 +185,4 @@ def agreement(one: Any, other: Any) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    jsonargparse.auto_cli(main)
+    cyclopts.run(main)

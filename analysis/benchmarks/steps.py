@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import jsonargparse
+import cyclopts
 import torch
 
 from pyrodrop.analysis.benchmarks.networks import Network, networks, ours, plain
@@ -68,18 +68,5 @@ def compared(
     }
 
 
-def command(words: Sequence[str] | None = None) -> None:
-    """The command line of `main`."""
-    parser = jsonargparse.ArgumentParser(description=__doc__)
-    parser.add_function_arguments(main, skip={"peers"})
-    parser.add_argument(
-        "--peers",
-        action=jsonargparse.ActionYesNo(no_prefix="no-"),
-        default=True,
-        help="whether other libraries that are installed take part",
-    )
-    main(**vars(parser.parse_args(words)))
-
-
 if __name__ == "__main__":
-    command()
+    cyclopts.run(main)

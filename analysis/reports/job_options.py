@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import docstring_parser
 import torch
 
 from pyrodrop import arguments
@@ -53,7 +52,9 @@ def with_job_options(*names: str) -> Callable[[Callable[Concatenate[JobOptions, 
     """
     taken = [*names, "seed", "quiet"]
     shared = inspect.signature(job_options).parameters
-    described = {each.arg_name: each.description for each in docstring_parser.parse(job_options.__doc__ or "").params}
+    described = [
+        line for line in (inspect.getdoc(job_options) or "").splitlines() if line.strip().startswith((*taken,))
+    ]
 
     def decorated(function: Callable[Concatenate[JobOptions, P], T]) -> Callable[..., T]:
         @functools.wraps(function)
@@ -71,7 +72,7 @@ def with_job_options(*names: str) -> Callable[[Callable[Concatenate[JobOptions, 
             "return": signature.return_annotation
         }
         before, returns, after = (inspect.getdoc(function) or "").partition("\n\nReturns:")
-        run.__doc__ = "".join([before, *(f"\n    {name}: {described[name]}" for name in taken), returns, after])
+        run.__doc__ = "\n".join([before, *described]) + returns + after
         return run
 
     return decorated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import re
 import signal
@@ -13,9 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonargparse
 import pytest
 import torch
+from cyclopts import App
 from filelock import FileLock
 
 from pyrodrop import cli
@@ -198,7 +199,9 @@ def taken(command: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     def instead(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> None:
-            given.update(kwargs)
+            bound = inspect.signature(function).bind(*args, **kwargs)
+            bound.apply_defaults()
+            given.update(bound.arguments)
 
         return called
 
@@ -218,11 +221,8 @@ def taken(command: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
         monkeypatch.setattr(predict, "compare", lambda case, rounds, device: given.update(rounds=rounds, device=device))
         monkeypatch.setattr(predict, "compare_masks", lambda *_: None)
         predict.main([*options[:2]])
-    elif own is steps:
-        monkeypatch.setattr(steps, "main", instead(steps.main))
-        steps.command(options)
     else:
-        jsonargparse.auto_cli(instead(own.main), args=options)  # type: ignore[attr-defined]
+        App(default_command=instead(own.main), result_action="return_value")(options)  # type: ignore[attr-defined]
     return given
 
 

@@ -1,0 +1,112 @@
+"""The command line: options of functions, help pages, and mistakes; faulty calls of jobs are in `tests/analysis`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from pyrodrop import __version__, cli, zoo
+from pyrodrop.analysis.experiments import JOBS
+
+COMMANDS = ["run", "list", "show", "pull", "check", "compare", "report"]
+RUNS = [f"run {name}" for name in (*JOBS, "uci/yacht")]
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the job ``run example`` was called with."""
+    values: dict[str, Any] = {}
+
+    def example(
+        *,
+        steps: int | None = None,
+        sets: list[str] | None = None,
+        widths: list[int] | None = None,
+        preset: Literal["default", "paper"] = "default",
+        num_draws: int = 3,
+        out: Path = Path("runs/x"),
+        quiet: bool = False,
+    ) -> None:
+        values.update(locals())
+
+    monkeypatch.setattr(cli, "_job", lambda name: (example, "an example"))
+    return values
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "value"),
+    [
+        ("", "steps", None),
+        ("--steps -3", "steps", -3),
+        ("--sets yacht boston --quiet", "sets", ["yacht", "boston"]),
+        ("--sets=yacht", "sets", ["yacht"]),
+        ("--widths 10 20", "widths", [10, 20]),
+        ("--num-draws 7", "num_draws", 7),
+        ("--num_draws 7", "num_draws", 7),
+        ("--out here", "out", Path("here")),
+        ("--quiet --debug", "quiet", True),
+    ],
+)
+def test_values(options: str, name: str, value: Any, called: dict[str, Any]) -> None:
+    assert cli.main(["run", "example", *options.split()]) == 0
+    assert called[name] == value
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--step 20", "Unknown option: --step. Did you mean --steps? See pyrodrop run example --help."),
+        ("--sets", "--sets requires at least 1 element"),
+        ("--out=", "--out needs a value; got none"),
+        ("--steps 1e3", 'Invalid value for --steps: unable to convert "1e3" into int'),
+        ("--preset papr", 'Choose from: "default", "paper". Did you mean "paper"?'),
+        ("--steps 1 --steps 2", "--steps specified multiple times"),
+        ("more", "Unused Tokens: ['more']"),
+    ],
+)
+def test_mistakes(options: str, message: str, called: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "example", *options.split()]) == cli.WRONG
+    assert message in capsys.readouterr().err
+    assert not called
+
+
+def test_commands_and_names_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        ("rnu", 'Unknown command "rnu". Did you mean "run"? Available commands: run, list, show, '),
+        ("run", 'Command "run" parameter NAME requires an argument. See pyrodrop run --help.'),
+        ("run co3", "no job or zoo entry is called 'co3'; did you mean 'co2'? there are "),
+        ("run -- co3", "no job or zoo entry is called 'co3'"),
+    ):
+        assert cli.main(words.split()) == cli.WRONG
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, *RUNS])
+def test_help(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every option says what it is, in words and not as Python prints it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main([*command.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Usage: pyrodrop")
+    assert max(map(len, text.splitlines())) <= 80
+    assert not re.search(r"<class|typing|Optional|Union|Literal|None", text)
+    options = re.findall(r"^│ (?:\*  )?((?:--|[A-Z]).*?)  +(.*)", text, re.MULTILINE)
+    assert len(options) > 4 or not command.startswith("run ")
+    assert all(re.match(r"[^\[]*\w", words) for _, words in options), options
+
+
+def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--version"], ["run", "co2", "--version"]):
+        assert cli.main(words) == 0
+        assert capsys.readouterr().out == f"pyrodrop {__version__}\n"
+    assert cli.main([]) == cli.WRONG
+    assert "Usage: pyrodrop COMMAND" in capsys.readouterr().out
+
+
+def test_list_names_every_job_and_entry(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in [*JOBS, *zoo.ENTRIES])
