@@ -2,12 +2,12 @@
 
     tensor              as it is, without a copy
     NumPy array         of any real dtype, byte order and strides; long doubles become float64; np.memmap stays mapped
-    pandas DataFrame    [rows, columns] of their common dtype; nullable columns too, if no value is missing
-    pandas Series       [rows], in the order of its rows, whatever its index says
+    DataFrame           of pandas, polars or pyarrow: [rows, columns] of their common dtype, if no value is missing
+    Series              [rows], in the order of its rows, whatever its index says
     list, tuple, range  of numbers: torch's default dtype for real numbers, int64 for whole ones
 
 Whole numbers stay whole and bools stay bools, so that labels and token ids keep their meaning. Unsigned numbers of 16 bits
-and more, for which torch has few operations, become int64. pandas is not imported: its tables are known by their methods.
+and more, for which torch has few operations, become int64. Tables are read by narwhals.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import torch
+from narwhals.exceptions import DuplicateError
 from torch import Tensor
 
 from pyrodrop.arguments import shown
@@ -28,7 +30,7 @@ _DTYPES = frozenset({
 })  # fmt: skip
 _UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
 _REAL = "biuf"  # NumPy's kinds of bools, whole and real numbers
-_ALLOWED = "must be a tensor, a NumPy array, a pandas DataFrame or Series, or a list of real numbers"
+_ALLOWED = "must be a tensor, a NumPy array, a DataFrame or Series, or a list of real numbers"
 
 
 def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
@@ -42,23 +44,37 @@ def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
     """
     if isinstance(values, Tensor):
         return _checked(values, name)
-    if isinstance(values, np.ma.MaskedArray):
-        return _checked(_of_numpy(_unmasked(values, name), name), name)
-    if is_frame(values):
-        return _checked(_of_numpy(_of_frame(values, name, missing), name), name)
-    if hasattr(values, "index") and hasattr(values, "iloc"):
-        label = "" if getattr(values, "name", None) is None else f", column {values.name!r}"
-        return _checked(_of_numpy(_of_column(values, f"{name}{label}", values, missing), name), name)
-    if hasattr(values, "__array__") or isinstance(values, memoryview):
-        return _checked(_of_numpy(np.asarray(values), name), name)
-    if isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
+    table = as_table(values, name)
+    if isinstance(table, nw.DataFrame | nw.Series):
+        array = _of_table(table, name, shown(values), missing)
+    elif isinstance(values, np.ma.MaskedArray):
+        array = _unmasked(values, name)
+    elif hasattr(values, "__array__") or isinstance(values, memoryview):
+        array = np.asarray(values)
+    elif isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
         return _checked(_of_list(values, name), name)
-    raise TypeError(f"{name} {_ALLOWED}; got {shown(values)}")
+    else:
+        raise TypeError(f"{name} {_ALLOWED}; got {shown(values)}")
+    return _checked(_of_numpy(array, name), name)
 
 
 def is_frame(values: Any) -> bool:
-    """Whether this is a pandas DataFrame, which is known by its methods."""
-    return hasattr(values, "columns") and hasattr(values, "iloc") and not isinstance(values, type)
+    """Whether this is a data frame of pandas, polars or pyarrow."""
+    return nw.dependencies.is_into_dataframe(values)
+
+
+def as_table(values: Any, name: str) -> Any:
+    """A data frame or a column of pandas, polars or pyarrow as that of narwhals; other values as they are.
+
+    Raises:
+        ValueError: columns have the same name.
+    """
+    try:
+        return nw.from_native(values, eager_only=True, allow_series=True, pass_through=True)
+    except DuplicateError:
+        raise ValueError(
+            f"{name} must have columns of different names; got a DataFrame in which one is twice"
+        ) from None
 
 
 def _checked(values: Tensor, name: str) -> Tensor:
@@ -82,18 +98,12 @@ def _checked(values: Tensor, name: str) -> Tensor:
             )
         return wide
     if values.dtype not in _DTYPES:
-        hint = ": pass real and imaginary part as columns, torch.view_as_real(...)" if values.is_complex() else ""
-        raise TypeError(f"{name} {_ALLOWED}; got {values.dtype} of shape {list(values.shape)}{hint}")
+        raise TypeError(f"{name} {_ALLOWED}; got {values.dtype} of shape {list(values.shape)}")
     return values.resolve_neg()
 
 
 def _of_numpy(values: np.ndarray[Any, Any], name: str) -> Tensor:
     """An array of any strides and byte order."""
-    if values.dtype.kind == "c":
-        raise TypeError(
-            f"{name} {_ALLOWED}; got complex numbers, {values.dtype} of shape {list(values.shape)}: pass real and imaginary "
-            "part as columns"
-        )
     if values.dtype.kind not in _REAL:
         raise TypeError(f"{name} {_ALLOWED}; got an array of dtype {values.dtype} and shape {list(values.shape)}")
     if values.dtype.kind == "f" and values.dtype.itemsize > 8:
@@ -118,42 +128,38 @@ def _is_mapped(values: Any) -> bool:
 
 def _unmasked(values: Any, name: str) -> np.ndarray[Any, Any]:
     """The data of a masked array without a masked value."""
-    masked = np.argwhere(np.ma.getmaskarray(values))
-    if len(masked):
+    masked = np.ma.count_masked(values)
+    if masked:
         raise ValueError(
-            f"{name} must have a value everywhere; got a masked array of shape "
-            f"{list(values.shape)} with {len(masked)} of {values.size} values masked, the first at "
-            f"index {masked[0].tolist()}: fill them (.filled(...)) or leave their rows out"
+            f"{name} must have a value everywhere; got a masked array of shape {list(values.shape)} with {masked} of "
+            f"{values.size} values masked: fill them (.filled(...)) or leave their rows out"
         )
     return np.asarray(values.data)
 
 
-def _of_frame(frame: Any, name: str, missing: bool) -> np.ndarray[Any, Any]:
-    """A table of numbers, ``[rows, columns]``."""
-    labels = list(frame.columns)
-    columns = [
-        _of_column(frame.iloc[:, place], f"{name}, column {label!r}", frame, missing)
-        for place, label in enumerate(labels)
-    ]
-    return np.stack(columns, 1) if columns else np.empty((len(frame), 0))
+def _of_table(table: Any, name: str, of: str, missing: bool) -> np.ndarray[Any, Any]:
+    """A column, ``[rows]``, or a table of several, ``[rows, columns]``."""
+    if isinstance(table, nw.Series):
+        return _of_column(table, name if table.name is None else f"{name}, column {table.name!r}", of, missing)
+    columns = [_of_column(column, f"{name}, column {column.name!r}", of, missing) for column in table.iter_columns()]
+    return np.stack(columns, 1) if columns else np.empty((len(table), 0))
 
 
-def _of_column(column: Any, name: str, of: Any, allowed: bool) -> np.ndarray[Any, Any]:
+def _of_column(column: Any, name: str, of: str, missing: bool) -> np.ndarray[Any, Any]:
     """A column of numbers in the order of its rows; its errors name column and row, and the table that it is `of`."""
-    kind = getattr(column.dtype, "kind", "O")
-    if kind not in _REAL:
-        hint = ": pass its codes, .cat.codes" if hasattr(column, "cat") else ": convert it to numbers first"
-        raise TypeError(f"{name}, must be of real numbers; got dtype {column.dtype} in {shown(of)}{hint}")
-    missing = np.flatnonzero(np.asarray(column.isna()))
-    if len(missing) and allowed:
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    if len(missing):
-        row = int(missing[0])
-        raise ValueError(
-            f"{name}, must have a number in every row; got NaN or NA in {len(missing)} rows of {shown(of)}, the first in "
-            f"row {row}, index {column.index[row]!r}"
+    if not (column.dtype.is_numeric() or column.dtype == nw.Boolean):
+        raise TypeError(
+            f"{name}, must be of real numbers; got dtype {column.dtype} in {of}: convert it to numbers first; "
+            "Dataset.from_frame reads text and categories"
         )
-    return np.asarray(column.to_numpy(dtype=f"{kind}{getattr(column.dtype, 'itemsize', 8)}"))
+    rows = column.is_null().to_numpy()
+    if rows.any() and not missing:
+        raise ValueError(
+            f"{name}, must have a number in every row; got NaN or null in {int(rows.sum())} rows of {of}, the first in "
+            f"row {int(rows.argmax())}"
+        )
+    exact = not (rows.any() or column.dtype.is_decimal())
+    return (column if exact else column.cast(nw.Float64)).to_numpy()
 
 
 def _of_list(values: Sequence[Any], name: str) -> Tensor:
@@ -165,14 +171,7 @@ def _of_list(values: Sequence[Any], name: str) -> Tensor:
             f"{name} {_ALLOWED}; got a {type(values).__name__} of tensors, which may be rows or several inputs: join rows "
             "with torch.stack(...), and pass several inputs as a tuple"
         )
-    if any(isinstance(value, np.ndarray) for value in values):
-        shapes = {np.shape(value) for value in values}
-        if len(shapes) > 1:
-            raise TypeError(
-                f"{name} {_ALLOWED} of equally long rows; got rows of the shapes {sorted(map(str, shapes))}"
-            )
-        return _of_numpy(np.asarray(values), name)
     try:
-        return torch.as_tensor(values)
+        return torch.as_tensor(np.asarray(values) if any(isinstance(value, np.ndarray) for value in values) else values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise TypeError(f"{name} {_ALLOWED} in equally long rows; got {shown(values)}: {error}") from None

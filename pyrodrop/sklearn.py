@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pyrodrop import guides, recipes
 from pyrodrop.arguments import count, shown
-from pyrodrop.arrays import is_frame
+from pyrodrop.arrays import as_table, is_frame
 from pyrodrop.data.column_values import check_numbers
 from pyrodrop.likelihoods import HeteroscedasticGaussian, Likelihood
 from pyrodrop.names import explains
@@ -151,7 +151,7 @@ def _check_columns(X: Any) -> None:
     """Raise a TypeError that names the columns of a data frame that are no numbers, such as categories and dates."""
     if is_frame(X):
         remedy = "encode {} as numbers, with sklearn.preprocessing.OneHotEncoder in a make_column_transformer"
-        check_numbers(X.items(), "X", "", remedy)
+        check_numbers(as_table(X, "X").iter_columns(), "X", "", remedy)
 
 
 def _dense(x: Any) -> np.ndarray[Any, Any]:

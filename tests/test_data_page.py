@@ -26,7 +26,6 @@ FILES = {
     "gal2016('solar')": "gal2016/solar_*.csv",
     "foong2020()": "foong2020/origin_*.txt",
     "mnist()": "mnist/*.gz",
-    "cifar10(version='jpeg-subset')": "cifar10_jpeg_subset/*.gz",
     **{f"uci({name!r})": f"uci/{table.folder}/data.txt" for name, table in uci.TABLES.items()},
 }  # below PYRODROP_DATA
 

@@ -14,7 +14,6 @@ are kept as they are done: run the same command again to go on.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -57,7 +56,7 @@ STUDY = Study(
     network=network,
     training=training,
     header="k = {:g}",
-    title="test error %, {epochs} epochs, mean ± s.e. of {seeds} seeds",
+    title="CIFAR-10: test error %, {epochs} epochs, mean ± s.e. of {seeds} seeds",
     axis="k, factor of the widths of two convolutional and two dense layers",
 )
 _LONG = 3600  # seconds from which the time is said before
@@ -70,7 +69,6 @@ def run(
     scales: list[float] | None = None,
     methods: list[str] | None = None,
     preset: Literal["default", "paper"] = "default",
-    images: Literal["binary", "jpeg-subset"] = "binary",
     epochs: int | None = None,
     seeds: int = 5,
     train: int | None = None,
@@ -83,13 +81,10 @@ def run(
         methods: none, binary, gaussian-a, gaussian-b, variational-a, variational-a2, variational-b; all if left out.
         preset: default is a try on two cores: k = 0.25 for three epochs, far too few to compare with the paper; paper has
             k = 0.25, 0.5 and 1 for 200 epochs, days on a CPU: it is for a GPU.
-        images: binary is CIFAR-10; jpeg-subset is a part of it whose pixels went through JPEG, 10,000 and 2,000 images,
-            for trying the job without CIFAR-10. Errors of the two do not compare.
         epochs: passes over the images; those of the preset if not given.
         seeds: networks per cell, trained at once.
         train: number of training images, the first ones; all if not given.
-        out: folder of the cells, results.json and figure.png; runs/kingma-fig1b-PRESET if left out, with -jpeg-subset
-            after it for that.
+        out: folder of the cells, results.json and figure.png; runs/kingma-fig1b-PRESET if left out.
 
     Returns:
         What is written to results.json.
@@ -102,22 +97,14 @@ def run(
     for name, number in {"seeds": seeds, "epochs": epochs, "train": 1 if train is None else train}.items():
         if number < 1:
             raise ValueError(f"{name} must be at least 1; got {number}")
-    split = cifar10(version=images, progress=not job.quiet)  # raises for missing or broken files before training
+    split = cifar10(progress=not job.quiet)  # raises for missing or broken files before training
     data = split.train if train is None else split.train.first(train)
     if job.device.type == "cpu":
         _say_long(_seconds(data, scales, epochs) * seeds * len(chosen))
-    subset = "" if images == "binary" else f"-{images}"
-    about = "CIFAR-10" if images == "binary" else "JPEG subset, not CIFAR-10"
-    study = replace(
-        STUDY,
-        load=functools.partial(cifar10, version=images),
-        title=f"{about}: {STUDY.title}",
-        caption=f"{about}, {len(data):,} images, {epochs} epochs",
-    )
-    return run_study(
-        study, chosen, scales, {"epochs": epochs, "seeds": seeds, "seed": job.seed, "train": train, "images": images},
-        job, preset=preset, out=out or Path("runs") / f"kingma-fig1b-{preset}{subset}",
-    )  # fmt: skip
+    study = replace(STUDY, caption=f"CIFAR-10, {len(data):,} images, {epochs} epochs")
+    settings = {"epochs": epochs, "seeds": seeds, "seed": job.seed, "train": train}
+    out = out or Path("runs") / f"kingma-fig1b-{preset}"
+    return run_study(study, chosen, scales, settings, job, preset=preset, out=out)
 
 
 def _seconds(data: Dataset, scales: Sequence[float], epochs: int) -> float:

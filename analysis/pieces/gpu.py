@@ -42,7 +42,7 @@ def pieces() -> list[Piece]:
         ),
         job(
             "kingma-fig1b-paper", "kingma-fig1b", "--preset paper",
-            "--preset paper --images jpeg-subset --epochs 1 --train 512 --seeds 2 --scales 0.25 --methods variational-b",
+            "--preset paper --epochs 1 --train 512 --seeds 2 --scales 0.25 --methods variational-b",
         ),
     ]  # fmt: skip
 

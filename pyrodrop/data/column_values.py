@@ -1,24 +1,21 @@
 """The columns of a data frame one by one: names, numbers and categories, checked.
 
-pandas is not imported: its tables are known by their methods.
+Frames of pandas, polars and pyarrow are read by narwhals, https://narwhals-dev.github.io/narwhals.
 """
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from decimal import Decimal
-from fractions import Fraction
-from numbers import Real
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import torch
 from torch import Tensor
 
 from pyrodrop.arguments import shown
-from pyrodrop.arrays import is_frame
+from pyrodrop.arrays import as_table
+from pyrodrop.names import did_you_mean
 
 Value = str | int | float | bool
 
@@ -26,130 +23,86 @@ _ROUNDING = 1e-3  # of a column's range, what float64 may change its values by
 _SHOWN = 5  # names and values in a message
 
 
-def checked_frame(frame: Any, name: str) -> Any:
-    """A DataFrame with rows, whose columns have one name each."""
-    if not is_frame(frame):
-        hint = ": pass it as .to_pandas()" if hasattr(frame, "to_pandas") else ""
-        raise TypeError(f"{name} must be a pandas DataFrame; got {shown(frame)}{hint}")
-    if getattr(frame.columns, "nlevels", 1) > 1:
-        raise TypeError(
-            f"{name} must have columns with one name each; got a DataFrame whose names have {frame.columns.nlevels} levels"
-        )
-    labels = list(frame.columns)
-    odd = [label for label in labels if not isinstance(label, str | int) or isinstance(label, bool)]
+def checked_frame(frame: Any, name: str) -> nw.DataFrame[Any]:
+    """A data frame with rows, whose columns have one name each."""
+    table = as_table(frame, name)
+    if not isinstance(table, nw.DataFrame):
+        raise TypeError(f"{name} must be a DataFrame of pandas or polars, or a Table of pyarrow; got {shown(frame)}")
+    odd = [label for label in table.columns if not isinstance(label, str | int) or isinstance(label, bool)]
     if odd:
-        raise TypeError(f"{name} must have columns whose names are str or whole numbers; got {odd[0]!r}")
-    twice = sorted({str(label) for label in labels if labels.count(label) > 1})
-    if twice:
-        raise ValueError(
-            f"{name} must have columns of different names; got a DataFrame with more than one called {listed(twice)}"
+        raise TypeError(
+            f"{name} must have columns whose names are str or whole numbers; got a DataFrame with {odd[0]!r}"
         )
-    if not len(frame):
-        raise ValueError(f"{name} must have at least one row; got a DataFrame of shape {list(frame.shape)}")
-    return frame
+    if not len(table):
+        raise ValueError(f"{name} must have at least one row; got a DataFrame of shape {list(table.shape)}")
+    return table
 
 
-def named(given: Any, labels: Sequence[Hashable], argument: str) -> list[Hashable]:
+def named(names: Any, labels: Sequence[Hashable], argument: str) -> list[Hashable]:
     """The columns that an argument names: one name, or a list of names."""
-    if isinstance(given, str | np.integer) or (isinstance(given, int) and not isinstance(given, bool)):
-        given = [given]
-    given = (
-        [int(one) if isinstance(one, np.integer) else one for one in given] if type(given) in (list, tuple) else given
-    )
-    if not isinstance(given, list | tuple):
-        raise TypeError(f"{argument} must be the name of a column or a list of names; got {shown(given)}")
-    for one in given:
-        if not isinstance(one, str | int) or isinstance(one, bool):
-            raise TypeError(f"{argument} must be the name of a column or a list of names; got {shown(one)} in it")
-        if one not in labels:
-            near = difflib.get_close_matches(str(one), list(map(str, labels)), 1, 0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{argument} must name columns of df, {listed(labels)}; got {one!r}{hint}")
-    if len(set(given)) < len(given):
-        raise ValueError(f"{argument} must name every column once; got {given!r}")
-    return list(given)
+    names = list(names) if isinstance(names, list | tuple) else [names]
+    for name in names:
+        if not isinstance(name, str | int | np.integer) or isinstance(name, bool):
+            raise TypeError(f"{argument} must be the name of a column or a list of names; got {shown(name)}")
+        if name not in labels:
+            raise ValueError(
+                f"{argument} must name columns of df, {listed(labels)}; got {name!r}"
+                f"{did_you_mean(name, [label for label in labels if isinstance(label, str)], 0.5)}"
+            )
+    if len(set(names)) < len(names):
+        raise ValueError(f"{argument} must name every column once; got {names!r}")
+    return [labels[labels.index(name)] for name in names]  # not NumPy's numbers
 
 
-def check_no_missing(frame: Any, labels: Iterable[Hashable], name: str) -> None:
-    """Raise a ValueError that names the columns with missing or infinite values and the numbers of their rows."""
-    counts = {label: int(np.asarray(frame[label].isna()).sum()) for label in labels}
-    wrong = [f"{label!r} in {count} rows" for label, count in counts.items() if count]
+def check_no_missing(frame: nw.DataFrame[Any], labels: Iterable[Hashable], name: str) -> None:
+    """Raise a ValueError that names the columns with missing values, how many rows have them, and the first of these."""
+    missing = {label: _missing(frame.get_column(label)) for label in labels}  # type: ignore[arg-type]
+    wrong = [f"{label!r} in {int(rows.sum())} rows" for label, rows in missing.items() if rows.any()]
     if wrong:
-        rows = int(np.asarray(frame[[label for label, count in counts.items() if count]].isna()).any(1).sum())
+        rows = np.any(list(missing.values()), axis=0)
         raise ValueError(
-            f"{name} must have a value in every row; got missing values in {rows} of {len(frame)} rows, of column "
-            f"{listed(wrong, str)}: drop the rows (.dropna()), fill the values, or leave the column out"
+            f"{name} must have a value in every row; got missing values in {int(rows.sum())} of {len(frame)} rows, of "
+            f"column {listed(wrong, str)}, first in row {int(rows.argmax())}: drop the rows, fill the values, or leave the "
+            "column out"
         )
 
 
-def kind_of(column: Any) -> str:
-    """NumPy's kind of the values of a column: that of its dtype, or "f" for numbers of dtype object, as databases give them.
-
-    Numbers are int, float, Decimal, Fraction and NumPy's scalars; missing values are passed over.
-    """
-    kind = getattr(column.dtype, "kind", "O")
-    if kind != "O" or hasattr(column, "cat"):
-        return str(kind)
-    numbers, others = _types(column)
-    return "f" if numbers and not others else "O"
-
-
-def check_unmixed(frame: Any, labels: Iterable[Hashable]) -> None:
-    """Raise a TypeError that names a column with numbers and other values, such as text, and one of these."""
-    for label in labels:
-        column = frame[label]
-        if getattr(column.dtype, "kind", "O") != "O" or hasattr(column, "cat"):
-            continue
-        numbers, others = _types(column)
-        if numbers and others:
-            number, other = (next(one for one in _present(column) if type(one) in kinds) for kinds in (numbers, others))
-            raise TypeError(
-                f"df must have values of one kind in every column; got column {label!r} of dtype {column.dtype} with the "
-                f"number {number} and the {type(other).__name__} {other!r}: make all of them numbers (pd.to_numeric) or "
-                "text (.astype(str))"
-            )
-
-
-def check_numbers(columns: Iterable[tuple[Hashable, Any]], name: str, others: str, remedy: str) -> None:
-    """Raise a TypeError that names the columns that are no numbers.
+def check_numbers(columns: Iterable[nw.Series[Any]], name: str, others: str, remedy: str) -> None:
+    """Raise a TypeError that names the columns that are neither numbers nor bools.
 
     Args:
-        columns: names and columns.
+        columns: of the frame.
         name: of the frame.
         others: which of its columns need not be numbers, for the message.
         remedy: what to do with text and categories; ``{}`` stands for their names.
     """
-    odd = [(label, column.dtype) for label, column in columns if kind_of(column) not in "biuf"]
+    odd = [column for column in columns if not (column.dtype.is_numeric() or column.dtype == nw.Boolean)]
     if not odd:
         return
-    times = [label for label, dtype in odd if getattr(dtype, "kind", "O") in "mM"]
-    texts = [label for label, dtype in odd if getattr(dtype, "kind", "O") not in "mM"]
-    hints = []
-    if texts:
-        hints.append(remedy.format(", ".join(map(repr, texts[:_SHOWN]))))
-    if times:
-        hints.append(
-            f"convert times to numbers, such as days since the first, (t - t.min()).dt.days with t = {name}[{times[0]!r}]"
-        )
-    described = [f"{label!r} of dtype {dtype}" for label, dtype in odd]
+    texts = [repr(column.name) for column in odd if not column.dtype.is_temporal()]
+    hints = [remedy.format(", ".join(texts[:_SHOWN]))] if texts else []
+    if any(column.dtype.is_temporal() for column in odd):
+        hints.append("convert times to numbers, such as days since the first")
+    if nw.Object in [column.dtype for column in odd]:
+        hints.append("convert objects to numbers, .astype(float), or text, .astype(str)")
+    described = [f"{column.name!r} of dtype {column.dtype}" for column in odd]
     raise TypeError(
-        f"{name} must have numbers in every column{others}; got column {listed(described, str)}: "
-        f"{', '.join(hints)}, or leave it out ({name}.drop(columns=...))"
+        f"{name} must have numbers in every column{others}; got column {listed(described, str)}: {', '.join(hints)}, or "
+        "leave it out"
     )
 
 
-def numbers_of(frame: Any, labels: Sequence[Hashable], name: str) -> np.ndarray[Any, Any]:
+def numbers_of(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> np.ndarray[Any, Any]:
     """Columns of finite numbers as float64, ``[N, columns]``; missing values are NaN."""
     table = np.empty((len(frame), len(labels)))
     for place, label in enumerate(labels):
-        column = frame[label]
-        if kind_of(column) not in "biuf":
+        column = frame.get_column(label)  # type: ignore[arg-type]
+        if not (column.dtype.is_numeric() or column.dtype == nw.Boolean):
             raise TypeError(f"{name}, column {label!r}, must be of real numbers; got dtype {column.dtype}")
-        values = column.map(_float, na_action="ignore") if _boxed(column) else column
-        table[:, place] = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        wrong = int(np.isinf(table[:, place]).sum())
-        if wrong:
-            raise ValueError(f"{name}, column {label!r}, must be finite; got infinite values in {wrong} rows")
+        table[:, place] = column.cast(nw.Float64).to_numpy()
+        infinite = int(np.isinf(table[:, place]).sum())
+        if infinite:
+            raise ValueError(f"{name}, column {label!r}, must be finite; got infinite values in {infinite} rows")
     return table
 
 
@@ -167,53 +120,56 @@ def in_float32(values: np.ndarray[Any, Any], labels: Sequence[Hashable], name: s
     return torch.from_numpy(rounded)
 
 
-def check_whole(frame: Any, labels: Iterable[Hashable], name: str) -> None:
-    """Raise a ValueError for a column of exact numbers, such as long ids, that differ by less than float64 rounds them."""
+def check_whole(frame: nw.DataFrame[Any], labels: Iterable[Hashable], name: str) -> None:
+    """Raise a ValueError for a column of whole numbers, such as long ids, that differ by less than float64 rounds them."""
     for label in labels:
-        if not (_boxed(frame[label]) or kind_of(frame[label]) in "iu"):
+        column = frame.get_column(label).drop_nulls()  # type: ignore[arg-type]
+        if not column.dtype.is_integer() or not len(column):
             continue
-        column = frame[label].dropna()
-        near = numbers_of(frame.loc[:, [label]].dropna(), [label], name)
-        if not len(near) or np.abs(near).max() * np.finfo(np.float64).eps <= _ROUNDING * np.ptp(near):
-            continue  # rounding is too small to matter
-        exact = [_exact(one) for one in column.unique()]
-        low, high = min(exact), max(exact)
-        if max(abs(one - Fraction(float(one))) for one in exact) > Fraction(_ROUNDING) * (high - low) > 0:
+        low, high = int(column.min()), int(column.max())
+        rounding = max(abs(low), abs(high)) * np.finfo(np.float64).eps / 2
+        if 0 < high - low < rounding / _ROUNDING:
             raise ValueError(
                 f"{name}, column {label!r}, must vary by more than float64 rounds its values; got values from {low} to "
                 f"{high}: subtract the smallest, or leave the column out"
             )
 
 
-def values_of(frame: Any, label: Hashable) -> tuple[Value, ...]:
+def values_of(frame: nw.DataFrame[Any], label: Hashable) -> tuple[Value, ...]:
     """The values of a column of categories: those that its dtype declares, in their order; otherwise sorted."""
-    column = frame[label]
-    declared = hasattr(column, "cat")
-    values = [_plain(value, label) for value in (column.cat.categories if declared else _distinct(column, label))]
-    kinds = {
-        "text" if isinstance(value, str) else "bools" if isinstance(value, bool) else "numbers" for value in values
-    }
-    if len(kinds) > 1:
+    column = _categories(frame, label, "df")
+    if column.dtype in (nw.Categorical, nw.Enum) and column.implementation.is_pandas_like():
+        values = column.to_native().cat.categories.tolist()
+    elif isinstance(column.dtype, nw.Enum):
+        values = list(column.dtype.categories)
+    else:
+        values = sorted(column.unique().to_list())
+    odd = [value for value in values if not isinstance(value, Value)]
+    if odd:
         raise TypeError(
-            f"df, column {label!r}, must have categories of one kind, text, numbers or bools; got "
-            f"{' and '.join(sorted(kinds))}: convert them with .astype(str)"
+            f"df, column {label!r}, must have text, numbers or bools as categories; got {odd[0]!r}: convert them to text, "
+            ".astype(str)"
         )
-    return tuple(values if declared else sorted(values))
+    return tuple(values)
 
 
-def coded(frame: Any, label: Hashable, values: Sequence[Value], name: str) -> np.ndarray[Any, Any]:
+def coded(frame: nw.DataFrame[Any], label: Hashable, values: Sequence[Value], name: str) -> Tensor:
     """A column of categories as the places of its values, int64 ``[N]``."""
-    column = frame[label]
     known = {value: place for place, value in enumerate(values)}
-    given = [_plain(value, label) for value in _distinct(column, label)]
-    unseen = [value for value in given if value not in known]
+    labels = _categories(frame, label, name).to_list()
+    unseen = [value for value in dict.fromkeys(labels) if value not in known]
     if unseen:
-        rows = int(np.asarray(column.isin(unseen)).sum())
+        rows = sum(value not in known for value in labels)
         raise ValueError(
             f"{name}, column {label!r}, must have the categories of the data set, {listed(values)}; got {listed(unseen)} in "
             f"{rows} rows"
         )
-    return np.array(column.astype("object").map(known), dtype=np.int64)  # a copy: those of pandas may be read-only
+    return torch.tensor([known[value] for value in labels])
+
+
+def is_label(column: nw.Series[Any]) -> bool:
+    """Whether the values of a column are text, categories or bools."""
+    return column.dtype in (nw.String, nw.Categorical, nw.Enum, nw.Boolean)
 
 
 def listed(values: Iterable[Any], word: Callable[[Any], str] = repr) -> str:
@@ -223,52 +179,18 @@ def listed(values: Iterable[Any], word: Callable[[Any], str] = repr) -> str:
     return ", ".join(map(word, values[:_SHOWN])) + more
 
 
-def _boxed(column: Any) -> bool:
-    """Whether the numbers of a column are objects."""
-    return kind_of(column) == "f" and getattr(column.dtype, "kind", "O") == "O"
-
-
-def _present(column: Any) -> Any:
-    """The values that are not missing."""
-    return column.to_numpy(dtype=object)[~np.asarray(column.isna())]
-
-
-def _types(column: Any) -> tuple[set[type], set[type]]:
-    """The types of the values that are not missing: of numbers, and others."""
-    types = set(map(type, _present(column)))
-    numbers = {one for one in types if issubclass(one, Real | Decimal) and not issubclass(one, bool | np.bool_)}
-    return numbers, types - numbers
-
-
-def _float(value: Any) -> float:
-    """A number in float64, infinite if it is too large."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _exact(value: Any) -> Fraction:
-    value = value.item() if isinstance(value, np.generic) else value
-    return Fraction(*value.as_integer_ratio())
-
-
-def _distinct(column: Any, label: Hashable) -> Iterable[Any]:
-    """The values that occur in a column."""
-    try:
-        return column.unique()  # type: ignore[no-any-return]
-    except TypeError:  # not hashable, such as lists
-        for value in column:
-            _plain(value, label)
-        raise
-
-
-def _plain(value: Any, label: Hashable) -> Value:
-    """A category as Python's own str, bool or number."""
-    value = value.item() if isinstance(value, np.generic) else value
-    if not isinstance(value, str | int | float | bool):
+def _categories(frame: nw.DataFrame[Any], label: Hashable, name: str) -> nw.Series[Any]:
+    """A column of text, numbers, bools or declared categories."""
+    column = frame.get_column(label)  # type: ignore[arg-type]
+    if not (is_label(column) or column.dtype.is_integer() or column.dtype.is_float()):
         raise TypeError(
-            f"df, column {label!r}, must have text, whole numbers or bools as categories; got a {type(value).__name__}: "
-            "convert them with .astype(str)"
+            f"{name}, column {label!r}, must have text, numbers or bools as categories; got dtype {column.dtype}: convert "
+            "them to text, .astype(str)"
         )
-    return value
+    return column
+
+
+def _missing(column: nw.Series[Any]) -> np.ndarray[Any, Any]:
+    """Which values are null or NaN."""
+    missing = column.is_null().to_numpy()
+    return missing | np.isnan(column.cast(nw.Float64).to_numpy()) if column.dtype.is_float() else missing

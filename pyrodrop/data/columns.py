@@ -12,8 +12,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pyrodrop.data.column_values import (
@@ -22,7 +24,6 @@ from pyrodrop.data.column_values import (
     checked_frame,
     coded,
     in_float32,
-    kind_of,
     listed,
     numbers_of,
 )
@@ -76,7 +77,7 @@ class Columns:
         """The inputs of a frame, whose columns are found by name; other columns are ignored.
 
         Args:
-            frame: a pandas DataFrame with the columns of the inputs.
+            frame: a DataFrame with the columns of the inputs, of any of the libraries that `Dataset.from_frame` reads.
 
         Returns:
             x as in the `Dataset`: ``[N, D]``, or a pair ``[N, D]``, ``[N, K]``.
@@ -101,12 +102,12 @@ class Columns:
         plain = self._table(numbers, (*self.numbers, *self.indicators), name)
         codes = [coded(frame, column, values, name) for column, values in self.categories.items()]
         if self.encode == "codes":
-            whole = torch.from_numpy(np.stack(codes, 1))
+            whole = torch.stack(codes, 1)
             if not plain.shape[1]:
                 return whole
             return (plain if self.scaled is None else self.scaled(plain).float()), whole
-        hot = [np.eye(len(v), dtype=np.float32)[c] for c, v in zip(codes, self.categories.values(), strict=True)]
-        return torch.cat([plain, *map(torch.from_numpy, hot)], 1)
+        sizes = map(len, self.categories.values())
+        return torch.cat([plain, *(F.one_hot(code, size) for code, size in zip(codes, sizes, strict=True))], 1)
 
     def y(self, frame: Any, name: str = "df") -> Tensor:
         """The observations of a frame: ``[N, targets]``, or class labels ``[N]``; missing numbers are NaN. Raises as `x`."""
@@ -114,7 +115,7 @@ class Columns:
         self._check_present(frame, self.targets, name)
         if self.classes is not None:
             check_no_missing(frame, self.targets, name)
-            return torch.from_numpy(coded(frame, self.targets[0], self.classes, name))
+            return coded(frame, self.targets[0], self.classes, name)
         _check_no_bools(frame, self.targets, name)
         return self._table(numbers_of(frame, self.targets, name), self.targets, name)
 
@@ -149,8 +150,8 @@ class Columns:
             raise ValueError(f"{file} is damaged: it must say which columns of a frame it is of; got {error}") from None
         return cls(names[0], names[1], categories, names[2], classes, encode, scaled, wide=names[3])
 
-    def _check_present(self, frame: Any, wanted: Sequence[Hashable], name: str) -> None:
-        missing = [column for column in wanted if column not in list(frame.columns)]
+    def _check_present(self, frame: nw.DataFrame[Any], wanted: Sequence[Hashable], name: str) -> None:
+        missing = [column for column in wanted if column not in frame.columns]
         if missing:
             raise ValueError(
                 f"{name} must have the columns of the data set by name, {listed(wanted)}; got a frame without "
@@ -158,9 +159,9 @@ class Columns:
             )
 
 
-def _check_no_bools(frame: Any, columns: Sequence[Hashable], name: str) -> None:
+def _check_no_bools(frame: nw.DataFrame[Any], columns: Sequence[Hashable], name: str) -> None:
     """Raise a ValueError for bools in columns that had numbers: they would be taken for 0 and 1 of their unit."""
-    bools = [column for column in columns if kind_of(frame[column]) == "b"]
+    bools = [column for column in columns if frame.schema[column] == nw.Boolean]  # type: ignore[index]
     if bools:
         raise ValueError(
             f"{name}, column {bools[0]!r}, had numbers and must have numbers; got bools: astype(float) makes 0 and 1"

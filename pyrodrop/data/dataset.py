@@ -31,17 +31,17 @@ class Dataset:
     """Inputs x and observations y with one row per example, checked for shape and finite values.
 
     Args:
-        x: inputs, ``[N, ...]``; ``[N]`` is converted to ``[N, 1]``. A tensor, a NumPy array, a pandas DataFrame or Series,
-            or a list of numbers. Or a tuple or mapping of these, the positional or named arguments of the network, such as
-            ``(ids, mask)``; their shapes are not changed.
+        x: inputs, ``[N, ...]``; ``[N]`` is converted to ``[N, 1]``. A tensor, a NumPy array, a DataFrame or Series (of
+            pandas, polars or pyarrow), or a list of numbers. Or a tuple or mapping of these, the positional or named
+            arguments of the network, such as ``(ids, mask)``; their shapes are not changed.
         y: observations, ``[N]`` or ``[N, ...]``, in one of the same forms.
         inputs: standardisation of x that a network should use; x is not changed itself. A test set usually has the
             standardisation of its training set. None means no standardisation. Only allowed if x is one tensor of real
             numbers.
         targets: standardisation of y, likewise.
 
-    A pandas DataFrame with columns of names and categories becomes one by `from_frame`; `columns` then says which columns of
-    the frame x and y are, and is None otherwise.
+    A DataFrame with columns of names and categories becomes one by `from_frame`; `columns` then says which columns of the
+    frame x and y are, and is None otherwise.
 
     Data are constants: tensors are detached, no gradient flows into them. Whole numbers and bools keep their dtype, as
     labels and token ids; a network whose first layer is linear takes whole numbers of x as real ones. Rows are matched by
@@ -136,17 +136,17 @@ class Dataset:
         encode: Encode = "one-hot",
         standardise: bool | Sequence[Any] = True,
     ) -> Dataset:
-        """The columns of a pandas DataFrame as x and y, float32, or float64 where float32 would round a column too much.
+        """The columns of a DataFrame as x and y, float32, or float64 where float32 would round a column too much.
 
-        That is by more than 2e-5 of its standard deviation, as of times in seconds.
+        That is by more than 2e-5 of its standard deviation, as of times in seconds. The frame is one of pandas, polars or
+        pyarrow, which are read by narwhals (https://narwhals-dev.github.io/narwhals).
 
         All columns but the target's are inputs, in the order of the frame, numbers first. The index is ignored. A prior of
         one scale on all weights, and one rate of learning, suit inputs of one scale, so numbers are standardised by default,
         inputs and target: mean 0 and standard deviation 1 over the rows. As in any `Dataset`, x and y keep their units, and
         a model standardises by itself; observation noise and predictions are in the units of y. A constant column is only
         centred, so that it has no effect, and one of which few rows differ from one value gets less than the standard
-        deviation 1 (`Standardize.of_inputs` of `pyrodrop.scaling`). Numbers may be nullable, or objects as databases give
-        them: int, float, Decimal, Fraction and NumPy's scalars of dtype object are converted to float64.
+        deviation 1 (`Standardize.of_inputs` of `pyrodrop.scaling`).
 
         Bools and one-hot columns are 0 and 1 and stay so: every category then has the same prior, however rare it is.
         Divided by its standard deviation, the column of a category in a fraction r of the rows would be about
@@ -154,11 +154,11 @@ class Dataset:
 
         Args:
             df: the frame.
-            target: name of the column of y, or a list of names of columns of numbers. Text, bools and pandas categories are
+            target: name of the column of y, or a list of names of columns of numbers. Text, bools and categorical dtypes are
                 class labels, as is a column of whole numbers that is named in `categories`. One of 0 and 1 that is not
                 named there is read as numbers, and the log says so. Numbers may be missing, see `Dataset`.
             categories: names of the columns whose values are categories, text or numbers. Their values are those that a
-                pandas categorical dtype declares, otherwise those that occur, sorted.
+                categorical dtype of pandas or an Enum of polars declares, otherwise those that occur, sorted.
             encode: ``one-hot`` for one column of 0 and 1 per value, or ``codes`` for numbers from 0, as `torch.nn.Embedding`
                 takes them. x is then a pair, ``(numbers, codes)``, ``[N, D]`` and ``[N, K]``, the arguments of the network;
                 or the codes alone if there are no numbers. A `Dataset` standardises only a single tensor, so these numbers
@@ -171,8 +171,8 @@ class Dataset:
             set predicts at frames, too.
 
         Raises:
-            TypeError: `df` is no DataFrame; a column is of neither numbers nor bools and is not named in `categories`, or
-                has numbers among other values.
+            TypeError: `df` is no DataFrame; a column is of neither numbers nor bools and is not named in `categories`, such
+                as numbers of dtype object.
             ValueError: a name is not that of a column, or of several; values are missing or infinite, which the message
                 counts by column; the target is constant; a column varies by less than float64 rounds its values.
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.download import data_file, has_sha256
+from pyrodrop.data.download import data_file
 from pyrodrop.data.splits import Split
 
 COMMIT = "47099e0cd4fb23907cbef3fba572d01eaa8d52ae"
@@ -51,6 +51,5 @@ def foong2020() -> Split:
 
 
 def _read(file: str) -> Tensor:
-    what = f"{file} of Foong et al. (2020)"
-    path = data_file(f"foong2020/{file}", what, URL.format(file=file), has_sha256(SHA256[file], what), most=2**20)
+    path = data_file(f"foong2020/{file}", f"{file} of Foong et al. (2020)", URL.format(file=file), SHA256[file])
     return torch.from_numpy(np.loadtxt(path)).float()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,10 +17,9 @@ from pyrodrop.data.column_values import (
     Value,
     check_no_missing,
     check_numbers,
-    check_unmixed,
     check_whole,
     checked_frame,
-    kind_of,
+    is_label,
     listed,
     named,
     numbers_of,
@@ -50,7 +50,7 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
         rows: places of the rows that the standardisation is computed from; all if None.
     """
     df = checked_frame(df, "df")
-    labels = list(df.columns)
+    labels = df.columns
     targets = named(target, labels, "target")
     if not targets:
         raise ValueError("target must be the name of at least one column; got an empty list")
@@ -61,29 +61,28 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
     if not inputs:
         raise ValueError(f"df must have a column beside the target; got only {listed(targets)}")
     check_no_missing(df, inputs, "df")
-    check_unmixed(df, [label for label in labels if label not in named_categories])
     classes = classes_of(df, targets, named_categories)
     if classes is None:
         _say_what_may_be_classes(df, targets)
     plain_inputs = [label for label in inputs if label not in named_categories]
     check_numbers(
-        ((label, df[label]) for label in plain_inputs),
-        *("df", " that is not named in categories", "name it in categories=[{}]"),
+        map(df.get_column, plain_inputs), "df", " that is not named in categories", "name it in categories=[{}]"
     )
+    bools = {label for label in plain_inputs if df.schema[label] == nw.Boolean}
     columns = Columns(
-        numbers=tuple(label for label in plain_inputs if kind_of(df[label]) != "b"),
-        indicators=tuple(label for label in plain_inputs if kind_of(df[label]) == "b"),
+        numbers=tuple(label for label in plain_inputs if label not in bools),
+        indicators=tuple(label for label in plain_inputs if label in bools),
         categories={label: values_of(df, label) for label in inputs if label in named_categories},
         targets=tuple(targets),
         classes=classes,
         encode=encode,
-        ordered=bool(getattr(df[targets[0]].dtype, "ordered", False)),
+        ordered=df.schema[targets[0]] == nw.Enum,
     )
     if encode == "codes" and not columns.categories:
         raise ValueError("encode='codes' needs at least one input named in categories; got none")
     chosen = _chosen(standardise, columns)
-    seen = df if rows is None else df.iloc[rows]
-    check_whole(seen, (*columns.numbers, *(targets if classes is None else ())), "df")
+    seen = df if rows is None else df[rows]
+    check_whole(df, (*columns.numbers, *(targets if classes is None else ())), "df")
     plain = (*columns.numbers, *columns.indicators)
     own_x, own_y = numbers_of(seen, plain, "df"), None if classes is not None else numbers_of(seen, targets, "df")
     columns = replace(columns, wide=(*_wide(own_x, plain), *(() if own_y is None else _wide(own_y, targets))))
@@ -114,10 +113,11 @@ def _wide(values: np.ndarray[Any, Any], labels: Sequence[Hashable]) -> Iterator[
     return (label for label, narrow in zip(labels, kept, strict=True) if not narrow)
 
 
-def _say_what_may_be_classes(frame: Any, targets: Sequence[Hashable]) -> None:
+def _say_what_may_be_classes(frame: nw.DataFrame[Any], targets: Sequence[Any]) -> None:
     """Say in the log that whole numbers 0 and 1 are read as numbers, which classifiers elsewhere take as labels."""
     for label in targets:
-        if getattr(frame[label].dtype, "kind", "") in "iuO" and set(frame[label].unique()) == {0, 1}:
+        column = frame.get_column(label)
+        if column.dtype.is_integer() and set(column.unique().to_list()) == {0, 1}:
             _log.warning(
                 "target %r has the whole numbers 0 and 1 alone and is read as numbers, for a regression; if they are "
                 "classes, pass categories=[%r]",
@@ -125,22 +125,24 @@ def _say_what_may_be_classes(frame: Any, targets: Sequence[Hashable]) -> None:
             )
 
 
-def classes_of(frame: Any, targets: Sequence[Hashable], categories: Sequence[Hashable]) -> tuple[Value, ...] | None:
+def classes_of(
+    frame: nw.DataFrame[Any], targets: Sequence[Any], categories: Sequence[Hashable]
+) -> tuple[Value, ...] | None:
     """The class labels of y, where it is no number: text, categories or bools, or a target named in categories."""
-    kinds = {label: kind_of(frame[label]) for label in targets if label not in categories}
-    wrong = [label for label, kind in kinds.items() if kind in "mMc"]
+    columns = {label: frame.get_column(label) for label in targets}
+    labels = [label for label, column in columns.items() if label in categories or is_label(column)]
+    wrong = [label for label in targets if label not in labels and not columns[label].dtype.is_numeric()]
     if wrong:
         raise TypeError(
-            f"target must be a column of numbers or of class labels; got {wrong[0]!r} of dtype {frame[wrong[0]].dtype}: "
-            "convert it to numbers first"
+            f"target must be a column of numbers or of class labels; got {wrong[0]!r} of dtype {columns[wrong[0]].dtype}: "
+            "convert it to numbers or text first"
         )
-    labels = [label for label in targets if kinds.get(label, "O") not in "iuf"]
     if not labels:
         return None
     if len(targets) > 1:
         raise ValueError(
             f"target must be one column if it has class labels, or columns of numbers; got {listed(targets)}, of which "
-            f"{labels[0]!r} has labels, dtype {frame[labels[0]].dtype}"
+            f"{labels[0]!r} has labels, dtype {columns[labels[0]].dtype}"
         )
     check_no_missing(frame, labels, "df")
     values = values_of(frame, labels[0])

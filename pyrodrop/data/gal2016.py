@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pyrodrop.constraints import checked
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.download import data_file, has_sha256
+from pyrodrop.data.download import data_file
 from pyrodrop.data.splits import Split
 
 Series: TypeAlias = Literal["co2", "solar"]
@@ -71,8 +71,8 @@ def _read(series: str, part: str) -> Tensor:
     url, place = URL.format(series=series, part=part), f"gal2016/{series}_{part}"
     what = f"the {series} {part} series of Gal & Ghahramani (2016)"
     if os.environ.get("PYRODROP_DATA"):
-        path = data_file(f"{place}.csv", what, url, has_sha256(CSV_SHA256[series, part], what))
+        path = data_file(f"{place}.csv", what, url, CSV_SHA256[series, part])
         return torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=1)).float()
-    with h5py.File(data_file(f"{place}.h5", what, url, has_sha256(SHA256[series, part], what))) as file:
+    with h5py.File(data_file(f"{place}.h5", what, url, SHA256[series, part])) as file:
         columns = [np.asarray(file[key]) for key in ("data", "label")]
     return torch.from_numpy(np.concatenate(columns, 1)).float()

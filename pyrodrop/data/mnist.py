@@ -1,14 +1,16 @@
 """MNIST: 60,000 digits for training and 10,000 for testing, 28 x 28 grey values.
 
 LeCun, Cortes & Burges, The MNIST database of handwritten digits. If the environment variable PYRODROP_DATA is set, files
-are read from ``$PYRODROP_DATA/mnist``. Otherwise they are downloaded once and cached; an interrupted download is resumed. In
-both cases the hash of the content is checked.
+are read from ``$PYRODROP_DATA/mnist``. Otherwise they are downloaded once and cached. In both cases the hash of the content
+is checked.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-from pathlib import Path
+import os
+import zlib
 from typing import Annotated
 
 import numpy as np
@@ -17,20 +19,24 @@ from torch import Tensor
 
 from pyrodrop.constraints import Flag, checked
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.download import data_file, gunzipped
+from pyrodrop.data.download import data_file
 from pyrodrop.data.splits import Split
 from pyrodrop.failed import Failed
 from pyrodrop.scaling import Standardize
 
 URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-# SHA-256 of the uncompressed IDX files, because the gzip headers differ between mirrors.
-SHA256 = {
+MD5 = {  # of the files at this address, as torchvision has them
+    "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+SHA256 = {  # of the uncompressed IDX files, because the gzip headers differ between mirrors
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-LARGEST = 2**26  # bytes; the images for training have 47 million
 SOURCE = "LeCun, Cortes & Burges, The MNIST database of handwritten digits"
 
 
@@ -62,29 +68,19 @@ def mnist(
 
 
 def _read(name: str, progress: bool) -> Tensor:
-    contents: list[bytes] = []  # checking the file is unpacking it
-    what, place = f"MNIST's {name}.gz", f"mnist/{name}.gz"
-    data_file(
-        place,
-        what,
-        f"{URL}{name}.gz",
-        lambda path: contents.append(_content(path, name)),
-        most=LARGEST,
-        progress=progress,
-    )
-    content = contents[-1]
+    """The array of a file in the IDX format: its number of axes in the fourth byte, their sizes, then the values."""
+    known_hash = None if os.environ.get("PYRODROP_DATA") else f"md5:{MD5[name]}"
+    path = data_file(f"mnist/{name}.gz", f"MNIST's {name}.gz", f"{URL}{name}.gz", known_hash, progress=progress)
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise Failed(f"{path} is not a complete gzip file ({error}); remove it and try again") from None
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != SHA256[name]:
+        raise Failed(
+            f"{path} does not contain MNIST's {name}: the SHA-256 of its content is {sha256} and should be {SHA256[name]}; "
+            "remove it and try again"
+        )
     header = 4 + 4 * content[3]
     shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4))
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy())
-
-
-def _content(path: Path, name: str) -> bytes:
-    """The uncompressed file; a ValueError if it is not the one of this name."""
-    content = gunzipped(path, LARGEST, f"; it should contain MNIST's {name} with the SHA-256 {SHA256[name]}")
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != SHA256[name]:
-        raise Failed(
-            f"{path} does not contain MNIST's {name}: the SHA-256 of its content is {digest} and should be {SHA256[name]}; "
-            "remove it and try again"
-        )
-    return content

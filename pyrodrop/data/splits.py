@@ -39,7 +39,7 @@ class Split(Described):
         period: known period of a seasonal component, in units of x; None if there is none.
         truth: whether `test` has real observations. If False, its y only has the right shape.
 
-    `Split.from_frame` divides the rows of a pandas DataFrame.
+    `Split.from_frame` divides the rows of a DataFrame.
 
     Raises:
         TypeError: a part is not a `Dataset`, or an argument of the wrong kind.
@@ -87,7 +87,7 @@ class Split(Described):
         standardise: bool | Sequence[Any] = True,
         name: str = "frame",
     ) -> Split:
-        """Random rows of a pandas DataFrame as training and test part; the standardisation is that of the training rows.
+        """Random rows of a DataFrame as training and test part; the standardisation is that of the training rows.
 
         The categories are those of all rows, so that a rare one may be in the test part alone. Rows that belong together,
         such as those of one person, or of neighbouring times, are not kept together: split such a frame yourself, with

@@ -100,7 +100,7 @@ def predict(
             supports `joint`, `keep`, `method` and `distributed`.
         x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If the
             network's examples depend on each other, it is called on all points at once. After training on
-            `data.Dataset.from_frame` also a pandas DataFrame, whose columns are found by name. Or a `DataLoader` or a
+            `data.Dataset.from_frame` also a DataFrame, whose columns are found by name. Or a `DataLoader` or a
             `torch.utils.data.Dataset` of pairs (x, y), of which y is not used: it is read once, a minibatch at a time, in
             its order.
         num_samples: S, number of sampled functions; ignored by ``method="analytic"``.

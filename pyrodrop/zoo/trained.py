@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data import Dataset
-from pyrodrop.data.download import fetch, has_sha256
+from pyrodrop.data.download import download
 from pyrodrop.failed import Failed
 from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.json_files import Record
@@ -48,7 +48,6 @@ RELEASED: dict[str, str] = {}  # their SHA-256 by name
 SHIPPED = Path(__file__).parent / "posteriors"
 POINTS, DRAWS, STRETCHES, THRESHOLD = 10, 100, 100, 3.0
 TOLERANCE = 1e-6  # of predictions on any processor, in units of the largest of them
-_MOST = 2**26  # bytes of a released file
 _LARGE = 1000  # elements from which a tensor that is mostly 0 is kept as places and values
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
 _ROWS = 2**31
@@ -99,14 +98,9 @@ def pull(name: str, *, progress: bool = False) -> Path:
             f"no trained posterior of {name} comes with this package: pyrodrop run {name} --save FOLDER makes one, which is "
             "found if the environment variable PYRODROP_ZOO names the folder"
         )
-    url, check = f"{ADDRESS}/{name}.safetensors", has_sha256(RELEASED[name], f"the trained posterior of {name}")
-    try:
-        return fetch(url, _downloads() / f"{name}.safetensors", check, most=_MOST, progress=progress)
-    except OSError as error:
-        raise ConnectionError(
-            f"the trained posterior of {name} could not be downloaded from {url} ({error}); alternatively, put it at "
-            f"{name}.safetensors in a folder and set PYRODROP_ZOO to that folder"
-        ) from error
+    url, path = f"{ADDRESS}/{name}.safetensors", _downloads() / f"{name}.safetensors"
+    offline = f"put it at {name}.safetensors in a folder and set PYRODROP_ZOO to that folder"
+    return download(url, path, RELEASED[name], f"the trained posterior of {name}", offline, progress=progress)
 
 
 def _downloads() -> Path:

@@ -165,7 +165,6 @@ USAGE = [
         ("run kingma-fig1a --digits 0", "digits"),
         ("run kingma-fig1b --scales 0", "scales"),
         ("run kingma-fig1b --scales nan", "scales"),
-        ("run kingma-fig1b --images jpeg", "images"),
         ("run kingma-fig1b --train 0", "train"),
         ("run kingma-table1 --seed -1", "seed"),
         ("run sbc --count 0", "count"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pyro.poutine as poutine
@@ -162,49 +163,43 @@ def test_a_part_of_a_minibatch_is_a_step() -> None:
 
 @pytest.fixture
 def images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred random images in the place of the subset."""
+    """A hundred random images in the place of CIFAR-10."""
 
-    def load(*, version: str, progress: bool) -> data.Split:
-        assert version == "jpeg-subset"
+    def load(*, progress: bool) -> data.Split:
         parts = [data.Dataset(torch.rand(n, 3, 32, 32), torch.arange(n) % 10) for n in (100, 40)]
         return data.Split("random", *parts, "", "", "")
 
     monkeypatch.setattr(kingma_fig1b, "cifar10", load)
+    monkeypatch.setattr(kingma_fig1b, "STUDY", replace(kingma_fig1b.STUDY, load=load))
     monkeypatch.setattr("joblib.cpu_count", lambda: 1)
 
 
 def words(out: Path, *more: str) -> list[str]:
-    options = {"--images": "jpeg-subset", "--methods": "none", "--scales": "0.1", "--epochs": "1", "--train": "100"}
+    options = {"--methods": "none", "--scales": "0.1", "--epochs": "1", "--train": "100"}
     options |= {"--seeds": "2", "--out": str(out)} | dict(zip(more[::2], more[1::2], strict=True))
     return ["run", "kingma-fig1b", "--quiet", *(word for pair in options.items() for word in pair)]
 
 
-def test_the_job_keeps_its_cells_and_says_which_images(
-    tmp_path: Path, images: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_job_keeps_its_cells(tmp_path: Path, images: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words(tmp_path)) == 0
-    shown = capsys.readouterr().out
-    assert "JPEG subset, not CIFAR-10" in " ".join(shown.split())
+    assert "CIFAR-10: test error" in " ".join(capsys.readouterr().out.split())
     content, written = (
         json.loads((tmp_path / "none-0.1.json").read_text()),
         (tmp_path / "none-0.1.json").stat().st_mtime_ns,
     )
-    assert content["cell"] == {
-        "method": "none", "scale": 0.1, "epochs": 1, "seeds": 2, "seed": 0, "train": 100, "images": "jpeg-subset",
-    }  # fmt: skip
+    assert content["cell"] == {"method": "none", "scale": 0.1, "epochs": 1, "seeds": 2, "seed": 0, "train": 100}
     assert len(content["errors"]) == 2
     assert cli.main(words(tmp_path)) == 0
     assert "reused from" in capsys.readouterr().out
     assert (tmp_path / "none-0.1.json").stat().st_mtime_ns == written
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["errors"]["none-0.1"]["error_percent"] == pytest.approx(sum(content["errors"]) / 2)
-    assert results["settings"]["images"] == "jpeg-subset"
     assert (tmp_path / "figure.png").stat().st_size > 1000
     (tmp_path / "none-0.1.json").write_text(
-        (tmp_path / "none-0.1.json").read_text().replace('"jpeg-subset"', '"binary"')
+        (tmp_path / "none-0.1.json").read_text().replace('"train": 100', '"train": 90')
     )
     assert cli.main(words(tmp_path)) == 1
-    assert "has a result of other settings (images is 'binary' there and 'jpeg-subset' here)" in capsys.readouterr().err
+    assert "has a result of other settings (train is 90 there and 100 here)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -216,7 +211,6 @@ def test_the_job_keeps_its_cells_and_says_which_images(
         (["--epochs", "0"], "epochs must be at least 1; got 0"),
         (["--train", "0"], "train must be at least 1; got 0"),
         (["--train", "101"], "a whole number from 1 to 100; got 101"),
-        (["--images", "jpeg"], "jpeg-subset"),
     ],
 )
 def test_mistakes_are_said_first(
@@ -227,7 +221,7 @@ def test_mistakes_are_said_first(
     assert not (tmp_path / "out").exists()
 
 
-def test_cifar10_itself_is_asked_for_unless_the_subset_is_named(
+def test_cifar10_itself_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
@@ -258,7 +252,7 @@ def test_tables_of_all_sizes_fit_a_terminal() -> None:
             for method in METHODS for size in sizes
         }  # fmt: skip
         screen = Console(width=80, record=True, file=io.StringIO())
-        for table in tables(study, rows, {"epochs": 3, "seeds": 5, "images": "binary"}):
+        for table in tables(study, rows, {"epochs": 3, "seeds": 5}):
             screen.print(table)
         text = screen.export_text()
         assert "…" not in text

@@ -49,7 +49,7 @@ def test_files_that_are_not_mnist_are_refused(tmp_path: Path, monkeypatch: pytes
         mnist()
     for broken in (b"half a file", gzip.compress(content)[:-9]):
         file.write_bytes(broken)
-        with pytest.raises(ValueError, match=f"{file} is not a complete gzip file.*{wanted}"):
+        with pytest.raises(ValueError, match=f"{file} is not a complete gzip file.*remove it"):
             mnist()
 
 

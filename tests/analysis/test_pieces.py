@@ -239,8 +239,6 @@ def test_commands_are_read_by_what_they_start(
     if piece.name.startswith("uci"):
         assert given["data"] == ["yacht" if small else piece.name.rpartition("-")[2]]
         assert given["protocol"] == ("quick" if small else "gal2018")
-    if piece.name.startswith("kingma-fig1b"):
-        assert given["images"] == ("jpeg-subset" if small else "binary")
     if "paper" in piece.name:
         assert given["preset"] == ("default" if small and piece.name == "co2-paper" else "paper")
     if "out" in given:

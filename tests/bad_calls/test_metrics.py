@@ -21,7 +21,7 @@ NUMBERS |= kind(none=None, ragged=[[1.0], [1.0, 2.0]], mapping={}) | {
     "scalar": lambda: torch.tensor(1.0),
     "masked": Shows("masked", lambda: np.ma.masked_array(np.ones((3, 2)), np.eye(3, 2) > 0)),
     "missing": Shows("NaN", lambda: pd.DataFrame({"a": [1.0, None, 2.0], "b": [1.0, 2.0, 3.0]})),
-    "text": Shows("str", lambda: pd.DataFrame({"a": ["x"] * 3, "b": [1.0, 2.0, 3.0]}).astype({"a": "string"})),
+    "text": Shows("String", lambda: pd.DataFrame({"a": ["x"] * 3, "b": [1.0, 2.0, 3.0]}).astype({"a": "string"})),
 }
 TALL = {"another shape": lambda: torch.ones(4, 2), "row": lambda: torch.ones(2)}
 ROWS = {"[N]": lambda: torch.ones(3)}

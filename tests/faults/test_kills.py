@@ -1,4 +1,4 @@
-"""Trainings, jobs and downloads that are killed at random moments continue to the same bits.
+"""Trainings and jobs that are killed at random moments continue to the same bits.
 
 Every job runs in forked processes, which share the imports. Most kills come some time after a new save, so that they hit
 steps and saves alike; the others come at any time from the start.
@@ -7,7 +7,6 @@ steps and saves alike; the others come at any time from the start.
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import random
 import shutil
@@ -15,19 +14,15 @@ import signal
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.data.download import fetch, has_sha256
 from pyrodrop.files import read_tensors, write_tensors
 
 pytestmark = pytest.mark.slow
@@ -174,60 +169,6 @@ def stepwise(folder: Path, *, guide: str) -> None:
 @pytest.mark.parametrize("guide", ["bernoulli", "ensemble"])
 def test_trainings(guide: str, tmp_path: Path, counted: Counter[str]) -> None:
     survives(functools.partial(stepwise, guide=guide), tmp_path, 3, guide, counted, "trainings", most=2.0)
-
-
-SLOWLY = np.random.default_rng(1).bytes(2_000_000)
-
-
-class _Slow(BaseHTTPRequestHandler):
-    """Sends the rest of the content from the byte that is asked for, some bytes at a time."""
-
-    def do_GET(self) -> None:
-        wanted = self.headers.get("Range")
-        first = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
-        self.send_response(206 if first else 200)
-        self.send_header("ETag", '"one"')
-        self.send_header("Content-Length", str(len(SLOWLY) - first))
-        if first:
-            self.send_header("Content-Range", f"bytes {first}-{len(SLOWLY) - 1}/{len(SLOWLY)}")
-        self.end_headers()
-        with suppress(ConnectionError):  # the other side was killed
-            for start in range(first, len(SLOWLY), 2**16):
-                self.wfile.write(SLOWLY[start : start + 2**16])
-                time.sleep(0.03)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    """A server in a process of its own, since this one forks."""
-    slow = ThreadingHTTPServer(("127.0.0.1", 0), _Slow)
-    pid = forked(slow.serve_forever)
-    slow.server_close()
-    yield f"http://127.0.0.1:{slow.server_port}/file"
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-
-
-def test_downloads(server: str, tmp_path: Path, counted: Counter[str]) -> None:
-    path, moment, done = tmp_path / "file", random.Random("download"), 0
-    part = tmp_path / f".{hashlib.sha256(server.encode()).hexdigest()[:16]}.part"
-    check = has_sha256(hashlib.sha256(SLOWLY).hexdigest(), "the file")
-    job = functools.partial(fetch, server, path, check, most=len(SLOWLY))
-    for _ in range(60):
-        if done == 6:
-            break
-        if kill(job, part, moment, most=1.0):
-            done += 1
-            counted["kills of downloads"] += 1
-        else:  # it was done: from the start
-            path.unlink()
-    assert done == 6
-    finish(job)
-    assert path.read_bytes() == SLOWLY
-    counted["killed downloads with the right content"] += 1
 
 
 def test_a_job(tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_mistakes_are_said_in_words(tmp_path: Path, data_folder: Path, monkeypat
     content = (data_folder / "uci" / "yacht" / "data.txt").read_bytes()
     monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
     with pytest.raises(
-        FileNotFoundError, match=r"data.txt of yacht is expected at .*uci/yacht/data.txt, but this file does not exist"
+        FileNotFoundError, match=r"published table of yacht is expected at .*uci/yacht/data.txt, but this file does not"
     ):
         data.uci("yacht")
     file = tmp_path / "uci" / "yacht" / "data.txt"
@@ -104,7 +104,7 @@ def test_offline_says_where_to_put_the_file(tmp_path: Path, monkeypatch: pytest.
         raise OSError("no route to host")
 
     monkeypatch.setattr("requests.get", offline)
-    with pytest.raises(ConnectionError, match=r"data.txt of wine-quality-red could not .*put it at .*PYRODROP_DATA"):
+    with pytest.raises(ConnectionError, match=r"published table of wine could not .*put it at .*set PYRODROP_DATA"):
         data.uci("wine")
     with pytest.raises(
         ConnectionError, match=r"YearPredictionMSD.txt.zip of year could not be downloaded from https://ar"
