@@ -242,7 +242,6 @@ def _let_pyro_find(name: str, unconstrained: Tensor, constraint: constraints.Con
 
     Raises:
         ValueError: a jitted ELBO is used and another module's parameter has the name.
-        MissingApi: a jitted ELBO is used and the store of the installed Pyro cannot take a parameter.
     """
     handlers = pyro_handlers()
     recorders = [i for i, handler in enumerate(handlers) if isinstance(handler, TraceMessenger) and handler.param_only]

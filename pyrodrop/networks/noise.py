@@ -9,8 +9,6 @@ generators before and after.
 from __future__ import annotations
 
 import random
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,9 +16,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from pyrodrop.private_apis import in_function_transform, intercepted
+from pyrodrop.private_apis import in_function_transform
 
 T = TypeVar("T")
+
+_CALLS = 3  # by which what draws is told from what other threads draw
 
 
 def check_dropout_layers(network: nn.Module) -> None:
@@ -49,61 +49,34 @@ def random_module(network: nn.Module, call: Callable[[], T]) -> tuple[T, str | N
     Args:
         call: runs the network once; called again where it draws.
     """
-    before, outside = _of_torch(), outside_torch()
+    before = _generators()
     result = call()
-    drawn = _of_torch() != before and _draws_by_torch(call)
-    if not drawn and not drawn_outside_torch(outside, call):
+    if not advances(call, before, _generators):
         return result, None
     with _Watch(network) as watch:
         call()
     return result, watch.culprit()
 
 
-def _draws_by_torch(call: Callable[[], object]) -> bool:
-    """Whether a call draws from a generator of torch, on this thread alone; others may draw from the same one meanwhile."""
-    drawn = False
+def advances(call: Callable[[], object], before: object, states: Callable[[], object]) -> bool:
+    """Whether a call that was just made has drawn from random generators, whose states were `before`.
 
-    def watch(operation: Any, args: Any, kwargs: Any) -> Any:
-        nonlocal drawn
-        drawn |= torch.Tag.nondeterministic_seeded in operation.tags
-        return operation(*args, **kwargs)
-
-    with intercepted(watch):
+    Another thread may have, as the event loop of a Dask worker does twice a second: the call is made again, and one in which
+    the states stay as they are shows that it draws nothing.
+    """
+    for _ in range(_CALLS):
+        after = states()
+        if after == before:
+            return False
+        before = after
         call()
-    return drawn
+    return bool(states() != before)
 
 
 def outside_torch() -> tuple[Any, ...]:
     """States of the generators of Python and NumPy."""
     _, keys, position, *_ = np.random.get_state(legacy=True)
     return random.getstate(), keys.tobytes(), position  # type: ignore[union-attr]
-
-
-def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> bool:
-    """Whether a call that was just made drew numbers from the generators of Python or NumPy.
-
-    Other threads may use Python's, as the event loop of a Dask worker does twice a second. Where there are some and it has
-    advanced, the call is made again, and what it calls is watched on this thread alone.
-    """
-    after = outside_torch()
-    if after == before or after[1:] != before[1:] or threading.active_count() == 1:
-        return after != before
-    drawn = False
-
-    def watch(frame: Any, event: str, called: Any) -> None:
-        nonlocal drawn
-        if event == "call":  # `random.gauss` keeps every second number, which it then returns without another draw
-            drawn |= frame.f_code is random.Random.gauss.__code__
-        elif event == "c_call" and isinstance(getattr(called, "__self__", None), random.Random):
-            drawn |= called.__name__ in ("random", "getrandbits")
-
-    profiler = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        call()
-    finally:
-        sys.setprofile(profiler)
-    return drawn
 
 
 def say_noise(what: str) -> str:

@@ -30,9 +30,10 @@ from pyrodrop.engines.against_pyro import Results, difference
 from pyrodrop.engines.graph import Graph
 from pyrodrop.engines.in_parts import compiled_gradient
 from pyrodrop.engines.put_back import put_back
+from pyrodrop.engines.script import scripts_as_they_are
 from pyrodrop.engines.simplify import SMALL
 from pyrodrop.networks.flags import Flags, has_hooks
-from pyrodrop.private_apis import pyro_handlers, scripts_as_they_are
+from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.threads import training
 from pyrodrop.training.own_update import Update
 from pyrodrop.training.watched import Watched
