@@ -35,7 +35,7 @@ from pyrodrop.engines.script import script, scripts_as_they_are
 from pyrodrop.engines.simplify import SMALL, simplified
 from pyrodrop.engines.untraceable import Untraceable, users_line
 from pyrodrop.engines.writes import base_of, written_by
-from pyrodrop.networks.noise import advances, outside_torch
+from pyrodrop.networks.noise import drawn_outside_torch, outside_torch
 from pyrodrop.reparam.recurrence import elementary
 
 _log = logging.getLogger("pyrodrop")
@@ -277,8 +277,7 @@ def pure_graph(
             with elementary():
                 recording = recorded(function, inputs, arguments)
             names = replaced()
-            again = lambda: function(*(tensor.clone() for tensor in inputs))  # noqa: E731
-            drawn = advances(again, outside, outside_torch)
+            drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
         except Exception as error:  # whatever a user's model raises when its tensors have no values
             raise Untraceable(f"it cannot be traced: {_first_line(error)}{users_line(error)}") from error
     if names:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pyrodrop.private_apis import in_function_transform
+from pyrodrop.private_apis import in_function_transform, intercepted
 
 T = TypeVar("T")
 
@@ -49,34 +49,49 @@ def random_module(network: nn.Module, call: Callable[[], T]) -> tuple[T, str | N
     Args:
         call: runs the network once; called again where it draws.
     """
-    before = _generators()
+    before, outside = _of_torch(), outside_torch()
     result = call()
-    if not advances(call, before, _generators):
+    drawn = _of_torch() != before and _draws_by_torch(call)
+    if not drawn and not drawn_outside_torch(outside, call):
         return result, None
     with _Watch(network) as watch:
         call()
     return result, watch.culprit()
 
 
-def advances(call: Callable[[], object], before: object, states: Callable[[], object]) -> bool:
-    """Whether a call that was just made has drawn from random generators, whose states were `before`.
+def _draws_by_torch(call: Callable[[], object]) -> bool:
+    """Whether a call draws from a generator of torch, on this thread alone; others may draw from the same one meanwhile."""
+    drawn = False
 
-    Another thread may have, as the event loop of a Dask worker does twice a second: the call is made again, and one in which
-    the states stay as they are shows that it draws nothing.
-    """
-    for _ in range(_CALLS):
-        after = states()
-        if after == before:
-            return False
-        before = after
+    def watch(operation: Any, args: Any, kwargs: Any) -> Any:
+        nonlocal drawn
+        drawn |= torch.Tag.nondeterministic_seeded in operation.tags
+        return operation(*args, **kwargs)
+
+    with intercepted(watch):
         call()
-    return bool(states() != before)
+    return drawn
 
 
 def outside_torch() -> tuple[Any, ...]:
     """States of the generators of Python and NumPy."""
     _, keys, position, *_ = np.random.get_state(legacy=True)
     return random.getstate(), keys.tobytes(), position  # type: ignore[union-attr]
+
+
+def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> bool:
+    """Whether a call that was just made drew numbers from the generators of Python or NumPy, whose states were `before`.
+
+    Another thread may have, as the event loop of a Dask worker does twice a second: the call is made again, and one in which
+    the states stay as they are shows that it draws nothing.
+    """
+    for _ in range(_CALLS):
+        after = outside_torch()
+        if after == before:
+            return False
+        before = after
+        call()
+    return outside_torch() != before
 
 
 def say_noise(what: str) -> str:
