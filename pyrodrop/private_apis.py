@@ -148,11 +148,6 @@ def name_in_store(store: Any, key: Callable[[dict[Any, str]], Any], name: str) -
     names[key(names)] = name
 
 
-def lend_to_store(store: Any, name: str, unconstrained: Tensor, constraint: Any) -> None:
-    """Put a parameter into Pyro's store by reference."""
-    store._params[name], store._constraints[name] = unconstrained, constraint
-
-
 def constraint_in_store(name: str, otherwise: Any) -> Any:
     """The constraint of a parameter in Pyro's store, which param statements of a PyroModule do not give; or another."""
     return pyro.get_param_store()._constraints.get(name, otherwise)
@@ -175,7 +170,7 @@ class StoreAsItIs:
         for name in self.replaced():
             constraint = constraint_in_store(name, torch.distributions.constraints.real)
             now = dict(self._store.named_parameters()).get(name)
-            lend_to_store(self._store, name, self.before[name], constraint)
+            self._store._params[name], self._store._constraints[name] = self.before[name], constraint
             self._store._param_to_name.pop(now, None)
             self._store._param_to_name[self.before[name]] = name
 
@@ -199,8 +194,3 @@ def without_compiler() -> Iterator[None]:
 
 
 _UNCOMPILED = "__dynamo_disable"  # where PyTorch keeps the form of a function that Dynamo does not enter
-
-
-def silence_slow_vmap() -> None:
-    """Turn off the warnings about operations that torch.vmap maps one by one."""
-    _c._functorch._set_vmap_fallback_warning_enabled(False)
