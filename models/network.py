@@ -30,7 +30,7 @@ from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
-from pyrodrop.networks.call import Output, batch_shape, call, check_function, for_each, of_traced_size
+from pyrodrop.networks.call import Output, batch_shape, call, check_function, for_each
 from pyrodrop.networks.checks import (
     cannot_run,
     check_labels,
@@ -343,7 +343,6 @@ class NetworkModel(Part, LocalModule):
         return self.examined(x).whole
 
     def forward(self, x: Inputs, y: Tensor | None = None, num_data: int | None = None) -> Tensor:
-        x = of_traced_size(x)
         check_width(x, self.in_features)
         initial = self.weight_sites()
         weights = {n: pyro.sample(n, prior.for_site(n, initial[n], self._units[n])) for n, prior in self.priors.items()}

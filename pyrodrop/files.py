@@ -20,10 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pyrodrop.processes import Process
-
 _FORMAT = 2  # files of tensors from format 2 on have a checksum
-_ABANDONED = 24 * 3600  # seconds without a change after which a temporary file of another machine is removed
+_ABANDONED = 24 * 3600  # seconds without a change after which a temporary file is removed
 
 
 @contextmanager
@@ -33,8 +31,8 @@ def whole(path: Path) -> Iterator[Path]:
     The file is on disk when the block has ended, also after a power failure. It has the mode of the file that it replaces,
     or that of any new file. Where `path` is a symbolic link, the file that it points to is replaced.
 
-    The temporary path is in a hidden folder beside the file. A process that is killed leaves it; the next call for the same
-    file removes it.
+    The temporary path is in a hidden folder beside the file. A process that is killed leaves it; a call for the same
+    file a day later removes it.
 
     Raises:
         OSError: the file cannot be written; the message names it.
@@ -208,20 +206,17 @@ def _check_replaceable(target: Path) -> None:
 
 
 def _scratch(target: Path) -> Path:
-    """A new hidden folder beside the target, named by the target and this process; those that were abandoned are removed."""
+    """A new hidden folder beside the target, named by the target; those that were abandoned are removed."""
     # of fixed length, so that every name that the file system allows for the target can be written
     prefix = f".pyrodrop-{hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()}-"
     for entry in os.scandir(target.parent):
-        if entry.name.startswith(prefix) and _abandoned(entry, entry.name.removeprefix(prefix)):
+        if entry.name.startswith(prefix) and _abandoned(entry):
             shutil.rmtree(entry.path, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{prefix}{Process.this()}-", dir=target.parent))
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
 
 
-def _abandoned(entry: os.DirEntry[str], name: str) -> bool:
-    """Whether the process that made this temporary folder has ended; of another machine's, whether it is a day old."""
-    process = Process.of(name.rpartition("-")[0])
-    if process is not None and process.here:
-        return not process.runs()
+def _abandoned(entry: os.DirEntry[str]) -> bool:
+    """Whether nothing has changed in a temporary folder for a day."""
     try:
         times = [os.stat(place).st_mtime for place in (entry.path, *(part.path for part in os.scandir(entry.path)))]
         newest = os.stat(Path(entry.path).parent).st_mtime  # by the same clock; making a folder there changes it

@@ -5,14 +5,9 @@ avoids that, but applies to the whole process and swaps the store at every call,
 the global store. A `LocalModule` uses neither: reading one of its parameters is a ``pyro.param`` statement whose value is
 stored in the module.
 
-Two parts of Pyro still use the store for every module:
-
-    pyro.optim with a function of the name; its save and load    look up the name of a parameter
-    the jitted ELBOs (JitTrace_ELBO and others)                  look up the parameter of a name
-
-So the store gets the name of every parameter, with a weak reference to it. It gets the parameter itself only for a jitted
-ELBO, which then finds parameters by name alone. With a second module whose parameters have the same names it would
-silently train the wrong module, so that is an error until the store is cleared.
+`pyro.optim` with a function of the name, and its save and load, look up the name of a parameter in the store, so the store
+gets the name of every parameter, with a weak reference to it. The jitted ELBOs of Pyro look up the parameter itself there:
+they are refused.
 """
 
 from __future__ import annotations
@@ -32,12 +27,14 @@ from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
 from pyrodrop.parts import made
-from pyrodrop.private_apis import lend_to_store, name_in_store, pyro_handlers
+from pyrodrop.private_apis import name_in_store, pyro_handlers
 from pyrodrop.scaling import Standardize
 from pyrodrop.threads import reserved_elsewhere
 
-_lenders: dict[str, weakref.ref[nn.Module]] = {}
-_lent: weakref.WeakValueDictionary[str, Tensor] = weakref.WeakValueDictionary()
+_JITTED = (
+    "torch.jit cannot trace models and guides of pyrodrop, as Pyro's jitted ELBOs and jit_compile=True do: train with "
+    "Trace_ELBO, or faster with pyrodrop.fit or compile_svi, and sample from pyrodrop.potential"
+)
 
 
 class LocalModule(PyroModule):
@@ -50,6 +47,8 @@ class LocalModule(PyroModule):
     from_data: tuple[str, ...] = ()  # names in the state of numbers that data give, one or one of each column
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.jit.is_tracing():
+            raise NotImplementedError(_JITTED)
         return nn.Module.__call__(self, *args, **kwargs)  # no parameter store to swap
 
     def __getattr__(self, name: str) -> Any:
@@ -68,16 +67,11 @@ class LocalModule(PyroModule):
     ) -> Tensor:
         """A ``pyro.param`` statement whose value is stored in the module."""
         full_name = f"{self._pyro_name}.{name}" if self._pyro_name else name
-        if torch.jit.is_tracing():
-            # torch.jit takes it as a number: it refuses to record a leaf that requires a gradient
-            value = transform_to(constraint)(unconstrained.data)
-        else:
-            value = transform_to(constraint)(unconstrained)
-            value.unconstrained = weakref.ref(unconstrained)
-            if not am_i_wrapped() or reserved_elsewhere():  # then the handlers are another thread's
-                return value  # type: ignore[no-any-return]
-            _let_pyro_find(full_name, unconstrained, constraint, self)
+        value = transform_to(constraint)(unconstrained)
         value.unconstrained = weakref.ref(unconstrained)
+        if not am_i_wrapped() or reserved_elsewhere():  # then the handlers are another thread's
+            return value  # type: ignore[no-any-return]
+        _name_in_store(full_name, unconstrained)
         keep = effectful(lambda *_, **__: value, type="param")
         return keep(full_name, constraint=constraint, event_dim=event_dim, name=full_name)
 
@@ -237,37 +231,21 @@ def parts_of_file(
     return made_parts
 
 
-def _let_pyro_find(name: str, unconstrained: Tensor, constraint: constraints.Constraint, owner: nn.Module) -> None:
-    """In a step of Pyro's SVI, tell the parameter store the parameter's name; for a jitted ELBO, lend it the parameter.
+def _name_in_store(name: str, unconstrained: Tensor) -> None:
+    """In a step of Pyro's SVI, tell the parameter store the parameter's name.
 
     Raises:
-        ValueError: a jitted ELBO is used and another module's parameter has the name.
-        MissingApi: a jitted ELBO is used and the store of the installed Pyro cannot take a parameter.
+        NotImplementedError: a jitted ELBO looks for parameters, which it would take from the store.
     """
     handlers = pyro_handlers()
     recorders = [i for i, handler in enumerate(handlers) if isinstance(handler, TraceMessenger) and handler.param_only]
     if not recorders:
         return
-    store: Any = pyro.get_param_store()
+    if recorders[-1] and isinstance(handlers[recorders[-1] - 1], BlockMessenger):  # as pyro.ops.jit does alone
+        raise NotImplementedError(_JITTED)
+    store = pyro.get_param_store()
     if store.param_name(unconstrained) != name:
         name_in_store(store, functools.partial(_Weakly, unconstrained), name)
-    before = handlers[recorders[-1] - 1] if recorders[-1] > 0 else None
-    if isinstance(before, BlockMessenger):  # pyro.ops.jit collects parameters in this way
-        _lend(store, name, unconstrained, constraint, owner)
-
-
-def _lend(store: Any, name: str, unconstrained: Tensor, constraint: constraints.Constraint, owner: nn.Module) -> None:
-    stored = dict(store.named_parameters()).get(name)
-    lender = _lenders[name]() if name in _lenders else None
-    if stored is not None and lender is not owner and (lender is not None or stored is not _lent.get(name)):
-        raise ValueError(
-            f"a jitted ELBO finds parameters by their names in Pyro's global store, where {name!r} belongs to another "
-            "module or param statement; jitted ELBOs can train one model and guide at a time. Call "
-            "pyro.clear_param_store() when the other training is done, or train with Trace_ELBO or pyrodrop.fit, which do "
-            "not have this limit"
-        )
-    lend_to_store(store, name, unconstrained, constraint)
-    _lenders[name], _lent[name] = weakref.ref(owner), unconstrained
 
 
 class _Weakly:

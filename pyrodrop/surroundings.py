@@ -50,7 +50,7 @@ def outside(what: str) -> Iterator[None]:
             dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             where = f"inside torch.autocast({device!r}, {dtype}), which rounds what it computes"
             raise _refusal(what, f"{where}: fit(..., precision='bfloat16') uses it for matrix products alone")
-    if in_function_transform(unknown=False) or torch.jit.is_tracing():
+    if in_function_transform() or torch.jit.is_tracing():
         raise _refusal(what, "inside a transform of torch.func or torch.jit.trace, which cannot follow a training")
     yield
 

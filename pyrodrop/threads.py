@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
@@ -39,20 +38,19 @@ class _Lock:
     Attributes:
         owner: the thread that has it; None if it is free.
         depth: how often its thread has taken it.
-        turns: how often it became free.
     """
 
     def __init__(self) -> None:
         self.owner: int | None = None
-        self.depth = self.turns = 0
+        self.depth = 0
         self.afresh()
 
     def afresh(self) -> None:
         """Forget all threads but this one."""
         if self.owner != threading.get_ident():
             self.owner, self.depth = None, 0
-        self._guard = threading.Lock()
-        self._line: deque[tuple[int, int, threading.Event]] = deque()
+        self._freed = threading.Condition()
+        self._line: list[object] = []
 
     def acquire(self, depth: int = 1, *, patient: bool = False) -> None:
         """Take it `depth` times, at once for a thread that has it.
@@ -64,43 +62,33 @@ class _Lock:
         if self.owner == me:
             self.depth += depth
             return
-        with self._guard:
-            if self.owner is None:  # then nobody waits
+        with self._freed:
+            if self.owner is None and not self._line:
                 self.owner, self.depth = me, depth
                 return
-            turn = (me, depth, threading.Event())
+            turn = object()
             self._line.append(turn)
-        try:
-            self._wait(turn[2], patient)
-        except BaseException:
-            with self._guard:
-                waits = turn in self._line
-                if waits:
-                    self._line.remove(turn)
-            if not waits:
-                self.release(depth)
-            raise
-
-    def _wait(self, called: threading.Event, patient: bool) -> None:
-        turns = self.turns
-        while not called.wait(_PATIENCE):
-            if self.turns == turns and not patient:
-                raise RuntimeError(
-                    f"another thread has been in pyrodrop.fit, sample or another long call for {_PATIENCE:g} s; the threads "
-                    "of a process share torch's generator and Pyro's handlers, so they take turns. Use one process per fit "
-                    "(multiprocessing, joblib), or fit_replicates(...) for many fits at once"
-                )
-            turns = self.turns
+            try:
+                while self.owner is not None or self._line[0] is not turn:
+                    if not self._freed.wait(_PATIENCE) and not patient:
+                        raise RuntimeError(
+                            f"another thread has been in pyrodrop.fit, sample or another long call for {_PATIENCE:g} s; the "
+                            "threads of a process share torch's generator and Pyro's handlers, so they take turns. Use one "
+                            "process per fit (multiprocessing, joblib), or fit_replicates(...) for many fits at once"
+                        )
+                self.owner, self.depth = me, depth
+            finally:
+                self._line.remove(turn)
+                if self.owner is None:  # an error while its turn came
+                    self._freed.notify_all()
 
     def release(self, depth: int = 1) -> None:
         """Give it up `depth` times; where it becomes free, the first thread of the line has it."""
-        with self._guard:
+        with self._freed:
             self.depth -= depth
             if self.depth == 0:
-                self.owner, self.turns = None, self.turns + 1
-                if self._line:
-                    self.owner, self.depth, called = self._line.popleft()
-                    called.set()
+                self.owner = None
+                self._freed.notify_all()
 
 
 _shared, _trainings = _Lock(), _Lock()  # of all that is shared, and of trainings, which also take the first

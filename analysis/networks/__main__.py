@@ -22,7 +22,6 @@ from pyrodrop.analysis.networks.table import as_json, notes, table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.files import whole
 from pyrodrop.json_files import read_record
-from pyrodrop.private_apis import silence_slow_vmap
 
 _CELLS = {"usual": usual_cells, "all": cells}
 
@@ -42,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    silence_slow_vmap()
     cases = load(_folder(options.where))
     unknown = set(options.only) - set(cases)
     if unknown:

@@ -48,8 +48,8 @@ def coins(keep: Tensor, shape: Size) -> Tensor:
         keep: probability of a one. It broadcasts to `shape`; its dtype and device are those of the result.
         shape: shape of the result.
     """
-    # The operation below has no rule for the randomness of torch.vmap, and torch.jit cannot trace its list of sizes.
-    if in_function_transform() or torch.jit.is_tracing():
+    # The operation below has no rule for the randomness of torch.vmap.
+    if in_function_transform():
         return torch.bernoulli(keep.expand(torch.Size(shape)))
     return torch.ops.pyrodrop.coins(keep, list(shape)).to(keep.dtype)
 

@@ -26,9 +26,9 @@ from pyrodrop.engines.loss import Graphs
 from pyrodrop.engines.narrow_products import rewrite_products
 from pyrodrop.engines.noise import AS_THEY_ARE
 from pyrodrop.engines.optimizers import rules_of
+from pyrodrop.engines.private_apis import Program, compile_by_inductor, elementary_forms, record
 from pyrodrop.engines.programs import found_or_made
-from pyrodrop.engines.untraceable import Untraceable, first_that_works, needs_private_apis
-from pyrodrop.private_apis import MissingApi, Program, compile_by_inductor, elementary_forms, record
+from pyrodrop.engines.untraceable import Untraceable, first_that_works
 
 _log = logging.getLogger("pyrodrop")
 _A: Any = torch.ops.aten
@@ -147,7 +147,6 @@ class Compiled(InBlocks):
         )
         return call
 
-    @needs_private_apis()
     def _compile(self, graph: Any, held: Sequence[Tensor], batch: Arguments, options: Mapping[str, Any]) -> Call:
         with torch.no_grad():
             noise = graph.shapes()
@@ -164,7 +163,7 @@ class Compiled(InBlocks):
                     self.loss.precision,
                 ],
                 inputs,
-                lambda: compile_graph(record(update, inputs, elementary_forms(_BATCH_NORMS)), inputs, options),
+                lambda: compile_graph(update, inputs, options),
                 lambda program: self._try(program, graph, held, batch, controls),
             )
             if batch.device.type == "cpu":
@@ -282,7 +281,6 @@ def check_draws(graph: Graph, inputs: Sequence[Tensor]) -> None:
         )
 
 
-@needs_private_apis()
 def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
     """Compile a graph for all of its inputs: those that it was recorded for, its constants and its noise.
 
@@ -291,8 +289,8 @@ def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
     """
     check_draws(graph, inputs)
     with torch.no_grad():
-        module = record(graph.module, inputs, elementary_forms(_BATCH_NORMS))
-        program = compile_graph(module, inputs, {"size_asserts": False, "fallback_random": bool(graph.draws_itself)})
+        options = {"size_asserts": False, "fallback_random": bool(graph.draws_itself)}
+        program = compile_graph(graph.module, inputs, options)
         try:
             program(*inputs)
         except Exception as error:
@@ -300,21 +298,21 @@ def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
     return program
 
 
-def compile_graph(
-    module: torch.fx.GraphModule, inputs: list[Tensor], options: Mapping[str, Any] | None = None
-) -> Program:
-    """Compile a pure graph by TorchInductor, whose configuration is changed by `options`.
+def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: Mapping[str, Any]) -> Program:
+    """Compile a function of tensors by TorchInductor, whose configuration is changed by `options`.
 
     Raises:
-        Untraceable: the compiler fails, as where there is no C++ compiler.
+        Untraceable: the function cannot be recorded, or the compiler fails, as where there is no C++ compiler.
     """
+    try:
+        module = record(function, inputs, elementary_forms(_BATCH_NORMS))
+    except Exception as error:  # whatever an operation that cannot be mapped over replicates or chains raises
+        raise Untraceable(f"it cannot be recorded: {_first_line(error)}") from error
     make_flat(module)
     rewrite_products(module)
     for attempt in ({}, _SMALL_KERNELS):
         try:
-            return compile_by_inductor(module, inputs, {**(options or {}), **attempt})
-        except MissingApi:
-            raise
+            return compile_by_inductor(module, inputs, {**options, **attempt})
         except Exception as error:  # the compiler's errors have no common type
             failure = error
     raise Untraceable(f"the compiler failed: {_first_line(failure)}") from failure

@@ -27,9 +27,8 @@ from torch import fx
 
 from pyrodrop.cache import folder
 from pyrodrop.devices import processor
-from pyrodrop.engines.script import script
+from pyrodrop.engines.script import script, scripts_as_they_are
 from pyrodrop.files import write_json
-from pyrodrop.private_apis import scripts_as_they_are
 
 _STEP, _OPERATION, _COMPILATION, _COMPILED_OPERATION = 100, 1.6, 6.5e6, 1e4  # a, b, c and d
 _MAPPED_OPERATION, _MAPPED_COMPILATION = 25, 3  # b, and times c and d, of operations that are mapped

@@ -28,14 +28,14 @@ from pyrodrop.engines.batch import Arguments, Call
 from pyrodrop.engines.buffers import Buffers
 from pyrodrop.engines.noise import Noise, hoist, is_random, sources
 from pyrodrop.engines.objective import Objective
+from pyrodrop.engines.private_apis import without_validation
 from pyrodrop.engines.put_back import put_back
 from pyrodrop.engines.recorder import Recording, Value, recorded
-from pyrodrop.engines.script import script
+from pyrodrop.engines.script import script, scripts_as_they_are
 from pyrodrop.engines.simplify import SMALL, simplified
-from pyrodrop.engines.untraceable import Untraceable, needs_private_apis, users_line
+from pyrodrop.engines.untraceable import Untraceable, users_line
 from pyrodrop.engines.writes import base_of, written_by
 from pyrodrop.networks.noise import drawn_outside_torch, outside_torch
-from pyrodrop.private_apis import MissingApi, scripts_as_they_are, without_validation
 from pyrodrop.reparam.recurrence import elementary
 
 _log = logging.getLogger("pyrodrop")
@@ -181,7 +181,6 @@ def _program(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
         return fx.GraphModule({}, graph)
 
 
-@needs_private_apis()
 def trace(
     objective: Objective, parameters: Mapping[str, Tensor], batch: Arguments, moving: Buffers | None = None
 ) -> Graph:
@@ -253,7 +252,6 @@ def differs_from_pyro(
     return unlike
 
 
-@needs_private_apis()
 def pure_graph(
     function: Callable[..., list[Tensor]],
     inputs: Sequence[Tensor],
@@ -280,8 +278,6 @@ def pure_graph(
                 recording = recorded(function, inputs, arguments)
             names = replaced()
             drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
-        except MissingApi:
-            raise
         except Exception as error:  # whatever a user's model raises when its tensors have no values
             raise Untraceable(f"it cannot be traced: {_first_line(error)}{users_line(error)}") from error
     if names:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from pyrodrop.distributions.coins import Masks, draw_mask
-from pyrodrop.private_apis import arguments_of
+from pyrodrop.engines.private_apis import arguments_of
 
 _A: Any = torch.ops.aten
 NOISE = "noise_"  # how the names of random inputs begin

@@ -24,7 +24,7 @@ from torch.distributions import Independent
 
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.engines.batch import Arguments
-from pyrodrop.private_apis import costs_weighted, without_nan_warnings
+from pyrodrop.engines.private_apis import costs_weighted, without_nan_warnings
 
 _JITTED = JitTrace_ELBO, JitTraceEnum_ELBO, JitTraceGraph_ELBO, JitTraceMeanField_ELBO
 

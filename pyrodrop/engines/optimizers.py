@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pyrodrop.private_apis import fused_adam
+from pyrodrop.private_apis import fused_adam, fused_adamw
 
 Group = dict[str, Any]  # one of torch.optim's param_groups
 
@@ -132,6 +132,9 @@ def does_more(optimizer: torch.optim.Optimizer) -> bool:
     return "step" in vars(optimizer) or any(hooks)
 
 
+_FUSED: dict[type[torch.optim.Optimizer], Any] = {torch.optim.Adam: fused_adam, torch.optim.AdamW: fused_adamw}
+
+
 class Update:
     """The update of parameters by their gradients: the optimiser's step, or the one operation that torch's fused Adam is.
 
@@ -144,9 +147,8 @@ class Update:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
-        known = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
-        plain = known and _is_fused(optimizer) and not does_more(optimizer)
-        self._fused = fused_adam(decoupled=type(optimizer) is torch.optim.AdamW) if plain else None
+        plain = type(optimizer) in _FUSED and _is_fused(optimizer) and not does_more(optimizer)
+        self._fused = _FUSED[type(optimizer)] if plain else None
 
     def clear(self) -> None:
         """Forget the gradients."""

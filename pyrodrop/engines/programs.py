@@ -25,9 +25,9 @@ from torch import Tensor
 
 from pyrodrop.cache import folder, is_mine
 from pyrodrop.devices import processor
+from pyrodrop.engines.private_apis import Program, compiler_folder, load_program
 from pyrodrop.engines.untraceable import Untraceable
 from pyrodrop.files import whole
-from pyrodrop.private_apis import MissingApi, Program, compiler_folder, load_program
 
 _log = logging.getLogger("pyrodrop")
 
@@ -89,7 +89,7 @@ def _read(path: Path) -> Program | None:
             return None
         os.utime(path)  # it was used last now
         return load_program(path)
-    except (OSError, ImportError, MissingApi) as error:
+    except (OSError, ImportError) as error:
         if path.exists():
             _log.info("the program of an earlier process cannot be loaded: %s", error)
         return None

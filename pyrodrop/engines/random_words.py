@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from pyrodrop.engines.compiled import NATIVE, compile_graph
+from pyrodrop.engines.private_apis import Program, twisters
 from pyrodrop.engines.programs import found_or_made
-from pyrodrop.engines.untraceable import Untraceable, needs_private_apis
-from pyrodrop.private_apis import Program, record, twisters
+from pyrodrop.engines.untraceable import Untraceable
 
 _log = logging.getLogger("pyrodrop")
 
@@ -48,12 +48,9 @@ class RandomWords:
                 self._call = None
                 _log.info("generators draw one after the other: %s", error)
 
-    @needs_private_apis()
     def _compile(self, inputs: list[Tensor]) -> None:
         with torch.no_grad():
-            found_or_made(
-                ["random words"], inputs, lambda: compile_graph(record(_advance, inputs), inputs, NATIVE), self._take
-            )
+            found_or_made(["random words"], inputs, lambda: compile_graph(_advance, inputs, NATIVE), self._take)
 
     def fill(self, count: int, generators: Sequence[torch.Generator]) -> None:
         """Draw words, of which the first `count` in each row are those of `Tensor.random_` with all 64 bits."""

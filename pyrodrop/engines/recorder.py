@@ -23,9 +23,10 @@ from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pyrodrop.engines.noise import draws
+from pyrodrop.engines.private_apis import stand_in, without_dispatch
 from pyrodrop.engines.writes import written
 from pyrodrop.inputs import over_tensors
-from pyrodrop.private_apis import intercepted, stand_in, without_dispatch
+from pyrodrop.private_apis import intercepted
 
 _A: Any = torch.ops.aten
 COUNT = "count"  # of the results of a node, where there are several, in its `meta`
@@ -135,7 +136,6 @@ def recorded(
 
     Raises:
         Unrecordable: the function computes something from values.
-        MissingApi: operations cannot be intercepted.
     """
     recorder = _Recorder()
     given = [recorder.input(tensor, number, number in arguments) for number, tensor in enumerate(inputs)]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
+from pyrodrop.engines.private_apis import ScriptBuilder, arguments_of
 from pyrodrop.engines.recorder import COUNT
 from pyrodrop.engines.untraceable import Untraceable
-from pyrodrop.private_apis import MissingApi, ScriptBuilder, arguments_of
 
 Call = Callable[..., Sequence[Tensor]]
 
@@ -23,20 +25,22 @@ def script(graph: fx.Graph) -> Call:
     """The function of its inputs that a graph computes, as a program.
 
     Raises:
-        Untraceable: an operation has no form in TorchScript, or PyTorch cannot make such programs.
+        Untraceable: an operation has no form in TorchScript.
     """
     builder, known = ScriptBuilder(), {}
-    try:
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                known[node] = builder.input()
-            elif node.op == "call_function":
-                known[node] = _call(builder, node, known)
-            elif node.op == "output":
-                return builder.program([known[one] for one in node.args[0]])  # type: ignore[union-attr]
-    except MissingApi as error:
-        raise Untraceable(str(error)) from error
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            known[node] = builder.input()
+        elif node.op == "call_function":
+            known[node] = _call(builder, node, known)
+        elif node.op == "output":
+            return builder.program([known[one] for one in node.args[0]])  # type: ignore[union-attr]
     raise Untraceable("a graph without results has no program")
+
+
+def scripts_as_they_are() -> AbstractContextManager[None]:
+    """Have programs of TorchScript run within the block as they were built; by default the first calls optimise them."""
+    return torch.jit.optimized_execution(False)  # type: ignore[no-any-return]
 
 
 def _call(builder: ScriptBuilder, node: fx.Node, known: dict[fx.Node, Any]) -> Any:

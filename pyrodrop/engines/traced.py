@@ -15,7 +15,7 @@ from pyrodrop.engines.graph import Graph
 from pyrodrop.engines.in_blocks import InBlocks
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.optimizers import Update
-from pyrodrop.private_apis import scripts_as_they_are
+from pyrodrop.engines.script import scripts_as_they_are
 
 
 class Traced(InBlocks):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import linecache
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,23 +13,12 @@ import numpy as np
 import pyro
 import torch
 
-from pyrodrop.private_apis import MissingApi
-
 N = TypeVar("N")
 T = TypeVar("T")
 
 
 class Untraceable(RuntimeError):
     """A training step cannot be turned into a graph or a compiled program; the message says why."""
-
-
-@contextmanager
-def needs_private_apis() -> Iterator[None]:
-    """Raise `Untraceable` where the installed PyTorch lacks a private API that the block or function needs."""
-    try:
-        yield
-    except MissingApi as error:
-        raise Untraceable(str(error)) from error
 
 
 def first_that_works(

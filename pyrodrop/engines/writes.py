@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pyrodrop.private_apis import arguments_of
+from pyrodrop.engines.private_apis import arguments_of
 
 _OPERATION: Any = type(torch.ops.aten.add.Tensor)
 _SHARES = (operator.getitem, torch.ops.aten._unsafe_view.default)

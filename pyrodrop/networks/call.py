@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pyrodrop.arguments import function
-from pyrodrop.inputs import Inputs, arguments, mapped
+from pyrodrop.inputs import Inputs, arguments
 from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.private_apis import activations_kept
 from pyrodrop.reparam.recurrence import elementary
@@ -129,47 +128,7 @@ def _call(
     named = {name: value for first, value in values.items() for name in names[first]}
     args, kwargs = arguments(x, network.forward)
     with _ordinary_attention() if attends else nullcontext():
-        if torch.jit.is_tracing():  # Pyro's jitted ELBOs cannot trace functional_call
-            with _holding(network, named):
-                return network(*args, **kwargs)
         return functional_call(network, named, args, kwargs, tie_weights=False)
-
-
-def of_traced_size(x: Inputs) -> Inputs:
-    """Under torch.jit tracing, x with its current sizes as constants, so that a batch of another size is traced again.
-
-    Otherwise the scale of the data plate would stay that of the first batch. Without tracing, x itself.
-    """
-    if not torch.jit.is_tracing():
-        return x
-
-    def fixed(part: Tensor) -> Tensor:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", torch.jit.TracerWarning)  # fixed sizes are what is wanted
-            sizes = [int(size) for size in part.shape]
-        return part.reshape(sizes)
-
-    return mapped(fixed, x)  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _holding(network: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Replace the buffers of these names by the given tensors within the block."""
-    places = [(network.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in values]
-    before = [module._buffers[short] for module, short in places]
-    try:
-        for (module, short), value in zip(places, values.values(), strict=True):
-            _put(module, short, value)
-        yield
-    finally:
-        for (module, short), old in zip(places, before, strict=True):
-            _put(module, short, old)
-
-
-def _put(module: nn.Module, short: str, value: Tensor | None) -> None:
-    module._buffers[short] = value
-    if isinstance(module, nn.RNNBase) and short in module._flat_weights_names:  # recurrent layers keep a second list
-        module._flat_weights[module._flat_weights_names.index(short)] = value  # type: ignore[index]
 
 
 @contextmanager

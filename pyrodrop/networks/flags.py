@@ -26,12 +26,9 @@ class Flags:
     Args:
         modules: by name, with all their submodules.
         parameters: by name, further ones, such as those of Pyro's store.
-        modes: whether training and evaluation mode count.
     """
 
-    def __init__(
-        self, modules: Mapping[str, nn.Module], parameters: Mapping[str, Tensor] | None = None, *, modes: bool = True
-    ) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module], parameters: Mapping[str, Tensor] | None = None) -> None:
         self._modules = dict(modules)
         self._tables: list[dict[str, Any]] = [getattr(own, table) for own in modules.values() for table in TABLES]
         self._sizes = list(map(len, self._tables))
@@ -44,7 +41,7 @@ class Flags:
         self._states = [_copied(state) for state in map(_STATE, self.parameters.values())]
         self._hooks = [getattr(module, hooks) for module in modules.values() for hooks in HOOKS]
         self._hooked = list(map(tuple, self._hooks)) if any(self._hooks) else None
-        self._attributes = [module.__dict__ for module in modules.values()] if modes else []
+        self._attributes = [module.__dict__ for module in modules.values()]
         self._modes = list(map(_MODE, self._attributes))
 
     def changed(self) -> str:

@@ -9,8 +9,6 @@ generators before and after.
 from __future__ import annotations
 
 import random
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,6 +19,8 @@ from torch import nn
 from pyrodrop.private_apis import in_function_transform, intercepted
 
 T = TypeVar("T")
+
+_CALLS = 3  # by which what draws is told from what other threads draw
 
 
 def check_dropout_layers(network: nn.Module) -> None:
@@ -80,30 +80,18 @@ def outside_torch() -> tuple[Any, ...]:
 
 
 def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> bool:
-    """Whether a call that was just made drew numbers from the generators of Python or NumPy.
+    """Whether a call that was just made drew numbers from the generators of Python or NumPy, whose states were `before`.
 
-    Other threads may use Python's, as the event loop of a Dask worker does twice a second. Where there are some and it has
-    advanced, the call is made again, and what it calls is watched on this thread alone.
+    Another thread may have, as the event loop of a Dask worker does twice a second: the call is made again, and one in which
+    the states stay as they are shows that it draws nothing.
     """
-    after = outside_torch()
-    if after == before or after[1:] != before[1:] or threading.active_count() == 1:
-        return after != before
-    drawn = False
-
-    def watch(frame: Any, event: str, called: Any) -> None:
-        nonlocal drawn
-        if event == "call":  # `random.gauss` keeps every second number, which it then returns without another draw
-            drawn |= frame.f_code is random.Random.gauss.__code__
-        elif event == "c_call" and isinstance(getattr(called, "__self__", None), random.Random):
-            drawn |= called.__name__ in ("random", "getrandbits")
-
-    profiler = sys.getprofile()
-    sys.setprofile(watch)
-    try:
+    for _ in range(_CALLS):
+        after = outside_torch()
+        if after == before:
+            return False
+        before = after
         call()
-    finally:
-        sys.setprofile(profiler)
-    return drawn
+    return outside_torch() != before
 
 
 def say_noise(what: str) -> str:

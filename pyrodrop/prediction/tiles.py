@@ -19,9 +19,8 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.inputs import Inputs, mapped, tensors_in
 from pyrodrop.prediction.blocks import Block, Outputs
-from pyrodrop.private_apis import leaves
 from pyrodrop.reparam.lazy import LazyWeight
 
 
@@ -78,7 +77,7 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        given = tensors_in((args, kwargs))
         computed = isinstance(result, Tensor) and not isinstance(result, LazyWeight)
         lazy = next((leaf for leaf in given if isinstance(leaf, LazyWeight)), None)
         if computed and (lazy is not None or any(id(leaf) in self._drawn for leaf in given)):

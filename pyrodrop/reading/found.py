@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from pyrodrop.devices import seeded
-from pyrodrop.inputs import Inputs, mapped, num_rows
+from pyrodrop.inputs import Inputs, mapped, num_rows, tensors_in
 from pyrodrop.networks.call import Output, Unfit, call
 from pyrodrop.networks.checks import first_line, wrong_inputs
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
@@ -27,7 +27,7 @@ from pyrodrop.networks.dropouts import Layout
 from pyrodrop.networks.examine import check_output, close, few_rows
 from pyrodrop.networks.modes import STAYS, undisturbed
 from pyrodrop.networks.noise import random_module
-from pyrodrop.private_apis import bernoulli_results, leaves
+from pyrodrop.private_apis import intercepted
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
@@ -249,8 +249,8 @@ class _Uses(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.clock += 1
-        for leaf in leaves((args, kwargs)):
-            name = self._names.get(id(leaf))
+        for tensor in tensors_in((args, kwargs)):
+            name = self._names.get(id(tensor))
             if name is not None:
                 self.times[name].append(self.clock)
         return func(*args, **(kwargs or {}))
@@ -309,3 +309,37 @@ def masks_of_a_pass(trial: Trial, seed: int = 0) -> tuple[Tensor, list[Tensor]]:
         with torch.backends.cudnn.flags(enabled=False):  # whose recurrent layers draw masks inside
             output = trial.plain()
     return output, masks
+
+
+@contextmanager
+def bernoulli_results() -> Iterator[list[Tensor]]:
+    """Copies of all Bernoulli masks that PyTorch draws within the block, in order, whatever function draws them.
+
+    Uniform numbers that are rounded or compared count as masks too, of which what is rarer is 0.
+    """
+    results: list[Tensor] = []
+    aten: Any = torch.ops.aten
+    uniform: dict[int, Tensor] = {}  # kept, so that no other tensor gets the same id
+    below, above = (aten.lt, aten.le), (aten.gt, aten.ge)
+
+    def watch(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        packet = getattr(func, "overloadpacket", None)
+        if packet in (aten.bernoulli, aten.bernoulli_):
+            results.append(result.clone())
+        elif packet is aten.native_dropout:
+            results.append(result[1].to(result[0].dtype))
+        elif packet in (aten.rand, aten.rand_like):
+            uniform[id(result)] = result
+        elif args and id(args[0]) in uniform:
+            if packet in (aten.floor, aten.floor_):
+                results.append(result.clone())
+            elif packet in (*below, *above):
+                mask = result.to(args[0].dtype)
+                results.append(mask if (args[1] >= 0.5) == (packet in below) else 1 - mask)
+            else:
+                uniform[id(result)] = result
+        return result
+
+    with intercepted(watch):
+        yield results

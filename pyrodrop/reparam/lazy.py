@@ -37,8 +37,8 @@ from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import divergence
-from pyrodrop.inputs import tensors_in
-from pyrodrop.private_apis import mapped_tree, without_overrides, without_values
+from pyrodrop.inputs import over_tensors, tensors_in
+from pyrodrop.private_apis import without_overrides, without_values
 from pyrodrop.reparam.maps import LinearMap, recognise
 from pyrodrop.reparam.recurrence import LAYERS, by_steps, is_packed
 
@@ -157,7 +157,7 @@ class LazyWeight(torch.Tensor):
                 at = None if isinstance(at.x, LazyWeight) else weight.distribution.place(at)
             if at is not None:
                 return weight._map(at)
-        plain, named = mapped_tree(lambda a: a.realise() if isinstance(a, LazyWeight) else a, (args, kwargs))
+        plain, named = over_tensors(lambda a: a.realise() if isinstance(a, LazyWeight) else a, (args, kwargs))
         return func(*plain, **named)
 
     @classmethod

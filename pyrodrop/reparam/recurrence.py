@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from pyrodrop.private_apis import packing
+from pyrodrop.private_apis import pack, unpack
 from pyrodrop.reparam.maps import step_linear
 
 State = tuple[Tensor, ...]  # (h,) or (h, c), [N, H] each
@@ -154,7 +154,8 @@ def _pad(data: Tensor, batch_sizes: Tensor, batch_first: bool, value: float, tot
 
 _ELEMENTARY: dict[Any, Callable[..., Any]] = {
     **{layer: functools.partial(by_steps, layer) for layer in LAYERS},
-    **dict(zip(packing(), (_pack, _pad), strict=True)),
+    pack: _pack,
+    unpack: _pad,
 }
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from pyrodrop.engines import Name, Untraceable
 from pyrodrop.engines.compiled import compile_graph
 from pyrodrop.engines.graph import loosen_views, peak
-from pyrodrop.private_apis import elementary_forms, record
+from pyrodrop.engines.private_apis import record
 from pyrodrop.sampling.density import Density
 from pyrodrop.sampling.posterior import agree, by_pyro
 from pyrodrop.sampling.programs import first_way, fixed_inputs, graph_of, programs
@@ -133,11 +133,14 @@ class Integrator(ABC):
         block = next(size for size in range(self.chains, 0, -1) if self.chains % size == 0 and size <= max(1, most))
         inputs = [*self.inputs(block), *fixed]
         with torch.no_grad():
-            try:
-                module = record(self.step_with(at), inputs, elementary_forms(()) if compiled else None)
-            except Exception as error:  # whatever an operation that cannot be mapped raises
-                raise Untraceable(f"it cannot be mapped over chains: {error}") from error
-            program: Step = compile_graph(module, inputs, {"size_asserts": False}) if compiled else module
+            program: Step
+            if compiled:
+                program = compile_graph(self.step_with(at), inputs, {"size_asserts": False})
+            else:
+                try:
+                    program = record(self.step_with(at), inputs)
+                except Exception as error:  # whatever an operation that cannot be mapped raises
+                    raise Untraceable(f"it cannot be mapped over chains: {error}") from error
         return block, lambda *given: program(*given, *fixed)
 
     def _alone(self, program: Callable[..., list[Tensor]]) -> Step:

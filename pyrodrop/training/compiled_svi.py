@@ -25,14 +25,16 @@ from torch.distributions import constraints
 
 from pyrodrop.arguments import shown
 from pyrodrop.constraints import checked
+from pyrodrop.devices import random_states, set_random_states
 from pyrodrop.engines import Call, Loss, Name, OfPyro, Parameter, Untraceable, Watch, worth_compiling
 from pyrodrop.engines.against_pyro import Results, difference
 from pyrodrop.engines.graph import Graph
 from pyrodrop.engines.in_parts import compiled_gradient
 from pyrodrop.engines.put_back import put_back
+from pyrodrop.engines.script import scripts_as_they_are
 from pyrodrop.engines.simplify import SMALL
-from pyrodrop.networks.flags import Flags, has_hooks
-from pyrodrop.private_apis import pyro_handlers, scripts_as_they_are
+from pyrodrop.networks.flags import Flags
+from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.threads import training
 from pyrodrop.training.own_update import Update
 from pyrodrop.training.watched import Watched
@@ -197,30 +199,33 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         objective = OfPyro(objective, self.model, self.guide)
         call, modules = Call(args, kwargs), nn.ModuleList(watched.modules.values())
         devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-        before = _random_state(devices)
         try:
-            with put_back(modules) as replaced, poutine.trace(param_only=True) as capture, Watch(modules, None) as seen:
-                objective.terms(call)
-                names = replaced()
-            if names:
-                raise Untraceable(f"a call replaces the parameter {names[0]} in Pyro's store")
-            nodes: dict[str, Any] = dict(capture.trace.nodes)
-            sites = {name: site["value"].unconstrained() for name, site in nodes.items()}
-            parameters = {n: Parameter(p, constraints.real) for n, p in _once(sites).items() if p.requires_grad}
-            if not parameters:
-                raise Untraceable("there is no parameter that a step changes")
-            if any(has_hooks(parameter.unconstrained) for parameter in parameters.values()):
-                raise Untraceable("a parameter has a hook")
-            with put_back(modules):
-                moved = _with_gradient(objective, call, [parameter.unconstrained for parameter in parameters.values()])
-            loss = Loss(objective, parameters, seen.moving, seen.changes)
-            graph = loss.graph(call)
+            with torch.random.fork_rng(devices):
+                with (
+                    put_back(modules) as replaced,
+                    poutine.trace(param_only=True) as capture,
+                    Watch(modules, None) as seen,
+                ):
+                    objective.terms(call)
+                    names = replaced()
+                if names:
+                    raise Untraceable(f"a call replaces the parameter {names[0]} in Pyro's store")
+                nodes: dict[str, Any] = dict(capture.trace.nodes)
+                sites = {name: site["value"].unconstrained() for name, site in nodes.items()}
+                parameters = {n: Parameter(p, constraints.real) for n, p in _once(sites).items() if p.requires_grad}
+                leaves = [parameter.unconstrained for parameter in parameters.values()]
+                if not leaves:
+                    raise Untraceable("there is no parameter that a step changes")
+                if len({leaf.device for leaf in leaves}) > 1:
+                    raise Untraceable("its parameters are on several devices")
+                with put_back(modules):
+                    moved = _with_gradient(objective, call, leaves)
+                loss = Loss(objective, parameters, seen.moving, seen.changes)
+                graph = loss.graph(call)
         except Untraceable:
             raise
         except Exception as error:  # Pyro's step, which comes next, raises it as well if it is the program's
             raise Untraceable(f"it cannot be evaluated twice: {type(error).__name__}: {error}") from error
-        finally:
-            _set_random_state(devices, before)
         name = watched.changed()
         if name:
             raise Untraceable(f"a call changes {name}, which a trace would freeze")
@@ -236,13 +241,13 @@ class CompiledSVI(SVI):  # type: ignore[misc]
                 structure.forget()
                 structure.watched = Watched(self.model, self.guide, self._given)
             return loss
-        before = _random_state(record.devices)
+        before = random_states(record.device)
         record.steps += 1
         checked = record.is_to_be_checked()
         terms, gradients, buffers = record.run(tensors, as_recorded=checked)
         loss = terms[0].item()
         if checked or not math.isfinite(loss):
-            _set_random_state(record.devices, before)
+            set_random_states(before, record.device)
             if not math.isfinite(loss):
                 return self._by_pyro(args, kwargs, "the loss is not finite")
             return self._compared(structure, Results(terms, gradients, buffers), Call(args, kwargs))
@@ -387,7 +392,7 @@ class _Record:
         self.engine: Name = "traced"
         self.program: Callable[..., Sequence[Tensor]] = graph.program
         self.steps, self.compared = 0, 0
-        self.devices = sorted({leaf.device.index for leaf in self.leaves if leaf.is_cuda})
+        self.device = self.leaves[0].device
         self._of = svi.model, svi.guide, svi.loss_and_grads
         self._factors = torch.ones(2).to(self.leaves[0])
         store = dict(pyro.get_param_store().named_parameters())
@@ -522,14 +527,3 @@ def _view(tensor: Tensor) -> Any:
     """A small tensor's memory as an array, whose values `Tensor.data` changes without a new version."""
     plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.dtype != torch.bfloat16
     return tensor.detach().numpy() if plain and tensor.nbytes <= SMALL else None
-
-
-def _random_state(devices: Sequence[int]) -> list[Tensor]:
-    """The states of torch's generators on the CPU and on some GPUs."""
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
-
-
-def _set_random_state(devices: Sequence[int], states: Sequence[Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    for device, state in zip(devices, states[1:], strict=True):
-        torch.cuda.set_rng_state(state, device)

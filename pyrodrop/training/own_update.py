@@ -18,7 +18,7 @@ from pyro.optim.optim import PyroOptim
 from torch import Tensor
 
 from pyrodrop.engines.optimizers import does_more
-from pyrodrop.private_apis import fused_adam, fused_sgd
+from pyrodrop.private_apis import fused_adam, fused_adamw, fused_sgd
 
 Settings = dict[str, Any]  # the param_group of an optimiser of one parameter
 State = dict[str, Any]
@@ -170,8 +170,7 @@ def _clipped_adam(group: _Group) -> None:
 
 def _fused(group: _Group, gradients: list[Tensor], steps: list[Tensor], eps: float, decoupled: bool) -> None:
     settings, (means, squares) = group.settings[0], zip(*group.moments, strict=True)
-    operation: Any = fused_adam(decoupled=decoupled)
-    operation(
+    (fused_adamw if decoupled else fused_adam)(
         group.weights, gradients, means, squares, [], steps, lr=settings["lr"], beta1=settings["betas"][0],
         beta2=settings["betas"][1], weight_decay=settings["weight_decay"], eps=eps, amsgrad=False, maximize=False,
     )  # fmt: skip
@@ -179,21 +178,17 @@ def _fused(group: _Group, gradients: list[Tensor], steps: list[Tensor], eps: flo
 
 def _sgd(group: _Group) -> None:
     numbers = {name: group.settings[0][name] for name in _SGD}
-    operation: Any = fused_sgd()
     velocities = [one for moments in group.moments for one in moments]
-    operation(group.weights, group.gradients, velocities, **numbers, maximize=False, is_first_step=False)
+    fused_sgd(group.weights, group.gradients, velocities, **numbers, maximize=False, is_first_step=False)
 
 
 _ADAM = ("lr", "betas", "eps", "weight_decay")
 _SGD = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
 _OFF = ("amsgrad", "maximize", "differentiable")
-_KINDS: dict[Any, _Kind] = {}
-if fused_adam(decoupled=False) is not None and fused_adam(decoupled=True) is not None:
-    moments = ("exp_avg", "exp_avg_sq")
-    _KINDS |= {
-        torch.optim.Adam: _Kind((*_ADAM, "decoupled_weight_decay"), _OFF, lambda _: moments, _adam),
-        torch.optim.AdamW: _Kind(_ADAM, _OFF, lambda _: moments, functools.partial(_adam, decoupled=True)),
-        ClippedAdam: _Kind((*_ADAM, "clip_norm", "lrd"), ("centered_variance",), lambda _: moments, _clipped_adam),
-    }
-if fused_sgd() is not None:
-    _KINDS[torch.optim.SGD] = _Kind(_SGD, _OFF, lambda own: ("momentum_buffer",) if own["momentum"] else (), _sgd)
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_KINDS: dict[Any, _Kind] = {
+    torch.optim.Adam: _Kind((*_ADAM, "decoupled_weight_decay"), _OFF, lambda _: _MOMENTS, _adam),
+    torch.optim.AdamW: _Kind(_ADAM, _OFF, lambda _: _MOMENTS, functools.partial(_adam, decoupled=True)),
+    ClippedAdam: _Kind((*_ADAM, "clip_norm", "lrd"), ("centered_variance",), lambda _: _MOMENTS, _clipped_adam),
+    torch.optim.SGD: _Kind(_SGD, _OFF, lambda own: ("momentum_buffer",) if own["momentum"] else (), _sgd),
+}

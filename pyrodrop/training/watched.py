@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
@@ -27,137 +28,137 @@ _FLAGS = set(nn.Module().__dict__)  # attributes of a module that `pyrodrop.netw
 _PACKAGES = str(Path(torch.__file__).parents[1])
 _ABSENT = object()
 
+Read = Callable[[], Any]
+
 
 class Watched:
     """What some callables read, as it is now."""
 
     def __init__(self, *parts: Any) -> None:
-        self._objects: list[tuple[Any, Any, Any]] = []  # a mapping, a name in it, the object
-        self._contents: list[tuple[Any, Any, Any, Any]] = []  # and a copy of a container, and what it has
-        self._empty: list[tuple[Any, Any]] = []
-        self._sizes: list[tuple[Any, int]] = []
+        self._objects: list[tuple[Read, str, Any]] = []  # how to read an object, its name, the object
+        self._contents: list[tuple[Read, str, Any, Any]] = []  # and a copy of a container, and what it has
+        self._attributes: list[tuple[dict[str, Any], int]] = []  # of objects, and their number
         self._imported: set[tuple[int, str]] = set()  # modules, and the names in them
         self._seen: dict[int, Any] = {}  # which keeps the objects, so that no other gets the same id
-        self._own = {(getattr(part, "__module__", None) or type(part).__module__).partition(".")[0] for part in parts}
+        self._packages = {
+            (getattr(part, "__module__", None) or type(part).__module__).partition(".")[0] for part in parts
+        }
         for part in parts:
             self._visit(part, inner=True)
 
     @property
     def modules(self) -> dict[str, nn.Module]:
         """All modules that the code of model and guide names, and theirs, by name."""
-        found: dict[str, nn.Module] = {}
-        for module in [one for one in self._seen.values() if isinstance(one, nn.Module)]:
+        named: dict[str, nn.Module] = {}
+        for module in [value for value in self._seen.values() if isinstance(value, nn.Module)]:
             name = type(module).__name__
-            found[name if name not in found else f"{name} ({len(found)})"] = module
-        return found
+            named[name if name not in named else f"{name} ({len(named)})"] = module
+        return named
 
     def changed(self) -> str:
         """The name of something that is no longer what it was; empty if there is none."""
-        for mapping, name, value in self._objects:
-            now = mapping.get(name, _ABSENT)
+        for read, name, value in self._objects:
+            now = read()
             if now is not value and not _equal(now, value):
-                return str(name)
-        for mapping, name in self._empty:
-            if mapping.get(name):
-                return str(name)
-        for number, (mapping, name, copied, value) in enumerate(self._contents):
-            now = mapping.get(name)
+                return name
+        for number, (read, name, copied, value) in enumerate(self._contents):
+            now = read()
             if _alike(now, copied):
                 continue
             if _frozen(now) != value:
-                return str(name)
-            self._contents[number] = mapping, name, _copied(now), value
-        return next((str(list(mapping)[-1]) for mapping, size in self._sizes if len(mapping) != size), "")
+                return name
+            self._contents[number] = read, name, _copied(now), value
+        return next((list(attributes)[-1] for attributes, size in self._attributes if len(attributes) != size), "")
 
-    def _visit(self, one: Any, *, inner: bool = False) -> None:
+    def _visit(self, value: Any, *, inner: bool = False) -> None:
         """Note what an object reads; `inner` also for objects of libraries."""
-        if isinstance(one, type):
-            self._class(one)
+        if isinstance(value, type):
+            self._class(value)
             return
-        if id(one) in self._seen or isinstance(one, (*_PLAIN, Tensor, ModuleType)):
+        if id(value) in self._seen or isinstance(value, (*_PLAIN, Tensor, ModuleType)):
             return
-        self._seen[id(one)] = one
-        if isinstance(one, nn.Module):
-            self._attributes(one)
-            self._sizes.append((one.__dict__, len(one.__dict__)))
-            for module in one._modules.values():
+        self._seen[id(value)] = value
+        if isinstance(value, nn.Module):
+            self._object(value)
+            for module in value._modules.values():
                 self._visit(module)
-        elif isinstance(one, FunctionType):
-            if not self._skips(one.__module__):
-                self._function(one)
-        elif isinstance(one, MethodType):
-            self._visit(one.__self__, inner=inner)
-            self._visit(one.__func__)
-        elif isinstance(one, functools.partial):
-            for value in (one.func, *one.args, *one.keywords.values()):
-                self._visit(value, inner=True)
-        elif isinstance(one, _CONTAINERS):
-            for value in list(one.values() if isinstance(one, dict) else one)[:_ITEMS]:
-                self._visit(value)
-        elif inner or not _of_library(type(one).__module__):
-            self._attributes(one)
+        elif isinstance(value, FunctionType):
+            if not self._skips(value.__module__):
+                self._function(value)
+        elif isinstance(value, MethodType):
+            self._visit(value.__self__, inner=inner)
+            self._visit(value.__func__)
+        elif isinstance(value, functools.partial):
+            for part in (value.func, *value.args, *value.keywords.values()):
+                self._visit(part, inner=True)
+        elif isinstance(value, _CONTAINERS):
+            for item in list(value.values() if isinstance(value, dict) else value)[:_ITEMS]:
+                self._visit(item)
+        elif inner or not _of_library(type(value).__module__):
+            self._object(value)
 
-    def _attributes(self, one: Any) -> None:
+    def _object(self, value: Any) -> None:
         """Note the attributes of an object and of its class."""
-        caches = isinstance(one, Transform)  # which keep what they have computed, in attributes with an underscore
-        for name, value in getattr(one, "__dict__", {}).items():
-            if (caches and name.startswith("_")) or (isinstance(one, nn.Module) and name in _FLAGS):
+        attributes = getattr(value, "__dict__", {})
+        caches = isinstance(value, Transform)  # which keep what they have computed, in attributes with an underscore
+        if not caches:
+            self._attributes.append((attributes, len(attributes)))
+        for name, attribute in attributes.items():
+            if (caches and name.startswith("_")) or (isinstance(value, nn.Module) and name in _FLAGS):
                 continue
-            if not (_replaceable(value) and _of_library(type(one).__module__)):
-                self._note(one.__dict__, name, value)
-        slots = _Slots(one)
-        for name in slots.names():
-            self._note(slots, name, slots.get(name))
-        self._class(type(one))
+            if not (_replaceable(attribute) and _of_library(type(value).__module__)):
+                self._note(functools.partial(attributes.get, name, _ABSENT), name)
+        for kind in type(value).__mro__:
+            if not _of_library(kind.__module__):
+                slots = [name for name, slot in vars(kind).items() if isinstance(slot, MemberDescriptorType)]
+                for name in slots:
+                    self._note(functools.partial(getattr, value, name, _ABSENT), name)
+        self._class(type(value))
 
     def _class(self, kind: type) -> None:
         """Note the attributes of a class and of those that it inherits from."""
-        for one in kind.__mro__:
-            if id(one) in self._seen or self._skips(one.__module__):
+        for base in kind.__mro__:
+            if id(base) in self._seen or self._skips(base.__module__):
                 continue
-            self._seen[id(one)] = one
-            for name, value in list(vars(one).items()):
+            self._seen[id(base)] = base
+            for name, value in list(vars(base).items()):
                 if name == "__call__" or not name.startswith("__"):
-                    self._note(vars(one), name, value)
+                    self._note(functools.partial(vars(base).get, name, _ABSENT), name)
                     self._visit(getattr(value, "fget", None) or getattr(value, "__func__", None))
 
     def _function(self, function: FunctionType) -> None:
         names = _names(function.__code__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            self._named(_Variable(cell), name, names)
+            self._named(functools.partial(_contents, cell), name, names)
         for name in names & function.__globals__.keys():
-            self._named(function.__globals__, name, names)
-        defaults: dict[Any, Any] = {**dict(enumerate(function.__defaults__ or ())), **(function.__kwdefaults__ or {})}
-        for name, value in defaults.items():
-            self._note(defaults, name, value)
-        wrapped = getattr(function, "__wrapped__", None)
-        if wrapped is not None:
-            self._visit(wrapped)
+            self._named(functools.partial(function.__globals__.get, name, _ABSENT), name, names)
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._note(lambda value=value: value, f"a default of {function.__name__}")  # type: ignore[misc]
+        self._visit(getattr(function, "__wrapped__", None))
 
-    def _named(self, mapping: Any, name: str, names: AbstractSet[str]) -> None:
+    def _named(self, read: Read, name: str, names: AbstractSet[str]) -> None:
         """Note what code names; of an imported module the attributes that the code names as well."""
-        value = mapping.get(name)
+        value = read()
         if not isinstance(value, ModuleType):
-            self._note(mapping, name, value)
+            self._note(read, name)
         elif not self._skips(value.__name__):
-            for own in names & vars(value).keys():
-                if (id(value), own) not in self._imported:
-                    self._imported.add((id(value), own))
-                    self._named(vars(value), own, names)
+            for attribute in names & vars(value).keys():
+                if (id(value), attribute) not in self._imported:
+                    self._imported.add((id(value), attribute))
+                    self._named(functools.partial(vars(value).get, attribute, _ABSENT), attribute, names)
 
-    def _note(self, mapping: Any, name: str, value: Any) -> None:
-        if isinstance(value, _CONTAINERS) and not value:
-            self._empty.append((mapping, name))
-        elif isinstance(value, _CONTAINERS) and len(value) <= _ITEMS:
-            self._contents.append((mapping, name, _copied(value), _frozen(value)))
+    def _note(self, read: Read, name: str) -> None:
+        value = read()
+        if isinstance(value, _CONTAINERS) and len(value) <= _ITEMS:
+            self._contents.append((read, name, _copied(value), _frozen(value)))
         elif not isinstance(value, ModuleType):
-            self._objects.append((mapping, name, value))
+            self._objects.append((read, name, value))
         self._visit(value)
 
     def _skips(self, module: str | None) -> bool:
         """Whether the code of a module is not read: Python's, a library's or that of another installed package."""
         top = (module or "builtins").partition(".")[0]
-        if top in _LIBRARIES or top in self._own:
+        if top in _LIBRARIES or top in self._packages:
             return top in _LIBRARIES
         file = getattr(sys.modules.get(module or ""), "__file__", None) or ""
         return top in sys.stdlib_module_names or file.startswith(_PACKAGES)
@@ -169,38 +170,16 @@ def _of_library(module: str | None) -> bool:
 
 def _names(code: CodeType) -> set[str]:
     """The global names and attributes that a function's code, and that of the functions in it, mentions."""
-    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*map(_names, inner))
 
 
-class _Slots:
-    """The slots of an object, read as if they were in a dictionary."""
-
-    def __init__(self, one: Any) -> None:
-        self._one = one
-
-    def names(self) -> list[str]:
-        """The names of the slots that its classes define."""
-        kinds = [kind for kind in type(self._one).__mro__ if not _of_library(kind.__module__)]
-        return [name for kind in kinds for name, value in vars(kind).items() if isinstance(value, MemberDescriptorType)]
-
-    def get(self, name: str, otherwise: Any = None) -> Any:
-        """The value of a slot; `otherwise` if it has none."""
-        return getattr(self._one, name, otherwise)
-
-
-class _Variable:
-    """A variable of an enclosing function, read as if it were in a dictionary."""
-
-    def __init__(self, cell: CellType) -> None:
-        self._cell = cell
-
-    def get(self, name: str, otherwise: Any = None) -> Any:
-        """Its value; `otherwise` if it has none."""
-        try:
-            return self._cell.cell_contents
-        except ValueError:
-            return otherwise
+def _contents(cell: CellType) -> Any:
+    """The value of a variable of an enclosing function."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _ABSENT
 
 
 def _copied(value: Any) -> Any:

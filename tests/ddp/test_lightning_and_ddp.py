@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from pyro.infer import JitTrace_ELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -183,17 +183,6 @@ def test_what_raises_an_error(ranks: list[dict[str, Any]]) -> None:
     assert "RuntimeError: Expected to have finished reduction" in ranks[0]["unused"]
     assert "RuntimeError: DistributedDataParallel is not needed" in ranks[0]["functions"]
     assert "TypeError: the network of a model must be the plain module" in ranks[0]["network"]
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
-def test_the_loss_of_a_jitted_elbo_has_twice_the_gradient() -> None:
-    """Of Pyro 1.9.1, so that the page advises against it."""
-    slopes = []
-    for kind in (Trace_ELBO, lambda: JitTrace_ELBO(ignore_jit_warnings=True)):
-        loss = elbo("point")
-        kind()(loss.model, loss.guide)(X, Y).backward()
-        slopes.append(gradients(loss))
-    close(slopes[1], 2 * slopes[0])
 
 
 def test_a_fit_of_what_was_trained() -> None:

@@ -158,63 +158,19 @@ def test_file_and_folder_are_flushed_before_and_after_the_file_is_replaced(
     assert calls == ["file", "replace", "folder"]
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from pyrodrop.files import whole
-with whole(Path(sys.argv[1])) as part:
-    part.write_bytes(bytes(1000))
-    print("written", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.more
-def test_the_temporary_file_of_a_killed_process_is_removed_by_the_next_one(file: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "written\n"
-    [left] = (path for path in file.parent.iterdir() if path != file)
-    write_json(file, {"while": "the other one writes"})
+def test_temporary_files_of_killed_processes_are_removed_after_a_day(file: Path) -> None:
+    name = hashlib.blake2b(file.name.encode(), digest_size=8).hexdigest()
+    left = file.parent / f".pyrodrop-{name}-abcdefgh"
+    left.mkdir()
+    (left / "part").write_text("half")
+    write_json(file, {})
     assert left.exists()
-    process.kill()
+    for path in (left / "part", left):
+        os.utime(path, (0, 0))
     write_json(file.with_name("other"), {})
     assert left.exists(), "of another file"
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is a zombie
     write_json(file, {})
-    assert not left.exists()
-    process.communicate()
     assert sorted(path.name for path in file.parent.iterdir()) == ["file", "other"]
-
-
-def left_by(file: Path, process: Process) -> Path:
-    """What a process of this name would leave beside the file."""
-    name = hashlib.blake2b(file.name.encode(), digest_size=8).hexdigest()
-    folder = file.parent / f".pyrodrop-{name}-{process}-abcdefgh"
-    folder.mkdir()
-    (folder / "part").write_text("half")
-    return folder
-
-
-def test_a_pid_that_was_given_to_another_process_counts_as_ended(file: Path) -> None:
-    me = Process.this()
-    mine, before = left_by(file, me), left_by(file, Process(me.place, me.pid, me.start - 60))
-    write_json(file, {})
-    assert mine.exists()
-    assert not before.exists()
-
-
-def test_temporary_files_of_another_machine_are_removed_after_a_day(file: Path) -> None:
-    me = Process.this()
-    other = left_by(file, Process("0000000000", me.pid, me.start))
-    write_json(file, {})
-    assert other.exists()
-    for path in (other / "part", other):
-        os.utime(path, (0, 0))
-    write_json(file, {})
-    assert not other.exists()
 
 
 def test_processes_are_written_and_read() -> None:

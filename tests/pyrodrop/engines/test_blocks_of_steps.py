@@ -24,7 +24,7 @@ from pyrodrop.engines.in_blocks import InBlocks
 from pyrodrop.engines.narrow_products import spell_out_thin_products
 from pyrodrop.engines.noise import Noise, sources
 from pyrodrop.engines.noise_ahead import NoiseAhead
-from pyrodrop.private_apis import Program
+from pyrodrop.engines.private_apis import Program
 
 X = torch.randn(45, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]

@@ -13,10 +13,10 @@ import torch
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.engines import compiled
+from pyrodrop.engines.private_apis import Program
 from pyrodrop.engines.untraceable import Untraceable
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
-from pyrodrop.private_apis import Program
 
 X = torch.linspace(-2, 2, 23)[:, None] * torch.tensor([1.0, -0.5])
 Y = X.sin().sum(1, keepdim=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from pyrodrop import cache
 from pyrodrop.engines import Untraceable, programs
 from pyrodrop.engines.costs import REFERENCE, Costs, costs, measured
-from pyrodrop.private_apis import Program
+from pyrodrop.engines.private_apis import Program
 
 FIT = """
 import sys, torch, pyrodrop

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pyrodrop.distributions.coins import StackedMasks, words_of
 from pyrodrop.engines import random_words
+from pyrodrop.engines.private_apis import Program, twisters
 from pyrodrop.engines.random_words import RandomWords
-from pyrodrop.private_apis import Program, twisters
 
 R = 16
 

@@ -19,9 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.engines import Untraceable, pure_graph
 from pyrodrop.engines.recorder import Unrecordable, recorded
-from pyrodrop.engines.script import script
+from pyrodrop.engines.script import script, scripts_as_they_are
 from pyrodrop.engines.simplify import simplified
-from pyrodrop.private_apis import scripts_as_they_are
 
 HELD = torch.tensor([0.5, 2.0, 1.0, 3.0])
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
-from pyrodrop.private_apis import bernoulli_results
+from pyrodrop.reading.found import bernoulli_results
 
 
 class Of(nn.Module):

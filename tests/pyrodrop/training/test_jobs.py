@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import signal
 import subprocess
@@ -312,39 +311,6 @@ def test_replicates_that_train_together_in_one_process_are_cut_by_themselves(wha
         sets.append(Dataset.of((x.to(dtype), y.to(dtype))))
     found = blocks_of(Parts(pairs, sets, range(70)), Settings(steps=3, batch_size=10, engine="traced", device="cpu"))
     assert [[r % 3 == 0 for r in block.numbers] for block in found] == [[True] * 24, [False] * 32, [False] * 14]
-
-
-@pytest.mark.parametrize("draws", [False, True])
-def test_other_threads_may_use_pythons_generator(draws: bool) -> None:
-    """The event loop of a Dask worker does; a network that draws itself is refused nevertheless."""
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            time.sleep(0.01)
-            return self.layer(x) * (1 + 1e-9 * random.gauss(0, 1) if draws else 1)
-
-    stop = threading.Event()
-
-    def busy() -> None:
-        while not stop.wait(1e-4):
-            random.random()
-
-    thread = threading.Thread(target=busy)
-    thread.start()
-    try:
-        model = models.from_module(Net(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-        if draws:
-            with pytest.raises(ValueError, match="draws random numbers itself"):
-                pyrodrop.fit(model, guides.MeanField(model), data(1)[0], steps=2, engine="traced", device="cpu")
-        else:
-            pyrodrop.fit(model, guides.MeanField(model), data(1)[0], steps=2, engine="traced", device="cpu")
-    finally:
-        stop.set()
-        thread.join()
 
 
 @pytest.mark.slow
