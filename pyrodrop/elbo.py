@@ -63,13 +63,6 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
     return _terms(_sites(model, guide, args, kwargs), _hyperparameters(model))
 
 
-def terms_by_site(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-    """The part of every site in the loss of one sample, by its name, in the order of the model: their sum is the loss."""
-    hyper = _hyperparameters(model)
-    pairs = _sites(model, guide, args, kwargs)
-    return {str((q if site is None else site)["name"]): _terms([(site, q)], hyper).loss for site, q in pairs}
-
-
 def rows_and_divergence(
     model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> tuple[Tensor, float | Tensor, Tensor]:

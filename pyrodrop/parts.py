@@ -6,7 +6,7 @@ part:
     {"part": "pyrodrop.models.MLP", "arguments": {"widths": [1, 50, 1], "prior": {"part": "pyrodrop.priors.Gaussian", ...}}}
 
 A guide's model is ``{"given": "model"}``, and ``{"unknown": ...}`` stands for what no file has, such as a network or a
-function of the user.
+function of the user: it is known by the names of its classes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import nullcontext, suppress
 from typing import Any, ClassVar, Self
 
 import torch
+from torch import nn
 
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Described
@@ -60,10 +61,37 @@ class Part(Described):
 
 
 def made_with(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """`Part.made_with` of each, by name; of anything else that it is unknown."""
+    """`Part.made_with` of each, by name; of anything else that it is unknown. With the layers of its networks."""
     return {
-        name: part.made_with() if isinstance(part, Part) else {"unknown": f"it is {shown(part)} of your own"}
+        name: (part.made_with() if isinstance(part, Part) else {"unknown": f"it is {_kind(part)} of your own"})
+        | {"layers": _layers(part) if isinstance(part, nn.Module) else {}}
         for name, part in parts.items()
+    }
+
+
+def in_words(data: Any, name: str) -> dict[str, str]:
+    """What `made_with` describes as words by place, with the defaults of arguments that were left out.
+
+    Seeds of initial values are left out.
+
+    Example:
+        >>> from pyrodrop import priors
+        >>> in_words(priors.Gaussian(2.0).made_with(), "prior")
+        {'prior': 'pyrodrop.priors.Gaussian', 'prior.scale': '2.0'}
+    """
+    if isinstance(data, dict):
+        kind = data.get("part", data.get("class"))
+        words = {name: str(kind or data.get("unknown", data.get("given", "mapping")))}
+        items = _defaults(_KINDS.get(str(kind))) | _entries(data, "arguments") | _entries(data, "mapping")
+        items |= _entries(data, "layers")
+        items.pop("seed", None)
+    elif isinstance(data, list):
+        words, items = {name: f"list of {len(data)}"}, {str(number): value for number, value in enumerate(data)}
+    else:
+        number = isinstance(data, int | float) and not isinstance(data, bool)
+        return {name: str(float(data)) if number else str(data)}
+    return words | {
+        place: word for key, value in items.items() for place, word in in_words(value, f"{name}.{key}").items()
     }
 
 
@@ -94,6 +122,35 @@ def made(data: Any, model: Any = None, *, meta: bool = False) -> Any:
         case list():
             return [made(value, model) for value in data]
     return data
+
+
+def _entries(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    entries = data.get(key)
+    return dict(entries) if isinstance(entries, dict) else {}
+
+
+def _defaults(kind: type[Part] | None) -> dict[str, Any]:
+    """The arguments of a class of this package that have a default, as plain data."""
+    arguments = {} if kind is None else inspect.signature(kind.__init__).parameters
+    return {name: _plain(each.default, name) for name, each in arguments.items() if each.default is not each.empty}
+
+
+def _layers(module: nn.Module) -> dict[str, str]:
+    """The classes of the modules in it that are not of this package; of PyTorch's with their settings."""
+    return {
+        name: f"{type(each).__name__}({each.extra_repr()})" if _top(each) == "torch" else type(each).__name__
+        for name, each in module.named_modules()
+        if _top(each) != "pyrodrop"
+    }
+
+
+def _top(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def _kind(value: Any) -> str:
+    """A value of the user in a few words, a function by its name."""
+    return f"the function {value.__name__}" if hasattr(value, "__name__") else shown(value)
 
 
 def _name(kind: type) -> str:
@@ -130,7 +187,8 @@ def _plain(value: Any, where: str) -> Any:
     if hasattr(type(value), "weight_sites"):
         return {"given": "model"}
     if isinstance(value, Part):
-        return value.made_with()
+        own = "_made_with" not in value.__dict__
+        return {"unknown": f"{where} is {value.describe()} of your own"} if own else value.made_with()
     kind: Any = value.func if isinstance(value, functools.partial) else value
     if _is_known(kind) and not getattr(value, "args", ()):
         return {
@@ -144,4 +202,4 @@ def _plain(value: Any, where: str) -> Any:
     if getattr(value, "shape", None) == ():  # a number of NumPy or torch, which may have no value
         with suppress(RuntimeError):
             value = value.item()
-    return value if isinstance(value, bool | int | float | str | None) else {"unknown": f"{where} is {shown(value)}"}
+    return value if isinstance(value, bool | int | float | str | None) else {"unknown": f"{where} is {_kind(value)}"}

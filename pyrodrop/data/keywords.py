@@ -7,12 +7,15 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pyrodrop.arguments import shown
-from pyrodrop.identity import made_of, values_of
+from pyrodrop.identity import values_of
 from pyrodrop.inputs import over_tensors
+
+_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
 class Keywords:
@@ -69,14 +72,14 @@ class Keywords:
 
     @functools.cached_property
     def words(self) -> dict[str, str]:
-        """What the arguments are, in words: the values of tensors by their digest."""
-        return made_of(self.values, "data") | values_of(dict(_placed(self.values, "data")))
+        """What the arguments are, in words: the values of tensors by their digest, other objects by their class."""
+        return {name: _word(value) for name, value in _placed(self.values, "data")}
 
     @property
     def outline(self) -> str:
         """The arguments in words, without the values of tensors: replicates have the same."""
         like = over_tensors(lambda tensor: f"{tensor.dtype} {list(tensor.shape)}", self.values)
-        return ", ".join(f"{name} {word}" for name, word in sorted(made_of(like, "data").items()))
+        return ", ".join(f"{name} {word}" for name, word in sorted(Keywords(like).words.items()))
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -88,9 +91,17 @@ class Keywords:
         return over_tensors(lambda tensor: tensor.to(device), self.values)  # type: ignore[no-any-return]
 
 
-def _placed(tree: Any, name: str) -> list[tuple[str, Tensor]]:
-    """The tensors of nested collections, each with its place in words."""
-    if isinstance(tree, Tensor):
+def _placed(tree: Any, name: str) -> list[tuple[str, Any]]:
+    """The values of nested collections, each with its place in words."""
+    items = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, tuple | list) else None
+    if not items:
         return [(name, tree)]
-    items = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, tuple | list) else ()
-    return [found for key, value in items for found in _placed(value, f"{name}.{key}")]
+    return [leaf for key, value in items for leaf in _placed(value, f"{name}.{key}")]
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        value = torch.as_tensor(value)
+    if isinstance(value, Tensor):
+        return values_of({"": value})[""]
+    return str(value) if isinstance(value, _PLAIN) else type(value).__name__

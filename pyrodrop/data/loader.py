@@ -22,7 +22,7 @@ from torch.utils.data import (
 from pyrodrop.arguments import count, shown
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.random_streams import RandomStreams, mixed
-from pyrodrop.data.streamed import Check, Streamed, same, seeded_twice
+from pyrodrop.data.streamed import Check, Streamed, seeded_twice
 from pyrodrop.inputs import parts
 
 _log = logging.getLogger("pyrodrop")
@@ -85,8 +85,19 @@ class Loader(Streamed):
         of = f"({type(self.batches.dataset).__name__})" if isinstance(self.batches, DataLoader) else ""
         return f"{type(self.batches).__name__}{of}"
 
-    def epoch(self, number: int, seed: int, check: Check | None = None) -> Iterator[Dataset]:
-        """The minibatches of an epoch.
+    @property
+    def knows_its_place(self) -> bool:
+        """Whether it can tell where its iteration is and continue there, as torchdata's StatefulDataLoader."""
+        return all(callable(getattr(self.batches, name, None)) for name in ("state_dict", "load_state_dict"))
+
+    def apart(self) -> Loader:
+        """One whose iteration is not that of others."""
+        other = copy.copy(self)
+        other.batches = copy.copy(self.batches)
+        return other
+
+    def epoch(self, number: int, seed: int, check: Check | None = None, start: int = 0) -> Iterator[Dataset]:
+        """The minibatches of an epoch, from number `start` on if the loader was set to that place.
 
         Raises:
             TypeError, ValueError: one of them is no minibatch; there are fewer or more than the length says, or more rows
@@ -100,7 +111,7 @@ class Loader(Streamed):
         with draws():
             given = iter(self.batches)
         seen = largest = 0
-        for place in range(self.per_epoch):
+        for place in range(start, self.per_epoch):
             with draws():
                 batch = next(given, _END)
                 further = place + 1 == self.per_epoch and next(given, _END) is not _END
@@ -118,7 +129,7 @@ class Loader(Streamed):
                     f"{self.source}, which has {seen} rows up to minibatch {place}"
                 )
             largest = max(largest, len(rows))
-            if place + 1 == self.per_epoch and self._once:
+            if place + 1 == self.per_epoch and self._once and not start:
                 self._say_if_few(seen, largest)
             yield rows
 
@@ -142,11 +153,6 @@ class Loader(Streamed):
         """Whether the rows of the first two minibatches have different shapes, as sequences that are padded by minibatch."""
         shapes = [[part.shape[1:] for part in (*parts(one.x), one.y)] for one in self._first]
         return shapes[0] != shapes[-1]
-
-    @cached_property
-    def repeats(self) -> bool:
-        """Whether an epoch has the same first minibatch when it is iterated again."""
-        return same(self._first[0], next(self.epoch(0, 0)))
 
     @cached_property
     def _first(self) -> list[Dataset]:

@@ -22,7 +22,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.export import LEVELS, Functions, Output
 from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
-from pyrodrop.identity import check_made_of, is_settings, made_of
+from pyrodrop.identity import check_made_of, is_settings
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods import aligned
 from pyrodrop.models import NetworkModel
@@ -212,9 +212,7 @@ class Sampled:
         tensors = {f"samples.{name}": values for name, values in kept.samples.items()}
         tensors |= {f"stats.{name}": values for name, values in kept.stats.items()}
         tensors |= {f"model.{name}": value for name, value in kept.model.state_dict().items()}
-        dtype = next(iter(kept.samples.values())).dtype
-        made = {"model": made_of(copy.deepcopy(kept.model).to(dtype), "model")}
-        about = {"settings": kept.settings, "made_of": made, "made_with": made_with({"model": kept.model})}
+        about = {"settings": kept.settings, "made_with": made_with({"model": kept.model})}
         write_tensors(Path(path), tensors, {"kind": _FILE, **about})
         return Path(path)
 
@@ -290,7 +288,7 @@ class Sampled:
         converted = copy.deepcopy(model).to(dtype)
         state = {n: value.to(dtype) if value.is_floating_point() else value for n, value in state.items()}
         check_assignable(converted, state, f"the model in {path}")
-        check_made_of(about.get("made_of"), {"model": converted}, path, allow)
+        check_made_of(about.get("made_with"), {"model": converted}, path, allow)
         assign(model.to(dtype), state)
         model.eval()
         model.columns = columns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,16 +45,15 @@ class WholeCall:
         """The arguments."""
         return self._call
 
-    def check_place(self, order: Tensor, position: int, name: str) -> None:
-        """Raise a ValueError unless the place is the only one that there is."""
-        if order.numel() or order.dtype != torch.long or position:
-            raise ValueError(
-                f"{name} is of other data: arguments of a Pyro program have no order of rows; got {position}"
-            )
+    def state(self) -> dict[str, Tensor]:
+        """Nothing: there is one place."""
+        return {}
 
-    def last(self, order: Tensor, position: int) -> str:
-        """The minibatch of every step, as a sentence."""
-        return "Every step has all of the data."
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Nothing to do."""
+
+    def check_place(self, state: Mapping[str, Tensor], name: str) -> None:
+        """Nothing to check."""
 
     def coming(self) -> tuple[int, int]:
         """One row in place of a minibatch's, and as many steps as one likes."""

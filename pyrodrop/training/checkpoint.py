@@ -1,12 +1,11 @@
-"""Checkpoints: the state of a training in one file, from which an interrupted run continues to the same result.
+"""Checkpoints: the state of a training in one file, from which an interrupted run continues.
 
-A checkpoint knows its run: model, guide, data and settings (`pyrodrop.training.record.identity`). Only the number of steps
-may differ, unless `fit` allows more.
+A checkpoint knows its run by names, shapes, settings and a hash of the data (`pyrodrop.training.record.identity`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +16,42 @@ from pyrodrop.arguments import path as checked_path
 from pyrodrop.files import check_writable, read_tensors, write_tensors
 from pyrodrop.ranks import Averaging, Ranks
 from pyrodrop.training.rank_noise import RankRandom
-from pyrodrop.training.record import Identity, check_allowed, check_same
+from pyrodrop.training.record import Identity, check_same
 from pyrodrop.training.state import State
 
 _FILE = "the file to save the state of the training to"
-ALLOW = "checkpoint=pyrodrop.Checkpoint(..., allow={})"
 
 File = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class Checkpoint:
-    """Where and when a training saves its state, and what may differ in a run that continues from the file.
+    """Where and when a training saves its state.
 
-    The result of a run that continues is that of a run without interruption. A state with NaN or infinite losses or
-    parameters is never saved, so the file keeps the last finite one.
+    The result of a run that continues on tensors is that of a run without interruption; on a loader, the epoch that was
+    interrupted begins again. A state with NaN or infinite losses or parameters is never saved, so the file keeps the last
+    finite one.
+
+    A file of another model, guide or data is refused, as is one with another `batch_size`, `estimator`, `likelihood_power`,
+    `objective`, `starts`, `device` or `seed`. Another number of steps or ranks, learning rate, optimiser, schedule,
+    `kl_weight`, `accumulate`, `engine` or `precision` is taken, and the log says so: an optimiser whose state has other
+    entries begins anew. Functions and classes of your own are known by their names, not by their code.
 
     Args:
         path: of the file.
         every: number of steps between two savings; the last step is always saved.
-        allow: names of what may differ from the run that wrote the file, such as ``("lr", "data")``: ``model``, ``guide``,
-            ``data`` and the options of `fit` that change its result. Otherwise every difference is an error that names it.
-            More `steps` are always allowed. With another class of `optimizer` its state begins anew, with other `data` or
-            another `batch_size` an epoch. Functions count as equal if they return the same: `lr` for every parameter,
-            `lr_schedule` and `kl_weight` at 0, 1, 2, 5, 10 ... steps or epochs; functions in a model or guide if their
-            bytecode, constants and defaults are equal. Another number of ranks needs no permission: the epoch continues, the
-            noise is new, and the log says so.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, out of range, or an unknown name in `allow`.
+        TypeError, ValueError: an argument of the wrong kind, or out of range.
 
     Example:
         >>> import pyrodrop
-        >>> pyrodrop.Checkpoint("state.safetensors", every=1000, allow=("lr",)).every
+        >>> pyrodrop.Checkpoint("state.safetensors", every=1000).every
         1000
     """
 
-    def __init__(self, path: str | Path, *, every: int = 10_000, allow: Collection[str] = ()) -> None:
+    def __init__(self, path: str | Path, *, every: int = 10_000) -> None:
         self.path: Path = checked_path(path, "path", _FILE)
         self.every: int = count(every, "every", "the number of steps between two savings")
-        self.allow: tuple[str, ...] = check_allowed(allow, "allow")
 
     @staticmethod
     def of(value: str | Path | Checkpoint | None) -> Checkpoint | None:
@@ -69,7 +65,7 @@ class StateFile:
     """The file of a checkpoint, which knows the run that it belongs to.
 
     Args:
-        saving: where, and what may differ from the run that wrote the file.
+        saving: where.
 
     Attributes:
         saved: the state that the file has, in words; empty if it has none.
@@ -90,9 +86,9 @@ class StateFile:
         """The tensors of the file and what it says about them; None if there is none."""
         return read_tensors(self.saving.path) if self.saving.path.exists() else None
 
-    def restarts(self, about: Mapping[str, Any]) -> dict[str, bool]:
-        """What starts anew, as arguments of `State.load`; a ValueError if the file belongs to another run."""
-        return check_same(about.get("run"), self.identity, self.saving.allow, self.name, ALLOW)._asdict()
+    def check_run(self, about: Mapping[str, Any]) -> None:
+        """Raise a ValueError if the file belongs to another run; the log says which settings differ."""
+        check_same(about.get("run"), self.identity, self.name)
 
     def write(self, tensors: Mapping[str, Tensor], **about: Any) -> None:
         """Write tensors, and what is said about them, in place of what is in the file.
@@ -106,10 +102,7 @@ class StateFile:
         """Where to continue after a failure, as a sentence; empty if nothing was saved."""
         if not self.saved:
             return ""
-        return (
-            f" The file {self.saving.path} has {self.saved}: continue from there with other settings, such as a smaller lr "
-            f"and {ALLOW.format(('lr',))}."
-        )
+        return f" The file {self.saving.path} has {self.saved}: the same call with another lr continues from there."
 
 
 class FitFile(StateFile):
@@ -152,10 +145,9 @@ class FitFile(StateFile):
         if self.average is not None:
             self.average.pulse()
         tensors = self.random.gathered(self.state.tensors())
-        position = int(tensors.pop("batches.position"))
         with self.ranks.together():
             if self.ranks.first:
-                self.write(tensors, position=position)
+                self.write(tensors)
         self.saved = f"the state after {loop.done} steps"
 
     def resume(self) -> None:
@@ -167,13 +159,11 @@ class FitFile(StateFile):
         """
         with self.ranks.together():
             content = self.read() if self.ranks.first else None
+            if content is not None:
+                self.check_run(content[1])
         content = self.ranks.of_first(content)
         if content is None:
             return
-        tensors, about = content
         with self.ranks.together():
-            position, restarts = about.get("position"), self.restarts(about)
-            if not isinstance(position, int) or isinstance(position, bool):
-                raise ValueError(f"{self.name} is not whole: it lacks the place in the epoch")
-            self.state.load(tensors, position, self.name, **restarts)
+            self.state.load(content[0], self.name)
         self.saved: str = f"the state after {self.state.loop.done} steps"

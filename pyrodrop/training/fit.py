@@ -21,7 +21,6 @@ from pyrodrop import threads
 from pyrodrop.arguments import count
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data
-from pyrodrop.data.loader import Loader
 from pyrodrop.devices import seeded
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.ranks import join
@@ -181,8 +180,10 @@ def fit(
             if isinstance(after_epoch, EarlyStopping):
                 with evaluating(problem.model, problem.guide):
                     after_epoch.begin(run.fit(), saving)
-        kept_as = None if saving is None else (saving.every, saving.allow)
-        run.align(steps=steps, after_epoch=None if calls is None else (calls.every, calls.at_end), checkpoint=kept_as)
+        run.align(
+            after_epoch=None if calls is None else (calls.every, calls.at_end),
+            checkpoint=None if saving is None else saving.every,
+        )
         kept = None if saving is None else _resumed(run, saving)
         try:
             with nullcontext() if run.average is None else run.average.stopping(closing=True):
@@ -205,13 +206,6 @@ def fit(
 
 def _resumed(run: Run, saving: Checkpoint) -> FitFile:
     """The checkpoint of a run, which continues from the file if it exists."""
-    data = run.problem.data
-    if isinstance(data, Loader) and not data.repeats:
-        raise ValueError(
-            f"checkpoint must be None for a loader that cannot be set to an epoch, as a run could not go on where it was; "
-            f"got {data.source}, whose first minibatch differs between two iterations of one epoch: have it draw from "
-            "torch's, Python's or NumPy's global generators, or by the epoch that a method set_epoch(epoch) is told"
-        )
     with run.ranks.together():
         state = run.state()
     file = FitFile(saving, run.record, run.identity, state, run.random, run.average)

@@ -29,7 +29,7 @@ from pyrodrop.engines import Arguments, Call
 from pyrodrop.export import LEVELS, Functions, Output
 from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
-from pyrodrop.identity import check_made_of, is_settings, made_of
+from pyrodrop.identity import check_made_of, is_settings
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods.missing import check_complete, leaves_out_missing
 from pyrodrop.modules import assign, check_assignable, parts_of_file
@@ -517,9 +517,8 @@ class Fit:
 
         Where network, priors, likelihood and guide are those of this package, as in a fit of a recipe, the file is enough.
         Model and guide of your own code, `models.from_module` of your network among it, are needed as they were built for
-        the training; they are changed in place, after everything in the file is checked. Files of older versions of pyrodrop
-        need both, too, and may not say what they were made of; then the logger `pyrodrop` warns that only names and shapes
-        were compared.
+        the training; they are changed in place, after everything in the file is checked. Your own functions and classes are
+        known by their names, and the layers of a network by their classes and PyTorch's settings.
 
         Args:
             path: of the file.
@@ -573,8 +572,7 @@ def contents(fit: Fit) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors = {"history": fit.history}
     for part, module in fit._modules().items():
         tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
-    made = {part: made_of(value, part) for part, value in fit._parts().items()}
-    return tensors, {"settings": fit.settings, "made_of": made, "made_with": made_with(fit._parts())}
+    return tensors, {"settings": fit.settings, "made_with": made_with(fit._parts())}
 
 
 def restoring(
@@ -611,7 +609,7 @@ def restoring(
                 f"autoguide has no parameters before; got an {type(module).__name__} that was not"
             )
         check_assignable(module, states[part], f"the fit in {where}")
-    check_made_of(about.get("made_of"), fit._parts(), where, allow)
+    check_made_of(about.get("made_with"), fit._parts(), where, allow)
     columns = Columns.of_words(settings["columns"], where) if "columns" in settings else None
 
     def restore() -> F:

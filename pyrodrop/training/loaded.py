@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import shown
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
-from pyrodrop.data.random_streams import mixed
 from pyrodrop.data.rows import Rows
 from pyrodrop.data.streamed import Check
 from pyrodrop.engines import Batch
@@ -50,8 +52,8 @@ class ReadMinibatches(Minibatches):
 class LoadedMinibatches:
     """Minibatches of a loader, which is iterated once per epoch.
 
-    A place in training is a number of minibatches of an epoch. To go there, the epoch is iterated from its start, and the
-    last of the minibatches that are passed over must be the one that was seen before.
+    A training that continues begins the epoch again in which it was interrupted. Only a loader that knows where it is, by
+    ``state_dict`` and ``load_state_dict`` as torchdata's StatefulDataLoader, goes on within it.
 
     Args:
         seed: of the training; with the number of an epoch that of its random numbers.
@@ -62,31 +64,17 @@ class LoadedMinibatches:
     """
 
     def __init__(self, data: Loader, seed: int, device: torch.device, check: Check | None) -> None:
-        self.data: Loader = data
+        self.data: Loader = data.apart() if data.knows_its_place else data
         self.seed: int = seed
         self.device: torch.device = device
         self._check = check
         self.size: int = len(data.sample)
         self.num_rows: int = len(data)
         self.per_epoch: int = data.per_epoch
-        self._epoch, self._seen, self.position = 0, 0, 0
+        self._epoch, self.position = 0, 0
         self._under_way: list[Iterator[Dataset]] = []  # the epoch, where one was begun
         # Of an iterator in a cycle of references, PyTorch waits five seconds for each worker.
         weakref.finalize(self, self._under_way.clear)
-        self._latest: Dataset | None = None
-
-    @property
-    def order(self) -> Tensor:
-        """The number of the epoch, and a digest of the last minibatch."""
-        if self._latest is not None:
-            self._seen, self._latest = mixed(self._latest.fingerprint), None
-        return torch.tensor([self._epoch, self._seen])
-
-    @order.setter
-    def order(self, order: Tensor) -> None:
-        self._epoch, self._seen = order.tolist() if len(order) else (0, 0)
-        self._under_way.clear()
-        self._latest = None
 
     def first(self) -> Batch:
         """A minibatch which is not one of the training's."""
@@ -103,50 +91,68 @@ class LoadedMinibatches:
         return [_batch(rows, self.num_rows, self.device) for rows in (self.data.sample, *last)]
 
     def next(self) -> Batch:
-        """The next minibatch of the epoch, or the first of the next one.
-
-        Raises:
-            ValueError: the loader does not repeat the minibatches that it had in this epoch.
-        """
+        """The next minibatch of the epoch, or the first of the next one."""
         if self.position == self.per_epoch:
             self._epoch, self.position = self._epoch + 1, 0
             self._under_way.clear()
         if not self._under_way:
-            self._under_way.append(self._continued())
-        self._latest = next(self._under_way[0])
+            self._under_way.append(self.data.epoch(self._epoch, self.seed, self._check, self.position))
+        rows = next(self._under_way[0])
         self.position += 1
-        return _batch(self._latest, self.num_rows, self.device)
+        return _batch(rows, self.num_rows, self.device)
 
     def coming(self) -> tuple[int, int]:
         """No minibatch is read together with others."""
         return 0, sys.maxsize
 
-    def check_place(self, order: Tensor, position: int, name: str) -> None:
+    def state(self) -> dict[str, Tensor]:
+        """The number of the epoch and of its minibatches that were taken; the loader's own state, where it has one."""
+        state = {"epoch": torch.tensor(self._epoch), "position": torch.tensor(self.position)}
+        if self.data.knows_its_place:
+            within = bool(self._under_way) and self.position < self.per_epoch
+            state["loader"] = _packed(self.data.batches.state_dict() if within else None)
+        return state
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go to a place that was checked, or to the beginning of its epoch."""
+        self._epoch, self.position = int(state["epoch"]), int(state["position"])
+        self._under_way.clear()
+        place = _unpacked(state["loader"]) if self.data.knows_its_place else None
+        if place is not None:
+            self.data.batches.load_state_dict(place)
+        elif self.position < self.per_epoch:
+            self.position = 0
+
+    def check_place(self, state: Mapping[str, Tensor], name: str) -> None:
         """Raise a ValueError unless these are an epoch and the number of its minibatches."""
-        numbers = order.tolist() if order.dtype == torch.long and order.shape in ((2,), (0,)) else [-1]
-        if min(numbers, default=0) < 0 or not 0 <= position <= self.per_epoch:
+        epoch, position = int(state["epoch"]), int(state["position"])
+        if epoch < 0 or not 0 <= position <= self.per_epoch:
             raise ValueError(
                 f"{name} must be at a place in an epoch of {self.per_epoch} minibatches of a loader; got minibatch "
-                f"{position} and {list(order.shape)} numbers of {order.dtype}"
+                f"{position} of epoch {epoch}"
             )
 
-    def last(self, order: Tensor, position: int) -> str:
-        """The minibatch before a place in an epoch, as a sentence."""
-        return f"Its minibatch is number {position - 1} of epoch {int(order[0])} of {self.data.source}."
 
-    def _continued(self) -> Iterator[Dataset]:
-        """The epoch from the present place on."""
-        _ = self.order  # the digest of the last minibatch
-        given = self.data.epoch(self._epoch, self.seed, self._check)
-        for place in range(self.position):
-            passed = next(given)
-            if place + 1 == self.position and self._seen and mixed(passed.fingerprint) != self._seen:
-                raise ValueError(
-                    f"{self.data.source} yields another minibatch {place} of epoch {self._epoch} than before, so the "
-                    "training cannot go on where it was: what it draws must depend on torch's, Python's and NumPy's global "
-                    "generators or on set_epoch(epoch)"
-                )
-        return given
+def _packed(state: Any) -> Tensor:
+    """The state of a loader as the bytes of JSON."""
+
+    def listed(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"the state_dict of a loader must have numbers, words and tensors; got {shown(value)}")
+        return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
+
+    return torch.frombuffer(bytearray(json.dumps(state, default=listed).encode()), dtype=torch.uint8)
+
+
+def _unpacked(packed: Tensor) -> Any:
+    """The inverse of `_packed`."""
+
+    def restored(value: dict[str, Any]) -> Any:
+        if value.keys() != {"tensor", "dtype"}:
+            return value
+        return torch.tensor(value["tensor"], dtype=getattr(torch, value["dtype"]))
+
+    return json.loads(packed.cpu().numpy().tobytes(), object_hook=restored)
 
 
 def _batch(rows: Dataset, num_data: int, device: torch.device) -> Batch:

@@ -6,7 +6,7 @@ The loop decides learning rates, factors and minibatches; an engine makes the st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import pyro
 import torch
@@ -21,17 +21,6 @@ from pyrodrop.training.minibatches import Batches
 from pyrodrop.training.settings import Settings
 
 CHECK_EVERY = 100  # steps between checks of the losses: each waits for the device
-REMEMBER_EVERY = 1000  # steps between states that a search for a failure starts from
-
-
-class Failure(Protocol):
-    """Finds out what broke first in a training whose losses or parameters stopped being finite."""
-
-    def remember(self) -> None:
-        """Keep the present state, which is finite."""
-
-    def words(self) -> str:
-        """What broke first after the state that was kept, in sentences."""
 
 
 class Loop:
@@ -48,7 +37,7 @@ class Loop:
         checked: number of steps whose losses are known to be finite.
         moving: returns the buffers that a step updates, by name.
         guard: keeps recorded steps true; None if nothing does.
-        failure: finds out what broke first; None if nothing does.
+        hint: what to add to the error of a loss that is not finite, as a sentence.
         ahead: makes what comes before the first step of a training.
         history: nll, kl and the weight of the KL divergence for every step, ``[at least done, ..., 3]``.
     """
@@ -81,10 +70,9 @@ class Loop:
         self.checked: int = 0
         self.history: Tensor = torch.zeros(self.steps or 0, *replicates, 3, dtype=torch.float32, device=device)
         self.moving: Callable[[], Mapping[str, Tensor]] = dict
-        self.failure: Failure | None = None
+        self.hint: Callable[[], str] = str
         self.guard: Guard | None = None
         self.ahead: Callable[[], None] = lambda: None
-        self._remembered = 0
 
     def run(
         self,
@@ -123,7 +111,6 @@ class Loop:
                 with pyro.validation_enabled(False):
                     self.advance(end, save, save_every)
                     self.check_finite()
-                    self.remember(REMEMBER_EVERY)
                 ended = self._ends(after_epoch)
                 if not bar.disable:
                     loss = self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
@@ -234,7 +221,6 @@ class Loop:
     def first_step(self) -> None:
         """Make the first step, with Pyro's validation; a RuntimeError if it changes no parameter."""
         self.ahead()
-        self.remember()
         before = [p.detach().clone() for p in self.parameters.values()]
         self.advance(1)
         self.check_finite(whole=True)
@@ -258,24 +244,21 @@ class Loop:
             step = self.checked + int(bad[0])
             nll, kl, _ = self.history[step].reshape(-1, 3)[0].tolist()
             terms = f"nll {nll:g}, kl {kl:g}" if self.settings.objective is None else f"{nll:g}"
-            self._fail(f"the loss stopped being finite at step {step}: {terms}.")
-        if whole and self.history.dim() == 2:  # replicates that failed keep their last finite parameters
-            broken = not_finite(self.parameters, self.moving())
-            if broken:
-                self._fail(f"{broken[0]} stopped being finite at step {self.done - 1}.")
+            broken = self._broken()
+            after = f" After step {self.done - 1}, {broken} is not finite." if broken else ""
+            self._fail(f"the loss stopped being finite at step {step}: {terms}.{after} {self.hint()}".rstrip())
+        if whole and (broken := self._broken()):
+            self._fail(f"{broken} stopped being finite at step {self.done - 1}.")
         self.checked = self.done
 
-    def remember(self, every: int = 0) -> None:
-        """Keep the present state, which is finite, to find out what breaks later, at most once in `every` steps."""
-        if self.failure is not None and (every == 0 or self.done - self._remembered >= every):
-            self.failure.remember()
-            self._remembered = self.done
+    def _broken(self) -> str:
+        """The parameters and buffers that are not finite; empty with replicates, which keep their last finite ones."""
+        names = not_finite(self.parameters, self.moving()) if self.history.dim() == 2 else []
+        more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        return f"{names[0]}{more}" if names else ""
 
     def _fail(self, what: str) -> None:
-        more = "" if self.failure is None else f" {self.failure.words()}"
-        raise FloatingPointError(
-            f"{what}{more} Try a smaller learning rate, a smaller initial scale, or standardised data."
-        )
+        raise FloatingPointError(f"{what} Try a smaller learning rate, a smaller initial scale, or standardised data.")
 
     def _of_dtype(self, dtype: torch.dtype) -> Tensor:
         """The history, in the dtype of the loss if that is more precise than float32."""

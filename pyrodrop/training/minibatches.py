@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -14,14 +14,10 @@ from pyrodrop.data import Dataset
 from pyrodrop.engines import Batch
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts, rebuilt
 
-_SHOWN = 5  # rows of a minibatch in a message
-
 
 class Batches(Protocol):
     """Supplies the minibatches of a training."""
 
-    order: Tensor
-    position: int
     size: int
 
     @property
@@ -36,11 +32,14 @@ class Batches(Protocol):
 
     def next(self) -> Any: ...
 
-    def check_place(self, order: Tensor, position: int, name: str) -> None:
-        """Raise a ValueError unless these can be order and position, as a state of this name has them."""
+    def state(self) -> dict[str, Tensor]:
+        """The place in the epoch."""
 
-    def last(self, order: Tensor, position: int) -> str:
-        """The minibatch before a place in an epoch, as a sentence."""
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go to a place that was checked."""
+
+    def check_place(self, state: Mapping[str, Tensor], name: str) -> None:
+        """Raise a ValueError unless these can be a result of `state`, as a file of this name has them."""
 
 
 class Ordered:
@@ -56,8 +55,17 @@ class Ordered:
         """Number of minibatches in an epoch."""
         return -(-self.num_rows // self.size)
 
-    def check_place(self, order: Tensor, position: int, name: str) -> None:
+    def state(self) -> dict[str, Tensor]:
+        """The order of the rows in this epoch, and how many of them were taken."""
+        return {"order": self.order, "position": torch.tensor(self.position)}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go to a place that was checked."""
+        self.order, self.position = state["order"].to(self.order.device), int(state["position"])
+
+    def check_place(self, state: Mapping[str, Tensor], name: str) -> None:
         """Raise a ValueError unless these are a permutation of the rows and the end of a minibatch."""
+        order, position = state["order"], int(state["position"])
         rows = self.num_rows if order.numel() else 0
         if (
             order.shape != (*self.order.shape[:-1], rows)
@@ -73,14 +81,6 @@ class Ordered:
             raise ValueError(
                 f"{name} must be at a place in the epoch from 0 to {end} in steps of {self.size}; got {position}"
             )
-
-    def last(self, order: Tensor, position: int) -> str:
-        """The rows of the minibatch before a place in an epoch, as a sentence."""
-        if not order.numel():
-            return f"Its minibatch is all {self.num_rows} rows of the data."
-        rows = order[max(0, position - self.size) : position].tolist()
-        some = ", ".join(map(str, rows[:_SHOWN])) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
-        return f"Its minibatch has {len(rows)} of {self.num_rows} rows of the data: {some}."
 
 
 class Minibatches(Ordered):

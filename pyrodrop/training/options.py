@@ -54,7 +54,6 @@ class StepOptions(TrainingOptions, total=False):
 
 
 _FIRST = ["model", "guide", "data"]
-_CHECKPOINT = "here it is checkpoint=pyrodrop.Checkpoint(path, every=..., allow=...)"
 _MANY = "it belongs to fit_replicates(model, guide, data, count=...), for several fits"
 _HINTS = {
     "temperature": "it is now called likelihood_power, since it is the power of the likelihood, and a temperature divides",
@@ -62,8 +61,7 @@ _HINTS = {
     "kl_weight",
     "learning_rate": "here it is lr",
     "epochs": "here it is steps, the number of gradient steps: that of epochs times that of minibatches",
-    "checkpoint_every": _CHECKPOINT,
-    "checkpoint_allow": _CHECKPOINT,
+    "checkpoint_every": "here it is checkpoint=pyrodrop.Checkpoint(path, every=...)",
     "replicates": _MANY,
     "memory": _MANY,
     "jobs": _MANY,

@@ -1,11 +1,11 @@
-"""The settings of a fit in plain numbers and words, and what a run is made of, for the files that are written of it."""
+"""The settings of a fit in plain numbers and words, and what a run is known by, for the files that are written of it."""
 
 from __future__ import annotations
 
+import functools
 import json
-import math
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+import logging
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,18 +17,17 @@ from pyrodrop.engines import Loss
 from pyrodrop.engines.buffers import places_of
 from pyrodrop.identity import differences, is_words, made_of, refuse, values_of
 from pyrodrop.inputs import named_parts
-from pyrodrop.names import known
-from pyrodrop.scaling import Standardize
 from pyrodrop.schedules import KLSchedule, LRSchedule
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.settings import Settings
 
-# What a run is made of, by the names of the arguments of `fit`; it may have more steps than the one that it continues.
+_log = logging.getLogger("pyrodrop")
+
+# What a run is known by, by the names of the arguments of `fit`: a run that continues another one may differ in these alone.
+FREE = ("steps", "accumulate", "lr", "optimizer", "lr_schedule", "kl_weight", "engine", "precision")
 PARTS = (
-    "model", "guide", "data", "batch_size", "accumulate", "lr", "optimizer", "lr_schedule", "estimator", "kl_weight",
-    "likelihood_power", "objective", "engine", "precision", "starts", "device", "seed",
+    "model", "guide", "data", "batch_size", "estimator", "likelihood_power", "objective", "starts", "device", "seed", *FREE,
 )  # fmt: skip
-_PROBED = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, *(k * 10**n for n in range(3, 8) for k in (1, 2, 5)))
 
 Identity = dict[str, dict[str, str]]
 
@@ -57,90 +56,41 @@ def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> d
     }
 
 
-def identity(
-    settings: Settings, problem: Problem, loss: Loss, optimizer: torch.optim.Optimizer, rates: Mapping[str, float]
-) -> Identity:
-    """What a run is made of, in words, by `PARTS`; two runs with the same words take the same steps.
+def identity(settings: Settings, problem: Problem, loss: Loss) -> Identity:
+    """What a run is known by, in words, by `PARTS`: names, shapes, settings, and a hash of the data.
 
-    Functions are known by what they return: a learning rate by the rate of every parameter, schedules of users by their
-    values at 0, 1, 2, 5, 10 ... steps or epochs up to the end.
-
-    Args:
-        rates: the learning rate of every parameter, before the schedule.
+    Functions are known by their names.
     """
-    rows = 1 if isinstance(problem.data, Keywords) else len(problem.data)
-    batch = 1 if isinstance(problem.data, Keywords) else _batch_size(settings, problem.data)
-    values = values_of(_constant(problem, loss))
-
-    def made(part: Any, name: str) -> dict[str, str]:
-        return made_of(part, name) | {key: value for key, value in values.items() if key.startswith(f"{name}.")}
-
-    parts = {
-        "model": made(problem.model, "model"),
-        "guide": made(problem.guide, "guide"),
-        "data": _data(problem),
-        "batch_size": {"batch_size": str(batch)},
-        "lr": _rates(rates),
-        "optimizer": _optimizer(optimizer),
-        "lr_schedule": _schedule("lr_schedule", settings.lr_schedule, "step", settings.steps),
-        "kl_weight": _schedule(
-            "kl_weight", settings.kl_weight, "epoch", settings.steps and settings.steps / math.ceil(rows / batch)
-        ),
-        "objective": made_of(settings.objective, "objective"),
-        "device": {"device": settings.place.type},
-    }
-    return {name: parts[name] if name in parts else {name: repr(getattr(settings, name))} for name in PARTS}
+    parts = {"model": made_of(problem.model, "model"), "guide": made_of(problem.guide, "guide")}
+    for name, word in values_of(_constant(problem, loss)).items():
+        parts[name.partition(".")[0]][f"{name} (values)"] = word
+    parts |= {"data": _data(problem), "objective": _objective(settings.objective)}
+    parts["batch_size"] = {"batch_size": str(_batch_size(settings, problem.data))}
+    parts["device"] = {"device": settings.place.type}
+    return {name: parts[name] if name in parts else {name: _word(getattr(settings, name))} for name in PARTS}
 
 
-def check_allowed(allow: Any, name: str) -> tuple[str, ...]:
-    """The names of the parts that may differ, as the argument `name` gives them."""
-    if isinstance(allow, str) or not isinstance(allow, Collection) or not all(isinstance(one, str) for one in allow):
-        raise TypeError(f"{name} must be a tuple of names, of {', '.join(PARTS)}; got {allow!r}")
-    return tuple(known(one, PARTS, f"part of a run, in {name},") for one in allow)
-
-
-class Restarts(NamedTuple):
-    """What starts anew in a run that continues a different one.
-
-    Attributes:
-        new_optimizer: the optimiser's state, with another class of optimiser.
-        new_epoch: the epoch, with other data or another size of minibatches.
-    """
-
-    new_optimizer: bool
-    new_epoch: bool
-
-
-def check_same(there: Any, here: Identity, allow: Collection[str], file: str, remedy: str) -> Restarts:
-    """Check that a run may continue another one.
-
-    Args:
-        remedy: what to pass for `allow`, with {} for the names.
+def check_same(there: Any, here: Identity, file: str) -> None:
+    """Check that a run may continue another one, and log in what they differ all the same.
 
     Raises:
-        ValueError: they differ in another part, or `there` is not such a description.
+        ValueError: they differ in something else than `FREE`, or `there` is not such a description.
     """
-    if isinstance(there, dict):  # files of older versions have no objective
-        there = {"objective": made_of(None, "objective"), **there}
     if not isinstance(there, dict) or not all(is_words(there.get(name)) for name in PARTS):
         raise ValueError(
             f"{file} does not say what its run is made of, as it was written by another version of pyrodrop: it cannot be "
             "continued"
         )
     compared = {name: differences(there[name], here[name]) for name in PARTS}
-    for name in ("lr_schedule", "kl_weight"):
-        if _probes(there[name]) and _probes(here[name]):  # a longer run has more of them
-            common = [at for at in here[name] if at in there[name]]
-            compared[name] = differences({at: there[name][at] for at in common}, {at: here[name][at] for at in common})
     refuse(
-        {name: lines for name, lines in compared.items() if name not in allow},
+        {name: lines for name, lines in compared.items() if name not in FREE},
         f"{file} is of another run",
-        f"To continue it with these on purpose, pass {remedy}",
+        "A run that continues may differ in " + ", ".join(FREE),
     )
-    return Restarts(
-        new_optimizer=there["optimizer"].get("optimizer") != here["optimizer"]["optimizer"],
-        new_epoch=bool(compared["data"] or compared["batch_size"]),
-    )
+    lines = [line for differing in compared.values() for line in differing]
+    if lines:
+        level = logging.INFO if lines == compared["steps"] else logging.WARNING
+        _log.log(level, "%s continues with other settings: %s", file, "; ".join(lines))
 
 
 def as_tensor(run: Identity) -> Tensor:
@@ -163,18 +113,17 @@ def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
     if hasattr(model, "parameter_names"):
         trained = [names for first, names in model.parameter_names.items() if first not in model.fixed]
         changed |= {f"model.network.{name}" for names in trained for name in names}
-    places = places_of(model, problem.guide)
     return {
-        name: value
-        for name, [(module, leaf), *_] in places.items()
+        name: module.get_buffer(leaf)
+        for name, [(module, leaf), *_] in places_of(model, problem.guide).items()
         if name not in changed
-        and not isinstance(module, Standardize)  # it belongs to the data
-        and (value := module._buffers[leaf]) is not None
     }
 
 
-def _batch_size(settings: Settings, data: Dataset | Streamed) -> int:
-    """The number of rows of a minibatch; of a loader, of the first one."""
+def _batch_size(settings: Settings, data: Dataset | Streamed | Keywords) -> int:
+    """The number of rows of a minibatch; of a loader, of the first one; 1 for the arguments of a program."""
+    if isinstance(data, Keywords):
+        return 1
     return len(data.sample) if isinstance(data, Loader) else min(settings.batch_size or len(data), len(data))
 
 
@@ -197,47 +146,21 @@ def _data(problem: Problem) -> dict[str, str]:
         entries |= {f"data.{name}": word for name, word in data.words.items()}
     for name, tensor in {**named_parts(problem.example.x), "y": problem.example.y}.items():
         entries[f"data.{name}.dtype"] = str(tensor.dtype).removeprefix("torch.")
-    for name in ("inputs", "targets"):  # the model has taken over those of the data
-        standardisation = getattr(problem.model, name, None)
-        if isinstance(standardisation, Standardize):
-            buffers = dict(standardisation.named_buffers())
-            entries |= values_of({f"data.{name}.{number}": value for number, value in buffers.items()})
     return entries
 
 
-def _rates(rates: Mapping[str, float]) -> dict[str, str]:
-    """One number where all rates are equal."""
-    values = {name: repr(float(rate)) for name, rate in rates.items()}
-    if len(set(values.values())) == 1:
-        return {"lr": next(iter(values.values()))}
-    return {f"lr of {name}": value for name, value in values.items()}
+def _objective(objective: Any) -> dict[str, str]:
+    """A loss object of Pyro, by its class and settings."""
+    settings = {} if objective is None else vars(objective)
+    plain = {name: str(value) for name, value in settings.items() if isinstance(value, bool | int | float | str)}
+    return {"objective": type(objective).__name__, **{f"objective.{name}": word for name, word in plain.items()}}
 
 
-def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    entries = made_of(type(optimizer), "optimizer")
-    usual = {name: value for name, value in optimizer.defaults.items() if name != "lr"}
-    entries |= {k: v for name, value in usual.items() for k, v in made_of(value, f"optimizer.{name}").items()}
-    for number, group in enumerate(optimizer.param_groups):
-        changed = {n: v for n, v in group.items() if n not in ("params", "lr") and (n not in usual or usual[n] != v)}
-        entries |= {k: v for n, v in changed.items() for k, v in made_of(v, f"optimizer.group {number}.{n}").items()}
-    return entries
-
-
-def _schedule(name: str, schedule: Any, unit: str, end: float | None) -> dict[str, str]:
-    """A number, one of pyrodrop's schedules as its call, or the values of a function."""
-    if not callable(schedule):
-        return {name: repr(schedule)}
-    if isinstance(schedule, KLSchedule | LRSchedule):
-        return {name: str(schedule)}
-    return {f"{name} at {unit} {at}": _value(schedule, at) for at in _PROBED if end is None or at < end}
-
-
-def _value(schedule: Callable[[Any], float], at: int) -> str:
-    try:
-        return repr(float(schedule(at)))
-    except Exception as error:  # whatever a user's function raises there; training raises it if it comes there
-        return type(error).__name__
-
-
-def _probes(words: Mapping[str, str]) -> bool:
-    return all(" at " in name for name in words)
+def _word(value: Any) -> str:
+    """A setting: a number or word as it is, a schedule of this package as its call, another function by its name."""
+    if isinstance(value, functools.partial):
+        options = ", ".join(f"{name}={option}" for name, option in value.keywords.items())
+        return f"{_word(value.func)}({options})"
+    if callable(value) and not isinstance(value, KLSchedule | LRSchedule):
+        return str(getattr(value, "__name__", type(value).__name__))
+    return str(value)

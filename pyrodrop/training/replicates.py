@@ -34,13 +34,13 @@ from pyrodrop.training.blocks import Parts, train_in_blocks
 from pyrodrop.training.calls import check_batches
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.early_stopping import EarlyStopping
-from pyrodrop.training.fitted_replicates import Replicates, grouped
+from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.jobs import through_joblib
 from pyrodrop.training.options import TrainingOptions, with_options
 from pyrodrop.training.problem import Problem, restart, training_mode
 from pyrodrop.training.schedule import Schedule, ScheduleFile, turns_of
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.stack import loss_of, shapes_of
+from pyrodrop.training.stack import loss_of
 from pyrodrop.training.warnings import warn_of_runaways, warn_of_unfinished
 
 __all__ = ["Replicates", "data_sets", "fit_replicates"]
@@ -196,7 +196,7 @@ def _train(
     _check_apart(losses)
     kept = saving is not None or after_epoch is not None
     file = None if saving is None else ScheduleFile(saving, problems, losses, settings)
-    parts = None if file is None else file.parts(grouped(map(shapes_of, problems, losses)))
+    parts = None if file is None else file.parts()
     parts = parts or turns_of(problems, losses, settings, memory, kept=kept)
     schedule = Schedule(problems, losses, settings, seeds, parts, kept=kept)
     if file is None:

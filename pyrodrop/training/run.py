@@ -17,7 +17,6 @@ from pyrodrop.engines import Name as EngineName
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.ranks import Averaging, Ranks, alone, digest
 from pyrodrop.training.calls import batches_for, check_batches
-from pyrodrop.training.failure import FirstFailure, RankFailure
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.guard import Guard
 from pyrodrop.training.loop import Loop
@@ -60,10 +59,7 @@ class Run:
     @functools.cached_property
     def identity(self) -> Identity:
         """What the run is made of, in words."""
-        names = {id(parameter): name for name, parameter in self.loop.parameters.items()}
-        groups = zip(self.loop.optimizer.param_groups, self.loop.base_rates, strict=True)
-        rates = {names[id(parameter)]: rate for group, rate in groups for parameter in group["params"]}
-        return identity(self.settings, self.problem, self.loss, self.loop.optimizer, rates)
+        return identity(self.settings, self.problem, self.loss)
 
     @classmethod
     def of(cls, problem: Problem, settings: Settings, random: RankRandom | None = None) -> Run:
@@ -105,7 +101,6 @@ class Run:
         if loss.objective.guesses and shards is None:
             loop.ahead = functools.partial(loss.objective.guess, samples[0])
         state = State(loop, functools.partial(problem.buffers, loss), random)
-        loop.failure = FirstFailure(loop, loss, state) if average is None else RankFailure(loop, average)
         about = record(settings, problem, settings.seed, ranks.size)
         return cls(problem, settings, loss, loop, about, state, random, average)
 
@@ -136,7 +131,7 @@ class Run:
             with self.ranks.together():
                 words = {name: digest([value]) for name, value in self._tensors().items()}
                 words |= {"the number of steps done": str(self.loop.done)}
-                words |= {"the order of the rows": digest([self.loop.batches.order])}
+                words |= {"the order of the rows": digest(self.loop.batches.state().values())}
             self.ranks.agree(words, "the state of a training")
 
     def _tensors(self) -> dict[str, Tensor]:

@@ -28,7 +28,6 @@ from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.checkpoint import Checkpoint, StateFile
 from pyrodrop.training.fitted_replicates import Replicates, grouped, merged, of_all
 from pyrodrop.training.loop import Loop
-from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem
 from pyrodrop.training.record import PARTS, Identity, identity, record
 from pyrodrop.training.settings import Settings
@@ -263,7 +262,7 @@ class ScheduleFile(StateFile):
     """Reads the states of all replicates from a file, and writes them.
 
     Args:
-        saving: where, and what may differ from the run that wrote the file.
+        saving: where.
 
     Raises:
         ValueError: the file belongs to another run, or is no whole checkpoint of replicates.
@@ -280,28 +279,21 @@ class ScheduleFile(StateFile):
         check_writable(saving.path)
         self._read = self._checked()
 
-    def parts(self, groups: Sequence[Sequence[int]]) -> list[list[int]] | None:
-        """The numbers of the replicates of every turn, as the file says; None without a file.
-
-        Raises:
-            ValueError: the file says that others train together.
-        """
+    def parts(self) -> list[list[int]] | None:
+        """The numbers of the replicates of every turn, as the file says; None without a file."""
         if self._read is None:
             return None
-        parts = [turn["replicates"] for turn in self._read[1]]
-        if not all(any(set(part) <= set(group) for group in groups) for part in parts):
-            raise ValueError(f"{self.name} is of other replicates: it trains some together whose shapes differ here")
-        return parts
+        return [turn["replicates"] for turn in self._read[1]]
 
     def resume(self, schedule: Schedule) -> None:
         """Continue from the file, if there is one; the file is given up."""
         self._schedule = schedule.turns
         if self._read is None:
             return
-        (tensors, about, restarts), self._read = self._read, None
+        (tensors, about), self._read = self._read, None
         for number, (turn, of_turn) in enumerate(zip(self._schedule, about, strict=True)):
             state = under(f"turn {number}.", tensors)
-            StackedState(turn.stack, turn.loop).load(state, of_turn["position"], self.name, **restarts)
+            StackedState(turn.stack, turn.loop).load(state, self.name)
             if of_turn["failed"] is not None:
                 turn.fail(FloatingPointError(of_turn["failed"]))
         self.saved = "the last finite state"
@@ -319,20 +311,20 @@ class ScheduleFile(StateFile):
             if turn.error is None:
                 turn.loop.check_finite(whole=True)
             state = StackedState(turn.stack, turn.loop).tensors()
-            position = int(state.pop("batches.position"))
             tensors |= {f"turn {number}.{name}": value for name, value in state.items()}
             failed = None if turn.error is None else str(turn.error)
-            about.append({"replicates": turn.numbers, "position": position, "failed": failed})
+            about.append({"replicates": turn.numbers, "failed": failed})
         self.write(tensors, turns=about)
         self.saved: str = "the last finite state"
 
-    def _checked(self) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, bool]] | None:
-        """The tensors of the file, what it says of the turns, and what starts anew; None if there is no file."""
+    def _checked(self) -> tuple[dict[str, Tensor], list[dict[str, Any]]] | None:
+        """The tensors of the file, and what it says of the turns; None if there is no file."""
         content = self.read()
         if content is None:
             return None
         tensors, about = content
-        restarts, turns = self.restarts(about), about.get("turns")
+        self.check_run(about)
+        turns = about.get("turns")
         if not isinstance(turns, list) or not all(map(_is_turn, turns)):
             raise ValueError(f"{self.name} is not one of replicates: it does not say which of them train together")
         numbers = sorted(number for turn in turns for number in turn["replicates"])
@@ -340,15 +332,15 @@ class ScheduleFile(StateFile):
             raise ValueError(
                 f"{self.name} must be of as many replicates as this run, {self._count}; got {len(numbers)}"
             )
-        return tensors, turns, restarts
+        return tensors, turns
 
 
 def identity_of_all(settings: Settings, problems: Sequence[Problem], losses: Sequence[Loss]) -> Identity:
     """What a run of replicates is made of: the words of replicate 0, and of each other what differs from it."""
-    first = _alone(settings, problems[0], losses[0])
+    first = identity(settings, problems[0], losses[0])
     words_of_all = {part: dict(words) for part, words in first.items()}
     for r, (problem, loss) in enumerate(zip(problems, losses, strict=True)):
-        its_words = _alone(settings, problem, loss)
+        its_words = identity(settings, problem, loss)
         for part in PARTS:
             names = dict.fromkeys([*its_words[part], *first[part]])
             here = {name: its_words[part].get(name, "absent") for name in names}
@@ -359,20 +351,11 @@ def identity_of_all(settings: Settings, problems: Sequence[Problem], losses: Seq
     return words_of_all
 
 
-def _alone(settings: Settings, problem: Problem, loss: Loss) -> Identity:
-    leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
-    optimizer = optimizer_of(leaves, settings.optimizer, settings.lr)
-    names = {id(leaf): name for name, leaf in leaves.items()}
-    rates = {names[id(leaf)]: group["lr"] for group in optimizer.param_groups for leaf in group["params"]}
-    return identity(settings, problem, loss, optimizer, rates)
-
-
 def _is_turn(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and isinstance(value.get("replicates"), list)
         and bool(value["replicates"])
         and all(type(number) is int for number in value["replicates"])
-        and type(value.get("position")) is int
         and isinstance(value.get("failed", ()), str | None)
     )

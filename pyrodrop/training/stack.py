@@ -126,7 +126,7 @@ class Stack:
             title=f"{count} x {describe(self.problems[0].guide).split('(')[0]}",
             replicates=(count,),
         )
-        loop.failure = _AllFailed(self)
+        loop.hint = self._all_failed
         if self.losses[0].objective.guesses:
             loop.ahead = functools.partial(self._guess, self.batches.samples(settings.steps)[0])
         return loop
@@ -169,6 +169,15 @@ class Stack:
         """The last step of every replicate that failed, by number."""
         lived = self.loss.lived.tolist()
         return {r: lived[r] for r in (~self.loss.alive).nonzero().flatten().tolist()}
+
+    def _all_failed(self) -> str:
+        """Which replicate failed first, where no replicate has a finite loss."""
+        failed = self.failed()
+        first = min(failed, key=lambda replicate: failed[replicate], default=0)
+        return (
+            f"All {len(self.problems)} replicates failed, replicate {first} first; they keep their last finite parameters. "
+            f"Replicate {first} alone is a fit with seed + {first}."
+        )
 
     def load(self, replicate: int) -> None:
         """Give the results of one replicate to its model and guide, which other replicates may share."""
@@ -281,27 +290,6 @@ class StackedState(State):
                 f"{name} has no random states of this version of PyTorch for {len(self._stack.generators)} replicates: "
                 f"{error}"
             ) from None
-
-
-class _AllFailed:
-    """What to say where no replicate has a finite loss: single steps are not made again."""
-
-    def __init__(self, stack: Stack) -> None:
-        self._stack = stack
-
-    def remember(self) -> None:
-        """Replicates that failed keep their last finite parameters, and no copy is needed."""
-
-    def words(self) -> str:
-        """Which replicate failed first, and how to find out why."""
-        failed = self._stack.failed()
-        first = min(failed, key=lambda replicate: failed[replicate], default=0)
-        batches = self._stack.batches
-        return (
-            f"All {len(self._stack.problems)} replicates failed, replicate {first} first, on a minibatch of {batches.size} "
-            f"of {batches.num_rows} rows; they keep their last finite parameters. To see which parameter broke first, fit "
-            f"replicate {first} alone, with seed + {first}."
-        )
 
 
 def loss_of(problem: Problem, data: Dataset | Keywords, settings: Settings) -> Loss:

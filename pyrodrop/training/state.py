@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 
 import torch
@@ -14,6 +15,8 @@ from pyrodrop.files import under
 from pyrodrop.private_apis import without_compiler
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.rank_noise import RankRandom
+
+_log = logging.getLogger("pyrodrop")
 
 
 class State:
@@ -26,36 +29,21 @@ class State:
         self.buffers = buffers
         self.random: RankRandom | None = random
 
-    def tensors(self, *, finish: bool = True) -> dict[str, Tensor]:
-        """The state by name; tensors of the loop are not copied. The random state is torch's own at this moment.
-
-        Args:
-            finish: whether to bring the optimiser's count of steps up to date, which a block of steps does at its end.
-        """
+    def tensors(self) -> dict[str, Tensor]:
+        """The state by name; tensors of the loop are not copied. The random state is torch's own at this moment."""
         loop = self.loop
-        if finish:
-            loop.engine.finish(loop.done)
+        loop.engine.finish(loop.done)
         state = self._own()
         state |= {f"optimizer.{key}": value for key, value in self._optimizer().items()}
         state["history"] = loop.history[: loop.done]
-        state["batches.order"] = loop.batches.order
-        state["batches.position"] = torch.tensor(loop.batches.position)
+        state |= {f"batches.{key}": value for key, value in loop.batches.state().items()}
         state |= self._random()
         return state if self.random is None else state | self.random.tensors()
 
-    def load(
-        self,
-        tensors: Mapping[str, Tensor],
-        position: int,
-        name: str,
-        *,
-        new_optimizer: bool = False,
-        new_epoch: bool = False,
-    ) -> None:
+    def load(self, tensors: Mapping[str, Tensor], name: str) -> None:
         """Set the loop, its buffers and torch's random state to a state that was read before.
 
-        Args:
-            new_optimizer: whether the optimiser starts anew instead of with the state that is there.
+        The optimiser begins anew, as the log says, where the state is of one with other entries.
 
         Raises:
             ValueError: it is not a whole state, or the state of another model, guide or data set, or of more steps than the
@@ -64,36 +52,30 @@ class State:
         loop = self.loop
         if self.random is not None:
             tensors = self.random.taken(tensors, name)
-        tensors = {n: v for n, v in tensors.items() if not (new_optimizer and n.startswith("optimizer."))}
-        if new_epoch:
-            tensors["batches.order"], position = loop.batches.order[..., :0], 0
-        self._check(tensors, position, name, new_optimizer)
-        done = len(tensors["history"])
+        self._check(tensors, name)
+        done, optimizer = len(tensors["history"]), under("optimizer.", tensors)
         if loop.steps is not None and done > loop.steps:
             raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {loop.steps}")
-        self.restore(tensors, position)
+        fresh = done > 0 and not self._is_of_this_optimizer(optimizer)
+        if fresh:
+            _log.warning("%s is of an optimizer whose state has other entries: it begins anew", name)
+            optimizer = {}
+        with torch.no_grad():
+            for key, value in self._own().items():
+                value.copy_(tensors[key])
+        self._load_optimizer(optimizer)
+        loop.batches.load(under("batches.", tensors))
+        self._restore_random(tensors)
+        if self.random is not None:
+            self.random.restore(tensors)
         loop.history = loop.history.to(tensors["history"].dtype)
         loop.reserve(done)
         loop.history[:done] = tensors["history"].to(loop.history.device)
         loop.done = loop.checked = done
-        if done == 0 or new_optimizer:
+        if done == 0 or fresh:
             loop.forget_engine()
-        loop.remember()
 
-    def restore(self, tensors: Mapping[str, Tensor], position: int) -> None:
-        """Set all but the number of steps and the losses, without a check."""
-        loop = self.loop
-        with torch.no_grad():
-            for key, value in self._own().items():
-                value.copy_(tensors[key])
-        self._load_optimizer(under("optimizer.", tensors))
-        loop.batches.order = tensors["batches.order"].to(loop.history.device)
-        loop.batches.position = position
-        self._restore_random(tensors)
-        if self.random is not None:
-            self.random.restore(tensors)
-
-    def _check(self, tensors: Mapping[str, Tensor], position: int, name: str, new_optimizer: bool) -> None:
+    def _check(self, tensors: Mapping[str, Tensor], name: str) -> None:
         """Raise a ValueError unless these tensors are a whole state of this model, guide and data set."""
         wrong = [n for n, value in self._own().items() if n not in tensors or not _alike(tensors[n], value)]
         if wrong:
@@ -102,7 +84,8 @@ class State:
                 "or dtype"
             )
         batches = self.loop.batches
-        missing = [n for n in ("history", "batches.order", *self._random()) if n not in tensors]
+        wanted = ["history", *(f"batches.{key}" for key in batches.state()), *self._random()]
+        missing = [n for n in wanted if n not in tensors]
         if missing:
             raise ValueError(f"{name} is not whole: it lacks {', '.join(missing)}")
         history, want = tensors["history"], self.loop.history
@@ -112,21 +95,15 @@ class State:
                 f"{history.dtype}"
             )
         self._check_random(tensors, name)
-        batches.check_place(tensors["batches.order"], position, name)
-        there = under("optimizer.", tensors)
-        if new_optimizer or not len(history):
-            return
+        batches.check_place(under("batches.", tensors), name)
+
+    def _is_of_this_optimizer(self, there: Mapping[str, Tensor]) -> bool:
+        """Whether a state of an optimiser has the entries of this one, of the same shapes and dtypes."""
         # A parameter that no step has used, as of a member of an ensemble, has no state yet.
         used = {key.split(".", 1)[0] for key in there}
         here = self._optimizer() or self._after_a_step()
         here = {key: value for key, value in here.items() if key.split(".", 1)[0] in used or not used}
-        other = list(here.keys() ^ there.keys())
-        other += [n for n in here.keys() & there.keys() if not _alike(there[n], here[n])]
-        if other:
-            raise ValueError(
-                f"{name} is of another optimizer: {', '.join(sorted(other)[:5])} is missing there or in this run, or has "
-                "another shape or dtype"
-            )
+        return here.keys() == there.keys() and all(_alike(there[key], value) for key, value in here.items())
 
     def _random(self) -> dict[str, Tensor]:
         """The states of the random generators, by name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
@@ -20,11 +20,11 @@ from pyrodrop.devices import denormals_flushed, keep_heap, random_states, seeded
 from pyrodrop.ranks import join
 from pyrodrop.surroundings import outside
 from pyrodrop.training.fitted import Fit
-from pyrodrop.training.loop import CHECK_EVERY, REMEMBER_EVERY
+from pyrodrop.training.loop import CHECK_EVERY
 from pyrodrop.training.options import StepOptions, with_options
 from pyrodrop.training.problem import training_mode
 from pyrodrop.training.rank_noise import RankRandom
-from pyrodrop.training.record import as_tensor, check_allowed, check_same, of_tensor
+from pyrodrop.training.record import as_tensor, check_same, of_tensor
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import Settings
 
@@ -180,7 +180,6 @@ class Training:
                     loop.advance(min(end, (loop.done // CHECK_EVERY + 1) * CHECK_EVERY))
                     if loop.done % CHECK_EVERY == 0:
                         loop.check_finite()
-                        loop.remember(REMEMBER_EVERY)
         return StepLosses(*loop.history[first:end, :2].clone().unbind(1))
 
     def state(self) -> dict[str, Tensor]:
@@ -199,35 +198,33 @@ class Training:
             tensors = {name: value.detach().clone() for name, value in state.tensors().items()}
         return tensors | {"run": as_tensor(self._run.identity)}
 
-    def load_state(self, state: Mapping[str, Tensor], *, allow: Collection[str] = ()) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a state of this training, or of another one that was made with the same arguments.
 
         Args:
             state: as returned by `state`.
-            allow: names of what may differ in the training that made it, as for `pyrodrop.Checkpoint`.
 
         Raises:
-            TypeError: the state is not a mapping, or `allow` not a collection of names.
-            ValueError: it is not a whole state, or the state of a training with other arguments. Nothing is changed then.
+            TypeError: the state is not a mapping.
+            ValueError: it is not a whole state, or the state of another training, as for `pyrodrop.Checkpoint`. Nothing is
+                changed then.
         """
         with self._run.ranks.together():
-            self._load(state, allow)
+            self._load(state)
         self._run.check_aligned()
 
-    def _load(self, state: Mapping[str, Tensor], allow: Collection[str]) -> None:
+    def _load(self, state: Mapping[str, Tensor]) -> None:
         if not isinstance(state, Mapping):
             raise TypeError(f"state must be a mapping of tensors by name, as state() returns it; got {shown(state)}")
-        allow = check_allowed(allow, "allow")
-        for name in ("run", "batches.position"):
-            if name not in state:
-                raise ValueError(
-                    f"the state must be whole, what state() returned; got {shown(state)} that is not whole: it lacks {name}"
-                )
-        restarts = check_same(of_tensor(state["run"]), self._run.identity, allow, "the state", "allow={}")
+        if "run" not in state:
+            raise ValueError(
+                f"the state must be whole, what state() returned; got {shown(state)} that is not whole: it lacks run"
+            )
+        check_same(of_tensor(state["run"]), self._run.identity, "the state")
         current = self._run.state()
         with self._in_context():
             tensors = {name: value for name, value in state.items() if name != "run"}
-            current.load(tensors, int(state["batches.position"]), "the state", **restarts._asdict())
+            current.load(tensors, "the state")
 
     @contextmanager
     def _in_context(self) -> Iterator[None]:

@@ -213,12 +213,8 @@ CALLS = [
     ),
     Call(
         "Checkpoint",
-        lambda: {"path": "never written.safetensors", "every": 3, "allow": ("lr",)},
-        {
-            "path": PATH,
-            "every": COUNT,
-            "allow": Kind({"word": lambda: "lr", "number": lambda: 3, "none of them": lambda: ("x",)}),
-        },
+        lambda: {"path": "never written.safetensors", "every": 3},
+        {"path": PATH, "every": COUNT},
     ),
     Call(
         "EarlyStopping",

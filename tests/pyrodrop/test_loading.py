@@ -136,7 +136,7 @@ def test_what_is_not_in_the_file_is_asked_for_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"own does not have all that its model is made of, since network is a Seq"):
         pyrodrop.Fit.load(path)
     path = pyrodrop.fit(program, called(), {"x": X, "y": Y[:, 0]}, steps=1, progress=False).save(path)
-    with pytest.raises(ValueError, match="its model is made of, since it is a function of your own"):
+    with pytest.raises(ValueError, match="its model is made of, since it is the function program of your own"):
         pyrodrop.Fit.load(path)
     with pytest.raises(ValueError, match="its guide is made of, since it is a AutoNormal of your own"):
         pyrodrop.Fit.load(path, program)

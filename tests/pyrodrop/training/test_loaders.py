@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -217,41 +213,80 @@ def test_epochs_visit_every_row_once_in_new_orders() -> None:
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    "source",
-    [lambda: loader(Items(noise=0.3)), lambda: Items(noise=0.3), lambda: Shuffled(told=True)],
-    ids=["a loader", "rows", "set_epoch"],
-)
-def test_a_run_goes_on_to_the_same_bits(tmp_path: Path, source: Callable[[], Any]) -> None:
-    settings: dict[str, Any] = {"batch_size": SIZE} if isinstance(source(), Items) else {}
-    settings |= {"num_data": ROWS} if isinstance(source(), Shuffled) else {}
-    whole = fit(source(), **settings)
+def test_a_run_on_rows_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole = fit(Items(noise=0.3), batch_size=SIZE)
     for steps in (8, 10, STEPS):  # within an epoch of 5 minibatches, and at the end of one
-        run = fit(source(), checkpoint=tmp_path / "state", **{**settings, "steps": steps})
+        run = fit(Items(noise=0.3), batch_size=SIZE, checkpoint=tmp_path / "state", steps=steps)
     assert torch.equal(run.history, whole.history)
 
 
-def test_a_loader_that_does_not_repeat_is_refused(tmp_path: Path) -> None:
-    fit(Shuffled(told=False), num_data=ROWS)
-    with pytest.raises(
-        ValueError, match=r"checkpoint must be None for a loader .* got Shuffled, whose first minibatch"
-    ):
-        fit(Shuffled(told=False), num_data=ROWS, checkpoint=tmp_path / "state")
-    batches = [(X[rows], Y[rows]) for rows in torch.arange(ROWS).split(SIZE)]
-    fit(batches, num_data=ROWS, checkpoint=tmp_path / "state", steps=8)
-    batches[2] = batches[2][0] + 1, batches[2][1]
-    with pytest.raises(ValueError, match="list yields another minibatch 2 of epoch 1 than before"):
-        fit(batches, num_data=ROWS, checkpoint=tmp_path / "state", steps=9)
+class Listed:
+    """Minibatches in order, which are counted."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for number, rows in enumerate(torch.arange(ROWS).split(SIZE)):
+            self.seen.append(number)
+            yield X[rows], Y[rows]
 
 
-@pytest.mark.more
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    path = tmp_path / "state"
-    killed = subprocess.run([sys.executable, "-P", __file__, str(path)], check=False, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    resumed = fit(loader(Items(noise=0.3)), checkpoint=pyrodrop.Checkpoint(path, every=4))
-    assert torch.equal(resumed.history, fit(loader(Items(noise=0.3))).history)
+class Stateful(Listed):
+    """One that knows its place, as torchdata's StatefulDataLoader."""
+
+    start = place = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": torch.tensor(self.place)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.start = int(state["place"])
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        start, self.start = self.start, 0
+        for number, rows in enumerate(torch.arange(ROWS).split(SIZE)):
+            if number >= start:
+                self.place = number + 1
+                self.seen.append(number)
+                yield X[rows], Y[rows]
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "seen"),
+    [
+        (Listed, 8, [0, 1, 2, 3, 4]),  # the epoch of 3 minibatches begins again
+        (Listed, 10, [0, 1, 2, 3, 4]),
+        (Stateful, 8, [3, 4, 0, 1, 2]),
+    ],
+)
+def test_a_run_on_a_loader_begins_its_epoch_again_unless_the_loader_knows_its_place(
+    kind: Any, steps: int, seen: list[int], tmp_path: Path
+) -> None:
+    settings = {"num_data": ROWS, "kind": guides.Point, "checkpoint": tmp_path / "state"}
+    first = fit(kind(), steps=steps, **settings)
+    data = kind()
+    run = fit(data, steps=steps + 5, **settings)
+    assert data.seen[-5:] == seen
+    assert torch.equal(run.history[:steps], first.history)
+    if kind is Stateful or steps == 10:
+        assert torch.equal(run.history, fit(kind(), num_data=ROWS, kind=guides.Point, steps=steps + 5).history)
+
+
+def test_the_place_of_a_loader_is_that_of_the_training(tmp_path: Path) -> None:
+    """Estimates after an epoch iterate the same loader."""
+
+    def look(run: pyrodrop.Fit, epoch: int) -> None:
+        run.elbo(1)
+
+    settings: dict[str, Any] = {"num_data": ROWS, "kind": guides.Point, "after_epoch": look}
+    every = pyrodrop.Checkpoint(tmp_path / "state", every=1)
+    fit(Stateful(), steps=8, checkpoint=every, **settings)
+    run = fit(Stateful(), steps=13, checkpoint=every, **settings)
+    assert torch.equal(run.history, fit(Stateful(), steps=13, **settings).history)
 
 
 def test_predictions_and_estimates_are_those_of_tensors() -> None:
@@ -464,21 +499,7 @@ class _Labels(Items):
         return X[row], self.labels[row]
 
 
-def test_a_failure_names_the_minibatch() -> None:
-    with pytest.raises(FloatingPointError, match=r"Its minibatch is number \d of epoch \d of DataLoader\(Items\)"):
-        fit(loader(), lr=1e30)
-
-
 @pytest.mark.slow
 def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
     """20 GB, in a process of its own: at most 500 MiB of resident memory beyond the imports."""
     assert of_file(tmp_path, 20.0) < 500
-
-
-def die(_: Any, epochs: int) -> None:
-    if epochs == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    fit(loader(Items(noise=0.3)), checkpoint=pyrodrop.Checkpoint(sys.argv[1], every=4), after_epoch=die)

@@ -155,18 +155,17 @@ def test_a_training_says_what_is_wrong() -> None:
     training = pyrodrop.Training(*parts(), (X, Y), **OPTIONS)
     small = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     other = pyrodrop.Training(small, guides.MeanField(small), (X, Y), **OPTIONS)
-    with pytest.raises(ValueError, match=r"the state is of another run: model is .* more.*allow=\('model', 'guide'\)"):
+    with pytest.raises(ValueError, match="the state is of another run: model is .* more"):
         other.load_state(training.state())
     training.advance(3)
     state, before = training.state(), training.state()
     row = torch.zeros(1, dtype=torch.long)
     for change, message in (
         ({"history": None}, "not whole: it lacks history"),
-        ({"batches.position": None}, "what state.. returned; got a dict that is not whole: it lacks batches.position"),
+        ({"batches.position": None}, "not whole: it lacks batches.position"),
         ({"batches.position": torch.tensor(999)}, "a place in the epoch from 0 to .*; got 999"),
         ({"batches.order": torch.cat([state["batches.order"], row])}, "is of other data: its order of the rows"),
         ({"batches.order": torch.zeros_like(state["batches.order"])}, "must be a permutation"),
-        ({"optimizer.0.exp_avg": torch.zeros(1)}, "is of another optimizer: 0.exp_avg"),
     ):
         with pytest.raises(ValueError, match=message):
             training.load_state({name: value for name, value in {**state, **change}.items() if value is not None})
