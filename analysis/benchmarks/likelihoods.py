@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import jsonargparse
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.tables import table
-from pyrodrop.analysis.benchmarks.timing import machine, write
+from pyrodrop.analysis.benchmarks.timing import command, machine, write
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset
@@ -243,4 +242,4 @@ def shown(case: Case, scored: Mapping[str, list[dict[str, float]]]) -> None:
 
 
 if __name__ == "__main__":
-    jsonargparse.auto_cli(main)
+    command(main)

@@ -73,20 +73,6 @@ def test_a_peer_that_leaves_a_parameter_unmoved_is_refused(small: Network) -> No
         steps.compared(small, {}, [Peer("lazy", "torch", "torch", lazy)], rounds=2)
 
 
-@pytest.mark.parametrize(
-    ("words", "asked"), [([], True), (["--peers"], True), (["--no-peers", "--rounds", "3"], False)]
-)
-def test_peers_can_be_left_out(words: list[str], asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def main(rounds: int = 15, out: Path | None = None, peers: bool = True) -> None:
-        calls.append((rounds, out, peers))
-
-    monkeypatch.setattr(steps, "main", main)
-    steps.command(words)
-    assert calls == [(3 if words[1:] else 15, None, asked)]
-
-
 def test_parameters_that_a_step_makes_anew_are_read_again() -> None:
     state = {"moved": torch.zeros(2), "still": torch.zeros(3)}
 

@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonargparse
 import pytest
 import torch
 from filelock import FileLock
 
 from pyrodrop import cli
 from pyrodrop.analysis import experiments
-from pyrodrop.analysis.benchmarks import graphs_and_precisions, predict, replicates, steps
+from pyrodrop.analysis.benchmarks import predict, replicates, steps, timing
 from pyrodrop.analysis.pieces import runner
 from pyrodrop.analysis.pieces import zoo as whole_zoo
 from pyrodrop.analysis.pieces.gpu import LARGE_SETS, main, pieces
@@ -213,16 +212,8 @@ def taken(command: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
         monkeypatch.setattr(type(job), "function", property(lambda _: function))
         assert cli.main(options) == 0
         return given
-    own = {m.__name__: m for m in (graphs_and_precisions, predict, replicates, steps)}[module]
-    if own is predict:
-        monkeypatch.setattr(predict, "compare", lambda case, rounds, device: given.update(rounds=rounds, device=device))
-        monkeypatch.setattr(predict, "compare_masks", lambda *_: None)
-        predict.main([*options[:2]])
-    elif own is steps:
-        monkeypatch.setattr(steps, "main", instead(steps.main))
-        steps.command(options)
-    else:
-        jsonargparse.auto_cli(instead(own.main), args=options)  # type: ignore[attr-defined]
+    benchmark = {m.__name__: m for m in (predict, replicates, steps)}[module]
+    timing.command(instead(benchmark.main), options)
     return given
 
 
