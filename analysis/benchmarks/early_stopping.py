@@ -9,8 +9,7 @@ function that does nothing, called every epoch.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,22 @@ import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.benchmarks.timing import clock_of, interleaved, machine, report, write
+from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interleaved, report, write
 
 ROWS, HELD_OUT, WIDTHS, BATCH, STEPS = 12_800, 1_000, (784, 400, 10), 128, 1_000
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Print the table, and write it where `--out` says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9, help="timed rounds of every variant (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
-    options = parser.parse_args(words)
-    torch.set_num_threads(1)
-    print(machine())
-    ratios = fits(options.rounds, STEPS)
+def main(rounds: int = 9, out: Path | None = None) -> None:
+    """Time the fits.
+
+    Args:
+        rounds: timings of every variant.
+        out: JSON file for the results.
+    """
+    begin()
+    ratios = fits(rounds, STEPS)
     report("a fit, as a ratio to one without", {name: {"ratio": value} for name, value in ratios.items()})
-    write(options.out, "early_stopping", {"ratios": ratios})
+    write(out, "early_stopping", {"ratios": ratios})
 
 
 def fits(rounds: int, steps: int) -> dict[str, float]:
@@ -69,4 +68,4 @@ def fits(rounds: int, steps: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -10,7 +10,6 @@ noise, and no arithmetic of the others.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import tempfile
 import time
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.benchmarks.timing import interleaved, report, write
+from pyrodrop.analysis.benchmarks.timing import begin, command, interleaved, report, write
 
 DRAWS, TARGET = 100, 0.2
 POSTERIORS: dict[str, Callable[[Any], Any]] = {
@@ -50,20 +49,26 @@ class Case:
 CASES = (Case((784, 400, 10), 64), Case((13, 50, 1), 64), Case((784, 400, 10), 1), Case((13, 50, 1), 1))
 
 
-def main(words: Sequence[str] | None = None, cases: Sequence[Case] = CASES, draws: int = DRAWS) -> None:
-    """Print the ratios, and write them where `--out` says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=11, help="timed rounds of every variant (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
-    options = parser.parse_args(words)
-    torch.set_num_threads(1)
-    seconds = {case.name: timed(case, draws, options.rounds) for case in cases}
+def main(rounds: int = 11, out: Path | None = None) -> None:
+    """Time calls of the exported programs.
+
+    Args:
+        rounds: timings of every variant.
+        out: JSON file for the results.
+    """
+    begin()
+    compare(CASES, DRAWS, rounds, out)
+
+
+def compare(cases: Sequence[Case], draws: int, rounds: int, out: Path | None) -> None:
+    """Print the ratios of the cases, and write them."""
+    seconds = {case.name: timed(case, draws, rounds) for case in cases}
     ratios = {
         name: {posterior: each[posterior] / each["plain"] for posterior in POSTERIORS} for name, each in seconds.items()
     }
     report(f"one call of {draws} draws, as a share of {draws} calls of the plain network (target {TARGET})", ratios)
-    content = {"draws": draws, "rounds": options.rounds, "onnxruntime": version("onnxruntime")}
-    write(options.out, "export", {**content, "seconds": seconds, "ratio": ratios})
+    content = {"draws": draws, "rounds": rounds, "onnxruntime": version("onnxruntime")}
+    write(out, "export", {**content, "seconds": seconds, "ratio": ratios})
 
 
 def timed(case: Case, draws: int, rounds: int) -> dict[str, float]:
@@ -111,4 +116,4 @@ def session(path: Path) -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -8,25 +8,28 @@ one for which an earlier process has compiled. Both must change each parameter.
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import cyclopts
 import torch
 from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.benchmarks.networks import dense
-from pyrodrop.analysis.benchmarks.timing import machine, moves_all, report, write
+from pyrodrop.analysis.benchmarks.networks import dense, parameters_of
+from pyrodrop.analysis.benchmarks.timing import (
+    command,
+    elsewhere,
+    machine,
+    moves_all,
+    processor_seconds,
+    report,
+    write,
+)
 
 RATE = 0.1
 Who = Literal["plain", "ours"]
@@ -90,16 +93,14 @@ def plain(case: Case) -> tuple[Callable[[], object], list[Tensor]]:
 def ours(case: Case) -> tuple[Callable[[], object], Callable[[], list[Tensor]]]:
     """`pyrodrop.fit` with its defaults and a mask per row, and a function that returns its parameters."""
     model = models.MLP(list(case.widths), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
-    trained: list[Any] = [model, guides.BernoulliDropout(model, RATE)]
+    guide = guides.BernoulliDropout(model, RATE)
+    fits: list[pyrodrop.Fit] = []
 
     def run() -> None:
-        model, guide = trained
-        x, y = case.data()
         settings: Any = {"steps": case.steps, "batch_size": case.batch_size, "lr": 1e-3, "estimator": "local"}
-        fit = pyrodrop.fit(model, guide, (x, y), device="cpu", progress=False, **settings)
-        trained[:] = [fit.model, fit.guide]
+        fits.append(pyrodrop.fit(model, guide, case.data(), device="cpu", progress=False, **settings))
 
-    return run, lambda: [parameter for part in trained for parameter in part.parameters()]
+    return run, lambda: parameters_of(fits[-1]) if fits else [*model.parameters(), *guide.parameters()]
 
 
 def once(case: Case, who: Who) -> float:
@@ -110,50 +111,32 @@ def once(case: Case, who: Who) -> float:
     run, parameters = make(case)
     seconds: list[float] = []
 
-    def timed() -> None:
-        before = sum(os.times()[:4])
-        run()
-        seconds.append(sum(os.times()[:4]) - before)
-
-    moves_all(timed, parameters, f"{case.name}, {who}")
+    moves_all(lambda: seconds.append(processor_seconds(run)), parameters, f"{case.name}, {who}")
     return seconds[0]
 
 
-def elsewhere(number: int, who: Who, cache: Path) -> float:
-    """`once`, in a process of its own."""
-    words = [sys.executable, "-P", "-m", "pyrodrop.analysis.benchmarks.fits", "--case", str(number), "--who", who]
-    environment = {**os.environ, "PYRODROP_CACHE": str(cache)}
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
-    return float(json.loads(done.stdout.splitlines()[-1]))
-
-
-def main(rounds: int = 3, out: Path | None = None, case: int | None = None, who: Who = "ours") -> None:
+def main(rounds: int = 3, out: Path | None = None) -> None:
     """Time every case.
 
     Args:
         rounds: timings of every variant, in turn.
         out: JSON file for the results.
-        case: number of the only case to time, once and in this process.
-        who: what to time then.
     """
-    if case is not None:
-        print(json.dumps(once(CASES[case], who)))
-        return
     torch.set_num_threads(1)
     print(machine())
     rows: dict[str, dict[str, float]] = {}
-    for number, each in enumerate(CASES):
+    for case in CASES:
         seconds: dict[str, list[float]] = {"plain": [], "first": [], "later": []}
         for _ in range(rounds):
             with tempfile.TemporaryDirectory() as cache:
-                for name, how in (("plain", "plain"), ("first", "ours"), ("later", "ours")):
-                    seconds[name].append(elsewhere(number, how, Path(cache)))  # type: ignore[arg-type]
+                for name, who in (("plain", "plain"), ("first", "ours"), ("later", "ours")):
+                    seconds[name].append(elsewhere(once, case, who, PYRODROP_CACHE=cache))
         middle = {name: statistics.median(values) for name, values in seconds.items()}
         ratios = {name: middle[name] / middle["plain"] for name in ("first", "later")}
-        rows[each.name] = {"plain PyTorch, s": middle["plain"], **ratios}
+        rows[case.name] = {"plain PyTorch, s": middle["plain"], **ratios}
     report("a whole fit, ratio to plain PyTorch with fused Adam", rows)
     write(out, "fits", {"rounds": rounds, "rate": RATE, "rows": rows})
 
 
 if __name__ == "__main__":
-    cyclopts.run(main)
+    command(main)

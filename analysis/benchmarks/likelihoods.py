@@ -1,6 +1,6 @@
 """Likelihoods by the log density of rows that the network was not trained on: counts, real numbers, ordered classes.
 
-``python -m pyrodrop.analysis.benchmarks.likelihoods [--splits 3] [--only bike] [--out FILE]``: two hidden layers of 50
+``python -m pyrodrop.analysis.benchmarks.likelihoods [--splits 3] [--only '[bike]'] [--out FILE]``: two hidden layers of 50
 with MC dropout at rate 0.05 on bicycles hired per hour, the noise of airfoils and the grades of red wine, of `tables.table`.
 Four fifths of the rows are for training. The prior is that of `recipes`: at an x of mean length every unit has the standard
 deviation 1 under it, and the outputs have 2. Means over splits with their standard errors, in nats per row; *gain* is over
@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import cyclopts
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.tables import table
-from pyrodrop.analysis.benchmarks.timing import machine, write
+from pyrodrop.analysis.benchmarks.timing import command, machine, write
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset
@@ -243,4 +242,4 @@ def shown(case: Case, scored: Mapping[str, list[dict[str, float]]]) -> None:
 
 
 if __name__ == "__main__":
-    cyclopts.run(main)
+    command(main)

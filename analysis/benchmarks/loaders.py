@@ -12,13 +12,9 @@ that after the imports.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +27,16 @@ from torch.utils.data import Dataset as TorchDataset
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.benchmarks.timing import clock_of, interleaved, machine, moves_all, report, write
+from pyrodrop.analysis.benchmarks.timing import (
+    begin,
+    clock_of,
+    command,
+    elsewhere,
+    interleaved,
+    moves_all,
+    report,
+    write,
+)
 
 ROWS, WIDTHS, BATCH = 12_800, (784, 400, 10), 128
 STEPS = 20  # of a timed call
@@ -51,26 +56,21 @@ class Items(TorchDataset[tuple[Tensor, Tensor]]):
         return self.x[row], self.y[row]
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Print the tables, and write them where `--out` says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15, help="timed rounds of every variant (default: %(default)s)")
-    parser.add_argument("--gigabytes", type=float, default=20.0, help="size of the file (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(words)
-    torch.set_num_threads(1)
-    if options.child is not None:
-        print(json.dumps(memory(options.child)))
-        return
-    print(machine())
+def main(rounds: int = 15, gigabytes: float = 20.0, out: Path | None = None) -> None:
+    """Time steps by source, and measure the memory of a large file.
+
+    Args:
+        rounds: timings of every variant.
+        gigabytes: size of the file.
+        out: JSON file for the results.
+    """
+    begin()
     with tempfile.TemporaryDirectory() as folder:
-        ratios = steps(Path(folder), options.rounds)
+        ratios = steps(Path(folder), rounds)
         report("a step, as a ratio to tensors in memory", {name: {"ratio": value} for name, value in ratios.items()})
-        resident = of_file(Path(folder), options.gigabytes)
-    print(f"a file of {options.gigabytes:g} GB: {resident:.0f} MiB of resident memory beyond the imports")
-    content = {"ratios": ratios, "gigabytes": options.gigabytes, "resident_mib": round(resident, 1)}
-    write(options.out, "loaders", content)
+        resident = of_file(Path(folder), gigabytes)
+    print(f"a file of {gigabytes:g} GB: {resident:.0f} MiB of resident memory beyond the imports")
+    write(out, "loaders", {"ratios": ratios, "gigabytes": gigabytes, "resident_mib": round(resident, 1)})
 
 
 def steps(folder: Path, rounds: int) -> dict[str, float]:
@@ -123,13 +123,12 @@ def of_file(folder: Path, gigabytes: float) -> float:
     rows = int(gigabytes * 1e9 / (4 * WIDTHS[0]))
     with path.open("wb") as file:
         file.truncate(rows * 4 * WIDTHS[0])
-    command = [sys.executable, "-P", "-m", "pyrodrop.analysis.benchmarks.loaders", "--child", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout.splitlines()[-1]))
+    return elsewhere(memory, path)
 
 
 def memory(path: Path) -> float:
     """MiB of the largest resident memory while training and estimating on a file, beyond that after the imports."""
+    torch.set_num_threads(1)
     before = psutil.Process().memory_info().rss
     x: Any = np.memmap(path, dtype=np.float32, mode="r").reshape(-1, WIDTHS[0])
     y = np.broadcast_to(np.zeros(1, dtype=np.int64), len(x))
@@ -142,4 +141,4 @@ def memory(path: Path) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -1,6 +1,6 @@
 """Memory of training beside other libraries: the largest resident memory of a process, and what more steps add to it.
 
-``python -m pyrodrop.analysis.benchmarks.memory [--steps N] [--out FILE] [--no-peers]``: every variant in a process of its
+``python -m pyrodrop.analysis.benchmarks.memory [--steps N] [--out FILE]``: every variant in a process of its
 own with one thread, on a CPU. *Peak* is in MiB beyond the resident memory after the imports, so that it has the network, its
 optimiser, the data and what compiling takes; *growth* is what the second half of the steps adds. Installed peers take part
 (``peers.txt``).
@@ -8,21 +8,17 @@ optimiser, the data and what compiling takes; *growth* is what the second half o
 
 from __future__ import annotations
 
-import json
 import resource
-import subprocess
-import sys
 import warnings
 from importlib import import_module
 from pathlib import Path
 
-import cyclopts
 import psutil
 import torch
 
-from pyrodrop.analysis.benchmarks.networks import Network, Steps, networks, ours, plain
+from pyrodrop.analysis.benchmarks.networks import TABLE, Network, Steps, networks, ours, plain
 from pyrodrop.analysis.benchmarks.peers import PEERS, installed, releases
-from pyrodrop.analysis.benchmarks.timing import machine, moves_all, report, write
+from pyrodrop.analysis.benchmarks.timing import begin, command, elsewhere, moves_all, report, write
 from pyrodrop.engines import Name
 
 PLAIN = "plain PyTorch, nn.Dropout"
@@ -33,29 +29,19 @@ OURS: dict[str, tuple[str, Name]] = {
 }
 
 
-def main(steps: int = 1000, out: Path | None = None, peers: bool = True, child: tuple[str, str] | None = None) -> None:
+def main(steps: int = 1000, out: Path | None = None) -> None:
     """Measure every variant.
 
     Args:
         steps: of a training.
         out: JSON file for the results.
-        peers: whether other libraries that are installed take part.
-        child: network and variant that this process measures and prints as JSON; None for all of them.
     """
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    if child is not None:
-        print(json.dumps(measured(*child, steps)))
-        return
-    print(machine())
-    others = installed() if peers else []
+    begin()
+    others = installed()
     found: dict[str, dict[str, dict[str, float]]] = {"peak": {}, "growth": {}}
     for variant in [PLAIN, *OURS, *(peer.name for peer in others)]:
-        for network in networks():
-            command = [sys.executable, "-P", "-m", "pyrodrop.analysis.benchmarks.memory", "--steps", str(steps)]
-            command += ["--child", network, variant]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            for what, value in json.loads(done.stdout.splitlines()[-1]).items():
+        for network in TABLE:
+            for what, value in elsewhere(measured, network, variant, steps).items():
                 found[what].setdefault(variant, {})[network] = value
     for what, rows in found.items():
         report(f"{what} of resident memory, MiB, {steps} steps", rows)
@@ -64,6 +50,8 @@ def main(steps: int = 1000, out: Path | None = None, peers: bool = True, child: 
 
 def measured(name: str, variant: str, steps: int) -> dict[str, float]:
     """Peak and growth of the resident memory of this process while it trains, in MiB."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     peer = next((peer for peer in PEERS if peer.name == variant), None)
     if peer is not None:
         import_module(peer.module)
@@ -94,4 +82,4 @@ def _resident() -> float:
 
 
 if __name__ == "__main__":
-    cyclopts.run(main)
+    command(main)

@@ -3,6 +3,7 @@
     MLP       784-1000-1000-10, minibatch 128
     LeNet     conv 20 and 50 (5 x 5), pooled, dense 500-10, minibatch 128
     13-50-1   minibatch 128
+    LSTM      64 units over 50 steps of one number, minibatch 128; masks of input units, one per weight and minibatch
 
 A step takes a minibatch from tensors in memory, computes the loss and its gradient, and makes an Adam update.
 """
@@ -16,14 +17,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
+import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.timing import Parameters
 from pyrodrop.engines import Name
-from pyrodrop.training.run import Run, problem_of
-from pyrodrop.training.settings import Estimator, Precision, Settings
+from pyrodrop.training.settings import Estimator
 
 ROWS, BATCH, RATE = 2048, 128, 0.5
+TABLE = ("MLP", "LeNet", "13-50-1")  # of which peers have the layers too
 
 
 @dataclass(frozen=True)
@@ -31,38 +34,41 @@ class Network:
     """A network to be timed.
 
     Attributes:
-        build: makes the layers, given a function that makes the module before each layer with weights.
+        build: makes the network, given a function that makes the module before each layer with weights.
         x: inputs ``[N, ...]``.
         y: targets ``[N, ...]``.
         loss: loss of the plain PyTorch network.
         likelihood: likelihood of the pyrodrop model.
         steps: number of steps per timing.
+        estimator: estimator of the pyrodrop fit.
     """
 
     name: str
-    build: Callable[[Callable[[], nn.Module]], nn.Sequential]
+    build: Callable[[Callable[[], nn.Module]], nn.Module]
     x: Tensor
     y: Tensor
     loss: nn.Module
     likelihood: likelihoods.Likelihood
     steps: int
+    estimator: Estimator = "local"
 
 
 def networks(device: str = "cpu") -> dict[str, Network]:
-    """The three of the table, with their data on a device."""
+    """All four, with their data on a device."""
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(ROWS, 1, 28, 28, generator=generator).to(device)
     digits = torch.randint(10, (ROWS,), generator=generator).to(device)
     numbers, targets = (torch.randn(ROWS, d, generator=generator).to(device) for d in (13, 1))
+    sequences = torch.randn(ROWS, 50, 1, generator=generator).to(device)
     classes = (nn.CrossEntropyLoss(), likelihoods.Categorical())
-    found = (
+    real = (nn.MSELoss(), likelihoods.Gaussian(1.0))
+    every = (
         Network("MLP", lambda d: dense(d, 784, 1000, 1000, 10), images.flatten(1), digits, *classes, 5),
         Network("LeNet", lenet, images, digits, *classes, 3),
-        Network(
-            "13-50-1", lambda d: dense(d, 13, 50, 1), numbers, targets, nn.MSELoss(), likelihoods.Gaussian(1.0), 200
-        ),
+        Network("13-50-1", lambda d: dense(d, 13, 50, 1), numbers, targets, *real, 200),
+        Network("LSTM", recurrent, sequences, targets, *real, 5, "shared"),
     )
-    return {network.name: network for network in found}
+    return {network.name: network for network in every}
 
 
 def dense(before: Callable[[], nn.Module], *widths: int) -> nn.Sequential:
@@ -81,18 +87,50 @@ def lenet(before: Callable[[], nn.Module]) -> nn.Sequential:
     )  # fmt: skip
 
 
+class Recurrent(nn.Module):
+    """A number from the last state of an LSTM."""
+
+    def __init__(self, units: int = 64) -> None:
+        super().__init__()
+        self.lstm: nn.LSTM = nn.LSTM(1, units, batch_first=True)
+        self.head: nn.Linear = nn.Linear(units, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0][:, -1])  # type: ignore[no-any-return]
+
+
+class Masked(nn.Module):
+    """A network whose weights have a mask over their columns, a new one in every call."""
+
+    def __init__(self, network: nn.Module, mask: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.mask = mask
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = {name: value for name, value in self.network.named_parameters() if value.dim() > 1}
+        masked = {name: value * self.mask(torch.ones_like(value[0])) for name, value in weights.items()}
+        return functional_call(self.network, masked, (x,))  # type: ignore[no-any-return]
+
+
+def recurrent(before: Callable[[], nn.Module]) -> nn.Module:
+    """The LSTM; `nn.Dropout` acts on the columns of its weights."""
+    mask = before()
+    return Recurrent() if isinstance(mask, nn.Identity) else Masked(Recurrent(), mask)
+
+
 # Makes as many steps as a timing has; the parameters that they move, or what reads them where a step makes new ones.
 Steps = tuple[Callable[[], object], Parameters]
 
 
-def plain(network: Network, *, fused: bool = False) -> Steps:
-    """`nn.Dropout` and Adam, eager."""
+def plain(network: Network, *, fused: bool = False, size: int = BATCH) -> Steps:
+    """`nn.Dropout` and Adam, eager, with minibatches of this size."""
     net = network.build(lambda: nn.Dropout(RATE)).to(network.x.device)
     optimizer = torch.optim.Adam(net.parameters(), fused=fused)
 
     def steps() -> None:
         for _ in range(network.steps):
-            rows = torch.randint(len(network.x), (BATCH,), device=network.x.device)
+            rows = torch.randint(len(network.x), (size,), device=network.x.device)
             optimizer.zero_grad()
             network.loss(net(network.x[rows]), network.y[rows]).backward()
             optimizer.step()
@@ -107,18 +145,26 @@ POSTERIORS: dict[str, tuple[Callable[[Any], guides.Guide], Callable[[], priors.P
 }
 
 
-def ours(
-    network: Network, posterior: str, engine: Name, estimator: Estimator = "local", precision: Precision | None = None
-) -> Steps:
-    """Steps of `pyrodrop.fit`, as its loop makes them, after the first one."""
+def pair(network: Network, posterior: str = "Bernoulli") -> tuple[models.NetworkModel, guides.Guide]:
+    """The network as a model, and its guide."""
     guide, prior = POSTERIORS[posterior]
     model = models.from_module(network.build(nn.Identity), prior(), network.likelihood)
-    device = str(network.x.device)
-    settings = Settings(
-        steps=200_000, batch_size=BATCH, estimator=estimator, engine=engine, precision=precision, device=device
-    )
-    loop = Run.of(problem_of(model, guide(model), (network.x, network.y), settings), settings).loop
-    loop.start()
-    if loop.engine.name != engine:
-        raise RuntimeError(f"{network.name} with {posterior} trains with {loop.engine.name}, not {engine}")
-    return (lambda: loop.advance(loop.done + network.steps)), list(loop.parameters.values())
+    return model, guide(model)
+
+
+def ours(network: Network, posterior: str, engine: Name) -> Steps:
+    """Steps of `pyrodrop.Training`, after the first one."""
+    training = pyrodrop.Training(
+        *pair(network, posterior), (network.x, network.y), steps=200_000, batch_size=BATCH,
+        estimator=network.estimator, engine=engine, device=str(network.x.device),
+    )  # fmt: skip
+    training.advance(2)
+    if training.engine != engine:
+        raise RuntimeError(f"{network.name} with {posterior} trains with {training.engine}, not {engine}")
+    return (lambda: training.advance(network.steps)), lambda: parameters_of(training.fit)
+
+
+def parameters_of(fit: pyrodrop.Fit) -> list[Tensor]:
+    """The trained parameters of a fit."""
+    parts = [part for part in (fit.model, fit.guide) if isinstance(part, nn.Module)]
+    return [parameter for part in parts for parameter in part.parameters()]

@@ -10,11 +10,9 @@ distribution at every single point; ``joint=False`` samples like the loop.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.benchmarks.timing import clock_of, interleaved, machine
+from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interleaved, report, write
 from pyrodrop.distributions.coins import keep_mask
 
 RATE = 0.5
@@ -49,26 +47,18 @@ class Case:
 CASES = (Case((784, 1000, 1000, 10), 1_000, 100, 0.50), Case((13, 50, 1), 10_000, 100, 0.25))
 
 
-def main(words: Sequence[str] | None = None, cases: Sequence[Case] = CASES, masks: int = MASKS) -> None:
-    """Print the tables, and write them where `--out` says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=11, help="timed rounds of every variant (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 ... (default: %(default)s)")
-    options = parser.parse_args(words)
-    device = options.device
-    torch.set_num_threads(1)
+def main(rounds: int = 11, out: Path | None = None, device: str = "cpu") -> None:
+    """Time predictions and masks.
+
+    Args:
+        rounds: timings of every variant.
+        out: JSON file for the results.
+        device: cpu, cuda, cuda:1 ...
+    """
+    begin(device)
     torch.manual_seed(0)
-    print(machine(device))
-    record: dict[str, Any] = {
-        "machine": machine(device),
-        "rounds": options.rounds,
-        "clock": "process time" if device == "cpu" else "wall time",
-    }
-    record["prediction"] = [compare(case, options.rounds, device) for case in cases]
-    record["masks"] = compare_masks(masks, options.rounds, device)
-    if options.out is not None:
-        options.out.write_text(json.dumps(record, indent=2) + "\n")
+    prediction = [compare(case, rounds, device) for case in CASES]
+    write(out, "predict", {"rounds": rounds, "prediction": prediction, "masks": masks(MASKS, rounds, device)}, device)
 
 
 def compare(case: Case, rounds: int, device: str = "cpu") -> dict[str, Any]:
@@ -79,17 +69,18 @@ def compare(case: Case, rounds: int, device: str = "cpu") -> dict[str, Any]:
     deviations = {name: check_distribution(name, fit, loop, x[:CHECK_POINTS], case) for name in variants}
     every: dict[str, Callable[[], object]] = {"loop": functools.partial(passes, loop, x, case.passes), **variants}
     medians = interleaved(every, rounds, warmup=1, clock=clock_of(device))
-    print(f"\n{case.name}, {case.points:,} points, {case.passes} passes, ratio to the loop (target {case.target:.2f})")
-    for name, seconds in medians.items():
-        checked = f"largest deviation from the loop's moments {deviations[name]:.1f} s.e." if name in deviations else ""
-        print(f"  {name:16} {seconds / medians['loop']:6.3f}  {checked}")
+    ratio = {name: seconds / medians["loop"] for name, seconds in medians.items()}
+    title = f"{case.name}, {case.points:,} points, {case.passes} passes, ratio to the loop (target {case.target:.2f})"
+    report(
+        title, {name: {"ratio": value, "s.e. off": deviations.get(name, 0.0)} for name, value in ratio.items()}, ".3f"
+    )
     return {
         "network": case.name,
         "points": case.points,
         "passes": case.passes,
         "target": case.target,
         "seconds": medians,
-        "ratio": {name: seconds / medians["loop"] for name, seconds in medians.items()},
+        "ratio": ratio,
         "largest_deviation_se": deviations,
     }
 
@@ -146,7 +137,7 @@ def check_distribution(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor,
     return worst
 
 
-def compare_masks(count: int, rounds: int, device: str = "cpu") -> dict[str, float]:
+def masks(count: int, rounds: int, device: str = "cpu") -> dict[str, float]:
     """Masks per second of `keep_mask` and of ``bernoulli_``, printed and returned."""
     shape, coins = (count // 1000, 1000), torch.empty(count // 1000, 1000, device=device)
     variants: Mapping[str, Callable[[], object]] = {
@@ -157,12 +148,10 @@ def compare_masks(count: int, rounds: int, device: str = "cpu") -> dict[str, flo
         "8 bits, rate .5": functools.partial(keep_mask, shape, 0.5, device=device),
     }
     medians = interleaved(variants, rounds, warmup=1, clock=clock_of(device))
-    slowest = medians["bernoulli_, float"]
-    print(f"\nmasks of {shape[0]:,} x {shape[1]:,}, per second and as a multiple of bernoulli_'s")
-    for name, seconds in medians.items():
-        print(f"  {name:18} {count / seconds / 1e9:5.2f} G/s {slowest / seconds:6.1f}")
+    rates = {name: {"G/s": count / seconds / 1e9} for name, seconds in medians.items()}
+    report(f"masks of {shape[0]:,} x {shape[1]:,}, per second", rates)
     return {name: count / seconds for name, seconds in medians.items()}
 
 
 if __name__ == "__main__":
-    main()
+    command(main)

@@ -20,12 +20,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import cyclopts
 import torch
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.analysis.benchmarks.timing import machine, report, write
+from pyrodrop.analysis.benchmarks.timing import command, machine, report, write
 from pyrodrop.files import write_json
 
 WIDTHS, BATCH, RATE = (784, 400, 400, 10), 600, 0.2
@@ -114,4 +113,4 @@ def _model(net: Net) -> models.NetworkModel:
 
 
 if __name__ == "__main__":
-    cyclopts.run(main)
+    command(main)

@@ -17,7 +17,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import cyclopts
 import numpy as np
 import torch
 from arviz_stats.base import array_stats
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop.analysis.benchmarks.peers.blackjax_chees import chees
 from pyrodrop.analysis.benchmarks.peers.numpyro_nuts import Regression, energy, nuts
-from pyrodrop.analysis.benchmarks.timing import machine, report, write
+from pyrodrop.analysis.benchmarks.timing import command, machine, report, write
 from pyrodrop.analysis.reports.terminal import paragraph
 
 
@@ -185,4 +184,4 @@ def agreement(one: Any, other: Any) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    cyclopts.run(main)
+    command(main)

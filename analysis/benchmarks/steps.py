@@ -1,61 +1,54 @@
 """Cost of a training step relative to plain PyTorch: eager `nn.Dropout` in the same network with default Adam.
 
-``python -m pyrodrop.analysis.benchmarks.steps [--rounds N] [--out FILE] [--no-peers] [--device cuda]``: one thread, process
-time (on a GPU wall time), interleaved medians; every variant must first change each of its parameters. Installed peers take
-part on a CPU (`peers.txt`).
+``python -m pyrodrop.analysis.benchmarks.steps [--rounds N] [--names '[LSTM]'] [--out FILE] [--device cuda]``: one thread,
+process time (on a GPU wall time), interleaved medians; every variant must first change each of its parameters. Installed
+peers take part on a CPU (`peers.txt`), but for the LSTM, of which they have no layer. Compiling that takes minutes.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import cyclopts
-import torch
-
-from pyrodrop.analysis.benchmarks.networks import Network, networks, ours, plain
+from pyrodrop.analysis.benchmarks.networks import TABLE, Network, networks, ours, plain
 from pyrodrop.analysis.benchmarks.peers import Peer, installed, releases
-from pyrodrop.analysis.benchmarks.timing import clock_of, interleaved, machine, moves_all, report, write
+from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interleaved, moves_all, report, write
 from pyrodrop.engines import Name
 
+ENGINES: tuple[Name, ...] = ("compiled", "traced", "pyro")
 OURS: dict[str, tuple[str, Name]] = {
-    "ours, Bernoulli, compiled": ("Bernoulli", "compiled"),
-    "ours, variational B, compiled": ("variational B", "compiled"),
-    "ours, Bernoulli, traced": ("Bernoulli", "traced"),
-    "ours, variational B, traced": ("variational B", "traced"),
-    "ours, Bernoulli, pyro": ("Bernoulli", "pyro"),
-    "ours, variational B, pyro": ("variational B", "pyro"),
+    f"ours, {posterior}, {engine}": (posterior, engine)
+    for engine in ENGINES
+    for posterior in ("Bernoulli", "variational B")
 }
 
 
-def main(rounds: int = 15, out: Path | None = None, peers: bool = True, device: str = "cpu") -> None:
+def main(rounds: int = 15, names: Sequence[str] = TABLE, out: Path | None = None, device: str = "cpu") -> None:
     """Time every variant.
 
     Args:
         rounds: timings of every variant.
+        names: of the networks, of MLP, LeNet, 13-50-1 and LSTM.
         out: JSON file for the results.
-        peers: whether other libraries that are installed take part; they are for a CPU.
         device: cpu, cuda, cuda:1 ...
     """
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    print(machine(device))
-    others = installed() if peers and device == "cpu" else []
+    begin(device)
+    others = installed() if device == "cpu" else []
     ratios: dict[str, dict[str, float]] = {}
-    for name, network in networks(device).items():
-        for variant, value in compared(network, OURS, others, rounds).items():
+    every = networks(device)
+    for name in names:
+        for variant, value in compared(every[name], OURS, others if name in TABLE else [], rounds).items():
             ratios.setdefault(variant, {})[name] = value
     report("one step, ratio to plain PyTorch", ratios)
     write(out, "steps", {"rounds": rounds, "peers": releases(others), "ratios": ratios}, device)
 
 
 def compared(
-    network: Network, own: Mapping[str, tuple[str, Name]], others: Sequence[Peer], rounds: int
+    network: Network, engines: Mapping[str, tuple[str, Name]], others: Sequence[Peer], rounds: int
 ) -> dict[str, float]:
     """Milliseconds of a plain step, and the cost of every other variant's step relative to it."""
     steps = {"plain": plain(network), "plain PyTorch, fused Adam": plain(network, fused=True)}
-    steps |= {variant: ours(network, *how) for variant, how in own.items()}
+    steps |= {variant: ours(network, *how) for variant, how in engines.items()}
     steps |= {peer.name: peer.steps(network) for peer in others}
     for variant, (call, parameters) in steps.items():
         moves_all(call, parameters, f"{network.name}, {variant}")
@@ -69,4 +62,4 @@ def compared(
 
 
 if __name__ == "__main__":
-    cyclopts.run(main)
+    command(main)

@@ -1,15 +1,21 @@
-"""Comparative timing: variants run interleaved in one process, with medians and a description of the machine."""
+"""What every benchmark is run with: a command line, interleaved timings, other processes, a table, a file of results."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from unittest import mock
 
 import torch
+from cyclopts import App
 from torch import Tensor
 
 from pyrodrop.analysis.reports.console import versions
@@ -17,6 +23,34 @@ from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.devices import processor
 from pyrodrop.files import write_json
+
+T = TypeVar("T")
+
+
+def command(main: Callable[..., object], words: Sequence[str] | None = None) -> None:
+    """Call a function with options from the command line, which are its keyword arguments."""
+    App(default_command=main, result_action="return_value")(words)
+
+
+def begin(device: str | torch.device = "cpu") -> None:
+    """One thread, no warnings, and a line about the machine."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    print(machine(device))
+
+
+def elsewhere(function: Callable[..., T], *arguments: Any, **environment: str) -> T:
+    """What a function returns in a process of its own, which has imported its module and nothing more."""
+    context = multiprocessing.get_context("spawn")
+    with mock.patch.dict(os.environ, environment), ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def processor_seconds(call: Callable[[], object]) -> float:
+    """Processor time of a call, with that of processes it starts and waits for, such as a compiler."""
+    before = sum(os.times()[:4])
+    call()
+    return sum(os.times()[:4]) - before
 
 
 def interleaved(

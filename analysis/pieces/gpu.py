@@ -20,13 +20,12 @@ def pieces() -> list[Piece]:
     tests = ("pytest", "-m", "gpu", "-q", "--junitxml={folder}/junit.xml", "{root}/tests")
     return [
         Piece("tests", tests, results="junit.xml"),
-        benchmark("steps", ("--no-peers",), ("--no-peers", "--rounds", "1")),
+        benchmark("steps", (), ("--rounds", "1")),
         *(
             benchmark("replicates", ("--count", f"{count}"), ("--count", "8"), name=f"replicates-{count}")
             for count in (240, 1_000, 10_000)
         ),
         benchmark("predict", (), ("--rounds", "1")),
-        benchmark("graphs_and_precisions", (), ("--rounds", "1", "--width", "16"), name="graphs-and-precisions"),
         job("sparse-lenet-5", "sparse", "--net lenet-5", "--net lenet-5 --epochs 21 --digits 256"),
         job(
             "kingma-fig1a-paper", "kingma-fig1a", "--preset paper",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +14,19 @@ import pytest
 import torch
 
 import pyrodrop
-from pyrodrop.analysis.benchmarks import export, likelihoods, predict, recurrent, sampling
+from pyrodrop.analysis.benchmarks import export, likelihoods, networks, predict, replicates, sampling
 from pyrodrop.analysis.benchmarks.peers.blackjax_chees import chees
 from pyrodrop.analysis.benchmarks.peers.numpyro_nuts import Regression
+from pyrodrop.analysis.benchmarks.timing import command, elsewhere, moves_all
 
 
 @pytest.mark.more
-def test_the_benchmark_of_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cases = [predict.Case((3, 8, 7, 2), 30, 4, 0.5), predict.Case((3, 8, 1), 30, 4, 0.5)]
-    predict.main(["--rounds", "2", "--out", str(tmp_path / "out.json")], cases, masks=2000)
+def test_the_benchmark_of_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(predict, "CASES", [predict.Case((3, 8, 7, 2), 30, 4, 0.5), predict.Case((3, 8, 1), 30, 4, 0.5)])
+    monkeypatch.setattr(predict, "MASKS", 2000)
+    command(predict.main, ["--rounds", "2", "--out", str(tmp_path / "out.json")])
     record = json.loads((tmp_path / "out.json").read_text())
     assert [list(part["ratio"]) for part in record["prediction"]] == [
         ["loop", "draws", "moments", "joint=False"],
@@ -146,16 +152,26 @@ def test_what_was_measured_of_likelihoods_is_of_the_benchmark() -> None:
     assert bike["NegativeBinomial"]["gain"] > 2 * bike["NegativeBinomial"]["gain_se"] > 0
 
 
-def test_the_benchmark_of_recurrent_layers() -> None:
+@pytest.mark.parametrize("name", ["13-50-1", "LSTM"])
+def test_the_networks_train(name: str) -> None:
     """All variants make steps that change every parameter, but for compiled ones."""
-    for steps in (recurrent.plain(2), recurrent.fit(2, "traced"), recurrent.replicates(2, 2, "traced")):
-        steps()
+    network = networks.networks()[name]
+    network = dataclasses.replace(network, steps=2, x=network.x[:, :5] if name == "LSTM" else network.x)
+    for steps, parameters in (networks.plain(network), networks.ours(network, "Bernoulli", "traced")):
+        moves_all(steps, parameters, name)
+    loop = replicates.stacked(network, 2, "traced")
+    moves_all(lambda: loop.advance(2), loop.parameters.values(), name)
+
+
+def test_a_function_runs_in_a_process_of_its_own() -> None:
+    assert elsewhere(os.getenv, "PYRODROP_CACHE", PYRODROP_CACHE="there") == "there"
+    assert elsewhere(os.getpid) != os.getpid()
 
 
 @pytest.mark.more
 def test_the_benchmark_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
-    export.main(["--rounds", "1", "--out", str(tmp_path / "out.json")], [export.Case((3, 8, 1), 5)], draws=4)
+    export.compare([export.Case((3, 8, 1), 5)], 4, 1, tmp_path / "out.json")
     record = json.loads((tmp_path / "out.json").read_text())
     seconds, ratio = (record[part]["3-8-1, 5 rows"] for part in ("seconds", "ratio"))
     assert ratio == pytest.approx({name: seconds[name] / seconds["plain"] for name in export.POSTERIORS})

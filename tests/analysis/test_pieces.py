@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 import torch
-from cyclopts import App
 from filelock import FileLock
 
 from pyrodrop import cli
 from pyrodrop.analysis import experiments
-from pyrodrop.analysis.benchmarks import graphs_and_precisions, predict, replicates, steps
+from pyrodrop.analysis.benchmarks import predict, replicates, steps, timing
 from pyrodrop.analysis.pieces import runner
 from pyrodrop.analysis.pieces import zoo as whole_zoo
 from pyrodrop.analysis.pieces.gpu import LARGE_SETS, main, pieces
@@ -216,13 +215,8 @@ def taken(command: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
         monkeypatch.setattr(type(job), "function", property(lambda _: function))
         assert cli.main(options) == 0
         return given
-    own = {m.__name__: m for m in (graphs_and_precisions, predict, replicates, steps)}[module]
-    if own is predict:
-        monkeypatch.setattr(predict, "compare", lambda case, rounds, device: given.update(rounds=rounds, device=device))
-        monkeypatch.setattr(predict, "compare_masks", lambda *_: None)
-        predict.main([*options[:2]])
-    else:
-        App(default_command=instead(own.main), result_action="return_value")(options)  # type: ignore[attr-defined]
+    benchmark = {m.__name__: m for m in (predict, replicates, steps)}[module]
+    timing.command(instead(benchmark.main), options)
     return given
 
 
