@@ -13,7 +13,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile
 help:
 	@echo "make co2     install and run the Mauna Loa CO2 experiment: table and figure"
 	@echo "make test    install and run the tests; make test-all: these and further cases of them"
-	@echo "make coverage    lines and branches that make test runs, by package, in one process"
+	@echo "make coverage    lines and branches that make test runs, in one process"
 	@echo "make any-processor    all tests as on other processors, and with other seeds: hours"
 	@echo "make slow    the long reproductions"
 	@echo "make gpu     all that waits for a GPU, in pieces that go on where they were; ARGS='--list' shows them"
@@ -38,12 +38,12 @@ test: $(STAMP)
 test-all: test
 	$(BIN)/python -m pytest $(PARALLEL) -m 'more and not slow and not gpu' $(ARGS)
 
-# In one process. COVERAGE=--write also writes docs/_static/coverage.json and its badge.
+# In one process; those that tests start are not measured.
 coverage: $(STAMP)
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -P -m coverage run -p -m pytest -n 0 $(ARGS)
 	$(BIN)/python -m coverage combine -q
-	$(BIN)/python -P tests/covered.py $(COVERAGE)
+	$(BIN)/python -m coverage report
 
 # torch's kernels for processors without vector instructions, and with AVX2; the seeds of the tests, and three shifts of them.
 any-processor: $(STAMP)

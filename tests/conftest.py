@@ -29,7 +29,6 @@ os.environ.setdefault(
 os.environ["PYRODROP_CACHE"] = tempfile.mkdtemp(prefix="pyrodrop-tests-")  # programs of this run alone
 atexit.register(shutil.rmtree, os.environ["PYRODROP_CACHE"], ignore_errors=True)
 torch.set_num_threads(1)  # the nets of the tests are small: a second thread would mostly wait
-_COUNTED = pytest.StashKey[int]()
 SEED_SHIFT = int(os.environ.get("PYRODROP_SEED_SHIFT", "0"))
 
 
@@ -55,12 +54,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks with ``more`` all but n cases of a test marked ``few(n)``: those whose names have the smallest checksums, of
     those that are not marked so by themselves."""
     cases = defaultdict(list)
-    config.stash[_COUNTED] = 0
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
         if marks & {"slow", "gpu"}:
             continue
-        config.stash[_COUNTED] += 1
         if (few := item.get_closest_marker("few")) and "more" not in marks:
             cases[item.nodeid.partition("[")[0], *few.args].append(item)
         if SEED_SHIFT and "unshifted" in marks:
@@ -93,12 +90,6 @@ def _short_timings() -> None:
     from pyrodrop.compression import layout
 
     layout._SECONDS = 0.001
-
-
-@pytest.fixture
-def number_of_tests(request: pytest.FixtureRequest) -> int:
-    """Collected ones that ``make test-all`` runs."""
-    return request.config.stash[_COUNTED]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The first page: its length, its links, its badges, and how to cite."""
+"""The first page: its links, and how to cite."""
 
 from __future__ import annotations
 
@@ -19,20 +19,6 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def badge(name: str) -> str:
-    drawn = (ROOT / "docs" / "_static" / "badges" / f"{name}.svg").read_text(encoding="utf-8")
-    label, value = re.findall(r"<text [^>]*>([^<]*)</text>", drawn)
-    assert f"<title>{label}: {value}</title>" in drawn
-    return value
-
-
-def test_it_is_short_and_sets_up_in_its_first_block() -> None:
-    assert len(README.splitlines()) <= 153
-    first = re.search(r"^```\w*\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-    assert first is not None
-    assert [line.split("#")[0].strip() for line in first[1].splitlines()] == ["make co2", "make test"]
-
-
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "analysis/reference/README.md"])
 def test_its_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
@@ -46,17 +32,6 @@ def test_its_links_lead_somewhere(page: str) -> None:
         target = (path.parent / file) if file else path
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
-
-
-def test_its_badges_are_true(number_of_tests: int) -> None:
-    versions = [text.rsplit(" ", 1)[1] for text in PROJECT["classifiers"] if "Python :: 3." in text]
-    assert badge("python") == " | ".join(versions)
-    assert badge("licence") == PROJECT["license"]
-    assert f'requires-python = ">={versions[0]}"' in (ROOT / "pyproject.toml").read_text()
-    least = int(badge("tests").removeprefix("more than ").replace(",", ""))
-    if number_of_tests < 3000:
-        pytest.skip("the number of tests is counted where all of them are collected")
-    assert number_of_tests > least
 
 
 def test_the_citation_is_of_this_version() -> None:

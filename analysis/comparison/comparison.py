@@ -36,6 +36,7 @@ from pyrodrop.analysis.comparison.to_reference import (
     two_of,
 )
 from pyrodrop.analysis.reports.score_table import best_first, score_html, score_table
+from pyrodrop.analysis.reports.terminal import text_of
 from pyrodrop.arguments import shown
 from pyrodrop.constraints import Count, Flag, Progress, Seed, checked
 from pyrodrop.data import Data, Dataset
@@ -137,9 +138,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         screen = Console(width=120, force_terminal=False, force_jupyter=False)  # the same text in a notebook
-        with screen.capture() as shown:
-            screen.print(self)
-        return shown.get()
+        return text_of(self.__rich__(), screen)
 
     def _repr_html_(self) -> str:
         return score_html(self.__rich__())

@@ -44,10 +44,8 @@ def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Map
         f"CRPS {unit}": _number("crps", ".2f"),
         "in 50%": _number("coverage_50", ".0%"),
         "in 95%": _number("coverage_95", ".0%"),
-        "seconds": _number("seconds", ".1f"),
         "sd last": _number("sd_last_train", ".2f"),
-        "sd far": _number("sd_far", ".2f"),
-        "noise sd": _number("noise_sd", ".2f"),
+        "sd far": _number("sd_far", ".1f"),
         "ELBO (nats)": _elbo,
     }
     table.add_column("model")
@@ -59,7 +57,7 @@ def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Map
     print()
     paragraph(
         "log density, RMSE, CRPS and coverage: held-out observations, means per point. sd: of the function, without the "
-        f"observation noise (noise sd), in {unit}, at the last training point and far out."
+        f"observation noise, in {unit}, at the last training point and far out."
     )
     models: dict[str, list[str]] = {}
     for name, row in rows.items():

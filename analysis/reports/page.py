@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 
 from pyrodrop.analysis.reports.page_style import STYLE
 from pyrodrop.analysis.reports.runs import FORMS, Run, read_figure
-from pyrodrop.analysis.reports.said import figure_alt, histograms_alt, what_was_run
 from pyrodrop.analysis.reports.style import BLUE, GREY, png, styled
 from pyrodrop.files import whole
 
 _BINS = 20
+_SETTINGS = ("preset", "data", "split", "device", "seed", "steps", "epochs")  # of the first line of a page
 _REGION = "table, which scrolls sideways where it is too wide"
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # a page loads nothing and runs nothing
 
@@ -33,22 +33,37 @@ def write_page(run: Run, path: str | Path) -> Path:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder of the report must exist; got {path.parent}")
     name = run.folder.resolve().name
-    parts = [f"<h1>{escape(name)}</h1>", f"<p>{escape(what_was_run(run))}</p>"]
+    parts = [f"<h1>{escape(name)}</h1>", f"<p>{escape(_what_was_run(run))}</p>"]
     if run.figures:
         parts.append("<h2>Figures</h2>")
-        parts += [picture(read_figure(figure), figure_alt(run, figure.stem)) for figure in run.figures]
+        parts += [picture(read_figure(figure), _alt(run, figure.stem)) for figure in run.figures]
     calibration = run.by_observation("pit") if "models" in run.results else {}
     if calibration:
         parts.append("<h2>Calibration on held-out observations</h2>")
         parts.append(
             "<p>Probability integral transform of every observation: uniform if the prediction is calibrated.</p>"
         )
-        parts.append(picture(png(_histograms(calibration)), histograms_alt(calibration, _BINS)))
+        parts.append(picture(png(_histograms(calibration)), f"Histograms for {', '.join(calibration)}."))
     for key, value in run.results.items():
         parts.append(f"<h2>{escape(key.replace('_', ' '))}</h2>{shown(value)}")
     with whole(path) as part:
         part.write_text(document(name, parts), encoding="utf-8")
     return path
+
+
+def _what_was_run(run: Run) -> str:
+    """The job and its settings."""
+    settings = run.results.get("settings")
+    kept = settings if isinstance(settings, Mapping) else {}
+    named = [f"{key} {kept[key]}" for key in _SETTINGS if isinstance(kept.get(key), str | int | float)]
+    return f"{run.job or 'A run'}: {', '.join(named) or 'its settings are below'}."
+
+
+def _alt(run: Run, name: str) -> str:
+    """What a figure shows: the sentence of the job, if its results have one."""
+    sentences = run.results.get("figures")
+    sentence = sentences.get(name) if isinstance(sentences, Mapping) else None
+    return sentence if isinstance(sentence, str) else f"Figure {name.replace('_', ' ')} of this run."
 
 
 def document(title: str, parts: Sequence[str]) -> str:

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from pyrodrop.analysis.reports.layout import Uncut
-
 Score = float | None  # None where there is none
 Row = TypeVar("Row", bound=Mapping[str, Score])
 
@@ -39,12 +37,12 @@ def score_table(
         apart: further rows, below a line.
     """
     headers, forms = headers or {}, forms or {}
-    table = Uncut(title=_plain(title), caption=caption and _plain(caption), caption_justify="left")
-    table.add_column(corner, no_wrap=True)
+    table = Table(title=_plain(title), caption=caption and _plain(caption), caption_justify="left")
+    table.add_column(corner, no_wrap=True, overflow="fold")
     below = apart or {}
     columns = list(dict.fromkeys(column for row in [*rows.values(), *below.values()] for column in row))
     for column in columns:
-        table.add_column(_plain(headers.get(column, column)), justify="right")
+        table.add_column(_plain(headers.get(column, column)), justify="right", overflow="fold")
     for part in (rows, below):
         for name, row in part.items():
             table.add_row(_plain(name), *(cell(row.get(column), forms.get(column, form)) for column in columns))

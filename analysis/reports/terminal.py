@@ -1,4 +1,4 @@
-"""What the command line prints: every table and every paragraph fits the width of the terminal.
+"""What the command line prints, in the width of the terminal: tables by rich, without a cut number, and paragraphs.
 
 The width is that of ``COLUMNS`` or of the terminal, and 80 where there is neither. Only a terminal gets control codes, and
 none with ``NO_COLOR``.
@@ -10,12 +10,13 @@ import os
 import textwrap
 from collections.abc import Iterable, Mapping
 
+from rich import box
+from rich.cells import cell_len
 from rich.console import Console, RichCast
 from rich.table import Table
 
-from pyrodrop.analysis.reports.layout import laid_out
-
 _LEAST = 20  # characters of a line, however narrow the terminal is
+_ANY = 100_000  # characters, more than a table has
 
 
 def console() -> Console:
@@ -31,10 +32,26 @@ def print_table(shown: Table | RichCast) -> None:
     table = shown if isinstance(shown, Table) else shown.__rich__()
     if not isinstance(table, Table):
         raise TypeError(f"print_table prints tables; got {type(table).__name__}")
-    screen = console()
+    table.box, table.show_edge, table.pad_edge, table.padding = box.SIMPLE_HEAD, False, False, (0, 1, 0, 0)
+    table.title_justify = table.caption_justify = "left"
+    print("\n".join(map(str.rstrip, text_of(table, console()).splitlines())))
+
+
+def text_of(table: Table, screen: Console) -> str:
+    """A table in the width of a screen. No number is cut: where they leave no room, lines are longer.
+
+    Args:
+        table: columns of numbers are justified to the right; what is in them, or in one without wrapping, stays on one line.
+    """
+    without_limit = screen.options.update(width=_ANY)
+    if table.__rich_measure__(screen, without_limit).maximum > screen.width:
+        for column in table.columns:
+            if column.justify == "right" or column.no_wrap:
+                column.width = max(map(cell_len, [*map(str, column.cells), *str(column.header).split()]), default=None)
+        screen.width = max(screen.width, table.__rich_measure__(screen, without_limit).minimum)
     with screen.capture() as text:
-        screen.print(laid_out(table, screen.width))
-    print("\n".join(map(str.rstrip, text.get().splitlines())))
+        screen.print(table)
+    return text.get()
 
 
 def paragraph(text: str, *, first: str = "", then: str = "") -> None:

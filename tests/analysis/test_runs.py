@@ -1,4 +1,4 @@
-"""Runs read back: one table of several, and the page of one in a real browser."""
+"""Runs read back: one table of several, and the page of one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import json
 import math
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import h5py
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.image import imread
 
 from pyrodrop import cli, guides, metrics
 from pyrodrop.analysis.reports.console import write_draws
@@ -116,75 +112,17 @@ def test_the_page_needs_no_other_file_and_escapes_names(folder: Path, tmp_path: 
     assert (folder / "report.html").read_text() == page
 
 
-def test_the_page_says_what_was_run_and_what_its_pictures_show(folder: Path, tmp_path: Path) -> None:
+def test_the_page_says_what_was_run_and_what_its_figures_show(folder: Path, tmp_path: Path) -> None:
     results = json.loads((folder / "results.json").read_text())
-    results["models"] = {
-        "a": {"log_density": -1.5, "coverage_95": 0.951, "elbo": -122400.0},
-        "b": {"log_density": -2.5, "coverage_95": 1.0, "elbo": None},
-    }
-    results["facts"] = {"it grows": True, "it stays": False}
+    results["models"] = {"a": {"coverage_95": 0.951, "elbo": -122400.0}, "b": {"coverage_95": 1.0, "elbo": None}}
+    results["figures"] = {"figure": "a wave <b>breaks"}
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "run.json").write_text(json.dumps({"job": "waves"}))
-    with h5py.File(folder / "draws.nc", "w") as written:
-        written["a/predictions/pit"] = (np.arange(40) + 0.5) / 40
-        written["b/predictions/pit"] = np.concatenate([np.full(20, 0.99), (np.arange(20) + 0.5) / 20])
     page = write_page(read_run(folder), tmp_path / "page.html").read_text()
-    sentence = (
-        "2 models; the best by held-out log density is a (-1.50 nats per observation); the worst is b (-2.50). "
-        "1 of 2 statements hold; not: it stays."
-    )
-    assert f"<p>pyrodrop run waves with data {results['settings']['data']}" in page
-    assert sentence in re.search(r"<p>pyrodrop.*?</p>", page)[0]  # type: ignore[index]
-    first, second = re.findall(r'<img alt="([^"]*)"', page)
-    assert sentence in first
-    assert "Furthest from uniform is b: between 0.95 and 1.00 it has 10.5 times as many" in second  # 21 of 40, not 2
+    assert f"<p>pyrodrop run waves: data {results['settings']['data']}, seed 0.</p>" in page
+    assert 'alt="a wave &lt;b&gt;breaks"' in page
     assert "<td>95%</td>" in page
     assert "<td>-122,400</td>" in page
-    results["figures"] = {Path(name).stem: "a wave <b>breaks" for name in map(str, folder.glob("*.png"))}
-    (folder / "results.json").write_text(json.dumps(results))
-    assert 'alt="a wave &lt;b&gt;breaks"' in write_page(read_run(folder), tmp_path / "page.html").read_text()
     (folder / "run.json").write_text(json.dumps({"job": 3}))
     with pytest.raises(ValueError, match="must have a line of text as job; it has the int 3"):
         read_run(folder)
-
-
-def test_the_page_in_a_browser(folder: Path, tmp_path: Path) -> None:
-    """Both pictures decode, no error is logged, and the screenshot is not blank."""
-    browser = next(
-        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-    )
-    if browser is None:
-        pytest.skip("needs chromium or google-chrome")
-    cli.main(["report", str(folder), "-o", str(tmp_path / "page.html")])
-    probe = (
-        "<script>let errors = 0; onerror = () => errors++; onload = () => document.body.dataset.seen = "
-        "[...document.images].map(i => i.complete ? i.naturalWidth : 0).join() + ';' + errors + ';' + "
-        "document.body.scrollWidth</script></head>"
-    )
-    page = re.sub(r"<meta http-equiv[^>]*>", "", (tmp_path / "page.html").read_text(), count=1)  # else no script runs
-    (tmp_path / "probed.html").write_text(page.replace("</head>", probe, 1))
-    words = [
-        browser,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={tmp_path}/profile",
-        "--window-size=1200,1400",
-    ]
-    dom = subprocess.run(
-        [*words, "--dump-dom", f"file://{tmp_path}/probed.html"], capture_output=True, text=True, timeout=120
-    )
-    seen = re.search(r'data-seen="([\d,]+);(\d+);(\d+)"', dom.stdout)
-    assert seen is not None, dom.stderr[-500:]
-    assert all(int(width) > 100 for width in seen[1].split(","))
-    assert len(seen[1].split(",")) == 2
-    assert seen[2] == "0"
-    assert int(seen[3]) <= 1200  # wide tables scroll in their own box
-    shot = tmp_path / "shot.png"
-    subprocess.run(
-        [*words, f"--screenshot={shot}", f"file://{tmp_path}/page.html"], capture_output=True, timeout=120, check=True
-    )
-    pixels = np.asarray(imread(shot))[..., :3]
-    assert pixels.shape[:2] == (1400, 1200)
-    ink = (pixels < 0.9).any(-1)
-    assert all(part.mean() > 0.003 for part in np.array_split(ink[:1000], 4))

@@ -8,11 +8,13 @@ mean.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import math
 import numbers
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +30,7 @@ import pyrodrop
 from pyrodrop.constraints import Constraint, constraints_of
 from pyrodrop.training.settings import Settings
 
-from .kinds import Kind, generated
+from .kinds import Kind, generated, typed
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = [ROOT / folder for folder in ("pyrodrop", "guides", "models", "analysis")]
@@ -42,22 +44,26 @@ class Call:
     Args:
         name: the public name below `pyrodrop`, such as ``priors.Gaussian``; methods are named too, ``guides.Point.average``.
         good: returns the arguments of a call that works, as keywords.
-        args: the kind of every argument under test, by name.
+        args: the kinds of arguments whose signature does not say all that is refused, by name.
         function: what is called with keywords; the object of that name if None.
         works: values that have to be accepted: by "argument: description" the value and a check of the result, which raises
             AssertionError or returns False where the result is wrong.
     """
 
     name: str
-    good: Callable[[], dict[str, Any]]
-    args: Mapping[str, Kind]
+    good: Callable[[], dict[str, Any]] = dict
+    args: Mapping[str, Kind] = field(default_factory=dict)
     function: Callable[..., Any] | None = None
     works: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = field(default_factory=dict)
 
     @property
     def kinds(self) -> dict[str, Kind]:
-        """The kinds of all arguments: of those that `args` leaves out, by the constraints of the signature."""
-        return {name: generated(each) for name, each in constrained(self.name).items()} | dict(self.args)
+        """The kinds of all arguments: of those that `args` leaves out, by the constraints and types of the signature."""
+        types = hints(self.name)
+        if self.function:  # which may have fewer arguments
+            types = {name: types[name] for name in self.good() if name in types}
+        found = {name: kind for name, hint in types.items() if (kind := typed(hint, name)) is not None}
+        return found | {name: generated(each) for name, each in constrained(self.name).items()} | dict(self.args)
 
     def run(self, **changed: Any) -> Any:
         """The call with some arguments changed."""
@@ -243,6 +249,21 @@ def constrained(name: str) -> Mapping[str, Constraint]:
         for argument, constraint in {**options, **constraints_of(function)}.items()
         if argument in inspect.signature(function).parameters
     }
+
+
+def hints(name: str) -> dict[str, Any]:
+    """The types of a public callable's arguments, without those that only a type checker imports."""
+    try:
+        function = public(name)
+    except AttributeError:  # a name that says what is tested
+        return {}
+    function = inspect.unwrap(function.__init__ if isinstance(function, type) else function)
+    names = vars(sys.modules.get(getattr(function, "__module__", ""), pyrodrop))
+    found = {}
+    for argument, hint in inspect.get_annotations(function).items():
+        with contextlib.suppress(NameError):
+            found[argument] = eval(hint, names) if isinstance(hint, str) else hint
+    return {argument: hint for argument, hint in found.items() if argument not in ("return", "validate_args")}
 
 
 def public(name: str) -> Any:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pyrodrop.constraints import Choice, Constraint, Count, Flag, Real
 
@@ -84,6 +85,10 @@ OBJECT = kind(None_=None, number=1.0, string="x", list=[], dict={}, bool=True) |
 MODULE = OBJECT | {"class": lambda: nn.Linear, "function": lambda: torch.relu}
 
 
+UNCHECKED = Kind()
+"""For an argument that is passed on, or that the calls of another row check."""
+
+
 def generated(constraint: Constraint) -> Kind:
     """What a constraint of a signature refuses: other kinds of values, and those just outside of its bounds."""
     if isinstance(constraint, Count):
@@ -94,6 +99,30 @@ def generated(constraint: Constraint) -> Kind:
     for bound, number in (bounds | constraint.bounds).items():
         found = found | kind(**{f"past_{bound}": number + past[bound]})
     return found.but("None") if constraint.optional else found
+
+
+def typed(hint: Any, name: str) -> Kind | None:
+    """What an argument of this type refuses; None for types with values of several shapes, such as tensors and mappings."""
+    optional = get_origin(hint) in (Union, UnionType) and type(None) in get_args(hint)
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kinds = tuple(kind for kind in kinds if kind is not type(None))
+    first = kinds[0]
+    found: Kind | None = None
+    if set(kinds) in ({str, Path}, {Path}):
+        found = PATH
+    elif len(kinds) > 1 or first in (Any, object, Tensor, torch.Size) or get_origin(first) in (dict, list, tuple, type):
+        return None
+    elif first in (bool, float, str, nn.Module):
+        found = {bool: FLAG, float: REAL, str: OBJECT.but("string"), nn.Module: MODULE}[first]
+    elif first is int:
+        found = SEED if name == "seed" else COUNT
+    elif get_origin(first) is Literal:
+        found = NAME
+    elif get_origin(first) is Callable:
+        found = FUNCTION
+    elif isinstance(first, type) and first.__module__ != "builtins":
+        found = OBJECT | {"class": lambda: first}
+    return found.but("None") if found and optional else found
 
 
 def tensor(*shape: int, like: Callable[[tuple[int, ...]], Any] = torch.ones) -> Kind:

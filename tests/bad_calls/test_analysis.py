@@ -16,7 +16,7 @@ from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier, Ind
 from pyrodrop.analysis.gp.starts import matern, squared_exponential, trend_and_season
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, FLAG, FUNCTION, INSIDE, NAME, NOT_NEGATIVE, OBJECT, POSITIVE, SEED, Kind, Shows, tensor
+from .kinds import COUNT, FLAG, INSIDE, NAME, NOT_NEGATIVE, OBJECT, POSITIVE, SEED, Kind, Shows, tensor
 from .parts import prediction
 from .shared import LABELS, N, X, Y, fit, mlp, model, process, replicates, sampled
 from .test_predictions import DATA
@@ -198,7 +198,7 @@ CALLS = [
     Call(
         "analysis.sbc_of_draws",
         lambda: {"model": mlp(), "draw": drawn, "x": X, "count": 2, "num_draws": 2},
-        {"model": OBJECT, "draw": FUNCTION, "count": COUNT | {"one": lambda: 1}, "num_draws": COUNT, "seed": SEED},
+        {"count": COUNT | {"one": lambda: 1}},
     ),
     *(
         Call(f"analysis.acquire.{name}", classes, {"prediction": PREDICTIONS})

@@ -15,7 +15,7 @@ from pyrodrop.data.dataset import check_inputs
 from pyrodrop.scaling import Standardize
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, POSITIVE, SEED, Kind, Shows, kind, tensor
+from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, POSITIVE, Kind, Shows, kind, tensor
 from .shared import N, X, Y
 
 TABLE = {"a": np.arange(N), "b": np.linspace(0, 1, N)}
@@ -267,12 +267,7 @@ CALLS = [
         "data.Split",
         lambda: dict(SPLIT),
         {
-            "train": OBJECT,
             "test": OBJECT | {"other inputs": lambda: Dataset((X, X), Y)},
-            "name": NO_WORD,
-            "source": NO_WORD,
-            "x_unit": NO_WORD,
-            "y_unit": NO_WORD,
             "period": POSITIVE.but("None"),
             "truth": FLAG,
         },
@@ -315,8 +310,6 @@ CALLS = [
             "df": NO_TRAINING_FRAME.only("None", "array", "missing", "words"),
             "target": FRAME_ARGS["target"].only("None", "unknown"),
             "test": INSIDE | kind(nearly_all=0.9),
-            "seed": SEED,
-            "name": NO_WORD,
         },
     ),
 ]

@@ -14,9 +14,7 @@ from pyrodrop import guides, likelihoods, priors
 
 from .harness import Call, Case, cases
 from .kinds import (
-    COUNT,
     DROP_RATE,
-    FLAG,
     FUNCTION,
     INSIDE,
     NAME,
@@ -24,7 +22,6 @@ from .kinds import (
     OBJECT,
     POSITIVE,
     REAL,
-    SEED,
     Kind,
     Shows,
     kind,
@@ -73,13 +70,7 @@ CALLS = [
     Call(
         "guides.BernoulliDropout",
         of_model,
-        {
-            "model": MODEL,
-            "drop_rate": RATES,
-            "mask_input": FLAG,
-            "theta": NOT_NEGATIVE,
-            "per": NAME | kind(mapping={"*": "unit"}),
-        },
+        {"drop_rate": RATES, "theta": NOT_NEGATIVE, "per": NAME | kind(mapping={"*": "unit"})},
         works={
             "drop_rate: mapping": (
                 lambda: {"layers.0.*": 0.25, "*": 0.0},
@@ -90,37 +81,22 @@ CALLS = [
             "mask_input: False": (lambda: False, lambda guide: list(guide.rates()) == ["layers.1.weight"]),
         },
     ),
-    Call("guides.DropConnect", of_model, {"model": MODEL, "drop_rate": RATES, "theta": NOT_NEGATIVE}),
+    Call("guides.DropConnect", of_model, {"drop_rate": RATES, "theta": NOT_NEGATIVE}),
     Call(
         "guides.ConcreteDropout",
         of_model,
-        {
-            "model": MODEL,
-            "rates": NAME,
-            "drop_rate": RATES | {"zero": lambda: 0.0},
-            "temperature": POSITIVE,
-            "mask_input": FLAG,
-            "rate_prior": RATE_PRIOR,
-        },
+        {"drop_rate": RATES | {"zero": lambda: 0.0}, "temperature": POSITIVE, "rate_prior": RATE_PRIOR},
     ),
     Call(
         "guides.GaussianDropout",
         lambda: {"model": model(), "drop_rate": 0.5},
-        {
-            "model": MODEL,
-            "kind": NAME,
-            "drop_rate": RATES.but("None") | {"zero": lambda: 0.0},
-            "alpha": Kind({"both": lambda: 1.0}),
-        },
+        {"drop_rate": RATES.but("None") | {"zero": lambda: 0.0}, "alpha": Kind({"both": lambda: 1.0})},
     ),
     Call("guides.GaussianDropout", lambda: {"model": model(), "alpha": 0.5}, {"alpha": ALPHAS}),
     Call(
         "guides.VariationalDropout",
         of_model,
         {
-            "model": MODEL,
-            "kind": NAME,
-            "rates": NAME,
             "max_alpha": POSITIVE.but("infinity") | {"below the start": Shows("0.111", lambda: 0.01)},
             "kl_scale": POSITIVE,
             "drop_rate": INSIDE,
@@ -132,7 +108,6 @@ CALLS = [
         "guides.LogNormalDropout",
         of_model,
         {
-            "model": MODEL,
             "log_scale": REAL | {"huge": lambda: 1e300, "tiny": lambda: -1e300},
             "low": REAL | {"above high": lambda: 1.0},
             "high": REAL | {"below low": lambda: -30.0},
@@ -141,21 +116,19 @@ CALLS = [
     Call(
         "guides.LogNormalDropout.keep_mask",
         lambda: {"threshold": 0.0},
-        {"threshold": REAL.but("None")},
         function=lambda **given: guides.LogNormalDropout(model()).keep_mask(**given),
     ),
-    Call("guides.MeanField", of_model, {"model": MODEL, "init_scale": POSITIVE}),
+    Call("guides.MeanField", of_model, {"init_scale": POSITIVE}),
     Call(
         "guides.LowRank",
         of_model,
-        {"model": MODEL, "rank": COUNT.but("huge"), "init_scale": POSITIVE, "seed": SEED.but("None")},
+        {"init_scale": POSITIVE},
     ),
-    Call("guides.Point", of_model, {"model": MODEL}),
+    Call("guides.Point", of_model),
     Call(
         "guides.Point.average",
         lambda: {"model": model(), "guide": guides.MeanField(model())},
         {
-            "model": MODEL,
             "guide": OBJECT
             | {"of another": Shows("(1, 4)", lambda: guides.MeanField(model(4, 1))), "class": lambda: guides.Point},
         },
@@ -164,9 +137,7 @@ CALLS = [
         "guides.SparseDropout",
         of_model,
         {
-            "model": MODEL,
             "log_variance": REAL | {"huge": lambda: 1e300, "tiny": lambda: -1e300},
-            "cut": REAL.but("None"),
             "log_alpha_range": RANGE,
             "rate_prior": RATE_PRIOR,
         },
@@ -174,7 +145,7 @@ CALLS = [
     Call(
         "guides.ARDDropout",
         of_model,
-        {"model": MODEL, "log_variance": REAL, "cut": REAL.but("None"), "log_alpha_range": RANGE},
+        {"log_alpha_range": RANGE},
     ),
     Call(
         "guides.SparseDropout.keep_mask",
@@ -199,15 +170,10 @@ CALLS = [
     Call(
         "guides.Ensemble",
         lambda: {"model": model(), "guide": guides.Point, "members": 2},
-        {
-            "model": MODEL,
-            "guide": FUNCTION | {"makes None": Shows("NoneType", lambda: lambda of: None)},
-            "members": COUNT.but("huge"),
-            "seed": SEED.but("None"),
-        },
+        {"guide": FUNCTION | {"makes None": Shows("NoneType", lambda: lambda of: None)}},
     ),
-    Call("guides.from_noise", noise, FUNCTIONS),
-    Call("guides.FromNoise", lambda: {"model": model(), "regularizer": None, **noise()}, {"model": MODEL, **FUNCTIONS}),
+    Call("guides.from_noise", noise),
+    Call("guides.FromNoise", lambda: {"model": model(), "regularizer": None, **noise()}),
     Call(
         "guides.to_module",
         lambda: {
@@ -224,13 +190,11 @@ CALLS = [
     Call(
         "guides.Guide.draw",
         lambda: {"num_samples": 2},
-        {"num_samples": COUNT.but("huge")},
         function=lambda **given: guides.MeanField(model()).draw(**given),
     ),
     Call(
         "guides.Ensemble.draw",
         lambda: {"num_samples": 2},
-        {"num_samples": COUNT.but("huge")},
         function=lambda **given: guides.Ensemble(model(), guides.Point, 2).draw(**given),
     ),
     Call(

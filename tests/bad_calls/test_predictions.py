@@ -19,7 +19,7 @@ from pyrodrop import metrics
 from pyrodrop.scaling import Standardize
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, PATH, POSITIVE, SEED, Kind, kind, tensor
+from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, PATH, POSITIVE, SEED, UNCHECKED, Kind, kind, tensor
 from .shared import LABELS, N, X, Y, classifier, fit, mlp, replicates, sampled
 from .test_training import NO_LABELS, NO_X, NO_Y, OTHER_GUIDES
 
@@ -92,16 +92,7 @@ CALLS = [
     Call(
         "predict",
         lambda: {"run": fit(), "x": X, "num_samples": 2},
-        {
-            "run": OBJECT,
-            "x": NO_POINTS,
-            "num_samples": SAMPLES,
-            "seed": SEED,
-            "joint": FLAG,
-            "keep": NAME,
-            "method": NAME,
-            "distributed": SHARED,
-        },
+        {"run": OBJECT, "x": NO_POINTS, "distributed": SHARED},
         works={
             "x: whole numbers": (lambda: TENS, lambda p: torch.equal(p.f, fit().predict(TENS.float(), 2).f)),
             "x: frame": (
@@ -123,7 +114,6 @@ CALLS = [
             "outputs": Kind({"str": lambda: "mean", "unknown": lambda: ["variance"], "labels": lambda: ["probabilities"]}),
             "levels": Kind({"one": lambda: [1.0], "word": lambda: ["x"], "none": lambda: []}),
             "seed": FEW_SEEDS,
-            "moments": FLAG,
             "x": NO_POINTS.only("three columns", "NaN"),
         },
         function=lambda **given: fit().export(**given),
@@ -131,13 +121,13 @@ CALLS = [
     Call(
         "Replicates.predict",
         lambda: {"x": X, "num_samples": 2},
-        {"x": NO_POINTS.only("three columns", "NaN", "None"), "num_samples": COUNT, "seed": FEW_SEEDS},
+        {"x": NO_POINTS.only("three columns", "NaN", "None"), "seed": FEW_SEEDS},
         function=lambda **given: replicates().predict(**given),
     ),
     Call(
         "Sampled.predict",
         lambda: {"x": X, "num_samples": 2},
-        {"x": NO_POINTS.only("three columns", "NaN", "None"), "num_samples": COUNT, "seed": FEW_SEEDS, "keep": NAME},
+        {"x": NO_POINTS.only("three columns", "NaN", "None"), "seed": FEW_SEEDS, "keep": NAME},
         function=lambda **given: sampled().predict(**given),
     ),
     Call(
@@ -155,13 +145,13 @@ CALLS = [
     Call(
         "Fit.objective",
         lambda: {"num_samples": 2},
-        {"num_samples": COUNT.only("zero", "float", "string", "None"), "seed": FEW_SEEDS, "data": DATA},
+        {"seed": FEW_SEEDS, "data": DATA},
         function=lambda **given: fit().objective(**given),
     ),
     Call(
         "Fit",
         lambda: {"model": mlp(), "guide": fit().guide, "data": None, "history": torch.zeros(1, 3), "settings": {}},
-        {"guide": OTHER_GUIDES.but("auto")},
+        {"guide": OTHER_GUIDES.but("auto"), "model": UNCHECKED, "device": UNCHECKED, "loss": UNCHECKED},
     ),
     Call(
         "Prediction",
@@ -173,6 +163,9 @@ CALLS = [
                 "other points": lambda: dist.Normal(torch.zeros(2, 4, 1), 1.0).to_event(1),
                 "other samples": lambda: dist.Normal(torch.zeros(3, 3, 1), 1.0).to_event(1),
             },
+            "seed": UNCHECKED,
+            "joint": UNCHECKED,
+            "missing": UNCHECKED,
         },
     ),
     Call(
@@ -201,7 +194,6 @@ CALLS = [
     Call(
         "Prediction.sample_y",
         lambda: {"num_samples": 2},
-        {},
         function=lambda **given: predicted().sample_y(**given),
     ),
     Call(
@@ -232,7 +224,6 @@ CALLS = [
     Call(
         "Prediction.interval",
         lambda: {"level": 0.5},
-        {},
         function=lambda **given: predicted().interval(**given),
     ),
     Call("Prediction.cdf", lambda: {"y": Y}, {"y": NO_Y}, function=lambda y: predicted().cdf(y)),
@@ -254,7 +245,7 @@ CALLS = [
     Call(
         "metrics.calibrate",
         lambda: {"prediction": predicted(), "y": Y},
-        {"prediction": OBJECT, "y": NO_Y},
+        {"y": NO_Y},
         works={"y: array": (lambda: Y.numpy(), lambda found: found.temperature > 0)},
     ),
     Call(

@@ -12,7 +12,7 @@ import torch
 from pyrodrop import priors
 
 from .harness import Call, Case, cases
-from .kinds import COUNT, DROP_RATE, INSIDE, NAME, OBJECT, POSITIVE, REAL, Kind, Shows
+from .kinds import DROP_RATE, INSIDE, OBJECT, POSITIVE, REAL, UNCHECKED, Kind, Shows
 
 HYPERPRIOR = OBJECT.but("None") | {
     "whole line": lambda: dist.Normal(0.0, 1.0),
@@ -34,7 +34,7 @@ CALLS = [
     Call(
         "priors.Gaussian",
         lambda: {"scale": 2.0},
-        {"scale": POSITIVE.but("None") | {"huge": lambda: 10**400}},
+        {"scale": POSITIVE.but("None") | {"huge": lambda: 10**400}, "length_scale": UNCHECKED},
         works={
             "scale: numpy": (lambda: np.float32(0.5), like(0.5)),
             "scale: tensor": (lambda: torch.tensor(0.5), like(0.5)),
@@ -50,12 +50,12 @@ CALLS = [
     Call(
         "priors.Gaussian.from_weight_decay",
         lambda: DECAY,
-        {"weight_decay": POSITIVE, "drop_rate": DROP_RATE, "num_data": COUNT.but("huge"), "precision": POSITIVE},
+        {"weight_decay": POSITIVE, "drop_rate": DROP_RATE, "precision": POSITIVE},
     ),
     Call(
         "priors.Gaussian.weight_decay",
         lambda: {name: value for name, value in DECAY.items() if name != "weight_decay"},
-        {"drop_rate": DROP_RATE, "num_data": COUNT.but("huge"), "precision": POSITIVE},
+        {"drop_rate": DROP_RATE, "precision": POSITIVE},
         function=lambda **given: priors.Gaussian().weight_decay(**given),
     ),
     Call(
@@ -65,13 +65,13 @@ CALLS = [
     Call("priors.StudentT", lambda: {"df": 3.0, "scale": 1.0}, {"df": POSITIVE, "scale": POSITIVE}),
     Call("priors.ScaleMixture", dict, {"wide": POSITIVE, "narrow": POSITIVE, "mix": INSIDE}),
     Call("priors.SpikeAndSlab", dict, {"slab": POSITIVE, "spike": POSITIVE, "mix": INSIDE}),
-    Call("priors.Horseshoe", dict, {"scale": POSITIVE, "group": NAME}),
-    Call("priors.LogUniform", dict, {"kl": NAME}),
-    Call("priors.TruncatedLogUniform", dict, {"low": REAL | {"above": lambda: 1.0}, "high": REAL}),
+    Call("priors.Horseshoe", dict, {"scale": POSITIVE}),
+    Call("priors.LogUniform"),
+    Call("priors.TruncatedLogUniform", dict, {"low": REAL | {"above": lambda: 1.0}}),
     Call(
         "priors.ARD",
         dict,
-        {"group": NAME, "hyperprior": HYPERPRIOR},
+        {"hyperprior": HYPERPRIOR},
         works={
             "hyperprior: half Cauchy": (lambda: dist.HalfCauchy(0.1), lambda prior: "HalfCauchy" in prior.describe()),
             "hyperprior: half normal": (lambda: dist.HalfNormal(0.1), lambda prior: "HalfNormal" in prior.describe()),

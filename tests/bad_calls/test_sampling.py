@@ -98,13 +98,11 @@ CALLS = [
     Call(
         "Potential.initial_params",
         lambda: {"seed": 0},
-        {},
         function=lambda seed: potential().initial_params(seed),
     ),
     Call(
         "Sampled.weights",
         lambda: {"num_samples": 2},
-        {"num_samples": COUNT.but("None")},
         function=lambda num_samples: sampled().weights(num_samples),
     ),
     Call(

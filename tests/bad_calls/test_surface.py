@@ -87,7 +87,7 @@ def test_the_judgement_of_a_refusal() -> None:
 def judged(function: Any, argument: str, value: Any) -> str:
     named = {argument: value}
     return Row(
-        Call("", dict, {}, lambda **given: function(*given.values())), argument, "", lambda: named[argument]
+        Call("", function=lambda **given: function(*given.values())), argument, "", lambda: named[argument]
     ).judge()
 
 

@@ -19,7 +19,7 @@ from pyrodrop import guides
 from pyrodrop.schedules import cosine, linear
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, FLAG, FUNCTION, NAME, OBJECT, PATH, POSITIVE, SEED, Kind, Shows, kind, tensor
+from .kinds import COUNT, FLAG, FUNCTION, NAME, OBJECT, PATH, POSITIVE, SEED, UNCHECKED, Kind, Shows, kind, tensor
 from .shared import LABELS, QUICK, N, X, Y, classifier, its_guide, mlp, model, plain
 
 DEVICE = NAME | Kind({"other": lambda: "cuda:99", "torch's": lambda: torch.device("meta")})
@@ -135,7 +135,7 @@ MANY = torch.linspace(-1, 1, 40).reshape(20, 2)
 HIDDEN = kind(None_=None, number=8, string="8", none=(), zero=[8, 0], float=[8.0], bool=[True])
 RECIPE = {"data": OBJECT | Kind({"few rows": Shows("8", lambda: (X, Y))}), "posterior": FUNCTION, "hidden": HIDDEN}
 CALLS = [
-    Call("recipes.regressor", lambda: {"data": (MANY, MANY[:, :1])}, RECIPE | {"likelihood": OBJECT.but("None")}),
+    Call("recipes.regressor", lambda: {"data": (MANY, MANY[:, :1])}, RECIPE),
     Call("recipes.classifier", lambda: {"data": (MANY, torch.arange(20) % 3)}, RECIPE),
     Call(
         "Recipe.fit",
@@ -151,16 +151,15 @@ CALLS = [
             "guide": OBJECT | OTHER_GUIDES,
             "steps": COUNT,
             **SETTINGS,
-            "progress": OPTIONAL_FLAG,
             "checkpoint": PATH.but("None"),
-            "after_epoch": FUNCTION.but("None"),
             "data": OBJECT | {"array": lambda: torch.ones(2, N), "three": lambda: (X, Y, Y)},
+            "num_data": UNCHECKED,
         },
     ),
     Call(
         "compile_svi",
         lambda: {"model": extra_site, "guide": extra_site, "optim": pyro.optim.Adam({}), "loss": pyro.infer.Trace_ELBO()},
-        {"model": FUNCTION, "guide": FUNCTION, "optim": OBJECT, "loss": OBJECT, "engine": NAME},
+        {"loss": OBJECT},
     ),
     Call(
         "fit.data",
@@ -187,7 +186,7 @@ CALLS = [
         },
     ),
     Call(
-        "fit.one row", dict, {}, function=lambda **given: fitted(X[:1], Y[:1]),
+        "fit.one row", function=lambda **given: fitted(X[:1], Y[:1]),
     ),
     Call(
         "fit.labels",
@@ -214,18 +213,12 @@ CALLS = [
     Call(
         "Checkpoint",
         lambda: {"path": "never written.safetensors", "every": 3},
-        {"path": PATH, "every": COUNT},
+        {},
     ),
     Call(
         "EarlyStopping",
         lambda: {"validation": (X, Y), "patience": 3, "seconds": 5.0, "every": 7, "num_samples": 4},
-        {
-            "validation": OBJECT,
-            "patience": COUNT,
-            "seconds": POSITIVE.but("None"),
-            "every": COUNT.but("None"),
-            "num_samples": COUNT,
-        },
+        {"validation": OBJECT, "seconds": POSITIVE.but("None")},
     ),
     Call(
         "fit_replicates",
@@ -233,11 +226,9 @@ CALLS = [
         {
             "models": OBJECT.but("list"),
             "guides": OBJECT.but("list") | OTHER_GUIDES.but("auto"),
-            "count": COUNT,
             "steps": COUNT,
             "memory": POSITIVE.but("None"),
             "jobs": COUNT.but("None"),
-            "progress": OPTIONAL_FLAG,
             "checkpoint": PATH.but("None"),
             "after_epoch": FUNCTION.but("None"),
             "lr": POSITIVE.only("list", "string", "NaN", "bool", "negative"),
@@ -255,10 +246,11 @@ CALLS = [
             "kl_weight": POSITIVE.only("negative", "NaN", "string"),
             "device": DEVICE.only("unknown", "number", "other"),
             "distributed": FLAG.only("word", "one") | {"without ranks": lambda: True},
+            "num_data": UNCHECKED,
         },
         function=trained,
     ),
-    Call("Training.advance", lambda: {"count": 1}, {"count": COUNT}, function=lambda count: trained().advance(count)),
+    Call("Training.advance", lambda: {"count": 1}, function=lambda count: trained().advance(count)),
     Call(
         "Training.load_state",
         lambda: {"state": trained().state()},
@@ -268,7 +260,7 @@ CALLS = [
     Call(
         "restart",
         lambda: {"model": mlp(), "guide": guides.Point(mlp()), "seed": 0},
-        {"guide": OBJECT | OTHER_GUIDES.but("auto"), "seed": SEED},
+        {"guide": OBJECT | OTHER_GUIDES.but("auto")},
     ),
     Call(
         "Fit.load",
