@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-import platformdirs
+import pooch
 
 
 def folder(name: str) -> Path | None:
@@ -16,7 +16,7 @@ def folder(name: str) -> Path | None:
         name: of the folder, within the one that the environment variable ``PYRODROP_CACHE`` names, or the user's, such as
             ``~/.cache/pyrodrop``.
     """
-    path = Path(os.environ.get("PYRODROP_CACHE") or platformdirs.user_cache_dir("pyrodrop")) / name
+    path = Path(os.environ.get("PYRODROP_CACHE") or pooch.os_cache("pyrodrop")) / name
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path if is_mine(path) and os.access(path, os.W_OK) else None

@@ -1,25 +1,21 @@
 """A few lines about an object, as text for a terminal and as HTML for a notebook.
 
 An object has a method ``card`` that returns a `Card`; the class decorator `carded` makes ``__repr__`` and ``_repr_html_`` of
-it. Other objects are `Described`, in one line. The HTML needs no style sheet of its own: it has the colours of its page,
-light or dark.
+it. Other objects are `Described`, in one line.
 """
 
 from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from pyrodrop.names import did_you_mean
 
 _WIDE = 80  # columns of a terminal
-_POINTS, _WIDTH, _HEIGHT = 200, 360, 90  # of a curve
 T = TypeVar("T")
 
 
@@ -30,12 +26,10 @@ class Card:
     Attributes:
         title: what it is, in a few words.
         facts: names and values, one line each.
-        curves: losses by step, ``[steps]`` each, for the HTML.
     """
 
     title: str
     facts: dict[str, str]
-    curves: Sequence[Tensor] = ()
 
     def text(self) -> str:
         """The card for a terminal, in at most 80 columns where words allow it."""
@@ -48,15 +42,10 @@ class Card:
 
     def html(self) -> str:
         """The card for a notebook."""
-        cell = (
-            'style="text-align:left;vertical-align:top;padding:1px 12px 1px 0;border:0;background:none;color:inherit"'
-        )
         rows = "".join(
-            f"<tr><th {cell}>{html.escape(name)}</th><td {cell}>{html.escape(value)}</td></tr>"
-            for name, value in self.facts.items()
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in self.facts.items()
         )
-        table = f'<table style="color:inherit">{rows}</table>'
-        return f"<div><strong>{html.escape(self.title)}</strong>{table}{_svg(self.curves)}</div>"
+        return f"<table><caption>{html.escape(self.title)}</caption>{rows}</table>"
 
 
 class Described:
@@ -103,33 +92,3 @@ def size(values: Any) -> str:
 def number(value: float) -> str:
     """Four digits."""
     return f"{value:.4g}"
-
-
-def _svg(curves: Sequence[Tensor]) -> str:
-    """Losses as lines in the colour of the text. Above the 95th percentile, as at the first steps, they are cut."""
-    shown = [means(curve) for curve in curves if len(curve) > 1]
-    finite = torch.cat([curve[curve.isfinite()] for curve in shown]) if shown else torch.empty(0)
-    if not len(finite):
-        return ""
-    low, high = float(finite.min()), float(finite.quantile(0.95))
-    span = max(high - low, 1e-12 * max(abs(high), 1.0))
-    paths = []
-    for curve in shown:
-        heights = ((curve.clamp(low, high) - low) / span).nan_to_num(1.0, 1.0, 0.0)
-        points = [
-            f"{_WIDTH * place / (len(curve) - 1):.1f},{_HEIGHT * (1 - height):.1f}"
-            for place, height in enumerate(heights.tolist())
-        ]
-        paths.append(f'<polyline points="{" ".join(points)}" opacity="{max(0.15, len(shown) ** -0.5):.2f}"/>')
-    ends = f"loss from {number(high)} to {number(low)}, {max(map(len, curves))} steps"
-    return (
-        f'<svg role="img" aria-label="{ends}" viewBox="-4 -4 {_WIDTH + 8} {_HEIGHT + 26}" width="{_WIDTH + 8}" '
-        f'height="{_HEIGHT + 26}" style="max-width:100%" fill="none" stroke="currentColor" stroke-width="1.3">'
-        f'{"".join(paths)}<text x="0" y="{_HEIGHT + 18}" font-size="12" fill="currentColor" stroke="none">{ends}</text>'
-        "</svg>"
-    )
-
-
-def means(curve: Tensor) -> Tensor:
-    """A curve as at most 200 means of neighbouring values, float64."""
-    return torch.stack([chunk.mean() for chunk in curve.detach().double().tensor_split(min(len(curve), _POINTS))])

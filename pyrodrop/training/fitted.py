@@ -116,7 +116,7 @@ class Fit:
             "objective": told.get("objective", ""),
             "ELBO": convention_in_words(self.model, self.guide, self.data),
         }
-        return Card(type(self).__name__, {name: value for name, value in facts.items() if value}, [losses])
+        return Card(type(self).__name__, {name: value for name, value in facts.items() if value})
 
     @exclusive()
     def elbo(

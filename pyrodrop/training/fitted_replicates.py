@@ -44,9 +44,7 @@ class Replicates(Sequence[Fit]):
         facts = self.fits[0].card().facts if self.fits else {}
         facts |= {"loss": f"{number(min(ends))} to {number(max(ends))} in the last tenth of the steps"} if ends else {}
         facts |= {"failed": ", ".join(f"number {n} at step {s}" for n, s in self.failed.items())} if self.failed else {}
-        return Card(
-            f"{len(self.fits)} replicates, the first of which is", facts, [fit.losses for fit in self.fits[:50]]
-        )
+        return Card(f"{len(self.fits)} replicates, the first of which is", facts)
 
     def __len__(self) -> int:
         return len(self.fits)

@@ -96,7 +96,7 @@ def test_what_cannot_be_compared_is_said_in_a_line(
         assert cli.main(words) == 1
         assert said in capsys.readouterr().err
     assert cli.main(["compare"]) == 2
-    assert "needs the folders of runs" in capsys.readouterr().err
+    assert "parameter FOLDERS requires an argument" in capsys.readouterr().err
 
 
 def test_the_page_needs_no_other_file_and_escapes_names(folder: Path, tmp_path: Path) -> None:

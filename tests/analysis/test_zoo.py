@@ -243,10 +243,10 @@ def test_a_card_says_what_an_entry_is(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["show"], "show needs the name of a zoo entry"),
+        (["show"], "parameter ENTRY requires an argument"),
         (["show", "uci/yaht"], "no zoo entry is called 'uci/yaht'"),
-        (["check"], "check needs names of zoo entries"),
-        (["check", "--all"], "check needs names of zoo entries"),
+        (["check"], "parameter ENTRIES requires an argument"),
+        (["check", "--all"], "Unknown option: --all"),
         (["run", "co2/relu"], "no job or zoo entry is called 'co2/relu'; did you mean 'co2/mc-dropout-relu'"),
     ],
 )

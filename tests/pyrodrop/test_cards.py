@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html.parser
 import io
 import re
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.analysis import Comparison
-from pyrodrop.cards import Card, means
+from pyrodrop.cards import Card
 from pyrodrop.data import Dataset
 
 X = torch.linspace(-1, 1, 30)[:, None]
@@ -26,31 +25,6 @@ def fitted(**options: Any) -> Any:
     options = {"steps": 40, "lr": 0.01, "batch_size": 10, "engine": "pyro", **options}
     train = pyrodrop.fit_replicates if "count" in options else pyrodrop.fit
     return train(model, guides.BernoulliDropout(model, 0.1), DATA, **options)
-
-
-class Page(html.parser.HTMLParser):
-    """Tags that are open, and how many lines of a curve there are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.lines = 0
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: Any) -> None:
-        self.lines += tag == "polyline"
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def page(text: str) -> Page:
-    found = Page()
-    found.feed(text)
-    assert found.open == []
-    return found
 
 
 def test_a_fit_is_a_few_lines_with_its_loss_its_settings_and_the_convention_of_its_elbo() -> None:
@@ -66,7 +40,6 @@ def test_a_fit_is_a_few_lines_with_its_loss_its_settings_and_the_convention_of_i
         assert words in text
     assert f"{float(run.losses[-4:].mean()):.4g} in the last 4 steps" in text
     assert str(run.elbo(2).convention).split("(")[0] in text
-    assert page(run._repr_html_()).lines == 1
     assert "tensor" not in text
 
 
@@ -86,7 +59,6 @@ def test_replicates_show_the_first_and_the_range_of_losses() -> None:
     assert len(text.splitlines()) <= 10
     ends = [float(run.losses[-4:].mean()) for run in runs]
     assert f"{min(ends):.4g} to {max(ends):.4g}" in text
-    assert page(runs._repr_html_()).lines == 3
 
 
 def test_data_and_predictions() -> None:
@@ -97,7 +69,6 @@ def test_data_and_predictions() -> None:
     prediction = fitted().predict(X, 7)
     assert "Prediction at 30 points" in repr(prediction)
     assert "mixture of 7 Normal" in repr(prediction)
-    page(prediction._repr_html_())
     moments = repr(fitted().predict(X, 7, keep="moments"))
     assert moments.startswith("Moments at 30 points")
     assert "of 7 functions" in moments
@@ -128,10 +99,9 @@ def test_a_wide_comparison_is_printed_without_cutting_a_number() -> None:
 
 
 def test_what_a_user_named_is_escaped() -> None:
-    card = Card("<b>", {"<script>": "a & b < c"}, [])
-    assert "<b>" not in card.html()
-    assert "<script>" not in card.html()
-    assert "a &amp; b &lt; c" in card.html()
+    card = Card("<b>", {"<script>": "a & b < c"})
+    row = "<tr><th>&lt;script&gt;</th><td>a &amp; b &lt; c</td></tr>"
+    assert card.html() == f"<table><caption>&lt;b&gt;</caption>{row}</table>"
 
 
 @pytest.mark.parametrize("losses", [[], [1.0], [2.0, 2.0], [float("nan")] * 5, [1.0, float("inf"), 3.0]])
@@ -139,12 +109,7 @@ def test_odd_losses_have_a_card(losses: list[float]) -> None:
     run = fitted()
     run.history = torch.tensor([[loss, 0.0, 1.0] for loss in losses]).reshape(-1, 3)
     assert "Fit" in repr(run)
-    assert "nan," not in run._repr_html_()
-
-
-def test_a_long_curve_is_its_means() -> None:
-    values = torch.arange(1000.0)
-    torch.testing.assert_close(means(values), values.double().reshape(200, 5).mean(1))
+    assert "<caption>Fit</caption>" in run._repr_html_()
 
 
 def test_what_users_make_is_printed_in_a_line_that_describes_it() -> None:
