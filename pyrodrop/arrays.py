@@ -1,4 +1,4 @@
-"""Numbers that users bring, as tensors: tensors, NumPy arrays, pandas tables and columns, and lists of numbers.
+"""Numbers that users bring, as tensors: tensors, NumPy arrays, tables and their columns, and lists of numbers.
 
     tensor              as it is, without a copy
     NumPy array         of any real dtype, byte order and strides; long doubles become float64; np.memmap stays mapped
