@@ -93,31 +93,20 @@ def check_numbers(columns: Iterable[nw.Series[Any]], name: str, others: str, rem
 
 
 def numbers_of(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> np.ndarray[Any, Any]:
-    """Columns of finite numbers as float64, ``[N, columns]``; missing values are NaN."""
+    """Columns of numbers that float32 can hold, as float64, ``[N, columns]``; missing values are NaN."""
     table = np.empty((len(frame), len(labels)))
     for place, label in enumerate(labels):
         column = frame.get_column(label)  # type: ignore[arg-type]
         if not (column.dtype.is_numeric() or column.dtype == nw.Boolean):
             raise TypeError(f"{name}, column {label!r}, must be of real numbers; got dtype {column.dtype}")
         table[:, place] = column.cast(nw.Float64).to_numpy()
-        infinite = int(np.isinf(table[:, place]).sum())
-        if infinite:
-            raise ValueError(f"{name}, column {label!r}, must be finite; got infinite values in {infinite} rows")
-    return table
-
-
-def in_float32(values: np.ndarray[Any, Any], labels: Sequence[Hashable], name: str) -> Tensor:
-    """The values in float32; a ValueError for those that are too large for it."""
-    with np.errstate(over="ignore"):
-        rounded = values.astype(np.float32)
-    for place, label in enumerate(labels):
-        if np.isinf(rounded[:, place]).any():
-            largest = np.nanmax(np.abs(values[:, place]))
+        large = np.abs(table[:, place]) > np.finfo(np.float32).max
+        if large.any():
             raise ValueError(
-                f"{name}, column {label!r}, must be at most 3.4e38, what float32 holds; got {largest:g}: divide it by a "
-                "constant"
+                f"{name}, column {label!r}, must be finite and at most 3.4e38, what float32 holds; got "
+                f"{table[large.argmax(), place]:g} in row {large.argmax()}, the first of {large.sum()}"
             )
-    return torch.from_numpy(rounded)
+    return table
 
 
 def check_whole(frame: nw.DataFrame[Any], labels: Iterable[Hashable], name: str) -> None:

@@ -23,7 +23,6 @@ from pyrodrop.data.column_values import (
     check_no_missing,
     checked_frame,
     coded,
-    in_float32,
     listed,
     numbers_of,
 )
@@ -99,7 +98,7 @@ class Columns:
                     f"{name}, column {column!r}, had bools and must have bools, or 0 and 1; got {odd[0]:g} in {len(odd)} "
                     "rows"
                 )
-        plain = self._table(numbers, (*self.numbers, *self.indicators), name)
+        plain = torch.from_numpy(numbers).to(self.dtype((*self.numbers, *self.indicators)))
         codes = [coded(frame, column, values, name) for column, values in self.categories.items()]
         if self.encode == "codes":
             whole = torch.stack(codes, 1)
@@ -117,11 +116,7 @@ class Columns:
             check_no_missing(frame, self.targets, name)
             return coded(frame, self.targets[0], self.classes, name)
         _check_no_bools(frame, self.targets, name)
-        return self._table(numbers_of(frame, self.targets, name), self.targets, name)
-
-    def _table(self, values: np.ndarray[Any, Any], names: Sequence[Hashable], name: str) -> Tensor:
-        wide = self.dtype(names) is torch.float64
-        return torch.from_numpy(values) if wide else in_float32(values, names, name)
+        return torch.from_numpy(numbers_of(frame, self.targets, name)).to(self.dtype(self.targets))
 
     def words(self) -> dict[str, Any]:
         """All of it in plain lists, numbers and words, for a file."""

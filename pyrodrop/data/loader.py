@@ -22,7 +22,7 @@ from torch.utils.data import (
 from pyrodrop.arguments import count, shown
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.random_streams import RandomStreams, mixed
-from pyrodrop.data.streamed import Check, Streamed, seeded_twice
+from pyrodrop.data.streamed import Check, Streamed
 from pyrodrop.inputs import parts
 
 _log = logging.getLogger("pyrodrop")
@@ -160,13 +160,6 @@ class Loader(Streamed):
 
     def pieces(self, check: Check | None = None) -> Iterator[Dataset]:
         yield from self.epoch(0, 0, check)
-
-    def twice(self) -> tuple[Any, Any] | None:
-        dataset: Any = getattr(self.batches, "dataset", None)
-        if not isinstance(self.batches, DataLoader) or isinstance(dataset, IterableDataset):
-            return None
-        collate = self.batches.collate_fn
-        return seeded_twice(lambda: collate([dataset[0]]))
 
 
 def _stated(num_data: Any, batches: Any, known: int | None) -> int:

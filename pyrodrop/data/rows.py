@@ -16,7 +16,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.random_streams import RandomStreams, mixed
-from pyrodrop.data.streamed import Check, Streamed, seeded_twice
+from pyrodrop.data.streamed import Check, Streamed
 
 PIECE = 1000  # rows that are read at a time where all are
 _SAMPLE = 256  # rows
@@ -30,34 +30,21 @@ class Rows(Streamed):
     Args:
         read: returns the rows of these numbers, as a minibatch.
         source: what is read, in a few words.
-        one: returns the first row, to see whether another seed gives another one; None where no random numbers are drawn.
     """
 
     num_data: int
 
-    def __init__(
-        self,
-        read: Callable[[Tensor], Any],
-        num_data: int,
-        source: str,
-        *,
-        missing: bool = False,
-        one: Callable[[], Any] | None = None,
-    ) -> None:
-        self._read, self.num_data, self._source = read, num_data, source
-        self.missing, self._one = missing, one
+    def __init__(self, read: Callable[[Tensor], Any], num_data: int, source: str, *, missing: bool = False) -> None:
+        self._read, self.num_data, self._source, self.missing = read, num_data, source, missing
 
     @property
     def source(self) -> str:
         return self._source
 
     def read(self, numbers: Tensor, check: Check | None = None) -> Dataset:
-        """The rows of these numbers. Random numbers that the source draws depend on the numbers alone."""
+        """The rows of these numbers."""
         numbers = numbers.cpu()
-        if self._one is None:
-            return self.checked(self._read(numbers), _which(numbers), check)
-        with RandomStreams(mixed(numbers.numpy().tobytes())).current():
-            return self.checked(self._read(numbers), _which(numbers), check)
+        return self.checked(self._read(numbers), _which(numbers), check)
 
     @cached_property
     def sample(self) -> Dataset:
@@ -67,12 +54,9 @@ class Rows(Streamed):
         for numbers in torch.arange(self.num_data).split(PIECE):
             yield self.read(numbers, check)
 
-    def twice(self) -> tuple[Any, Any] | None:
-        return None if self._one is None else seeded_twice(self._one)
-
 
 def of_torch(dataset: Any, batch_size: int | None, missing: bool) -> Rows:
-    """Rows of a data set of torch, collated as a DataLoader does."""
+    """Rows of a data set of torch, collated as a DataLoader does. What it draws depends on the numbers of the rows alone."""
     try:
         rows = len(dataset)
     except TypeError:
@@ -85,10 +69,11 @@ def of_torch(dataset: Any, batch_size: int | None, missing: bool) -> Rows:
 
     def read(numbers: Tensor) -> Any:
         chosen = numbers.tolist()
-        some = dataset.__getitems__(chosen) if hasattr(dataset, "__getitems__") else [dataset[n] for n in chosen]
+        with RandomStreams(mixed(numbers.numpy().tobytes())).current():
+            some = dataset.__getitems__(chosen) if hasattr(dataset, "__getitems__") else [dataset[n] for n in chosen]
         return _collated(some, dataset)
 
-    return Rows(read, rows, type(dataset).__name__, missing=missing, one=lambda: _collated([dataset[0]], dataset))
+    return Rows(read, rows, type(dataset).__name__, missing=missing)
 
 
 def _collated(items: list[Any], dataset: Any) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import flag, instance, positive, real, shown, tensor
+from pyrodrop.arrays import tensor_of
 from pyrodrop.cards import Described
 from pyrodrop.data.column_values import checked_frame
 from pyrodrop.data.columns import Encode
@@ -59,9 +60,6 @@ class Split(Described):
         for part in ("train", "test"):
             if not isinstance(getattr(self, part), Dataset):
                 raise TypeError(f"{part} must be a Dataset; got {shown(getattr(self, part))}")
-        for word in ("name", "x_unit", "y_unit", "source"):
-            if not isinstance(getattr(self, word), str):
-                raise TypeError(f"{word} must be a str; got {shown(getattr(self, word))}")
         if named_parts(self.train.x).keys() != named_parts(self.test.x).keys():
             raise ValueError(
                 f"test must have the inputs of train, {', '.join(named_parts(self.train.x))}; got a Dataset of "
@@ -188,18 +186,15 @@ def _rows(number: int, split: Any, count: int) -> tuple[Tensor, Tensor]:
     what = f"rows of split {number} must be a pair, the indices of training and test rows"
     if not isinstance(split, tuple | list) or len(split) != 2:
         raise TypeError(f"{what}; got {shown(split)}")
-    try:
-        train, test = (torch.as_tensor(part) for part in split)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{what}; got a {type(split[0]).__name__} and a {type(split[1]).__name__}") from None
+    train, test = (tensor_of(rows, f"rows of split {number}") for rows in split)
     every = torch.cat([train.flatten(), test.flatten()])
     if train.dim() != 1 or test.dim() != 1 or every.is_floating_point() or every.dtype == torch.bool:
         raise TypeError(f"{what}, vectors of whole numbers; got {train.dtype} of shape {list(train.shape)}")
-    if len(every) and not 0 <= int(every.min()) <= int(every.max()) < count:
-        raise ValueError(f"{what}, from 0 to {count - 1}; got {int(every.min())} to {int(every.max())}")
-    twice = every.bincount().max() > 1 if len(every) else False
-    if bool(twice):
-        raise ValueError(f"{what}, each of which occurs once; got row {int(every.bincount().argmax())} more than once")
+    if every.min() < 0 or every.max() >= count or len(every.unique()) < len(every):
+        raise ValueError(
+            f"{what}, from 0 to {count - 1}, each at most once; got {len(every.unique())} different ones of {len(every)} "
+            f"from {int(every.min())} to {int(every.max())}"
+        )
     return train, test
 
 

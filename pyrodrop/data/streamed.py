@@ -17,8 +17,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import shown
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.random_streams import RandomStreams
-from pyrodrop.inputs import named_parts, parts, rebuilt, tensors_in
+from pyrodrop.inputs import named_parts, parts, rebuilt
 
 Check = Callable[[Dataset], None]  # raises a ValueError for rows that a model does not allow
 BLOCK = 5000  # rows that are evaluated at a time
@@ -71,10 +70,6 @@ class Streamed(ABC):
         if waiting:
             yield _joined(waiting)
 
-    @abstractmethod
-    def twice(self) -> tuple[Any, Any] | None:
-        """The first row, read with two seeds; None where rows cannot be read by number."""
-
     fingerprint = None  # what was not read has none
 
     @cached_property
@@ -83,13 +78,10 @@ class Streamed(ABC):
         words = f"{self.num_data} rows, of which a sample is {self.sample.fingerprint}"
         return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
 
-    @cached_property
+    @property
     def words(self) -> dict[str, str]:
-        """Where the data are from, for the settings of a fit, and whether every reading draws an augmentation."""
-        read = self.twice()
-        if read is None or same(*read):
-            return {"data_source": self.source}
-        return {"data_source": self.source, "augmentation": "random: a row is another x at every reading"}
+        """Where the data are from, for the settings of a fit."""
+        return {"data_source": self.source}
 
     def checked(self, batch: Any, where: str, check: Check | None) -> Dataset:
         """A minibatch as a data set; an error says which one is wrong."""
@@ -156,21 +148,3 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
         )
     x, y = batch
     return (tuple(x) if isinstance(x, list) and any(isinstance(part, Tensor) for part in x) else x), y
-
-
-def seeded_twice(read: Callable[[], Any]) -> tuple[Any, Any]:
-    """What is read with two seeds."""
-    found = []
-    for seed in (0, 1):
-        with RandomStreams(seed).current():
-            found.append(read())
-    return found[0], found[1]
-
-
-def same(one: Any, two: Any) -> bool:
-    """Whether two rows or minibatches have the same tensors."""
-    first, second = ([*parts(v.x), v.y] if isinstance(v, Dataset) else tensors_in(v) for v in (one, two))
-    return len(first) == len(second) and all(
-        a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (a != a) & (b != b)).all())
-        for a, b in zip(first, second, strict=True)
-    )

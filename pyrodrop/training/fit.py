@@ -80,9 +80,8 @@ def fit(
     for a run to continue. A minibatch is a pair (x, y), or a mapping with y as y, label, labels, target or targets. Values
     are checked when they are read. A likelihood that starts from y, such as `likelihoods.Gaussian()`, starts from that of a
     sample, 256 rows or the first minibatch, and so from another number than for tensors. x and y are not standardised: pass
-    ``data.Dataset(...).standardized()`` of some rows to ``model.standardize`` before. `Fit.settings` names the source, and
-    an augmentation where a row differs between two readings: it changes the likelihood (Wenzel et al. 2020,
-    https://arxiv.org/abs/2002.02405, appendix K).
+    ``data.Dataset(...).standardized()`` of some rows to ``model.standardize`` before. `Fit.settings` names the source. An
+    augmentation changes the likelihood (Wenzel et al. 2020, https://arxiv.org/abs/2002.02405, appendix K).
 
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.

@@ -155,7 +155,7 @@ NO_FRAME = OBJECT | Kind({
 })  # fmt: skip
 NO_PEOPLE = NO_FRAME | Kind({
     "missing": Shows("'a' in 1 rows", lambda: people().assign(a=[None, *range(N - 1)])),
-    "infinite": Shows("infinite values in 1 rows", lambda: people().assign(b=[np.inf, *range(N - 1)])),
+    "infinite": Shows("inf in row 0", lambda: people().assign(b=[np.inf, *range(N - 1)])),
     "missing word": Shows("'kind' in 1 rows", lambda: people().assign(kind=[None, *"abcabca"])),
 })  # fmt: skip
 NO_TRAINING_FRAME = NO_PEOPLE | Kind({
@@ -169,7 +169,7 @@ NO_TRAINING_FRAME = NO_PEOPLE | Kind({
     "two kinds": Shows("dtype Object", lambda: people().assign(kind=["a", 1] * 4)),
     "dates as categories": Shows("dtype Datetime", lambda: people().assign(kind=pd.date_range("2020", periods=N))),
     "intervals as categories": Shows("Interval(", lambda: people().assign(kind=pd.cut(range(N), 2))),
-    "too large": Shows("7e+39", lambda: people(t=1e39 * np.arange(N))),
+    "too large": Shows("1e+39", lambda: people(t=1e39 * np.arange(N))),
 })  # fmt: skip
 NO_NEW_FRAME = NO_PEOPLE | Kind({
     "no column": Shows("without 'b'", lambda: people().drop(columns="b")),
