@@ -167,9 +167,7 @@ class Compiled(InBlocks):
                 lambda program: self._try(program, graph, held, batch, controls),
             )
             if batch.device.type == "cpu":
-                for place in noise:
-                    place.fill_(any_number(place))
-                return bare_call(program, held, inputs[len(held) :])
+                return program.call
             first, last = len(held), len(inputs) - len(noise)
             captured = Captured(
                 program, inputs, [*range(first, first + len(batch.tensors) + 1), *range(last, len(inputs))]
@@ -231,30 +229,6 @@ class Compiled(InBlocks):
             return [terms]
 
         return step
-
-
-def bare_call(program: Program, held: Sequence[Tensor], rest: Sequence[Tensor]) -> Call:
-    """The bare program, if it moves copies as the whole program does, else the whole one."""
-
-    def whole(inputs: list[Tensor]) -> Sequence[Tensor]:
-        return program.whole(*inputs)
-
-    if program.bare is None:
-        return whole
-    with torch.no_grad():
-        want, got = ([tensor.clone() for tensor in held] for _ in range(2))
-        with seeded(0, held[0].device):
-            want += whole([*want, *rest])
-        try:
-            with seeded(0, held[0].device):
-                got += program.bare([*got, *rest])
-        except Exception:
-            return whole
-    return program.bare if all(_same(a, b) for a, b in zip(want, got, strict=True)) else whole
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def check_same(

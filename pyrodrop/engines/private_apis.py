@@ -206,33 +206,27 @@ _MEMORY_FORMATS = {
 
 
 class Program:
-    """A compiled graph; call it with all of its inputs.
-
-    Args:
-        whole: the program with what PyTorch does around every call: it checks the mode, turns autograd off, counts the
-            versions of the tensors that the graph writes to, and more.
-        bare: the program without that, called with a list, which it empties; None if there is none. Autograd must be off.
+    """A compiled graph; call it with all of its inputs. Autograd must be off.
 
     Attributes:
-        file: the library that the bare program is; None if it is none, or not known.
+        call: takes the inputs as a list, which it may empty.
+        file: the library that the program is; None if it is none, or not known.
     """
 
-    def __init__(
-        self,
-        whole: Callable[..., Sequence[Tensor]],
-        bare: Callable[[list[Tensor]], Sequence[Tensor]] | None,
-        file: Path | None = None,
-    ) -> None:
-        self.whole = whole
-        self.bare = bare
+    def __init__(self, call: Callable[[list[Tensor]], Sequence[Tensor]], file: Path | None = None) -> None:
+        self.call = call
         self.file: Path | None = file
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
-        return self.whole(*inputs)
+        return self.call(list(inputs))
 
 
 def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]) -> Program:
-    """Compile a graph with TorchInductor. If compilation fails, any exception may be raised."""
+    """Compile a graph with TorchInductor. If compilation fails, any exception may be raised.
+
+    On a CPU the program is without what PyTorch does around every call, if it can be had: it checks the mode, turns autograd
+    off, counts the versions of the tensors that the graph writes to, and more.
+    """
     from torch._functorch import config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
@@ -248,8 +242,9 @@ def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], option
     # Not from PyTorch's cache of whole programs, in which the inner one is not seen; its kernels still are.
     with config.patch(enable_autograd_cache=False), _without_notes():
         whole: Any = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
-    bare = inner[0] if len(inner) == 1 and callable(inner[0]) else None
-    return Program(whole, bare, None if bare is None else _library(bare))
+    if len(inner) == 1 and callable(inner[0]) and not any(tensor.is_cuda for tensor in inputs):
+        return Program(inner[0], _library(inner[0]))
+    return Program(lambda given: whole(*given))
 
 
 @contextmanager
@@ -295,10 +290,7 @@ def load_program(path: Path) -> Program:
     spec.loader.exec_module(library)
     entry = getattr(library, _ENTRY)
 
-    def bare(inputs: list[Tensor]) -> Sequence[Tensor]:
-        return take(entry(give(inputs)))  # type: ignore[no-any-return]
-
-    return Program(lambda *inputs: bare(list(inputs)), bare, path)
+    return Program(lambda inputs: take(entry(give(inputs))), path)
 
 
 def twisters(states: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -82,7 +82,7 @@ class RandomWords:
 
     def _take(self, program: Program) -> None:
         """Use a program, after a comparison of two draws with those of generators."""
-        self._call = program.bare or (lambda inputs: program.whole(*inputs))
+        self._call = program.call
         ours, theirs = ([torch.Generator().manual_seed(r) for r in range(len(self.bits))] for _ in range(2))
         for count in (self.bits.shape[1], 10):
             self.fill(count, ours)

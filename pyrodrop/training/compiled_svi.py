@@ -33,7 +33,7 @@ from pyrodrop.engines.in_parts import compiled_gradient
 from pyrodrop.engines.put_back import put_back
 from pyrodrop.engines.script import scripts_as_they_are
 from pyrodrop.engines.simplify import SMALL
-from pyrodrop.networks.flags import Flags
+from pyrodrop.networks.flags import Flags, has_hooks
 from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.threads import training
 from pyrodrop.training.own_update import Update
@@ -218,6 +218,8 @@ class CompiledSVI(SVI):  # type: ignore[misc]
                     raise Untraceable("there is no parameter that a step changes")
                 if len({leaf.device for leaf in leaves}) > 1:
                     raise Untraceable("its parameters are on several devices")
+                if any(map(has_hooks, leaves)):
+                    raise Untraceable("a parameter has a hook")
                 with put_back(modules):
                     moved = _with_gradient(objective, call, leaves)
                 loss = Loss(objective, parameters, seen.moving, seen.changes)

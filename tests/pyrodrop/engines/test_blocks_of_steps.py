@@ -33,7 +33,7 @@ STEPS = 37
 
 def program(module: Any, inputs: Any, options: Any) -> Program:
     """A step that is replayed, in place of one that is compiled."""
-    return Program(module.forward, lambda given: module(*given))
+    return Program(lambda given: module(*given))
 
 
 @pytest.fixture
@@ -315,36 +315,6 @@ def test_large_and_imprecise_thin_products_are_left_to_the_library() -> None:
         assert list(module.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default))
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("wrong", ["other numbers", "an error", "nothing"])
-def test_a_bare_program_that_does_something_else_is_not_used(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It must move copies as the whole program does."""
-
-    def bare(module: Any) -> Callable[[list[Tensor]], Sequence[Tensor]]:
-        def call(given: list[Tensor]) -> Sequence[Tensor]:
-            if wrong == "an error":
-                raise TypeError("takes 3 tensors")
-            before = [tensor.clone() for tensor in given]
-            results: Sequence[Tensor] = module(*given)
-            if wrong == "other numbers":
-                given[0].mul_(1.001)
-            else:
-                for tensor, old in zip(given, before, strict=True):
-                    tensor.copy_(old)
-            return results
-
-        return call
-
-    want = training(masks, batch_size=16)
-    monkeypatch.setattr(compiled, "compile_by_inductor", program)
-    monkeypatch.setattr(programs, "folder", lambda name: None)
-    want.advance(STEPS)
-    monkeypatch.setattr(
-        compiled, "compile_by_inductor", lambda module, inputs, options: Program(module.forward, bare(module))
-    )
-    assert same(want.fit, fitted(masks, batch_size=16))
-
-
 @pytest.mark.more
 def test_without_a_program_in_cpp_one_in_python_is_called(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -400,14 +370,10 @@ def test_a_compiled_training_makes_the_same_steps_in_blocks_and_singly(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With TorchInductor's own program, called as a C++ function without PyTorch's checks."""
-    calls: list[tuple[Any, Any]] = []
-
-    def called(program: Program, held: Any, rest: Any) -> Any:
-        calls.append((program.bare, bare_call(program, held, rest)))
-        return calls[-1][1]
-
-    bare_call = compiled.bare_call
-    monkeypatch.setattr(compiled, "bare_call", called)
+    programs: list[Program] = []
+    compile_graph = compiled.compile_graph
+    monkeypatch.setattr(compiled, "compile_graph", lambda *args: programs.append(compile_graph(*args)) or programs[-1])
+    monkeypatch.setattr("pyrodrop.engines.programs.folder", lambda name: None)
     made = training(activations, batch_size=size)
     made.advance(3)
     start = made.state()
@@ -421,8 +387,8 @@ def test_a_compiled_training_makes_the_same_steps_in_blocks_and_singly(
     torch.testing.assert_close(made.fit.history, pyro.history, rtol=2e-4, atol=2e-4)
     engine: Any = made._run.loop.engine
     assert isinstance(engine, InBlocks)
-    assert calls
-    assert all(bare is not None and call is bare for bare, call in calls)
+    assert programs
+    assert all(program.file is not None for program in programs)
 
 
 @pytest.mark.few(1)

@@ -93,7 +93,7 @@ def test_a_program_with_another_gradient_is_not_used(
     """Its losses are right. It runs the graph and moves one parameter, or its first moment, by 3 % more."""
 
     def compile_wrongly(module: Any, inputs: Any, options: Mapping[str, Any]) -> Any:
-        def program(*given: torch.Tensor) -> Any:
+        def program(given: list[torch.Tensor]) -> Any:
             place = given[0] if optimizer is torch.optim.SGD else given[4]  # four parameters before
             before = place.clone()
             results = module(*given)
@@ -101,7 +101,7 @@ def test_a_program_with_another_gradient_is_not_used(
                 place.add_(0.03 * (place - before))
             return results
 
-        return Program(program, None)
+        return Program(program)
 
     train, extra = (pyrodrop.fit, {}) if replicates is None else (pyrodrop.fit_replicates, {"count": replicates})
     monkeypatch.setattr(compiled, "compile_by_inductor", compile_wrongly)

@@ -72,18 +72,6 @@ def test_changes_after_an_epoch_are_obeyed(engine: str, change: Callable[[Any], 
 
 
 @pytest.mark.parametrize("engine", ["pyro", "traced"])
-def test_frozen_parameters_do_not_move_and_move_again(engine: str) -> None:
-    kept: list[dict[str, Tensor]] = []
-
-    def change(model: Any) -> None:
-        freeze(model)
-        kept.append({name: parameter.detach().clone() for name, parameter in body(model).items()})
-
-    run = fitted(engine, change)
-    assert all(torch.equal(parameter, kept[0][name]) for name, parameter in body(run.model).items())
-
-
-@pytest.mark.parametrize("engine", ["pyro", "traced"])
 def test_a_parameter_that_the_optimiser_does_not_have_is_an_error(engine: str) -> None:
     def replace(model: Any) -> None:
         old = next(iter(body(model).values()))

@@ -48,15 +48,16 @@ class Program:
         self, factor: Callable[[], Any] = lambda: 1.0, between: Callable[[Tensor], Tensor] = torch.tanh
     ) -> None:
         torch.manual_seed(0)
-        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 1)
+        self.first, self.norm, self.last = nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Linear(4, 1)
         self.factor, self.between = factor, between
 
     def model(self, x: Tensor, y: Tensor) -> None:
         pyro.module("first", self.first)
+        pyro.module("norm", self.norm)
         pyro.module("last", self.last)
         scale = pyro.sample("scale", dist.HalfNormal(1.0))
         with pyro.plate("rows", len(x)), poutine.scale(scale=self.factor()):
-            pyro.sample("y", dist.Normal(self.last(self.between(self.first(x))), scale).to_event(1), obs=y)
+            pyro.sample("y", dist.Normal(self.last(self.between(self.norm(self.first(x)))), scale).to_event(1), obs=y)
 
     @staticmethod
     def guide(x: Tensor, y: Tensor) -> None:
@@ -84,6 +85,10 @@ class Settings:
     beta: float = 1.0
 
 
+class Object:
+    beta = 1.0
+
+
 class Slots:
     __slots__ = ("beta",)
 
@@ -96,8 +101,12 @@ def places() -> dict[str, tuple[Callable[[], float], Callable[[float], object]]]
     imported: Any = types.ModuleType("settings")
     imported.beta = 1.0
     nested: dict[str, Any] = {"kl": {"beta": [1.0]}}
-    slots, queue = Slots(), deque([1.0])
+    shadowed, slots, queue = Object(), Slots(), deque([1.0])
     return {
+        "an attribute over that of its class": (
+            lambda: shadowed.beta,
+            lambda value: None if value == 1.0 else setattr(shadowed, "beta", value),
+        ),
         "class": (lambda: Settings.beta, lambda value: setattr(Settings, "beta", value)),
         "imported module": (lambda: imported.beta, lambda value: setattr(imported, "beta", value)),
         "nested containers": (lambda: nested["kl"]["beta"][0], lambda value: nested["kl"].update(beta=[value])),
@@ -106,7 +115,7 @@ def places() -> dict[str, tuple[Callable[[], float], Callable[[float], object]]]
     }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("place", places())
 def test_a_number_is_seen_wherever_code_names_it(place: str) -> None:
     results = []
@@ -181,8 +190,21 @@ def reloaded(own: Program) -> None:
     own.last.load_state_dict({n: torch.zeros_like(p) for n, p in own.last.state_dict().items()}, assign=True)
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize("change", [frozen, freed, hooked, reloaded])
+def evaluated(own: Program) -> None:
+    own.norm.eval()
+
+
+def replaced(own: Program) -> None:
+    own.norm.running_mean = torch.ones(4)
+
+
+def filled(own: Program) -> None:
+    own.norm.eval()
+    own.norm.running_mean.data.fill_(0.3)
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("change", [frozen, freed, hooked, replaced, reloaded, evaluated, filled])
 def test_flags_of_parameters_and_modules_are_compared_at_every_step(change: Callable[[Program], None]) -> None:
     results = []
     for make in (SVI, recorded):
@@ -190,7 +212,8 @@ def test_flags_of_parameters_and_modules_are_compared_at_every_step(change: Call
         if change is freed:
             frozen(own)
         losses, engines = trained(make, own, 40, lambda step, own=own: change(own) if step == 13 else None)
-        results.append((losses, {n: p.detach().clone() for n, p in own.first.named_parameters()}))
+        tensors = {**dict(own.first.named_parameters()), **dict(own.norm.named_buffers())}
+        results.append((losses, {name: tensor.detach().clone() for name, tensor in tensors.items()}))
     torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-12)
     assert engines[12] == "traced"
     assert engines[13] == "pyro"
