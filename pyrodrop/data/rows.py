@@ -16,7 +16,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.random_streams import RandomStreams, mixed
-from pyrodrop.data.streamed import Check, Streamed, seeded_twice
+from pyrodrop.data.streamed import Check, Streamed
 
 PIECE = 1000  # rows that are read at a time where all are
 _SAMPLE = 256  # rows
@@ -45,7 +45,7 @@ class Rows(Streamed):
         one: Callable[[], Any] | None = None,
     ) -> None:
         self._read, self.num_data, self._source = read, num_data, source
-        self.missing, self._one = missing, one
+        self.missing, self.first_row = missing, one
 
     @property
     def source(self) -> str:
@@ -54,7 +54,7 @@ class Rows(Streamed):
     def read(self, numbers: Tensor, check: Check | None = None) -> Dataset:
         """The rows of these numbers. Random numbers that the source draws depend on the numbers alone."""
         numbers = numbers.cpu()
-        if self._one is None:
+        if self.first_row is None:
             return self.checked(self._read(numbers), _which(numbers), check)
         with RandomStreams(mixed(numbers.numpy().tobytes())).current():
             return self.checked(self._read(numbers), _which(numbers), check)
@@ -66,9 +66,6 @@ class Rows(Streamed):
     def pieces(self, check: Check | None = None) -> Iterator[Dataset]:
         for numbers in torch.arange(self.num_data).split(PIECE):
             yield self.read(numbers, check)
-
-    def twice(self) -> tuple[Any, Any] | None:
-        return None if self._one is None else seeded_twice(self._one)
 
 
 def of_torch(dataset: Any, batch_size: int | None, missing: bool) -> Rows:

@@ -32,11 +32,13 @@ class Streamed(ABC):
     Attributes:
         num_data: number of rows; None where it is not known.
         shuffles: whether `pieces` are in another order than the rows.
+        first_row: reads the first row; None where rows cannot be read by number, or no random numbers are drawn.
     """
 
     missing: bool
     num_data: int | None
     shuffles = False
+    first_row: Callable[[], Any] | None = None
     _form: dict[str, str] | None = None  # of the rows that were read first: what tensors they have
 
     def __len__(self) -> int:
@@ -71,10 +73,6 @@ class Streamed(ABC):
         if waiting:
             yield _joined(waiting)
 
-    @abstractmethod
-    def twice(self) -> tuple[Any, Any] | None:
-        """The first row, read with two seeds; None where rows cannot be read by number."""
-
     fingerprint = None  # what was not read has none
 
     @cached_property
@@ -86,10 +84,13 @@ class Streamed(ABC):
     @cached_property
     def words(self) -> dict[str, str]:
         """Where the data are from, for the settings of a fit, and whether every reading draws an augmentation."""
-        read = self.twice()
-        if read is None or same(*read):
-            return {"data_source": self.source}
-        return {"data_source": self.source, "augmentation": "random: a row is another x at every reading"}
+        words, read = {"data_source": self.source}, []
+        for seed in (0, 1) if self.first_row is not None else ():
+            with RandomStreams(seed).current():
+                read.append(self.first_row())
+        if read and not same(*read):
+            words["augmentation"] = "random: a row is another x at every reading"
+        return words
 
     def checked(self, batch: Any, where: str, check: Check | None) -> Dataset:
         """A minibatch as a data set; an error says which one is wrong."""
@@ -156,15 +157,6 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
         )
     x, y = batch
     return (tuple(x) if isinstance(x, list) and any(isinstance(part, Tensor) for part in x) else x), y
-
-
-def seeded_twice(read: Callable[[], Any]) -> tuple[Any, Any]:
-    """What is read with two seeds."""
-    found = []
-    for seed in (0, 1):
-        with RandomStreams(seed).current():
-            found.append(read())
-    return found[0], found[1]
 
 
 def same(one: Any, two: Any) -> bool:
