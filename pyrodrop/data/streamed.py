@@ -84,11 +84,14 @@ class Streamed(ABC):
     @cached_property
     def words(self) -> dict[str, str]:
         """Where the data are from, for the settings of a fit, and whether every reading draws an augmentation."""
-        words, read = {"data_source": self.source}, []
-        for seed in (0, 1) if self.first_row is not None else ():
+        words = {"data_source": self.source}
+        if self.first_row is None:
+            return words
+        rows = []
+        for seed in (0, 1):
             with RandomStreams(seed).current():
-                read.append(self.first_row())
-        if read and not same(*read):
+                rows.append(self.first_row())
+        if not same(*rows):
             words["augmentation"] = "random: a row is another x at every reading"
         return words
 

@@ -34,7 +34,7 @@ from pyrodrop.training.problem import training_mode
 from pyrodrop.training.rank_noise import RankRandom
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.warnings import warn_of_runaways, warn_of_unfinished
+from pyrodrop.training.warnings import warn_of_unfinished
 
 
 @with_options
@@ -196,7 +196,6 @@ def fit(
             raise FloatingPointError(f"{error}{'' if kept is None else kept.where()}") from None
     if isinstance(after_epoch, EarlyStopping):
         after_epoch.restore(run.fit())
-    warn_of_runaways(problem)
     done = run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
     if ranks.first:
         warn_of_unfinished(done)
