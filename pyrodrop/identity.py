@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrodrop.names import known
 from pyrodrop.parts import in_words, made_with
@@ -48,7 +48,8 @@ def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path, allow:
         there: `made_with` of every part by name, as the file has it; None in files of older versions.
 
     Raises:
-        ValueError: they differ, or the file says something else; or `allow` has another name.
+        ValueError: they differ in something else than the start of a tensor that the file restores, or the file says
+            something else; or `allow` has another name.
     """
     for name in allow:
         known(name, parts, "part of the file, in allow,")
@@ -57,11 +58,23 @@ def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path, allow:
     if not isinstance(there, dict) or not all(isinstance(there.get(name), dict) for name in parts):
         raise ValueError(f"{file} is damaged: it does not say what the {' and the '.join(parts)} was made of")
     compared = {
-        name: differences(in_words(there[name], name), made_of(part, name))
+        name: differences(_kept(in_words(there[name], name), name, part), _kept(made_of(part, name), name, part))
         for name, part in parts.items()
         if name not in allow
     }
     refuse(compared, f"{file} is of another {' or '.join(parts)}", "To read it all the same, pass allow={}")
+
+
+def _kept(words: Mapping[str, str], name: str, part: Any) -> dict[str, str]:
+    """The words but for arguments that a tensor of the part starts from, such as rates and precisions."""
+    tensors = part.state_dict() if isinstance(part, nn.Module) else {}
+    restored = tuple(f"{name}.{key.removesuffix('_unconstrained')}." for key in tensors)
+
+    def starts(place: str, word: str) -> bool:
+        of_several = word[-1:].isdigit() and any(tensor.startswith(f"{place}.") for tensor in restored)
+        return of_several or f"{place}.".startswith(restored)
+
+    return {place: word for place, word in words.items() if not starts(place, word)}
 
 
 def refuse(compared: Mapping[str, list[str]], words: str, remedy: str) -> None:

@@ -61,10 +61,10 @@ class Part(Described):
 
 
 def made_with(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """`Part.made_with` of each, by name; of anything else that it is unknown. With the layers of its networks."""
+    """`Part.made_with` of each, by name; of anything else that it is unknown. With its layers and priors as they are now."""
     return {
         name: (part.made_with() if isinstance(part, Part) else {"unknown": f"it is {_kind(part)} of your own"})
-        | {"layers": _layers(part) if isinstance(part, nn.Module) else {}}
+        | {"now": _layers(part) if isinstance(part, nn.Module) else {}}
         for name, part in parts.items()
     }
 
@@ -83,7 +83,7 @@ def in_words(data: Any, name: str) -> dict[str, str]:
         kind = data.get("part", data.get("class"))
         words = {name: str(kind or data.get("unknown", data.get("given", "mapping")))}
         items = _defaults(_KINDS.get(str(kind))) | _entries(data, "arguments") | _entries(data, "mapping")
-        items |= _entries(data, "layers")
+        items |= _entries(data, "now")
         items.pop("seed", None)
     elif isinstance(data, list):
         words, items = {name: f"list of {len(data)}"}, {str(number): value for number, value in enumerate(data)}
@@ -136,12 +136,15 @@ def _defaults(kind: type[Part] | None) -> dict[str, Any]:
 
 
 def _layers(module: nn.Module) -> dict[str, str]:
-    """The classes of the modules in it that are not of this package; of PyTorch's with their settings."""
-    return {
+    """The classes of the modules that are not of this package, of PyTorch's with their settings; the priors of its sites."""
+    layers = {
         name: f"{type(each).__name__}({each.extra_repr()})" if _top(each) == "torch" else type(each).__name__
         for name, each in module.named_modules()
         if _top(each) != "pyrodrop"
     }
+    priors = getattr(module, "priors", None)
+    described = priors if isinstance(priors, Mapping) else {}
+    return layers | {f"prior of {site}": str(prior) for site, prior in described.items() if isinstance(prior, Part)}
 
 
 def _top(value: Any) -> str:

@@ -15,7 +15,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.identity import values_of
 from pyrodrop.inputs import over_tensors
 
-_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+_PLAIN = (bool, int, float, complex, str, bytes, np.generic, torch.dtype, torch.device)
 
 
 class Keywords:
@@ -72,7 +72,7 @@ class Keywords:
 
     @functools.cached_property
     def words(self) -> dict[str, str]:
-        """What the arguments are, in words: the values of tensors by their digest, other objects by their class."""
+        """What the arguments are, in words: tensors and arrays by their digest, other objects by their names or classes."""
         return {name: _word(value) for name, value in _placed(self.values, "data")}
 
     @property
@@ -100,8 +100,8 @@ def _placed(tree: Any, name: str) -> list[tuple[str, Any]]:
 
 
 def _word(value: Any) -> str:
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        value = torch.as_tensor(value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return f"{value.dtype} {list(value.shape)} {hashlib.blake2b(value.tobytes(), digest_size=8).hexdigest()}"
     if isinstance(value, Tensor):
         return values_of({"": value})[""]
-    return str(value) if isinstance(value, _PLAIN) else type(value).__name__
+    return str(value) if isinstance(value, _PLAIN) else getattr(value, "__name__", type(value).__name__)

@@ -69,6 +69,8 @@ class Loader(Streamed):
             isinstance(getattr(batches, "dataset", None), IterableDataset)
             or type(_sampler(batches)) is SequentialSampler
         )
+        if isinstance(batches, DataLoader) and not isinstance(batches.dataset, IterableDataset):
+            self.first_row = lambda: batches.collate_fn([batches.dataset[0]])
         self.shuffles: bool = isinstance(batches, DataLoader) and not ordered
         known = _rows_visited(batches)
         self.num_data = known if num_data is None else _stated(num_data, batches, known)
@@ -84,17 +86,6 @@ class Loader(Streamed):
     def source(self) -> str:
         of = f"({type(self.batches.dataset).__name__})" if isinstance(self.batches, DataLoader) else ""
         return f"{type(self.batches).__name__}{of}"
-
-    @property
-    def knows_its_place(self) -> bool:
-        """Whether it can tell where its iteration is and continue there, as torchdata's StatefulDataLoader."""
-        return all(callable(getattr(self.batches, name, None)) for name in ("state_dict", "load_state_dict"))
-
-    def apart(self) -> Loader:
-        """One whose iteration is not that of others."""
-        other = copy.copy(self)
-        other.batches = copy.copy(self.batches)
-        return other
 
     def epoch(self, number: int, seed: int, check: Check | None = None, start: int = 0) -> Iterator[Dataset]:
         """The minibatches of an epoch, from number `start` on if the loader was set to that place.

@@ -31,11 +31,13 @@ class Streamed(ABC):
     Attributes:
         num_data: number of rows; None where it is not known.
         shuffles: whether `pieces` are in another order than the rows.
+        first_row: reads the first row; None where rows cannot be read by number, or no random numbers are drawn.
     """
 
     missing: bool
     num_data: int | None
     shuffles = False
+    first_row: Callable[[], Any] | None = None
     _form: dict[str, str] | None = None  # of the rows that were read first: what tensors they have
 
     def __len__(self) -> int:

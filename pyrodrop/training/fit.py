@@ -34,7 +34,7 @@ from pyrodrop.training.problem import training_mode
 from pyrodrop.training.rank_noise import RankRandom
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.warnings import warn_of_runaways, warn_of_unfinished
+from pyrodrop.training.warnings import warn_of_unfinished
 
 
 @with_options
@@ -76,12 +76,13 @@ def fit(
     `numpy.memmap` are read by their numbers, in the order and with the noise of tensors: the same call has the same bits,
     several ranks read their own rows, and a run continues from a checkpoint. A loader makes the minibatches itself; in epoch
     e, torch's, Python's and NumPy's generators, and those of a DataLoader, have states for it that depend on `seed` and e
-    alone, ``set_epoch(e)`` of whatever has it is called, and the last minibatch before a checkpoint must be the same again
-    for a run to continue. A minibatch is a pair (x, y), or a mapping with y as y, label, labels, target or targets. Values
-    are checked when they are read. A likelihood that starts from y, such as `likelihoods.Gaussian()`, starts from that of a
-    sample, 256 rows or the first minibatch, and so from another number than for tensors. x and y are not standardised: pass
-    ``data.Dataset(...).standardized()`` of some rows to ``model.standardize`` before. `Fit.settings` names the source. An
-    augmentation changes the likelihood (Wenzel et al. 2020, https://arxiv.org/abs/2002.02405, appendix K).
+    alone, and ``set_epoch(e)`` of whatever has it is called. A run that continues begins the epoch again in which it was
+    interrupted, unless the loader has ``state_dict`` and ``load_state_dict``. A minibatch is a pair (x, y), or a mapping
+    with y as y, label, labels, target or targets. Values are checked when they are read. A likelihood that starts from
+    y, such as `likelihoods.Gaussian()`, starts from that of a sample, 256 rows or the first minibatch, and so from
+    another number than for tensors. x and y are not standardised: pass ``data.Dataset(...).standardized()`` of some rows
+    to ``model.standardize`` before. `Fit.settings` names the source. An augmentation
+    changes the likelihood (Wenzel et al. 2020, https://arxiv.org/abs/2002.02405, appendix K).
 
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
@@ -134,7 +135,7 @@ def fit(
             threads; the caller's random state does not change.
         progress: whether to show a progress bar; if None, where the output is a terminal.
         checkpoint: file to save the state of the training to, every 10,000 steps and at the end, and to continue from if it
-            exists; or a `Checkpoint`, which says how often, and what may differ from the run that wrote the file.
+            exists; or a `Checkpoint`, which says how often. See there for what may differ from the run that wrote the file.
         after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch, with the fit in evaluation mode and the number
             of epochs done; also when a run continues from a checkpoint at the end of an epoch. Its random draws do not
             change the training, which ends where it returns True. With several ranks, called on each of them, and rank 0
@@ -150,9 +151,8 @@ def fit(
             thread trains for ten minutes: see `pyrodrop.threads`; the call is inside a block that would change what it
             computes, such as ``torch.autocast``, ``torch.device("meta")`` or a handler of Pyro: see `pyrodrop.surroundings`;
             or an error has stopped another rank, or the ranks have lost each other.
-        FloatingPointError: the loss or a parameter is no longer finite. The message says the step, what broke first as far
-            as that can be told, the rows of its minibatch or the rank, and the file to continue from. With several ranks,
-            all of them raise it.
+        FloatingPointError: the loss or a parameter is no longer finite. The message says the step, a parameter that is not
+            finite, and the file to continue from. With several ranks, all of them raise it.
         OSError: the checkpoint cannot be read or written.
 
     Example:
@@ -196,7 +196,6 @@ def fit(
             raise FloatingPointError(f"{error}{'' if kept is None else kept.where()}") from None
     if isinstance(after_epoch, EarlyStopping):
         after_epoch.restore(run.fit())
-    warn_of_runaways(problem)
     done = run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
     if ranks.first:
         warn_of_unfinished(done)

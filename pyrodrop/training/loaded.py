@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import weakref
@@ -64,7 +65,10 @@ class LoadedMinibatches:
     """
 
     def __init__(self, data: Loader, seed: int, device: torch.device, check: Check | None) -> None:
-        self.data: Loader = data.apart() if data.knows_its_place else data
+        self.data: Loader = copy.copy(data)
+        self._knows_its_place = all(hasattr(data.batches, name) for name in ("state_dict", "load_state_dict"))
+        if self._knows_its_place:
+            self.data.batches = copy.copy(data.batches)  # whose place is not moved by estimates
         self.seed: int = seed
         self.device: torch.device = device
         self._check = check
@@ -108,7 +112,7 @@ class LoadedMinibatches:
     def state(self) -> dict[str, Tensor]:
         """The number of the epoch and of its minibatches that were taken; the loader's own state, where it has one."""
         state = {"epoch": torch.tensor(self._epoch), "position": torch.tensor(self.position)}
-        if self.data.knows_its_place:
+        if self._knows_its_place:
             within = bool(self._under_way) and self.position < self.per_epoch
             state["loader"] = _packed(self.data.batches.state_dict() if within else None)
         return state
@@ -117,7 +121,7 @@ class LoadedMinibatches:
         """Go to a place that was checked, or to the beginning of its epoch."""
         self._epoch, self.position = int(state["epoch"]), int(state["position"])
         self._under_way.clear()
-        place = _unpacked(state["loader"]) if self.data.knows_its_place else None
+        place = _unpacked(state["loader"]) if self._knows_its_place else None
         if place is not None:
             self.data.batches.load_state_dict(place)
         elif self.position < self.per_epoch:

@@ -141,7 +141,10 @@ def _data(problem: Problem) -> dict[str, str]:
     data = problem.data
     if isinstance(data, Keywords):
         return data.words
-    entries = {"data": f"{data.outline if isinstance(data, Streamed) else data.fingerprint} ({len(data)} rows)"}
+    if isinstance(data, Loader):  # which need not have the same rows first
+        entries = {"data": f"{data.per_epoch} minibatches ({len(data)} rows)"}
+    else:
+        entries = {"data": f"{data.outline if isinstance(data, Streamed) else data.fingerprint} ({len(data)} rows)"}
     if isinstance(data, Streamed):
         entries |= {f"data.{name}": word for name, word in data.words.items()}
     for name, tensor in {**named_parts(problem.example.x), "y": problem.example.y}.items():

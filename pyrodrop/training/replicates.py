@@ -41,7 +41,7 @@ from pyrodrop.training.problem import Problem, restart, training_mode
 from pyrodrop.training.schedule import Schedule, ScheduleFile, turns_of
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.stack import loss_of
-from pyrodrop.training.warnings import warn_of_runaways, warn_of_unfinished
+from pyrodrop.training.warnings import warn_of_unfinished
 
 __all__ = ["Replicates", "data_sets", "fit_replicates"]
 
@@ -158,7 +158,6 @@ def fit_replicates(
         raise error
     for number, step in done.failed.items():
         _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
-    warn_of_runaways(*done)
     warn_of_unfinished(*done, failed=done.failed)
     return done
 

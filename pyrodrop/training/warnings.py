@@ -1,19 +1,15 @@
-"""What a finished training is warned of, once, in the log: it still learns, it has collapsed, or numbers ran away.
+"""Warnings logged once after training: the loss rises or still falls, the fit is a constant or a point estimate.
 
     diverged           median nll of the last tenth of the steps > that of the first step, by more than 1 nat per row
     steep              mean nll of the last tenth of the steps < that of the tenth before, by more than 0.05 nats per row, a
                        twentieth of the whole fall and four standard errors
-    a point estimate   all learned rates or alphas < 1/1000, or sd f(x) < 1/1000 of the noise    alpha = rate / (1 - rate)
+    a point estimate   all learned rates or alphas < 1/1000                                      alpha = rate / (1 - rate)
     a constant         sum (y - E[y|x])^2 > (1 - 1/1000) sum (y - mean y)^2                      Gaussian noise
                        mean log p(y|x) < (1 - 1/1000) mean log (frequency of the class y)        class labels
-    a runaway          alpha > 1 / eps^2: the mean of a weight is below the rounding of its noise (1e14 in float32)
-                       1 / sqrt(precision) < eps max|y|: the noise of the observations is below the rounding of y
 
-Only the nll is used, because a growing weight of the KL divergence raises the loss, whatever was learned. The spread of f
-is the root of the mean of its variance over draws. A posterior whose rates are fixed may be as narrow as they say, and one
-whose draws are all equal, such as `guides.Point`, is meant to be a point. A point is looked for only in a posterior that
-learns how narrow it is, on 50 rows by 8 draws; a constant only where the nll of the last steps is not below that of the
-constant by a hundredth of a nat per row, on 500 rows by 16 draws. So most fits pay nothing.
+Only the nll is used, because a growing weight of the KL divergence raises the loss, whatever was learned. A constant is
+looked for only where the nll of the last steps is not below that of the constant by a hundredth of a nat per row, on 500
+rows by 16 draws. So most fits pay nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +25,9 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data import Dataset
-from pyrodrop.guides import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.training.fitted import Fit
-from pyrodrop.training.problem import Problem
 
 _log = logging.getLogger("pyrodrop")
 
@@ -126,25 +120,14 @@ def point_estimate(fit: Fit) -> str:
     """Whether the posterior is a point up to rounding, though it was not meant to be; empty if it is not."""
     guide: Any = fit.guide
     rates: dict[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
-    if rates and (not guide.rate_kind.learned or hasattr(guide, "keep_mask")):
+    if not rates or not guide.rate_kind.learned or hasattr(guide, "keep_mask"):
         return ""
-    if rates and (largest := max(float(torch.as_tensor(rate).max()) for rate in rates.values())) < _SMALL:
-        kind = guide.rate_kind
-        return (
-            f"this fit is a point estimate: every learned {kind.name} is below {_SMALL:g}, the largest is {largest:.2g}. "
-            "Set the rate (guides.BernoulliDropout), or learn variances of weights (guides.MeanField)"
-        )
-    model: Any = fit.model
-    known = isinstance(guide, Guide) and _gaussian(fit) and isinstance(fit.data, Dataset)
-    if not known or mixes_examples(model, fit.data.x):  # type: ignore[union-attr]
-        return ""
-    variance = fit.predict(_few(fit, 50).x, 8, seed=0).f.double().var(0)
-    ratio = float((variance * model.likelihood.precision.detach().to(variance)).mean().sqrt())
-    if not 0 < ratio < _SMALL:
+    largest = max(float(torch.as_tensor(rate).max()) for rate in rates.values())
+    if not largest < _SMALL:
         return ""
     return (
-        f"this fit is a point estimate: the standard deviation of f under the posterior is {ratio:.1g} times that "
-        "of the noise. Look at the scale of the prior and the initial standard deviations of the posterior, or train longer"
+        f"this fit is a point estimate: every learned {guide.rate_kind.name} is below {_SMALL:g}, the largest is "
+        f"{largest:.2g}. Set the rate (guides.BernoulliDropout), or learn variances of weights (guides.MeanField)"
     )
 
 
@@ -211,57 +194,3 @@ def _few(fit: Fit, most: int) -> Dataset:
     """At most so many rows, evenly spread."""
     assert isinstance(fit.data, Dataset)
     return fit.data.rows(torch.linspace(0, len(fit.data) - 1, min(len(fit.data), most)).long())
-
-
-def warn_of_runaways(*problems: Problem | Fit) -> None:
-    """Say once, in a warning of the log, which alpha or precision of trained problems ran away; of replicates the first."""
-    runaways = {number: [*_alphas(p.guide), *_precisions(p)] for number, p in enumerate(problems)}
-    runaways = {number: words for number, words in runaways.items() if words}
-    if runaways:
-        number, words = next(iter(runaways.items()))
-        where = (
-            f" in {len(runaways)} of {len(problems)} replicates, of which number {number}" if len(problems) > 1 else ""
-        )
-        say(f"training ran away{where}: {'; '.join(words)}")
-
-
-def _alphas(guide: Any) -> list[str]:
-    """Learned alphas that are too large. A guide that prunes weights by their alphas is meant to make some large."""
-    kind = getattr(guide, "rate_kind", None)
-    if kind is None or kind.name != "alpha" or not kind.learned or hasattr(guide, "keep_mask"):
-        return []
-    worst: tuple[float, str] = (0.0, "")
-    for name, rate in guide.rates().items():
-        values = torch.as_tensor(rate)
-        limit = torch.finfo(values.dtype).eps ** -2
-        value = float(values.max())
-        if value > limit:
-            worst = max(worst, (value, f"alpha of {name!r} is {value:.2g}, above {limit:.1g}"))
-    if not worst[1]:
-        return []
-    return [
-        f"{worst[1]}, where the mean of the weight is lost in the rounding of its noise: bound it with max_alpha, or give "
-        "the weight another prior"
-    ]
-
-
-def _precisions(problem: Problem | Fit) -> list[str]:
-    """A learned precision of Gaussian noise that is too large."""
-    likelihood = getattr(problem.model, "likelihood", None)
-    likelihood = getattr(likelihood, "likelihood", likelihood)  # of the values that are observed
-    precision = getattr(likelihood, "precision", None)
-    if not isinstance(problem.data, Dataset):
-        return []
-    y = problem.data.y
-    if not (getattr(likelihood, "learned", False) and isinstance(precision, Tensor) and y.is_floating_point()):
-        return []
-    sizes = y.detach().abs().nan_to_num(0.0, posinf=0.0)
-    steps = torch.finfo(y.dtype).eps * sizes.reshape(len(y), -1, precision.numel()).amax((0, 1)).double().cpu()
-    worst = int((precision.detach().double().cpu() * steps.square()).argmax())  # of the columns with a precision each
-    value, step = float(precision.detach().reshape(-1)[worst]), float(steps[worst])
-    if step == 0 or not value > step**-2:
-        return []
-    return [
-        f"the learned precision of the likelihood is {value:.2g}, a noise of {value**-0.5:.2g}, below the rounding of y, "
-        f"{step:.2g}: the network reproduces y exactly; fix the precision, or learn it from fewer weights"
-    ]

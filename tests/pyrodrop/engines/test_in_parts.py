@@ -159,8 +159,6 @@ def test_an_interrupted_run_in_parts_goes_on_to_the_same_bits(engine: Any, tmp_p
     rest = fitted(bernoulli, **options, checkpoint=path)
     assert torch.equal(whole.losses, rest.losses)
     assert torch.equal(parameters(whole), parameters(rest))
-    with pytest.raises(ValueError, match="of another run: accumulate"):
-        fitted(bernoulli, **{**options, "accumulate": 1}, checkpoint=path)
 
 
 def test_a_failure_in_parts_says_what_broke() -> None:
@@ -170,7 +168,7 @@ def test_a_failure_in_parts_says_what_broke() -> None:
     with pytest.raises((FloatingPointError, ValueError), match=r"finite"):
         pyrodrop.fit(model, guides.MeanField(model), (x, Y), **OPTIONS, accumulate=3)
     model = mlp()
-    with pytest.raises(FloatingPointError, match=r"step \d+.*What broke first"):
+    with pytest.raises(FloatingPointError, match=r"stopped being finite at step \d+"):
         pyrodrop.fit(model, guides.MeanField(model), (X, Y), **{**OPTIONS, "lr": 1e6, "steps": 50}, accumulate=3)
 
 

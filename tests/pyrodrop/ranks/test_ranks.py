@@ -106,13 +106,13 @@ def test_every_epoch_deals_every_row_once(results: Results, size: int) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_what_is_not_finite_on_one_rank_stops_all_with_its_number(results: Results, rank: int) -> None:
+def test_what_is_not_finite_on_one_rank_stops_all(results: Results, rank: int) -> None:
     found = [own[f"NaN on rank {rank}"] for own in results("errors", 2)]
     assert [own["saw"] for own in found] == [rank == 0, rank == 1]
     for own in found:
         assert own["kind"] == "FloatingPointError"
         assert own["text"] == found[0]["text"]
-        assert f"in step 1: the loss or its gradient on rank {rank} of 2" in own["text"]
+        assert "stopped being finite at step 1" in own["text"]
 
 
 @pytest.mark.parametrize("when", ["before a step", "in a step", "after an epoch", "at the end"])
@@ -133,7 +133,7 @@ def test_an_exception_on_one_rank_stops_the_others(results: Results, when: str) 
         ("data", r"data is \w+ \(10 rows\) on rank 0 and \w+ \(10 rows\) on rank 1"),
         ("seed", "seed is 0 on rank 0 and 1 on rank 1"),
         ("steps", "steps is 9 on rank 0 and 10 on rank 1"),
-        ("model", "out_features is 3 on rank 0 and 4 on rank 1"),
+        ("model", "widths.1 is 3.0 on rank 0 and 4.0 on rank 1"),
         ("prior", "scale is 0.5 on rank 0 and 0.7 on rank 1"),
         ("batch", "at least their number, 2; got 1 of 10 rows"),
     ],

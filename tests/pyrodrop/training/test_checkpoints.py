@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -14,7 +15,7 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
-from pyrodrop.data import Dataset
+from pyrodrop.data import Dataset, Keywords
 from pyrodrop.files import read_tensors, write_tensors
 
 X = torch.linspace(-1, 1, 20)[:, None]
@@ -329,3 +330,15 @@ def test_the_engine_of_an_interrupted_run_is_that_of_the_whole_run(tmp_path: Pat
         pyrodrop.fit(*parts(), (X, Y), steps=400, after_epoch=stop, **options)
     rest = pyrodrop.fit(*parts(), (X, Y), steps=400, **options)
     assert rest.settings["engine"] == "traced"
+
+
+def test_arguments_of_a_program_are_known_by_their_values() -> None:
+    base: dict[str, Any] = {"x": X, "rows": np.arange(4), "more": {"k": 3, "f": torch.sin}, "net": nn.Linear(1, 1)}
+    others: list[dict[str, Any]] = [
+        {"x": X + 1}, {"rows": np.arange(4)[::-1]}, {"rows": np.arange(4.0)}, {"more": {"k": 4, "f": torch.sin}},
+        {"more": {"k": 3, "f": torch.cos}}, {"net": nn.ReLU()}, {"z": 1},
+    ]  # fmt: skip
+    assert Keywords(base).words == Keywords({**base, "x": X.clone(), "net": nn.Linear(1, 1)}).words
+    for other in others:
+        assert Keywords(base).words != Keywords({**base, **other}).words
+    assert Keywords(base).outline == Keywords({**base, "x": X + 1}).outline != Keywords({**base, "x": X[:3]}).outline

@@ -42,8 +42,10 @@ class Items(TorchDataset[Any]):
 class Shuffled:
     """Minibatches in an order from a generator of its own, or by the epoch that it is told."""
 
+    seed = 0
+
     def __init__(self, told: bool) -> None:
-        self.generator = np.random.default_rng(0)
+        self.generator = np.random.default_rng(self.seed)
         if told:
             self.set_epoch = self._set_epoch
 
@@ -216,6 +218,15 @@ def test_a_run_on_rows_goes_on_where_it_was(tmp_path: Path) -> None:
     for steps in (8, 10, STEPS):  # within an epoch of 5 minibatches, and at the end of one
         run = fit(Items(noise=0.3), batch_size=SIZE, checkpoint=tmp_path / "state", steps=steps)
     assert torch.equal(run.history, whole.history)
+
+
+def test_a_loader_that_has_another_order_at_every_reading_may_continue(tmp_path: Path) -> None:
+    for steps in (8, 12):
+        run = fit(Shuffled(told=False), num_data=ROWS, checkpoint=tmp_path / "state", steps=steps)
+        Shuffled.seed += 1
+    assert len(run.history) == 12
+    with pytest.raises(ValueError, match=r"data is 5 minibatches \(70 rows\) there and 3 minibatches \(70 rows\) here"):
+        fit([(X[rows], Y[rows]) for rows in torch.arange(ROWS).split(30)], num_data=ROWS, checkpoint=tmp_path / "state")
 
 
 class Listed:
