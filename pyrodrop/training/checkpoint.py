@@ -15,8 +15,7 @@ from torch import Tensor
 from pyrodrop.arguments import count
 from pyrodrop.arguments import path as checked_path
 from pyrodrop.files import check_writable, read_tensors, write_tensors
-from pyrodrop.ranks import Averaging, Ranks
-from pyrodrop.training.rank_noise import RankRandom
+from pyrodrop.training.ranks import Ranks
 from pyrodrop.training.record import Identity, check_allowed, check_same
 from pyrodrop.training.state import State
 
@@ -40,8 +39,8 @@ class Checkpoint:
             More `steps` are always allowed. With another class of `optimizer` its state begins anew, with other `data` or
             another `batch_size` an epoch. Functions count as equal if they return the same: `lr` for every parameter,
             `lr_schedule` and `kl_weight` at 0, 1, 2, 5, 10 ... steps or epochs; functions in a model or guide if their
-            bytecode, constants and defaults are equal. Another number of ranks needs no permission: the epoch continues, the
-            noise is new, and the log says so.
+            bytecode, constants and defaults are equal. Another number of ranks needs no permission: rank 0
+            goes on where it was, the others with new noise.
 
     Raises:
         TypeError, ValueError: an argument of the wrong kind, out of range, or an unknown name in `allow`.
@@ -119,26 +118,13 @@ class FitFile(StateFile):
     """
 
     def __init__(
-        self,
-        saving: Checkpoint,
-        settings: dict[str, Any],
-        identity: Identity,
-        state: State,
-        random: RankRandom,
-        average: Averaging | None,
+        self, saving: Checkpoint, settings: dict[str, Any], identity: Identity, state: State, ranks: Ranks
     ) -> None:
         super().__init__(saving, settings, identity)
         self.state: State = state
-        self.random: RankRandom = random
-        self.average: Averaging | None = average
-        with self.ranks.together():
-            if self.ranks.first:
-                check_writable(saving.path)
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes that train together."""
-        return self.random.ranks
+        self.ranks: Ranks = ranks
+        if ranks.first:
+            check_writable(saving.path)
 
     def save(self) -> None:
         """Write the state to the file.
@@ -149,13 +135,10 @@ class FitFile(StateFile):
         """
         loop = self.state.loop
         loop.check_finite(whole=True)
-        if self.average is not None:
-            self.average.pulse()
-        tensors = self.random.gathered(self.state.tensors())
+        tensors = self.state.tensors()
         position = int(tensors.pop("batches.position"))
-        with self.ranks.together():
-            if self.ranks.first:
-                self.write(tensors, position=position)
+        if self.ranks.first:
+            self.write(tensors, position=position)
         self.saved = f"the state after {loop.done} steps"
 
     def resume(self) -> None:
@@ -165,15 +148,12 @@ class FitFile(StateFile):
             ValueError: it belongs to another run, or is no whole checkpoint.
             OSError: it cannot be read.
         """
-        with self.ranks.together():
-            content = self.read() if self.ranks.first else None
-        content = self.ranks.of_first(content)
+        content = self.ranks.of_first(self.read() if self.ranks.first else None)
         if content is None:
             return
         tensors, about = content
-        with self.ranks.together():
-            position, restarts = about.get("position"), self.restarts(about)
-            if not isinstance(position, int) or isinstance(position, bool):
-                raise ValueError(f"{self.name} is not whole: it lacks the place in the epoch")
-            self.state.load(tensors, position, self.name, **restarts)
+        position, restarts = about.get("position"), self.restarts(about)
+        if not isinstance(position, int) or isinstance(position, bool):
+            raise ValueError(f"{self.name} is not whole: it lacks the place in the epoch")
+        self.state.load(tensors, position, self.name, **restarts)
         self.saved: str = f"the state after {self.state.loop.done} steps"

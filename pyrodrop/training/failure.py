@@ -18,7 +18,6 @@ from pyrodrop.devices import available
 from pyrodrop.elbo import terms_by_site
 from pyrodrop.engines import Arguments, Joint, Loss
 from pyrodrop.engines.graph import Parameter
-from pyrodrop.ranks import Averaging
 from pyrodrop.training.loop import Loop, not_finite
 from pyrodrop.training.state import State
 
@@ -101,35 +100,6 @@ class FirstFailure:
         """The parameter with the largest value before the step."""
         name, value = max(self._loop.parameters.items(), key=lambda item: float(item[1].detach().abs().max()))
         return f"The largest value of a parameter before it is {float(value.detach().abs().max()):.3g}, in {name}."
-
-
-class RankFailure:
-    """Finds the rank on which something broke first.
-
-    The steps are not made again, since all ranks would have to make them together.
-
-    Args:
-        average: of its gradients, which knows whose were not finite.
-    """
-
-    def __init__(self, loop: Loop, average: Averaging) -> None:
-        self._loop, self._average = loop, average
-
-    def remember(self) -> None:
-        self._average.forget()
-
-    def words(self) -> str:
-        broken = self._average.broken()
-        if not broken:
-            return "Loss and gradient were finite on every rank: the update of the parameters broke."
-        step = self._loop.done - broken[0][0]
-        numbers = ", ".join(str(rank) for _, rank in broken)
-        where = f"on rank {numbers} of {self._average.ranks.size}"
-        where = "on every rank" if len(broken) == self._average.ranks.size else where
-        return (
-            f"What broke first, in step {step}: the loss or its gradient {where}. A training on one process "
-            "(distributed=False) says which parameter it is."
-        )
 
 
 def _cause(loss: Loss, batch: Arguments, leaves: Mapping[str, Tensor]) -> str:

@@ -13,18 +13,20 @@ from pyrodrop.devices import random_states, set_random_states
 from pyrodrop.files import under
 from pyrodrop.private_apis import without_compiler
 from pyrodrop.training.loop import Loop
-from pyrodrop.training.rank_noise import RankRandom
+from pyrodrop.training.ranks import Ranks, alone
 
 
 class State:
-    """Reads and writes the state of a loop: parameters, buffers, optimiser, random state, place in the epoch, losses."""
+    """Reads and writes the state of a loop: parameters, buffers, optimiser, random state, place in the epoch, losses.
 
-    def __init__(
-        self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]], random: RankRandom | None = None
-    ) -> None:
+    Args:
+        ranks: the processes that train together, of which all but rank 0 continue with new noise; None for one.
+    """
+
+    def __init__(self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]], ranks: Ranks | None = None) -> None:
         self.loop: Loop = loop
         self.buffers = buffers
-        self.random: RankRandom | None = random
+        self.ranks: Ranks = ranks or alone(loop.history.device)
 
     def tensors(self, *, finish: bool = True) -> dict[str, Tensor]:
         """The state by name; tensors of the loop are not copied. The random state is torch's own at this moment.
@@ -40,8 +42,7 @@ class State:
         state["history"] = loop.history[: loop.done]
         state["batches.order"] = loop.batches.order
         state["batches.position"] = torch.tensor(loop.batches.position)
-        state |= self._random()
-        return state if self.random is None else state | self.random.tensors()
+        return state | self._random()
 
     def load(
         self,
@@ -62,8 +63,6 @@ class State:
                 loop has. Nothing is changed then.
         """
         loop = self.loop
-        if self.random is not None:
-            tensors = self.random.taken(tensors, name)
         tensors = {n: v for n, v in tensors.items() if not (new_optimizer and n.startswith("optimizer."))}
         if new_epoch:
             tensors["batches.order"], position = loop.batches.order[..., :0], 0
@@ -71,6 +70,8 @@ class State:
         done = len(tensors["history"])
         if loop.steps is not None and done > loop.steps:
             raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {loop.steps}")
+        if not self.ranks.first:
+            tensors |= self._new_noise(self.ranks.noise_seed(loop.settings.seed, done))
         self.restore(tensors, position)
         loop.history = loop.history.to(tensors["history"].dtype)
         loop.reserve(done)
@@ -90,8 +91,6 @@ class State:
         loop.batches.order = tensors["batches.order"].to(loop.history.device)
         loop.batches.position = position
         self._restore_random(tensors)
-        if self.random is not None:
-            self.random.restore(tensors)
 
     def _check(self, tensors: Mapping[str, Tensor], position: int, name: str, new_optimizer: bool) -> None:
         """Raise a ValueError unless these tensors are a whole state of this model, guide and data set."""
@@ -132,13 +131,16 @@ class State:
         """The states of the random generators, by name."""
         return {f"random.{kind}": state for kind, state in random_states(self.loop.history.device).items()}
 
+    def _new_noise(self, seed: int) -> dict[str, Tensor]:
+        """States of generators that start from a seed, by name."""
+        return {name: torch.Generator(name.split(".")[1]).manual_seed(seed).get_state() for name in self._random()}
+
     def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
         set_random_states(under("random.", tensors), self.loop.history.device)
 
     def _check_random(self, tensors: Mapping[str, Tensor], name: str) -> None:
         """Raise a ValueError unless these are states of generators of this version of PyTorch."""
-        rows = ["random.rows"] if "random.rows" in tensors else []
-        for key in (*self._random(), *rows):
+        for key in self._random():
             try:
                 torch.Generator("cuda" if key == "random.cuda" else "cpu").set_state(tensors[key].cpu())
             except (RuntimeError, TypeError) as error:

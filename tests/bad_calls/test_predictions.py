@@ -87,7 +87,6 @@ def prediction_at(**given: Any) -> Any:
 
 
 P = torch.full((N, 3), 1 / 3)
-SHARED = FLAG.but("None") | {"without ranks": lambda: True}
 CALLS = [
     Call(
         "predict",
@@ -100,7 +99,6 @@ CALLS = [
             "joint": FLAG,
             "keep": NAME,
             "method": NAME,
-            "distributed": SHARED,
         },
         works={
             "x: whole numbers": (lambda: TENS, lambda p: torch.equal(p.f, fit().predict(TENS.float(), 2).f)),
@@ -143,7 +141,7 @@ CALLS = [
     Call(
         "Fit.elbo",
         dict,
-        {"num_samples": COUNT, "seed": SEED, "data": DATA, "x": NO_X, "y": NO_Y, "distributed": SHARED},
+        {"num_samples": COUNT, "seed": SEED, "data": DATA, "x": NO_X, "y": NO_Y},
         function=elbo,
     ),
     Call(
