@@ -396,7 +396,6 @@ class Fit:
         structured: bool = True,
         *,
         layout: Layout = "fastest",
-        batch_size: int = 1000,
         x: Inputs | None = None,
     ) -> torch.nn.Module:
         """The network of posterior means without the pruned weights, as a plain `torch.nn.Module`.
@@ -411,7 +410,6 @@ class Fit:
                 reads. If False, every unit stays, and such a network is returned unchanged but for its weights.
             layout: of dense layers: ``fastest`` by measurement, or ``dense``, ``picked`` (only inputs that are used) or
                 ``csr`` for all. `torch.export` supports all but ``csr``.
-            batch_size: of the measurements.
             x: example inputs, at least two rows, from which the shapes between layers are found; the training data if None.
                 A loaded fit has no training data and tries shapes that fit its first layer.
 
@@ -425,7 +423,6 @@ class Fit:
             threshold=threshold,
             structured=structured,
             layout=layout,
-            batch_size=batch_size,
             x=self._example(x),
         )
 
@@ -451,18 +448,15 @@ class Fit:
             self.model, self.guide, chosen, threshold=threshold, layout=layout, kl_weight=self._kl_weight()
         )
 
-    def ensemble(
-        self, count: int, threshold: float | None = None, *, seed: int = 0, x: Inputs | None = None
-    ) -> DrawnNetworks:
+    def ensemble(self, count: int, *, seed: int = 0, x: Inputs | None = None) -> DrawnNetworks:
         """Plain networks, each a draw from the posterior, made on access: together they need the memory of one posterior.
 
         Args:
             count: number of networks.
-            threshold: prune weights with a larger ln alpha, and units that are then unused; None keeps all.
             seed: of the first network; the others have the seeds that follow.
             x: example inputs, as in `compress`.
         """
-        return DrawnNetworks(self.model, self.guide, count, threshold=threshold, seed=seed, x=self._example(x))
+        return DrawnNetworks(self.model, self.guide, count, seed=seed, x=self._example(x))
 
     def _example(self, x: Inputs | None) -> Inputs | None:
         return self.data.x if x is None and isinstance(self.data, Dataset) else x

@@ -314,7 +314,6 @@ CALLS = [
             "model": MODEL,
             "guide": OBJECT | {"class": lambda: guides.Point},
             "count": COUNT,
-            "threshold": REAL.but("None"),
             "seed": SEED,
         },
     ),
