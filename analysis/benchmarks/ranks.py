@@ -93,7 +93,7 @@ def train(file: Path, net: Net, epochs: int, digits: int) -> None:
         model, guides.BernoulliDropout(model, RATE), digits_seen, steps=steps, batch_size=BATCH, estimator="local",
         engine="traced", device="cpu", after_epoch=mark, progress=False,
     )  # fmt: skip
-    mean = pyrodrop.predict(fit, split.test.x, 20, keep="moments", distributed=None).mean
+    mean = pyrodrop.predict(fit, split.test.x, 20, keep="moments").mean
     (wall, cpu), (wall_end, cpu_end) = marks[0], marks[-1]
     row = {
         "accuracy": float((mean.argmax(-1) == split.test.y).double().mean()),

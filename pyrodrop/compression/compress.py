@@ -17,7 +17,7 @@ from pyrodrop.compression.report import CompressionReport, measure
 from pyrodrop.compression.steps import Step, network_of
 from pyrodrop.compression.units import without_dead_units
 from pyrodrop.compression.whole import check_model, whole_network
-from pyrodrop.constraints import Count, Flag, Real, checked
+from pyrodrop.constraints import Flag, Real, checked
 from pyrodrop.data import Dataset
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.threads import exclusive
@@ -32,7 +32,6 @@ def compress(
     threshold: float | None = None,
     structured: Annotated[bool, Flag("whether to remove units")] = True,
     layout: Layout = "fastest",
-    batch_size: Annotated[int, Count("the number of rows that layouts are timed with")] = 1000,
     x: Inputs | None = None,
 ) -> nn.Module:
     """The network of the weights that are kept, as a plain PyTorch module on the CPU; see `Fit.compress`.
@@ -50,7 +49,6 @@ def compress(
             are 0.
         layout: layout of the dense layers: ``dense``, ``picked`` (only the inputs that have a weight), ``csr`` (a sparse
             matrix), or ``fastest``, the one that is fastest in a measurement.
-        batch_size: number of rows in this measurement.
         x: example inputs, ``[N, ...]``, to determine the shapes of layers.
 
     Returns:
@@ -75,35 +73,17 @@ def compress(
         >>> network(torch.zeros(5, 4)).shape
         torch.Size([5, 1])
     """
-    check_model(model)
-    weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
+    weights = _kept(model, guide, threshold)
     if structured:
         try:
-            return network_of(_small(model, weights, layout, batch_size, x))
+            return network_of(steps_of(model, weights, x, layout))
         except NoChain as error:
             return _narrow(model, weights, layout, x, error)
     try:
         chain = chain_of(_on_cpu(model), weights, _few(x))
-        return chain.network(laid_out(chain.steps, layout, batch_size))
+        return chain.network(laid_out(chain.steps, layout))
     except NoChain:
         return whole_network(_on_cpu(model), weights, _few(x))
-
-
-@checked
-@exclusive()
-def compressed_steps(
-    model: Any,
-    guide: Callable[..., Any],
-    *,
-    threshold: float | None = None,
-    layout: Layout = "fastest",
-    batch_size: Annotated[int, Count("the number of rows that layouts are timed with")] = 1000,
-    x: Inputs | None = None,
-) -> list[Step]:
-    """The steps of the compressed network, for `write_network`; see `compress` for arguments and errors."""
-    check_model(model)
-    weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
-    return _small(model, weights, layout, batch_size, x)
 
 
 @checked
@@ -123,16 +103,23 @@ def compression_report(
         TypeError, ValueError: as `compress`; `data` is no `Dataset`, or `kl_weight` no number of at least 0.
     """
     instance(data, Dataset, "data", "a Dataset")
-    small = compressed_steps(model, guide, threshold=threshold, layout=layout, x=data.x)
+    small = steps_of(model, _kept(model, guide, threshold), data.x, layout)
     means = {name: w.detach().cpu() for name, w in uncut_weights(guide).items()}
     dense = chain_of(_on_cpu(model), means, _few(data.x))
     dense.network(dense.steps)
     return measure(dense.steps, small, data, bound_of(guide, threshold), kl_weight)
 
 
-def _small(model: Any, weights: Mapping[str, Tensor], layout: Layout, batch_size: int, x: Inputs | None) -> list[Step]:
+def _kept(model: Any, guide: Any, threshold: float | None) -> dict[str, Tensor]:
+    """The weights that are kept, on the CPU."""
+    check_model(model)
+    return {name: weight.detach().cpu() for name, weight in kept_weights(guide, threshold).items()}
+
+
+def steps_of(model: Any, weights: Mapping[str, Tensor], x: Inputs | None, layout: Layout) -> list[Step]:
+    """The steps of the network with these weights, without dead units; the other arguments and errors are of `compress`."""
     chain = chain_of(_on_cpu(model), weights, _few(x))
-    steps = laid_out(without_dead_units(chain.steps), layout, batch_size)
+    steps = laid_out(without_dead_units(chain.steps), layout)
     chain.network(steps)
     return steps
 

@@ -18,8 +18,6 @@ from torch import nn
 from pyrodrop import arguments
 from pyrodrop.cards import Described
 from pyrodrop.compression.chain import NoChain, chain_of
-from pyrodrop.compression.kept import keep_mask
-from pyrodrop.compression.units import without_dead_units
 from pyrodrop.compression.whole import check_model, whole_network
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, mapped
@@ -35,15 +33,12 @@ class DrawnNetworks(Described, Sequence[nn.Module]):
         model: a trained model of `pyrodrop.models`.
         guide: its trained guide.
         count: number of networks, at least 1.
-        threshold: prune weights with ln alpha at or above this value and remove the units that are then unused; None keeps
-            all weights.
         seed: seed of network 0; network i has the seed ``seed + i``.
         x: example inputs, ``[N, ...]``, to determine the shapes of layers.
 
     Raises:
-        ValueError: `count` is below 1, `seed` is negative, or `threshold` is out of range.
-        TypeError: `count` or `seed` is no whole number. The guide does not sample weights. With a threshold: the guide has
-            no alpha per weight, or the network is not a chain of supported layers.
+        ValueError: `count` is below 1, or `seed` is negative.
+        TypeError: `count` or `seed` is no whole number. The guide does not sample weights.
     """
 
     def __init__(
@@ -52,7 +47,6 @@ class DrawnNetworks(Described, Sequence[nn.Module]):
         guide: Callable[..., Any],
         count: int,
         *,
-        threshold: float | None = None,
         seed: int = 0,
         x: Inputs | None = None,
     ) -> None:
@@ -68,7 +62,6 @@ class DrawnNetworks(Described, Sequence[nn.Module]):
         self.guide: Callable[..., Any] = guide
         self.size: int = count
         self.seed: int = seed
-        self._mask = None if threshold is None else keep_mask(guide, threshold)
         self._x = None if x is None else mapped(lambda part: part[:2].clone(), x)
         self._is_chain = True
         self._make(0)  # raises now if the network is not supported
@@ -97,14 +90,10 @@ class DrawnNetworks(Described, Sequence[nn.Module]):
         like = next(iter(self.model.weight_sites().values()))
         with seeded(self.seed + index, like.device), torch.no_grad():
             weights = {name: draw[0] for name, draw in guide.draw(1).items()}
-        if self._mask is not None:
-            weights = {name: torch.where(self._mask[name], w, 0.0) for name, w in weights.items()}
         if self._is_chain:
             try:
                 chain = chain_of(self.model, weights, self._x)
-                return chain.network(chain.steps if self._mask is None else without_dead_units(chain.steps))
+                return chain.network(chain.steps)
             except NoChain:
-                if self._mask is not None:
-                    raise
                 self._is_chain = False
         return whole_network(self.model, weights, self._x)

@@ -1,17 +1,17 @@
 """Report on a compression: measurements of a network before and after.
 
 Parameters are all weights and biases that a network stores, including zeros in dense layouts. Weights are counted as in the
-papers: those that are not 0, without biases. FLOPs are for one example, with two per weight and position that it is applied
-at. Latency is the median of interleaved calls on this machine, in this process, with the current number of PyTorch threads.
+papers: those that are not 0, without biases. Bytes are those of 32-bit values: of all entries of a weight, or of the nonzero
+ones with their places by row where that is less. FLOPs are for one example, with two per weight and position that it is
+applied at. Latency is the median of interleaved calls on this machine, in this process, with the current number of PyTorch
+threads.
 """
 
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from pyrodrop.compression.kept import ratio
 from pyrodrop.compression.layout import latency, parameter_count
 from pyrodrop.compression.steps import Affine, Step, network_of
-from pyrodrop.compression.storage import read_network, write_network
 from pyrodrop.data import Dataset
 from pyrodrop.distributions.censored import exact_values
 
@@ -38,25 +37,21 @@ class Measured:
         units: number of outputs of every layer.
         weights: number of weights that are not 0.
         parameters: number of weights and biases that are stored.
-        bytes_32: size of its file in bytes, with 32-bit values.
-        bytes_16: size of its file in bytes, with 16-bit values.
+        bytes_32: bytes of its weights and biases, as 32-bit values.
         flops: floating-point operations per example.
         latency_1: seconds per call for a batch of 1 example.
         latency_1000: seconds per call for a batch of 1,000 examples.
         error: fraction of wrong labels, or root mean squared error in the units of y.
-        error_16: the same for 16-bit weights.
     """
 
     units: list[int]
     weights: int
     parameters: int
     bytes_32: int
-    bytes_16: int
     flops: int
     latency_1: float
     latency_1000: float
     error: float
-    error_16: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,7 +79,7 @@ class CompressionReport:
     def ratios(self) -> dict[str, float | None]:
         """Dense over compressed, of whatever is smaller when it is better; None where nothing is left."""
         dense, small = asdict(self.dense), asdict(self.compressed)
-        names = ("weights", "parameters", "bytes_32", "bytes_16", "flops", "latency_1", "latency_1000")
+        names = ("weights", "parameters", "bytes_32", "flops", "latency_1", "latency_1000")
         return {name: ratio(dense[name], small[name]) for name in names}
 
     def record(self) -> dict[str, Any]:
@@ -108,17 +103,15 @@ class CompressionReport:
             "weights": "{:,}",
             "parameters": "{:,}",
             "bytes_32": "{:,}",
-            "bytes_16": "{:,}",
             "flops": "{:,}",
             "latency_1": "{:.2e} s",
             "latency_1000": "{:.2e} s",
             "error": "{:.4g}",
-            "error_16": "{:.4g}",
         }
         table.add_row("units", *("-".join(map(str, m.units)) for m in (self.dense, self.compressed)), "")
         for name, form in shown.items():
             pair = [form.format(getattr(m, name)) for m in (self.dense, self.compressed)]
-            label = name.replace("error", self.error_name).replace("bytes_", "file, bytes, bits ").replace("_", " ")
+            label = name.replace("error", self.error_name).replace("bytes_32", "bytes").replace("_", " ")
             table.add_row(label, *pair, _times(ratios[name]) if name in ratios else "")
         return table
 
@@ -136,7 +129,7 @@ def measure(
     rows = x if len(x) >= _ROWS else x.repeat(-(-_ROWS // len(x)), *(1,) * (x.dim() - 1))
     one, many = (latency(networks, rows[:size].contiguous()) for size in (1, _ROWS))
     costs = {
-        name: _measured(steps, networks[name], data, (one[name], many[name]), compact=name == "compressed")
+        name: _measured(steps, networks[name], data, (one[name], many[name]))
         for name, steps in (("dense", dense), ("compressed", small))
     }
     name = "RMSE" if data.y.is_floating_point() else "error"
@@ -144,29 +137,24 @@ def measure(
     return CompressionReport(costs["dense"], costs["compressed"], name, threshold, kl_weight, threads)
 
 
-def _measured(
-    steps: Sequence[Step], network: nn.Module, data: Dataset, seconds: tuple[float, float], *, compact: bool
-) -> Measured:
+def _measured(steps: Sequence[Step], network: nn.Module, data: Dataset, seconds: tuple[float, float]) -> Measured:
     layers = [step for step in steps if isinstance(step, Affine)]
-    with tempfile.TemporaryDirectory() as folder:
-        files = [
-            write_network(Path(folder) / f"{bits}.safetensors", steps, bits=bits, compact=compact)  # type: ignore[arg-type]
-            for bits in (32, 16)
-        ]
-        sizes = [file.stat().st_size for file in files]
-        rounded = read_network(files[1])
     return Measured(
         units=[len(layer.bias) for layer in layers],
         weights=sum(int(layer.weight.count_nonzero()) for layer in layers),
         parameters=parameter_count(network),
-        bytes_32=sizes[0],
-        bytes_16=sizes[1],
+        bytes_32=sum(_bytes(layer.weight.flatten(1)) + 4 * len(layer.bias) for layer in layers),
         flops=_flops(network, data.x[:1].float()),
         latency_1=seconds[0],
         latency_1000=seconds[1],
         error=error(network, data),
-        error_16=error(rounded, data),
     )
+
+
+def _bytes(weight: Tensor) -> int:
+    """Bytes of a weight ``[out, in]`` in float32, whole or as nonzero values with their places and their numbers by row."""
+    places, counts = (1 if most < 2**8 else 2 if most < 2**16 else 4 for most in (weight.shape[1] - 1, weight.shape[1]))
+    return min(4 * weight.numel(), (4 + places) * int(weight.count_nonzero()) + counts * len(weight))
 
 
 def error(network: nn.Module, data: Dataset) -> float:

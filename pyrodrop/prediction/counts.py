@@ -2,7 +2,7 @@
 
     F(k) = mean_t P(Y <= k | f_t),   the q-quantile is the smallest whole number k with F(k) >= q
 
-    Student's t             F(y) = I_x(df / 2, 1 / 2) / 2,  x = df / (df + z^2),  z = (y - loc) / scale <= 0
+    Student's t             F(y) and its inverse
     Poisson(m)              F(k) = Q(k + 1, m)
     negative binomial       F(k) = I_{1-p}(r, k + 1)              p the probability of one more
     gamma-Poisson(a, b)     that with r = a, p = 1 / (1 + b)
@@ -11,10 +11,8 @@
     beta(a, b)              F(y) = I_y(a, b)
     gamma(a, b)             F(y) = P(a, b y), of which the inverse is here
 
-with the regularised incomplete gamma functions P and Q and beta function I. Above q = 1/2 it is the smallest k with
-1 - F(k) <= 1 - q, by the complements of Q and I, which lose no digits there. Their relative error is 1e-12 for counts of a
-million, and grows to 1e-8 for those of 1e15. https://dlmf.nist.gov/8.17,
-https://dlmf.nist.gov/8.4.E10.
+with the regularised incomplete gamma functions P and Q and beta function I. Their error is 1e-15 for counts of a million.
+https://dlmf.nist.gov/8.17, https://dlmf.nist.gov/8.4.E10.
 """
 
 from __future__ import annotations
@@ -25,18 +23,19 @@ from typing import Any
 import numpy as np
 import pyro.distributions as dist
 import torch
-from scipy.special import betainc, betaincinv, gammaincc, gammaincinv, stdtr
+from scipy.special import betainc, betaincinv, gammaincc, gammaincinv, stdtr, stdtrit
 from torch import Tensor
 from torch import distributions as td
 
 from pyrodrop.likelihoods import precise
 
-_CLOSE = 1e-12  # relative error of the probabilities, so that F(k) = q is not missed
+_CLOSE, _EPS = 1e-12, 4e-16  # relative and absolute error of the probabilities, so that F(k) = q is not missed
+_FAR = 1e100  # scales of Student's t, beyond which SciPy ends
 _MANY = 1e60  # n, of which P(Y > k) depends by a factor of 1 + k^2 / n
 _MOST = 2**53  # above, float64 has no odd numbers
 
-Tail = Callable[[Any, bool], Any]
-"""P(Y > k) of every component if the second argument is True, P(Y <= k) otherwise."""
+Cdf = Callable[[Any], Any]
+"""P(Y <= k) of every component."""
 
 STUDENT = (td.StudentT, dist.StudentT)  # a subclass may be another distribution
 _BETA, _GAMMA = (td.Beta, dist.Beta, precise.Beta), (td.Gamma, dist.Gamma, precise.Gamma)
@@ -63,16 +62,20 @@ def scipy_cdf(distribution: Any, y: Tensor) -> Tensor | None:
     elif type(distribution) in _BETA:
         probabilities = betainc(*_arrays(distribution.concentration1, distribution.concentration0), value)
     else:
-        probabilities = _tail_of(distribution)(np.floor(value), False)
+        probabilities = _cdf_of(distribution)(np.floor(value))
     like = distribution.mean
     return torch.as_tensor(probabilities, device=like.device).to(like.dtype)
 
 
 def scipy_icdf(distribution: Any, q: float) -> Tensor | None:
-    """The q-quantile of every component, where PyTorch does not have it: gamma, beta; None for others."""
+    """The q-quantile of every component, where PyTorch does not have it: gamma, beta, Student's t; None for others."""
     if type(distribution) in _GAMMA:
         concentration, rate = _arrays(distribution.concentration, distribution.rate)
         quantiles = gammaincinv(concentration, q) / rate
+    elif type(distribution) in STUDENT:
+        df, loc, scale = _arrays(distribution.df, distribution.loc, distribution.scale)
+        z = stdtrit(df, q)
+        quantiles = loc + scale * np.where(np.abs(z) < _FAR, z, np.inf)
     elif type(distribution) in _BETA:
         quantiles = betaincinv(*_arrays(distribution.concentration1, distribution.concentration0), q)
     else:
@@ -86,18 +89,16 @@ def count_quantiles(distribution: Any, q: Tensor) -> Tensor:
     Raises:
         ValueError: a quantile is above 2^53.
     """
-    tail = _tail_of(distribution)
-    quantiles = np.stack([_smallest(tail, float(level), distribution.batch_shape[1]) for level in q])
+    cdf = _cdf_of(distribution)
+    quantiles = np.stack([_smallest(cdf, float(level), distribution.batch_shape[1]) for level in q])
     return torch.from_numpy(quantiles).to(distribution.mean.device, torch.int64)
 
 
-def _smallest(tail: Tail, q: float, size: int) -> np.ndarray[Any, Any]:
+def _smallest(cdf: Cdf, q: float, size: int) -> np.ndarray[Any, Any]:
     """The smallest k with F(k) >= q, by doubling and halving."""
 
     def reaches(k: Any) -> Any:
-        if q > 0.5:
-            return tail(k, True).mean(0) <= (1 - q) * (1 + _CLOSE)
-        return tail(k, False).mean(0) >= q * (1 - _CLOSE)
+        return cdf(k).mean(0) >= q - max(_CLOSE * min(q, 1 - q), _EPS)
 
     low, high = np.full(size, -1.0), np.zeros(size)
     below = ~reaches(high)
@@ -113,36 +114,24 @@ def _smallest(tail: Tail, q: float, size: int) -> np.ndarray[Any, Any]:
     return high
 
 
-def _tail_of(distribution: Any) -> Tail:
-    """The tails of a distribution of counts."""
+def _cdf_of(distribution: Any) -> Cdf:
+    """The cumulative distribution function of a distribution of counts."""
     if isinstance(distribution, td.Poisson):
         (mean,) = _arrays(distribution.rate)
-        # SciPy's gammainc is wrong for a mean above 3e5 and k more than 4.5 sd above it; binomial(n, m / n) is the same here
-        return lambda k, upper: betainc(k + 1, _MANY, mean / _MANY) if upper else gammaincc(k + 1, mean)
+        # SciPy's gammaincc is wrong for a mean above 3e5 and k more than 4.5 sd above it; binomial(n, m / n) is the same
+        return lambda k: np.where(k > mean, 1 - betainc(k + 1, _MANY, mean / _MANY), gammaincc(k + 1, mean))
     if isinstance(distribution, td.Binomial | td.Bernoulli):
-        p, rest = _probabilities(distribution)
+        _, rest = _probabilities(distribution)
         (n,) = _arrays(distribution.total_count) if isinstance(distribution, td.Binomial) else [1.0]
-
-        def of_binomial(k: Any, upper: bool) -> Any:
-            left = np.maximum(n - k, 1)
-            inside = betainc(k + 1, left, p) if upper else betainc(left, k + 1, rest)
-            return np.where(k < n, inside, 0.0 if upper else 1.0)
-
-        return of_binomial
+        return lambda k: np.where(k < n, betainc(np.maximum(n - k, 1), k + 1, rest), 1.0)
     if isinstance(distribution, dist.GammaPoisson):
         r, rate = _arrays(distribution.concentration, distribution.rate)
-        p, rest = 1 / (1 + rate), rate / (1 + rate)
+        rest = rate / (1 + rate)
     elif isinstance(distribution, td.Geometric):
-        (rest, p), r = _probabilities(distribution), np.ones(())
+        (rest, _), r = _probabilities(distribution), np.ones(())
     else:
-        (p, rest), (r,) = _probabilities(distribution), _arrays(distribution.total_count)
-
-    def of_negative_binomial(k: Any, upper: bool) -> Any:
-        size = np.where(r > 0, r, 1.0)
-        inside = betainc(k + 1, size, p) if upper else betainc(size, k + 1, rest)
-        return np.where(r > 0, inside, 0.0 if upper else 1.0)
-
-    return of_negative_binomial
+        (_, rest), (r,) = _probabilities(distribution), _arrays(distribution.total_count)
+    return lambda k: np.where(r > 0, betainc(np.where(r > 0, r, 1.0), k + 1, rest), 1.0)
 
 
 def _probabilities(distribution: Any) -> tuple[Any, Any]:

@@ -30,8 +30,6 @@ from pyrodrop.prediction.closed_form import dropout_moments
 from pyrodrop.prediction.moments import Moments, RunningMoments
 from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.prediction.tiles import cost
-from pyrodrop.ranks import Ranks, digest, join, tensors_of
-from pyrodrop.ranks import asked as shared
 from pyrodrop.surroundings import refuse_without_values
 from pyrodrop.threads import exclusive
 
@@ -67,7 +65,6 @@ def predict(
     seed: int = ...,
     joint: bool = ...,
     keep: Literal["draws"] = ...,
-    distributed: bool | None = ...,
 ) -> Prediction: ...
 @overload
 def predict(
@@ -78,7 +75,6 @@ def predict(
     seed: int = ...,
     joint: bool = ...,
     keep: Literal["moments"],
-    distributed: bool | None = ...,
 ) -> Moments: ...
 @overload
 def predict(run: Predicts, x: Inputs, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
@@ -91,13 +87,12 @@ def predict(
     joint: bool = True,
     keep: Keep = "draws",
     method: Method = "draws",
-    distributed: bool | None = False,
 ) -> Prediction | Moments:
     """Predict at x with `num_samples` functions sampled from the posterior, with the network in evaluation mode.
 
     Args:
         run: a `Fit`, or an object with a method ``predict``, such as a Gaussian process of `pyrodrop.analysis`. Only a `Fit`
-            supports `joint`, `keep`, `method` and `distributed`.
+            supports `joint`, `keep` and `method`.
         x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If the
             network's examples depend on each other, it is called on all points at once. After training on
             `data.Dataset.from_frame` also a DataFrame, whose columns are found by name. Or a `DataLoader` or a
@@ -112,9 +107,6 @@ def predict(
             depend on S.
         method: ``"analytic"`` returns `Moments` in closed form, without sampling. It requires dropout at theta = 0 on the
             input of the last layer as the only noise, as in a network with one hidden layer whose units are dropped.
-        distributed: whether the points are shared by the ranks of `torch.distributed` (see `pyrodrop.fit`), which must then
-            all make this call; each returns what one process returns, up to rounding. None: if there are several. By default
-            a process predicts alone, so that one rank can do it while the others do something else.
 
     Returns:
         A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y, and in
@@ -124,8 +116,7 @@ def predict(
     Raises:
         ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; a number is out of its range;
             the guide was made for another model; there is no closed form;
-            ``joint=False`` for a network whose examples depend on each other; points that ranks cannot share, or ranks whose
-            fits, points or arguments differ.
+            ``joint=False`` for a network whose examples depend on each other.
         TypeError: ``joint=False`` or ``method="analytic"`` for a guide without a method ``posterior``; an argument of the
             wrong kind.
 
@@ -145,8 +136,8 @@ def predict(
     """
     if not callable(getattr(run, "predict", None)):
         raise TypeError(f"run must be a Fit, or an object with a method predict; got {shown(run)}")
-    usual = {"joint": True, "keep": "draws", "method": "draws", "distributed": False}
-    asked = {"joint": joint, "keep": keep, "method": method, "distributed": distributed}
+    usual = {"joint": True, "keep": "draws", "method": "draws"}
+    asked = {"joint": joint, "keep": keep, "method": method}
     options: dict[str, Any] = {
         name: value
         for name, value in asked.items()
@@ -168,7 +159,6 @@ def draw_functions(
     joint: Annotated[bool, Flag("whether to sample functions, with one set of weights for all points,")] = True,
     keep: Keep = "draws",
     method: Method = "draws",
-    distributed: bool | None = False,
 ) -> Prediction | Moments:
     """`predict` for a model of `pyrodrop.models` and any guide that samples its weights; arguments as there.
 
@@ -190,31 +180,13 @@ def draw_functions(
 
     streamed = read_for(x, missing=True)
     if streamed is not None:
-        _check_pieces(model, streamed, joint, distributed)
+        _check_pieces(model, streamed, joint)
         result = _joined([drawn(piece.x, streamed.num_data or len(piece)) for piece in streamed.blocks()])
-        return _prediction(model, guide, result, seed, device, joint) if isinstance(result, Tensor) else result
-    columns = getattr(model, "columns", None)
-    x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
-    ranks = join(shared(distributed), device)
-    if ranks.size > 1:
-        with ranks.together():
-            _check_shared(model, x, joint, method)
-            same = {"num_samples": num_samples, "seed": seed, "keep": keep, "x": digest(parts(x)), "rows": num_rows(x)}
-            same["the fit"] = digest(tensors_of(model, guide))
-        ranks.agree({name: str(word) for name, word in same.items()}, "fit and arguments of predict")
-    with ranks.together():
-        shard = _rows(x, _share(num_rows(x), ranks), parts(x)[0].device) if ranks.size > 1 else x
-        result = drawn(shard, num_rows(x))
-    if isinstance(result, Tensor):
-        if ranks.size > 1:
-            result = ranks.joined(result, 1)[:, : num_rows(x)]
-        return _prediction(model, guide, result, seed, device, joint)
-    if ranks.size == 1:
-        return result
-    mean, variance, spread = (
-        ranks.joined(part, 0)[: num_rows(x)] for part in (result.mean, result.variance, result.spread)
-    )
-    return replace(result, mean=mean, variance=variance, spread=spread)
+    else:
+        columns = getattr(model, "columns", None)
+        x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
+        result = drawn(x, num_rows(x))
+    return _prediction(model, guide, result, seed, device, joint) if isinstance(result, Tensor) else result
 
 
 def _prediction(
@@ -227,11 +199,10 @@ def _prediction(
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed, joint=joint, missing=likelihood.missing)
 
 
-def _check_pieces(model: Any, data: Streamed, joint: bool, distributed: bool | None) -> None:
+def _check_pieces(model: Any, data: Streamed, joint: bool) -> None:
     """Raise a ValueError for what is not defined for points that are read a minibatch at a time."""
-    if not joint or distributed is not False:
-        name, value = ("distributed", distributed) if joint else ("joint", joint)
-        raise ValueError(f"{name} must be {name == 'joint'} for points of {data.source}; got {value}")
+    if not joint:
+        raise ValueError(f"joint must be True for points of {data.source}; got {joint}")
     if data.shuffles:
         raise ValueError(
             f"x must have an order, in which the result has the points; got {data.source} that shuffles them"
@@ -263,7 +234,7 @@ def _drawn(
     method: Method,
     points: int,
 ) -> Tensor | Moments:
-    """Outputs ``[S, N, ...]`` at x, or moments; `points` is the number of points of the result, of all ranks."""
+    """Outputs ``[S, N, ...]`` at x, or moments; `points` is the number of points of the result."""
     where = parts(x)[0].device
     with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
         if method == "analytic":
@@ -288,23 +259,6 @@ def _drawn(
             outputs[draw : draw + len(output), first : first + output.shape[1]] = output
         assert outputs is not None
         return outputs
-
-
-def _share(points: int, ranks: Ranks) -> slice:
-    """The points of a rank; of the ranks for which there is none, the last one, which is left out at the end."""
-    first, end = (points * rank // ranks.size for rank in (ranks.rank, ranks.rank + 1))
-    if points >= ranks.size:
-        return slice(first, end)
-    return slice(min(ranks.rank, points - 1), min(ranks.rank, points - 1) + 1)
-
-
-def _check_shared(model: Any, x: Inputs, joint: bool, method: Method) -> None:
-    """Raise a ValueError for what ranks cannot share."""
-    why = "noise per point cannot be shared by ranks, which draw the same functions" * (not joint)
-    why = why or "a closed form has no draws to share" * (method == "analytic")
-    why = why or "this network needs all points at once" * mixes_examples(model, x)
-    if why:
-        raise ValueError(f"{why}: distributed must be False for this call, on every rank")
 
 
 def _check_memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device, copies: int) -> None:

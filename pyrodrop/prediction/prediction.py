@@ -281,15 +281,14 @@ class Prediction:
 
         Returns:
             ``[N, ...]`` like y or f, or ``[Q, N, ...]``. Of counts (Poisson, negative binomial, gamma-Poisson, geometric,
-            binomial, Bernoulli) the smallest whole numbers k with P(Y <= k) >= q, int64, up to a relative error of 1e-12 of
-            the probabilities.
+            binomial, Bernoulli) the smallest whole numbers k with P(Y <= k) >= q, int64, up to an error of 1e-15 of the
+            probabilities for counts of a million.
 
         Raises:
             TypeError: y are class labels, which have no quantiles; or neither PyTorch nor this package knows the cumulative
                 distribution function of the likelihood's distribution and its inverse.
-            ValueError: q is not between 0 and 1, or within 1e-9 of it for another distribution than a Gaussian, Student's t
-                or counts; ``of="f"`` has too few draws, less than one beyond a quantile; a prediction is not finite, or a
-                quantile is above 2^53 (counts) or 1e308.
+            ValueError: q is not between 0 and 1, or nearer to one of them than 1e-9; ``of="f"`` has too few draws, less than
+                one beyond a quantile; a prediction is not finite, or a quantile is above 2^53 (counts) or 1e100 scales.
 
         Example:
             >>> import torch, pyro.distributions as dist, pyrodrop

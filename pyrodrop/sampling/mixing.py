@@ -39,8 +39,7 @@ class Diagnostics(Described):
         ess_log_likelihood: that of the log likelihood.
         diverging: number of transitions whose trajectory diverged.
         energy_rounding: standard deviation, in nats, of the rounding error of energies.
-        chains: number of chains; None in files of older versions, which had at least 4. R-hat of one chain compares its
-            halves.
+        chains: number of chains. R-hat of one chain compares its halves.
         r_hat_within: R-hat of the halves of one chain, for f, in the median over chains and some of the points; computed
             where chains have not mixed, otherwise None.
     """
@@ -52,13 +51,13 @@ class Diagnostics(Described):
     ess_log_likelihood: float
     diverging: int
     energy_rounding: float
-    chains: int | None = None
+    chains: int
     r_hat_within: float | None = None
 
     @property
     def few(self) -> str:
         """What R-hat cannot say of so few chains; empty for 4 or more."""
-        if self.chains is None or self.chains >= FEW:
+        if self.chains >= FEW:
             return ""
         compared = "the halves of one chain" if self.chains == 1 else f"{self.chains} chains"
         return f"R-hat compares {compared}, and cannot show what other starts would have found"
@@ -108,15 +107,16 @@ class Diagnostics(Described):
         names = {field.name for field in fields(cls)}
         return (
             isinstance(values, Mapping)
-            and names - {"chains", "r_hat_within"} <= values.keys() <= names
+            and names - {"r_hat_within"} <= values.keys() <= names
             and all(value is None or isinstance(value, int | float) for value in values.values())
+            and isinstance(values["chains"], int)
         )
 
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
         """Those that `to_dict` gave."""
         known: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
-        return cls(**{**known, **{name: values.get(name) for name in ("chains", "r_hat_within")}})
+        return cls(**{**known, "r_hat_within": values.get("r_hat_within")})
 
     def describe(self) -> str:
         numbers = (

@@ -14,8 +14,7 @@ from torch import Tensor
 from pyrodrop.arguments import count
 from pyrodrop.arguments import path as checked_path
 from pyrodrop.files import check_writable, read_tensors, write_tensors
-from pyrodrop.ranks import Averaging, Ranks
-from pyrodrop.training.rank_noise import RankRandom
+from pyrodrop.training.ranks import Ranks
 from pyrodrop.training.record import Identity, check_same
 from pyrodrop.training.state import State
 
@@ -112,26 +111,13 @@ class FitFile(StateFile):
     """
 
     def __init__(
-        self,
-        saving: Checkpoint,
-        settings: dict[str, Any],
-        identity: Identity,
-        state: State,
-        random: RankRandom,
-        average: Averaging | None,
+        self, saving: Checkpoint, settings: dict[str, Any], identity: Identity, state: State, ranks: Ranks
     ) -> None:
         super().__init__(saving, settings, identity)
         self.state: State = state
-        self.random: RankRandom = random
-        self.average: Averaging | None = average
-        with self.ranks.together():
-            if self.ranks.first:
-                check_writable(saving.path)
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes that train together."""
-        return self.random.ranks
+        self.ranks: Ranks = ranks
+        if ranks.first:
+            check_writable(saving.path)
 
     def save(self) -> None:
         """Write the state to the file.
@@ -142,12 +128,9 @@ class FitFile(StateFile):
         """
         loop = self.state.loop
         loop.check_finite(whole=True)
-        if self.average is not None:
-            self.average.pulse()
-        tensors = self.random.gathered(self.state.tensors())
-        with self.ranks.together():
-            if self.ranks.first:
-                self.write(tensors)
+        tensors = self.state.tensors()
+        if self.ranks.first:
+            self.write(tensors)
         self.saved = f"the state after {loop.done} steps"
 
     def resume(self) -> None:
@@ -157,13 +140,9 @@ class FitFile(StateFile):
             ValueError: it belongs to another run, or is no whole checkpoint.
             OSError: it cannot be read.
         """
-        with self.ranks.together():
-            content = self.read() if self.ranks.first else None
-            if content is not None:
-                self.check_run(content[1])
-        content = self.ranks.of_first(content)
+        content = self.ranks.of_first(self.read() if self.ranks.first else None)
         if content is None:
             return
-        with self.ranks.together():
-            self.state.load(content[0], self.name)
+        self.check_run(content[1])
+        self.state.load(content[0], self.name)
         self.saved: str = f"the state after {self.state.loop.done} steps"

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from pyrodrop.arguments import count, positive, shown
 from pyrodrop.data import Data, Dataset
-from pyrodrop.ranks.ranks import tensors_of
 from pyrodrop.training.fitted import Fit
 
 
@@ -98,15 +97,15 @@ class EarlyStopping:
         score = self._score(fit)
         self.scores.append((done, score))
         if self.best is None or score > self.best[1]:
-            held = tensors_of(fit.model, fit.guide)
-            self.best, self._kept = (done, score), [value.detach().clone() for value in held]
+            tensors = _tensors(fit)
+            self.best, self._kept = (done, score), [value.detach().clone() for value in tensors]
         waited = sum(step > self.best[0] for step, _ in self.scores)
         return waited >= self.patience or time.monotonic() - self._started > self.seconds
 
     def restore(self, fit: Fit) -> None:
         """Put the best parameters and buffers back, after the training."""
         with torch.no_grad():
-            for value, kept in zip(tensors_of(fit.model, fit.guide), self._kept, strict=True):
+            for value, kept in zip(_tensors(fit), self._kept, strict=True):
                 value.copy_(kept)
         self._kept = []
 
@@ -114,3 +113,9 @@ class EarlyStopping:
         predicted = fit.predict(self.validation.x, self.num_samples, seed=0)
         score = float(predicted.log_density(self.validation.y).mean())
         return -math.inf if math.isnan(score) else score
+
+
+def _tensors(fit: Fit) -> list[Tensor]:
+    """The parameters and buffers of model and guide, as far as they are modules."""
+    modules = [part for part in (fit.model, fit.guide) if isinstance(part, nn.Module)]
+    return [value for module in modules for value in (*module.parameters(), *module.buffers())]

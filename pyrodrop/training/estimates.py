@@ -22,7 +22,6 @@ from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
-from pyrodrop.ranks import Ranks, alone
 from pyrodrop.surroundings import refuse
 from pyrodrop.training.minibatches import takes_num_data
 
@@ -102,7 +101,6 @@ class Draws:
         num_samples: number of draws, at least 1.
         seed: of the draws.
         whole: whether to count the KL divergence in full, without the guide's ``kl_scale``.
-        ranks: processes that share the draws; each has all of them afterwards.
 
     Attributes:
         nll, kl_weights, kl_hyper: of every draw, ``[num_samples]``, in float64.
@@ -124,24 +122,19 @@ class Draws:
         seed: int,
         *,
         whole: bool,
-        ranks: Ranks | None = None,
     ) -> None:
         refuse("an estimate of the ELBO")
         self._data, self._device = data, device
         self._example = data.sample if isinstance(data, Streamed) else data
         dropouts = getattr(model, "dropouts", None)
         self.noise: tuple[str, ...] = () if dropouts is None else tuple(dropouts.noise)
-        ranks = ranks or alone(device)
-        with ranks.together(), torch.no_grad(), evaluating(model, guide):
+        with torch.no_grad(), evaluating(model, guide):
             seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
             self._rows = _rows_at_a_time(model, guide, self._example)
             self._check(model, guide)
-            terms = self._terms(DrawnTerms(model, guide, whole=whole), model, seeds[ranks.rank :: ranks.size])
+            terms = self._terms(DrawnTerms(model, guide, whole=whole), model, seeds)
             with seeded(seed, device):
                 members: list[dict[str, Factor]] = site_factors(model, guide, *self._part(0))
-        if ranks.size > 1:
-            found = ranks.gather(terms)
-            terms = [found[number % ranks.size][number // ranks.size] for number in range(num_samples)]
         self.nll: Tensor
         self.kl_weights: Tensor
         self.kl_hyper: Tensor

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -23,7 +22,6 @@ from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data
 from pyrodrop.devices import seeded
 from pyrodrop.networks.modes import evaluating
-from pyrodrop.ranks import join
 from pyrodrop.surroundings import outside
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
 from pyrodrop.training.checkpoint import Checkpoint, FitFile
@@ -31,7 +29,7 @@ from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.options import StepOptions, with_options
 from pyrodrop.training.problem import training_mode
-from pyrodrop.training.rank_noise import RankRandom
+from pyrodrop.training.ranks import join
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.warnings import warn_of_unfinished
@@ -66,11 +64,12 @@ def fit(
 
     Several processes train together (``torchrun --nproc-per-node 4 train.py``) if all of them make the same call. Every
     minibatch is divided between them: `batch_size` counts the rows of all ranks, so the same call makes as many steps on any
-    number of ranks. Every rank knows the order of all rows and reads its own. Each estimates the whole loss, and one
+    number of ranks. Every rank reads its own rows and draws noise of its own. Each estimates the whole loss, and one
     all-reduce per step takes the mean of their gradients: by nccl on GPUs, by gloo otherwise. Parameters and buffers start
     from those of rank 0. Layers that normalise over the rows of a minibatch, such as nn.BatchNorm, do so over those of a
     rank; floating-point buffers that a step updates, such as running statistics, are averaged with the gradients, and others
     must not depend on the rows. Rank 0 shows progress and reads and writes the checkpoint; every rank returns the same fit.
+    A rank that fails ends the job.
 
     Data that are read a minibatch at a time need not fit into memory. Rows of a `torch.utils.data.Dataset` or a
     `numpy.memmap` are read by their numbers, in the order and with the noise of tensors: the same call has the same bits,
@@ -145,12 +144,12 @@ def fit(
     Raises:
         TypeError: an unknown argument, or one of the wrong kind, such as a schedule of the learning rate for `kl_weight`.
         ValueError: before the first step, for data, shapes, settings or a device that cannot be trained with, and for a
-            guide of another model, a checkpoint of another run or a damaged one, ranks whose models, guides, data or
-            arguments differ; before a step at which a schedule is negative, NaN or infinite.
+            guide of another model, a checkpoint of another run or a damaged one, a rank whose model, guide, data or
+            arguments are not those of rank 0; before a step at which a schedule is negative, NaN or infinite.
         RuntimeError: the first step changes no parameter, as when a model reaches its network through a closure; another
             thread trains for ten minutes: see `pyrodrop.threads`; the call is inside a block that would change what it
             computes, such as ``torch.autocast``, ``torch.device("meta")`` or a handler of Pyro: see `pyrodrop.surroundings`;
-            or an error has stopped another rank, or the ranks have lost each other.
+            or, from torch, another rank has ended.
         FloatingPointError: the loss or a parameter is no longer finite. The message says the step, a parameter that is not
             finite, and the file to continue from. With several ranks, all of them raise it.
         OSError: the checkpoint cannot be read or written.
@@ -170,28 +169,22 @@ def fit(
     calls = AfterEpoch.of(after_epoch)
     ranks = join(settings.distributed, settings.place)
     settings = replace(settings, device=ranks.device)
-    with ranks.together():
-        problem = problem_of(model, guide, data, settings, ranks.size, num_data)
-    start, random = time.perf_counter(), RankRandom(ranks, settings.seed)
-    with seeded(random.start, settings.place), settings.products(), training_mode(problem):
-        with ranks.together():
-            run = Run.of(problem, settings, random)
-            if isinstance(after_epoch, EarlyStopping):
-                with evaluating(problem.model, problem.guide):
-                    after_epoch.begin(run.fit(), saving)
-        run.align(
-            after_epoch=None if calls is None else (calls.every, calls.at_end),
-            checkpoint=None if saving is None else saving.every,
-        )
+    problem = problem_of(model, guide, data, settings, ranks.size, num_data)
+    start = time.perf_counter()
+    with seeded(ranks.noise_seed(settings.seed), settings.place), settings.products(), training_mode(problem):
+        run = Run.of(problem, settings, ranks)
+        if isinstance(after_epoch, EarlyStopping):
+            with evaluating(problem.model, problem.guide):
+                after_epoch.begin(run.fit(), saving)
+        run.align()
         kept = None if saving is None else _resumed(run, saving)
         try:
-            with nullcontext() if run.average is None else run.average.stopping(closing=True):
-                run.loop.run(
-                    progress if ranks.first else False,
-                    None if kept is None else kept.save,
-                    0 if saving is None else saving.every,
-                    None if calls is None else replace(calls, function=_with_fit(calls, run)),
-                )
+            run.loop.run(
+                progress if ranks.first else False,
+                None if kept is None else kept.save,
+                0 if saving is None else saving.every,
+                None if calls is None else replace(calls, function=_with_fit(calls, run)),
+            )
         except FloatingPointError as error:
             raise FloatingPointError(f"{error}{'' if kept is None else kept.where()}") from None
     if isinstance(after_epoch, EarlyStopping):
@@ -204,9 +197,7 @@ def fit(
 
 def _resumed(run: Run, saving: Checkpoint) -> FitFile:
     """The checkpoint of a run, which continues from the file if it exists."""
-    with run.ranks.together():
-        state = run.state()
-    file = FitFile(saving, run.record, run.identity, state, run.random, run.average)
+    file = FitFile(saving, run.record, run.identity, run.state(), run.ranks)
     file.resume()
     return file
 
@@ -215,7 +206,7 @@ def _with_fit(calls: AfterEpoch, run: Run) -> Callable[[float], bool]:
     """`after_epoch` as a function of the number of epochs alone; rank 0 decides whether the training ends."""
 
     def call(epochs: float) -> bool:
-        with run.ranks.together(), evaluating(run.problem.model, run.problem.guide):
+        with evaluating(run.problem.model, run.problem.guide):
             ends = is_true(calls.function(run.fit(), epochs))
         return run.ranks.of_first(ends)
 

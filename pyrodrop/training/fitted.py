@@ -39,7 +39,6 @@ from pyrodrop.parts import made_with
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.ranks import asked, digest, join, tensors_of
 from pyrodrop.threads import exclusive
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.calls import arguments_of
@@ -125,7 +124,6 @@ class Fit:
         data: Data | Mapping[str, Any] | None = None,
         *,
         seed: int = 0,
-        distributed: bool | None = False,
     ) -> Elbo:
         """Estimate the ELBO on all of the training data, or on `data`. The network is in evaluation mode.
 
@@ -139,14 +137,10 @@ class Fit:
             data: needed after loading, which does not restore the training data; a mapping for a program that was trained on
                 one. Every draw then takes another subsample of the program's plates.
             seed: of the draws.
-            distributed: whether the draws are shared by the ranks of `torch.distributed` (see `pyrodrop.fit`), which must
-                then all make this call; each returns what one process returns. None: if there are several. By default a
-                process estimates alone, so that one rank can do it while the others do something else.
 
         Raises:
             TypeError: an argument is of the wrong kind.
-            ValueError: num_samples is less than 1, there are no data, or they do not fit the model; there are no ranks, or
-                their fits, data or arguments differ.
+            ValueError: num_samples is less than 1, there are no data, or they do not fit the model.
 
         Example:
             >>> import torch, pyrodrop
@@ -158,8 +152,8 @@ class Fit:
             'exact'
         """
         if self.settings.get("objective") == TraceEnum_ELBO.__name__:
-            return elbo_of_loss(*self._by_loss("elbo", num_samples, data, seed, distributed))
-        return elbo_of(self._draws("elbo", num_samples, data, seed, distributed, whole=True), self.settings)
+            return elbo_of_loss(*self._by_loss("elbo", num_samples, data, seed))
+        return elbo_of(self._draws("elbo", num_samples, data, seed, whole=True), self.settings)
 
     @exclusive()
     def objective(
@@ -168,7 +162,6 @@ class Fit:
         data: Data | Mapping[str, Any] | None = None,
         *,
         seed: int = 0,
-        distributed: bool | None = False,
     ) -> Objective:
         """Estimate what the last training step maximised, on all of the training data, or on `data`.
 
@@ -182,7 +175,6 @@ class Fit:
             num_samples: number of draws from the guide.
             data: needed after loading, which does not restore the training data.
             seed: of the draws; the same seed draws the same weights as in `elbo`.
-            distributed: whether ranks share the draws, as in `elbo`.
 
         Raises:
             TypeError: an argument is of the wrong kind.
@@ -190,9 +182,9 @@ class Fit:
                 with an `objective` of Pyro, which the file does not have.
         """
         if "objective" in self.settings:
-            return objective_of_loss(*self._by_loss("objective", num_samples, data, seed, distributed))
+            return objective_of_loss(*self._by_loss("objective", num_samples, data, seed))
         return objective_of(
-            self._draws("objective", num_samples, data, seed, distributed, whole=False),
+            self._draws("objective", num_samples, data, seed, whole=False),
             self.settings,
             self._kl_weight(),
             getattr(self.guide, "rate_prior", None),
@@ -204,36 +196,23 @@ class Fit:
         num_samples: int,
         data: Data | Mapping[str, Any] | None,
         seed: int,
-        distributed: bool | None,
         *,
         whole: bool,
     ) -> DrawnFrom:
         """Draws on the training data, or on `data`, for the method of this name."""
         num_samples, seed = whole_number(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
         chosen = data_for(self, name, data)
-        ranks = join(asked(distributed), self.device)
         if isinstance(chosen, Keywords):
-            _check_alone(ranks.size, name)
             given = arguments_of(chosen, self.device)
             return ProgramDraws(self.model, self.guide, given, num_samples, seed, whole=whole)
-        if ranks.size > 1:
-            with ranks.together():
-                compared = {
-                    "num_samples": str(num_samples),
-                    "seed": str(seed),
-                    "data": chosen.outline if isinstance(chosen, Streamed) else chosen.fingerprint,
-                }
-                compared["the fit"] = digest(tensors_of(self.model, self.guide))
-            ranks.agree(compared, f"fit, data and arguments of {name}")
-        return Draws(self.model, self.guide, chosen, self.device, num_samples, seed, whole=whole, ranks=ranks)
+        return Draws(self.model, self.guide, chosen, self.device, num_samples, seed, whole=whole)
 
     def _by_loss(
-        self, name: str, num_samples: int, data: Data | Mapping[str, Any] | None, seed: int, distributed: bool | None
+        self, name: str, num_samples: int, data: Data | Mapping[str, Any] | None, seed: int
     ) -> tuple[ELBO, Any, Any, Arguments, int, int]:
         """The arguments of `elbo_of_loss` for the method of this name."""
         num_samples, seed = whole_number(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
         given = arguments_of(data_for(self, name, data), self.device)
-        _check_alone(join(asked(distributed), self.device).size, name)
         if self.loss is None and name == "objective":
             raise ValueError(
                 f"the file of a fit does not have the loss object it was trained with, {self.settings['objective']}: "
@@ -261,7 +240,6 @@ class Fit:
         seed: int = ...,
         joint: bool = ...,
         keep: Literal["draws"] = ...,
-        distributed: bool | None = ...,
     ) -> Prediction: ...
     @overload
     def predict(
@@ -272,7 +250,6 @@ class Fit:
         seed: int = ...,
         joint: bool = ...,
         keep: Literal["moments"],
-        distributed: bool | None = ...,
     ) -> Moments: ...
     @overload
     def predict(self, x: Inputs, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
@@ -293,7 +270,6 @@ class Fit:
         joint: bool = True,
         keep: Keep = "draws",
         method: Method = "draws",
-        distributed: bool | None = False,
         sites: Sequence[str] | None = None,
     ) -> Prediction | Moments | dict[str, Tensor]:
         """Draw functions from the posterior; see `pyrodrop.predict`. Of other Pyro programs, draw all sites.
@@ -307,7 +283,7 @@ class Fit:
             x: as of `pyrodrop.predict`. For a program that was trained on a mapping, other arguments, such as ``{"x": x}``,
                 where those that default to None in the model may be left out, and otherwise the first argument, with None
                 for y; None for the training data.
-            num_samples, seed, joint, keep, method, distributed: as of `pyrodrop.predict`; for a program only the first two.
+            num_samples, seed, joint, keep, method: as of `pyrodrop.predict`; for a program only the first two.
             sites: names of the sites of a program to return; None for all. Sites after the last of them are not drawn.
 
         Raises:
@@ -317,7 +293,7 @@ class Fit:
         """
         if not hasattr(self.model, "outputs"):
             usual = {"joint": joint is True, "keep": keep == "draws", "method": method == "draws"}
-            wrong = [name for name, is_usual in {**usual, "distributed": distributed is False}.items() if not is_usual]
+            wrong = [name for name, is_usual in usual.items() if not is_usual]
             if wrong:
                 raise TypeError(f"{wrong[0]} is for networks of pyrodrop.models, not for other programs: leave it out")
             return draw_sites(self.model, self.guide, self._arguments(x), num_samples, seed, sites)
@@ -335,7 +311,6 @@ class Fit:
             joint=joint,
             keep=keep,
             method=method,
-            distributed=distributed,
         )
 
     @checked
@@ -421,7 +396,6 @@ class Fit:
         structured: bool = True,
         *,
         layout: Layout = "fastest",
-        batch_size: int = 1000,
         x: Inputs | None = None,
     ) -> torch.nn.Module:
         """The network of posterior means without the pruned weights, as a plain `torch.nn.Module`.
@@ -436,7 +410,6 @@ class Fit:
                 reads. If False, every unit stays, and such a network is returned unchanged but for its weights.
             layout: of dense layers: ``fastest`` by measurement, or ``dense``, ``picked`` (only inputs that are used) or
                 ``csr`` for all. `torch.export` supports all but ``csr``.
-            batch_size: of the measurements.
             x: example inputs, at least two rows, from which the shapes between layers are found; the training data if None.
                 A loaded fit has no training data and tries shapes that fit its first layer.
 
@@ -450,7 +423,6 @@ class Fit:
             threshold=threshold,
             structured=structured,
             layout=layout,
-            batch_size=batch_size,
             x=self._example(x),
         )
 
@@ -476,18 +448,15 @@ class Fit:
             self.model, self.guide, chosen, threshold=threshold, layout=layout, kl_weight=self._kl_weight()
         )
 
-    def ensemble(
-        self, count: int, threshold: float | None = None, *, seed: int = 0, x: Inputs | None = None
-    ) -> DrawnNetworks:
+    def ensemble(self, count: int, *, seed: int = 0, x: Inputs | None = None) -> DrawnNetworks:
         """Plain networks, each a draw from the posterior, made on access: together they need the memory of one posterior.
 
         Args:
             count: number of networks.
-            threshold: prune weights with a larger ln alpha, and units that are then unused; None keeps all.
             seed: of the first network; the others have the seeds that follow.
             x: example inputs, as in `compress`.
         """
-        return DrawnNetworks(self.model, self.guide, count, threshold=threshold, seed=seed, x=self._example(x))
+        return DrawnNetworks(self.model, self.guide, count, seed=seed, x=self._example(x))
 
     def _example(self, x: Inputs | None) -> Inputs | None:
         return self.data.x if x is None and isinstance(self.data, Dataset) else x
@@ -660,12 +629,6 @@ def rows_of(fit: Fit, name: str) -> Dataset | None:
 def example_of(fit: Fit, x: Any) -> Any:
     """x, or rows of the training data if it is None; None if there are neither."""
     return fit.data.sample.x if x is None and isinstance(fit.data, Streamed) else fit._example(x)
-
-
-def _check_alone(ranks: int, name: str) -> None:
-    """Raise a ValueError for several processes."""
-    if ranks > 1:
-        raise ValueError(f"{name} of a Pyro program is estimated by each process alone: distributed must be False")
 
 
 def in_words(losses: Tensor, steps: int) -> str:

@@ -45,11 +45,10 @@ class Guard:
     Args:
         model, guide: of the fit, in training mode.
         loss: whose graphs are replayed.
-        ranks: the number of processes that train together.
     """
 
-    def __init__(self, model: Any, guide: Any, loss: Loss, ranks: int = 1) -> None:
-        self._parts, self._loss, self._ranks = (model, guide), loss, ranks
+    def __init__(self, model: Any, guide: Any, loss: Loss) -> None:
+        self._parts, self._loss = (model, guide), loss
         self._program = not knows_sites(model, guide)
         self.due: int = 2 if self._program else sys.maxsize
         self._compared, self._recorded, self._calls = 0, 0, 0
@@ -102,10 +101,6 @@ class Guard:
             )
         if loop.engine.name == "pyro":
             return
-        if self._ranks > 1:
-            raise RuntimeError(
-                f"{name} has changed, and a step of several ranks cannot be recorded again: use engine='pyro'"
-            )
         _log.info("after step %d, %s has changed: the steps are recorded again", loop.done, name)
         self._loss.forget()
         loop.record_again(max(1, loop.done - self._recorded))

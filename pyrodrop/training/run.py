@@ -15,7 +15,6 @@ from pyrodrop.data.sources import streamed_of
 from pyrodrop.engines import Loss, Pyro, choose, choose_in_parts
 from pyrodrop.engines import Name as EngineName
 from pyrodrop.likelihoods.missing import leaves_out_missing
-from pyrodrop.ranks import Averaging, Ranks, alone, digest
 from pyrodrop.training.calls import batches_for, check_batches
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.guard import Guard
@@ -23,7 +22,7 @@ from pyrodrop.training.loop import Loop
 from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe, restart
-from pyrodrop.training.rank_noise import RankRandom
+from pyrodrop.training.ranks import Ranks, alone
 from pyrodrop.training.record import Identity, identity, record
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.shards import Shards
@@ -39,7 +38,7 @@ class Run:
     Attributes:
         record: the settings in plain numbers and words.
         whole_state: access to the state of the loop, whether it is all of the training's or not.
-        average: of the gradients of several ranks; None for one.
+        ranks: the processes that train together.
     """
 
     problem: Problem
@@ -48,13 +47,7 @@ class Run:
     loop: Loop
     record: dict[str, Any]
     whole_state: State
-    random: RankRandom
-    average: Averaging | None
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes that train together."""
-        return self.random.ranks
+    ranks: Ranks
 
     @functools.cached_property
     def identity(self) -> Identity:
@@ -62,15 +55,15 @@ class Run:
         return identity(self.settings, self.problem, self.loss)
 
     @classmethod
-    def of(cls, problem: Problem, settings: Settings, random: RankRandom | None = None) -> Run:
+    def of(cls, problem: Problem, settings: Settings, ranks: Ranks | None = None) -> Run:
         """The training of a problem before its first step; called in training mode and with the training's random state.
 
         Args:
-            random: the generators of this rank; None for a process that trains alone.
+            ranks: the processes that train together; None for a process that trains alone.
         """
-        random = random or RankRandom(alone(settings.place), settings.seed)
-        batches, ranks = batches_for(problem, settings), random.ranks
-        shards = _shards(batches, settings, random) if isinstance(batches, Minibatches) else None
+        ranks = ranks or alone(settings.place)
+        batches = batches_for(problem, settings)
+        shards = _shards(batches, settings, ranks) if isinstance(batches, Minibatches) else None
         samples = batches.samples(settings.steps) if shards is None else shards.shapes(settings.steps)
         loss = problem.loss(samples[0], settings.dtype, settings.objective)
         problem.check_batches(loss, samples[1:])
@@ -82,7 +75,7 @@ class Run:
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
         _check_trainable(leaves)
         optimizer = optimizer_of(leaves, settings.optimizer, settings.lr)
-        average = None if ranks.size == 1 else _averaging(ranks, loss)
+        average = None if ranks.size == 1 else ranks.mean
         loop = Loop(
             leaves,
             shards or batches,
@@ -97,42 +90,28 @@ class Run:
             title=describe(problem.guide).split("(")[0],
         )
         loop.moving = loss.moving.named
-        loop.guard = Guard(problem.model, problem.guide, loss, ranks.size)
+        loop.guard = Guard(problem.model, problem.guide, loss)
         if loss.objective.guesses and shards is None:
             loop.ahead = functools.partial(loss.objective.guess, samples[0])
-        state = State(loop, functools.partial(problem.buffers, loss), random)
+        state = State(loop, functools.partial(problem.buffers, loss), ranks)
         about = record(settings, problem, settings.seed, ranks.size)
-        return cls(problem, settings, loss, loop, about, state, random, average)
+        return cls(problem, settings, loss, loop, about, state, ranks)
 
-    def align(self, **more: object) -> None:
+    def align(self) -> None:
         """Check that all ranks make the same training, and start all from the parameters and buffers of rank 0.
 
-        Args:
-            more: arguments that the ranks must agree on beside the run's own, by name.
-
         Raises:
-            ValueError: they do not; the same error on all ranks.
+            ValueError: this rank makes another training than rank 0.
         """
-        if self.average is None:
+        if self.ranks.size == 1:
             return
-        held = self._tensors()
-        with self.ranks.together():
-            words = {name: word for part in self.identity.values() for name, word in part.items()}
-            words |= {name: f"{list(value.shape)} of {value.dtype}" for name, value in held.items()}
-            words |= {name: repr(value) for name, value in more.items()}
-        self.ranks.agree(words, "model, guide, data and arguments of a training")
-        self.ranks.broadcast(held.values())
+        tensors = self._tensors()
+        words = {name: word for part in self.identity.values() for name, word in part.items()}
+        words |= {name: f"{list(value.shape)} of {value.dtype}" for name, value in tensors.items()}
+        self.ranks.check_same({"steps": str(self.settings.steps), **words})
+        self.ranks.broadcast(tensors.values())
         if self.ranks.first:
-            _log.info("training on %d ranks by %s", self.ranks.size, self.ranks.backend)
-
-    def check_aligned(self) -> None:
-        """Raise a ValueError on all ranks if one of them has another state, but for its random numbers."""
-        if self.average is not None:
-            with self.ranks.together():
-                words = {name: digest([value]) for name, value in self._tensors().items()}
-                words |= {"the number of steps done": str(self.loop.done)}
-                words |= {"the order of the rows": digest(self.loop.batches.state().values())}
-            self.ranks.agree(words, "the state of a training")
+            _log.info("training on %d ranks", self.ranks.size)
 
     def _tensors(self) -> dict[str, Tensor]:
         """All parameters and buffers by name, each once."""
@@ -195,25 +174,11 @@ def _engine(settings: Settings, problem: Problem) -> EngineName:
     return "pyro" if settings.engine == "auto" and varies else settings.engine
 
 
-def _shards(batches: Minibatches, settings: Settings, random: RankRandom) -> Shards | None:
+def _shards(batches: Minibatches, settings: Settings, ranks: Ranks) -> Shards | None:
     """The minibatches in parts of ranks or of `accumulate`; None where they are whole."""
-    ranks = random.ranks
     if settings.accumulate == 1 and ranks.size == 1:
         return None
-    return Shards(
-        batches,
-        parts=settings.accumulate,
-        rank=ranks.rank,
-        ranks=ranks.size,
-        generator=random.of_rows,
-    )
-
-
-def _averaging(ranks: Ranks, loss: Loss) -> Averaging:
-    """The average over ranks of what a step exchanges: nll and kl, gradients, floating-point buffers."""
-    values = [leaf.detach() for leaf in loss.leaves]
-    buffers = [buffer for buffer in loss.buffers if buffer.is_floating_point()]
-    return Averaging(ranks, [values[0].new_zeros(2), *values, *buffers])
+    return Shards(batches, parts=settings.accumulate, ranks=ranks)
 
 
 def _check_trainable(leaves: Mapping[str, Tensor]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyrodrop.engines import Batch, Joint, Part
 from pyrodrop.training.minibatches import Minibatches, Ordered
+from pyrodrop.training.ranks import Ranks, alone
 
 
 class Shards(Ordered):
@@ -20,10 +21,7 @@ class Shards(Ordered):
     Args:
         batches: of one process; their size is that of all processes together.
         parts: number of parts that the share of a process is cut into; fewer where it has fewer rows.
-        rank: number of this process.
-        ranks: number of processes.
-        generator: of the order of rows, where torch's default generator is not the same on all processes; of the CPU, since
-            GPUs of different kinds draw different orders.
+        ranks: that share the minibatches; their rank 0 draws the order of the rows.
     """
 
     def __init__(
@@ -31,15 +29,11 @@ class Shards(Ordered):
         batches: Minibatches,
         *,
         parts: int = 1,
-        rank: int = 0,
-        ranks: int = 1,
-        generator: torch.Generator | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.batches: Minibatches = batches
         self.parts: int = parts
-        self.rank: int = rank
-        self.ranks: int = ranks
-        self.generator = generator
+        self.ranks: Ranks = ranks or alone(batches.order.device)
         self.size, self.num_rows = batches.size, batches.num_rows
         self.order, self.position = batches.order, 0
 
@@ -67,24 +61,19 @@ class Shards(Ordered):
         if self.size == self.num_rows:
             return self.first()
         if self.position >= len(self.order):
-            self.order = self._permutation()
-            self.position = 0
+            order = torch.randperm(self.num_rows, device=self.order.device)
+            self.order, self.position = self.ranks.of_first(order.cpu()).to(order.device), 0
         rows = self.order[self.position : self.position + self.size]
         self.position += self.size
         return self._joint(rows, len(rows))
 
-    def _permutation(self) -> Tensor:
-        if self.generator is None:
-            return torch.randperm(self.num_rows, device=self.order.device)
-        return torch.randperm(self.num_rows, generator=self.generator).to(self.order.device)
-
     def _joint(self, rows: Tensor | None, total: int) -> Joint:
         """This process's parts of a minibatch of `total` rows of the data: of these, or of the first ones if None."""
-        first, count = _shares(total, self.ranks)[self.rank]
+        first, count = _shares(total, self.ranks.size)[self.ranks.rank]
         cut = _shares(max(count, 1), min(self.parts, max(count, 1)))
         if not count:  # the first row of the minibatch, which counts for nothing
             first = 0
-        share = len(cut) * self.ranks / total if count else 0.0
+        share = len(cut) * self.ranks.size / total if count else 0.0
         return Joint([Part(self._rows(rows, first + at, size), share * size) for at, size in cut])
 
     def _rows(self, rows: Tensor | None, first: int, size: int) -> Batch:

@@ -14,20 +14,22 @@ from pyrodrop.devices import random_states, set_random_states
 from pyrodrop.files import under
 from pyrodrop.private_apis import without_compiler
 from pyrodrop.training.loop import Loop
-from pyrodrop.training.rank_noise import RankRandom
+from pyrodrop.training.ranks import Ranks, alone
 
 _log = logging.getLogger("pyrodrop")
 
 
 class State:
-    """Reads and writes the state of a loop: parameters, buffers, optimiser, random state, place in the epoch, losses."""
+    """Reads and writes the state of a loop: parameters, buffers, optimiser, random state, place in the epoch, losses.
 
-    def __init__(
-        self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]], random: RankRandom | None = None
-    ) -> None:
+    Args:
+        ranks: the processes that train together, of which all but rank 0 continue with new noise; None for one.
+    """
+
+    def __init__(self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]], ranks: Ranks | None = None) -> None:
         self.loop: Loop = loop
         self.buffers = buffers
-        self.random: RankRandom | None = random
+        self.ranks: Ranks = ranks or alone(loop.history.device)
 
     def tensors(self) -> dict[str, Tensor]:
         """The state by name; tensors of the loop are not copied. The random state is torch's own at this moment."""
@@ -37,8 +39,7 @@ class State:
         state |= {f"optimizer.{key}": value for key, value in self._optimizer().items()}
         state["history"] = loop.history[: loop.done]
         state |= {f"batches.{key}": value for key, value in loop.batches.state().items()}
-        state |= self._random()
-        return state if self.random is None else state | self.random.tensors()
+        return state | self._random()
 
     def load(self, tensors: Mapping[str, Tensor], name: str) -> None:
         """Set the loop, its buffers and torch's random state to a state that was read before.
@@ -50,8 +51,6 @@ class State:
                 loop has. Nothing is changed then.
         """
         loop = self.loop
-        if self.random is not None:
-            tensors = self.random.taken(tensors, name)
         self._check(tensors, name)
         done, optimizer = len(tensors["history"]), under("optimizer.", tensors)
         if loop.steps is not None and done > loop.steps:
@@ -60,14 +59,14 @@ class State:
         if fresh:
             _log.warning("%s is of an optimizer whose state has other entries: it begins anew", name)
             optimizer = {}
+        if not self.ranks.first:
+            tensors = {**tensors, **self._new_noise(self.ranks.noise_seed(loop.settings.seed, done))}
         with torch.no_grad():
             for key, value in self._own().items():
                 value.copy_(tensors[key])
         self._load_optimizer(optimizer)
         loop.batches.load(under("batches.", tensors))
         self._restore_random(tensors)
-        if self.random is not None:
-            self.random.restore(tensors)
         loop.history = loop.history.to(tensors["history"].dtype)
         loop.reserve(done)
         loop.history[:done] = tensors["history"].to(loop.history.device)
@@ -109,13 +108,16 @@ class State:
         """The states of the random generators, by name."""
         return {f"random.{kind}": state for kind, state in random_states(self.loop.history.device).items()}
 
+    def _new_noise(self, seed: int) -> dict[str, Tensor]:
+        """States of generators that start from a seed, by name."""
+        return {name: torch.Generator(name.split(".")[1]).manual_seed(seed).get_state() for name in self._random()}
+
     def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
         set_random_states(under("random.", tensors), self.loop.history.device)
 
     def _check_random(self, tensors: Mapping[str, Tensor], name: str) -> None:
         """Raise a ValueError unless these are states of generators of this version of PyTorch."""
-        rows = ["random.rows"] if "random.rows" in tensors else []
-        for key in (*self._random(), *rows):
+        for key in self._random():
             try:
                 torch.Generator("cuda" if key == "random.cuda" else "cpu").set_state(tensors[key].cpu())
             except (RuntimeError, TypeError) as error:

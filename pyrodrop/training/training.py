@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
 
@@ -17,13 +17,12 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import shown
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, keep_heap, random_states, seeded, set_random_states
-from pyrodrop.ranks import join
 from pyrodrop.surroundings import outside
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import CHECK_EVERY
 from pyrodrop.training.options import StepOptions, with_options
 from pyrodrop.training.problem import training_mode
-from pyrodrop.training.rank_noise import RankRandom
+from pyrodrop.training.ranks import join
 from pyrodrop.training.record import as_tensor, check_same, of_tensor
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import Settings
@@ -60,9 +59,8 @@ class Training:
             engine is prepared at the second step, and a compilation takes many seconds: for few steps, pass their number or
             ``engine="traced"``.
 
-    With several ranks (see `pyrodrop.fit`), each of them makes the training, every step, and `load_state`. Everything else
-    may be done on one of them. Its `state` continues to the same bits if every rank loads its own; where all load that of
-    one rank, the others continue with new noise, as the log says.
+    With several ranks (see `pyrodrop.fit`), each of them makes the training, every step, and `load_state`, which continues
+    all from the state of rank 0, the others with new noise. Everything else may be done on one of them.
 
     Raises:
         TypeError, ValueError, RuntimeError: as `pyrodrop.fit` before its first step.
@@ -101,14 +99,11 @@ class Training:
         ranks = join(expected.distributed, expected.place)
         self._settings = settings = replace(expected, steps=None, device=ranks.device)
         self._seconds = 0.0
-        with ranks.together():
-            problem = problem_of(model, guide, data, settings, ranks.size, num_data)
-        random = RankRandom(ranks, settings.seed)
-        with seeded(random.start, settings.place), settings.products(), training_mode(problem):
-            with ranks.together():
-                self._run = Run.of(problem, settings, random)
-                self._run.identity  # noqa: B018  what the run is made of before its first step
-            self._run.align(steps=steps)
+        problem = problem_of(model, guide, data, settings, ranks.size, num_data)
+        with seeded(ranks.noise_seed(settings.seed), settings.place), settings.products(), training_mode(problem):
+            self._run = Run.of(problem, settings, ranks)
+            self._run.identity  # noqa: B018  what the run is made of before its first step
+            self._run.align()
             self._random = random_states(settings.place)
             parts = [part for part in (problem.model, problem.guide) if isinstance(part, nn.Module)]
             self._modules = [module for part in parts for module in part.modules() if module.training]
@@ -166,8 +161,7 @@ class Training:
         count = whole_number(count, "count", "the number of steps")
         loop = self._run.loop
         first, end = loop.done, loop.done + count
-        average = self._run.average
-        with self._in_context(), nullcontext() if average is None else average.stopping(closing=False):
+        with self._in_context():
             if first == 0:
                 keep_heap()
                 loop.first_step()
@@ -209,11 +203,7 @@ class Training:
             ValueError: it is not a whole state, or the state of another training, as for `pyrodrop.Checkpoint`. Nothing is
                 changed then.
         """
-        with self._run.ranks.together():
-            self._load(state)
-        self._run.check_aligned()
-
-    def _load(self, state: Mapping[str, Tensor]) -> None:
+        state = self._run.ranks.of_first(state)
         if not isinstance(state, Mapping):
             raise TypeError(f"state must be a mapping of tensors by name, as state() returns it; got {shown(state)}")
         if "run" not in state:

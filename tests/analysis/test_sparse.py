@@ -19,7 +19,6 @@ from pyrodrop.analysis.experiments.sparse import experiment as job
 from pyrodrop.analysis.experiments.sparse.figure import draw_weights
 from pyrodrop.analysis.experiments.sparse.published import published, published_by_unit, published_rows, units_left
 from pyrodrop.analysis.reports.style import write_figure
-from pyrodrop.compression import read_network
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.zoo import sparse
 
@@ -161,9 +160,6 @@ def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPa
     )
     assert results["result"]["compression"] == pytest.approx(266_200 / kept)
     assert found["compressed"]["weights"] <= round(kept)
-    small = read_network(tmp_path / "compressed.safetensors")
-    wrong = float((small(test.x).argmax(-1) != test.y).float().mean())
-    assert wrong == pytest.approx(found["compressed"]["error"], abs=1e-3)
     assert_shows_progress(
         figures["progress.png"], results["epochs"], published("lenet-300-100", "sparse", "deepbayes2019")
     )
@@ -294,7 +290,7 @@ def test_the_pages_say_what_the_references_hold() -> None:
     )
     again = json.loads((folder / "sparse" / "lenet-300-100-molchanov2017.json").read_text())["result"]["scores"]
     assert f"recipe ends at {again['error_percent']:.2f} % with 1 of {again['compression']:.0f}" in text
-    assert f"a file {ratios['bytes_32']:.0f} times smaller, and {ratios['latency_1000']:.1f} times as fast" in text
+    assert f"and is {ratios['latency_1000']:.1f} times as fast on 1,000 digits" in text
     assert (
         f"By ARD it ends at {100 * ard['result']['error']:.2f} % with 1 of {ard['result']['compression']:.0f}" in text
     )

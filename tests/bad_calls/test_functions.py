@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pyro.distributions as dist
@@ -13,7 +10,7 @@ import torch
 from torch import nn
 
 import pyrodrop
-from pyrodrop import compression, data, distributions, divergences, guides, likelihoods, priors, reparam, zoo
+from pyrodrop import data, distributions, divergences, guides, likelihoods, priors, reparam, zoo
 from pyrodrop.failed import Failed
 
 from .harness import Call, Case, cases
@@ -290,18 +287,6 @@ CALLS = [
         },
     ),
     Call(
-        "compression.compressed_steps",
-        lambda: sparse() | {"layout": "dense"},
-        {"model": MODEL, "guide": GUIDE},
-    ),
-    Call(
-        "compression.write_network",
-        lambda: {"path": _folder() / "network", "steps": compression.compressed_steps(**sparse(), layout="dense")},
-        {"steps": OBJECT | {"of numbers": lambda: [1.0]}, "bits": COUNT | {"other": lambda: 24}},
-        works={"path: str": (lambda: str(_folder() / "network"), lambda file: file.is_file())},
-    ),
-    Call("compression.read_network", lambda: {"path": _written()}),
-    Call(
         "compression.DrawnNetworks",
         lambda: sparse() | {"count": 2},
         {"model": MODEL, "guide": OBJECT | {"class": lambda: guides.Point}},
@@ -312,15 +297,6 @@ CALLS = [
         {"model": MODEL, "guide": GUIDE},
     ),
 ]
-
-
-@functools.cache
-def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="bad_calls"))
-
-
-def _written() -> Path:
-    return compression.write_network(_folder() / "network", compression.compressed_steps(**sparse(), layout="dense"))
 
 
 class _Q(dist.Normal):

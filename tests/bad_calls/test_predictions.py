@@ -19,7 +19,7 @@ from pyrodrop import metrics
 from pyrodrop.scaling import Standardize
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, PATH, POSITIVE, SEED, UNCHECKED, Kind, kind, tensor
+from .kinds import COUNT, INSIDE, NAME, OBJECT, PATH, POSITIVE, SEED, UNCHECKED, Kind, kind, tensor
 from .shared import LABELS, N, X, Y, classifier, fit, mlp, replicates, sampled
 from .test_training import NO_LABELS, NO_X, NO_Y, OTHER_GUIDES
 
@@ -87,12 +87,11 @@ def prediction_at(**given: Any) -> Any:
 
 
 P = torch.full((N, 3), 1 / 3)
-SHARED = FLAG.but("None") | {"without ranks": lambda: True}
 CALLS = [
     Call(
         "predict",
         lambda: {"run": fit(), "x": X, "num_samples": 2},
-        {"run": OBJECT, "x": NO_POINTS, "distributed": SHARED},
+        {"run": OBJECT, "x": NO_POINTS},
         works={
             "x: whole numbers": (lambda: TENS, lambda p: torch.equal(p.f, fit().predict(TENS.float(), 2).f)),
             "x: frame": (
@@ -133,7 +132,7 @@ CALLS = [
     Call(
         "Fit.elbo",
         dict,
-        {"num_samples": COUNT, "seed": SEED, "data": DATA, "x": NO_X, "y": NO_Y, "distributed": SHARED},
+        {"num_samples": COUNT, "seed": SEED, "data": DATA, "x": NO_X, "y": NO_Y},
         function=elbo,
     ),
     Call(

@@ -32,8 +32,6 @@ GUIDES: dict[str, tuple[Callable[[Any], Any], type[Any]]] = {
     "point": (guides.Point, Trace_ELBO),
     "bernoulli": (lambda m: guides.BernoulliDropout(m, 0.3, mask_input=False), Trace_ELBO),
     "variational": (guides.VariationalDropout, TraceMeanField_ELBO),
-    "low rank": (lambda m: guides.LowRank(m, 2), Trace_ELBO),
-    "concrete": (guides.ConcreteDropout, TraceMeanField_ELBO),
     "autonormal": (AutoNormal, Trace_ELBO),
     "ensemble": (lambda m: guides.Ensemble(m, guides.MeanField, 2), TraceMeanField_ELBO),
 }

@@ -36,8 +36,7 @@ LAYERS = (
         "pyrodrop/json_files.py",
     )
     + ("pyrodrop/parts.py", "pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
-    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/modules.py", "pyrodrop/priors")
-    + ("pyrodrop/ranks",),
+    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/modules.py", "pyrodrop/priors"),
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam"),
     ("pyrodrop/networks",),
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction", "guides", "models"),

@@ -16,8 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pyrodrop import priors
-from pyrodrop.compression import compressed_steps, read_network, write_network
-from pyrodrop.compression.steps import Affine
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 Lambda = Callable[[Any, Tensor], Tensor]
@@ -206,8 +204,8 @@ def test_units_really_go(cut_fit: Any) -> None:
     build, shape = RIGHT["tokens, flattened"]
     for seed in range(20):  # of the first layer's 5 units, none or all die with probability 0.09
         fit = cut_fit(build(), seed, share=0.0, dead=0.4)
-        steps = compressed_steps(fit.model, fit.guide, layout="dense", x=torch.randn(2, *shape))
-        layers = [step for step in steps if isinstance(step, Affine)]
+        network = fit.compress(layout="dense", x=torch.randn(2, *shape))
+        layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
         if len(layers) > 1 and len(layers[0].bias) < 5:
             break
     assert 0 < len(layers[0].bias) < 5
@@ -305,18 +303,6 @@ def test_biases_with_a_prior_and_norms_are_cut_and_used(cut_fit: Any, oracle: An
     x = torch.randn(5, 1, 8, 8)
     assert {"1.weight", "1.bias", "3.bias"} <= set(fit.guide.sites)  # type: ignore[attr-defined]
     torch.testing.assert_close(fit.compress(x=x)(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    "name", ["divisor of an average", "batch norm", "tokens, flattened", "global average", "a layer twice"]
-)
-def test_files_of_chains(name: str, tmp_path: Any, cut_fit: Any, oracle: Any) -> None:
-    build, shape = RIGHT[name]
-    net = build()
-    fit, x = cut_fit(net), torch.randn(5, *shape)
-    file = write_network(tmp_path / "small.safetensors", compressed_steps(fit.model, fit.guide, x=x))
-    torch.testing.assert_close(read_network(file)(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4)
 
 
 def test_operations_of_tokens_are_counted(cut_fit: Any) -> None:

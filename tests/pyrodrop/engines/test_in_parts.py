@@ -16,6 +16,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.engines import Joint
 from pyrodrop.training.minibatches import Minibatches
+from pyrodrop.training.ranks import Ranks
 from pyrodrop.training.shards import Shards
 
 ROWS, SIZE = 47, 20  # minibatches of 20, 20 and 7 rows
@@ -223,24 +224,19 @@ def test_refused_are_more_parts_than_rows_and_models_without_num_data() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_every_row_is_dealt_once_per_epoch_and_counts_alike(ranks: int, parts: int, size: int | None) -> None:
     """The parts of all ranks together are the rows of the minibatches of one process, in its order."""
+
+    class OfFirst(Ranks):
+        def of_first(self, value: Any) -> Any:
+            return alone.order
+
     data = pyrodrop.data.Dataset(torch.arange(ROWS, dtype=torch.float32)[:, None], Y)
     place = torch.device("cpu")
     alone = Minibatches(data, size, place)
     shards = [
-        Shards(
-            Minibatches(data, size, place), parts=parts, rank=rank, ranks=ranks,
-            generator=torch.Generator().manual_seed(3),
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
+        Shards(Minibatches(data, size, place), parts=parts, ranks=OfFirst(rank, ranks, place)) for rank in range(ranks)
+    ]
     for _ in range(2 * alone.per_epoch):
-        if alone.position >= len(alone.order) and alone.size < ROWS:
-            state = torch.get_rng_state()
-            torch.set_rng_state(shards[0].generator.get_state())  # type: ignore[union-attr]
-            whole = alone.next().x
-            torch.set_rng_state(state)
-        else:
-            whole = alone.next().x
+        whole = alone.next().x
         joints: list[Joint] = [own.next() for own in shards]
         counted = [[part for part in joint.parts if part.share] for joint in joints]
         rows = torch.cat([part.batch.x for own in counted for part in own])  # type: ignore[misc]

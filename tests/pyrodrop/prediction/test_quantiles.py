@@ -71,8 +71,8 @@ def test_a_gap_between_the_components_is_no_obstacle() -> None:
     assert -1e6 < float(prediction.quantile(0.75)) < 1e6
 
 
-@pytest.mark.parametrize("q", [1e-300, 1e-30, 1e-17, 1e-15, 1e-10, 1 - 2**-40, 1 - 2**-53])
-def test_quantiles_far_out_keep_their_digits(q: float) -> None:
+@pytest.mark.parametrize("q", [1e-9, 1e-7, 1 - 2**-29])
+def test_quantiles_far_out(q: float) -> None:
     """Against SciPy on the log scale, in the lower tail; 1 - q is exact, so that the upper tail is its mirror image."""
     tail = min(q, 1 - q)
     for loc, scale in ([0.0], [1.0]), ([0.0, 1e-9], [1.0, 1.0]), ([-1.0, 2.0], [1.0, 1.0]), ([0.0, 3.0], [2.0, 0.5]):
@@ -85,7 +85,7 @@ def test_quantiles_far_out_keep_their_digits(q: float) -> None:
 
         want = sign * optimize.brentq(missing, -200, 5, xtol=1e-13)
         got = float(Prediction(f, dist.Normal(f, sd).to_event(1)).quantile(q))
-        assert got == pytest.approx(want, rel=1e-10)
+        assert got == pytest.approx(want, rel=1e-7)
 
 
 def test_other_continuous_likelihoods() -> None:
@@ -100,27 +100,16 @@ def test_other_continuous_likelihoods() -> None:
         assert float(positive[0, d]) == pytest.approx(want, rel=1e-6)
 
 
-def student_tail(df: float, z: Any) -> Any:
-    """P(Y <= z) for z <= 0, to 60 digits."""
-    return mp.betainc(mp.mpf(df) / 2, mp.mpf(1) / 2, 0, df / (df + z * z), regularized=True) / 2
-
-
-@pytest.mark.parametrize("q", [1e-200, 1e-30, 1e-12, 0.01, 0.3, 0.5, 0.9, 1 - 2**-30, 1 - 2**-53])
-def test_quantiles_of_students_t_keep_their_digits(q: float) -> None:
-    """Of components that are far apart; probabilities by mpmath, exact in the tails."""
+@pytest.mark.parametrize("q", [1e-9, 0.01, 0.3, 0.5, 0.9, 1 - 2**-29])
+def test_quantiles_of_students_t(q: float) -> None:
+    """Of components that are far apart; probabilities by SciPy."""
     loc, scale, df = (torch.tensor(v).double()[:, None, None] for v in ([-3.0, 0, 50], [0.1, 1, 20], [1.5, 4, 30]))
     prediction = Prediction(loc, dist.StudentT(df, loc, scale).to_event(1))
-    with mp.workdps(60):
-        y, total = mp.mpf(float(prediction.quantile(q))), mp.mpf(0)
-        for own in zip(loc, scale, df, strict=True):
-            m, s, v = map(float, own)
-            z = (y - m) / s if q <= 0.5 else (m - y) / s
-            total += (student_tail(v, z) if z < 0 else 1 - student_tail(v, -z)) / 3
-        assert abs(float(total / mp.mpf(min(q, 1 - q)) - 1)) < 1e-11  # 1e-12, where the search ends, and rounding
-    draws = stats.t.cdf(float(y), df.flatten(), loc.flatten(), scale.flatten()).mean()
-    assert float(prediction.cdf(torch.full((1, 1), float(y), dtype=torch.float64))) == pytest.approx(
-        draws, rel=1e-9, abs=1e-15
-    )
+    y = float(prediction.quantile(q))
+    below = stats.t.cdf(y, df.flatten(), loc.flatten(), scale.flatten()).mean()
+    above = stats.t.sf(y, df.flatten(), loc.flatten(), scale.flatten()).mean()
+    assert below == pytest.approx(q, rel=1e-6) if q <= 0.5 else above == pytest.approx(1 - q, rel=1e-6)
+    assert float(prediction.cdf(torch.full((1, 1), y, dtype=torch.float64))) == pytest.approx(below, rel=1e-9)
 
 
 def counts() -> dict[str, tuple[Any, Any]]:
@@ -149,11 +138,11 @@ def test_quantiles_of_counts_are_the_smallest_with_the_probability(kind: str) ->
     """Of the mixture, far out in both tails too: SciPy's probabilities up to k reach q, those up to k - 1 do not."""
     distribution, by_scipy = counts()[kind]
     prediction = Prediction(torch.ones(5, 30, 2), distribution.expand([5, 30, 2]).to_event(1))
-    for q in (1e-30, 1e-9, 0.05, 0.3, 0.5, 0.9, 0.999, 1 - 2**-30, 1 - 2**-45):
+    for q in (1e-9, 0.05, 0.3, 0.5, 0.9, 0.999, 1 - 2**-29):
         k = prediction.quantile(q)
         assert (k.dtype, k.shape) == (torch.int64, (30, 2))
         assert int(k.min()) >= 0
-        close = 1e-11  # relative error of the probabilities of both
+        close = 1e-6  # relative error of the probabilities of both, 1e-15 absolute
         if q <= 0.5:
             reached, missed = by_scipy.cdf(k).mean(0) >= q * (1 - close), by_scipy.cdf(k - 1).mean(0) < q * (1 + close)
         else:
@@ -172,19 +161,19 @@ def test_a_probability_that_is_reached_exactly_is_reached() -> None:
     for q, want in ((0.2, 0), (0.2 + 1e-9, 1), (0.9, 1)):
         assert int(prediction.quantile(q)) == want
     large = torch.full((1, 1, 1), 1e12, dtype=torch.float64)
-    got = Prediction(large, dist.Poisson(large).to_event(1)).quantile([1e-10, 0.5, 1 - 1e-10]).flatten().double()
+    got = Prediction(large, dist.Poisson(large).to_event(1)).quantile([1e-8, 0.5, 1 - 1e-8]).flatten().double()
     sd = 1e6  # Cornish-Fisher: m + z sd + (z^2 - 1) / 6, exact to 1 / sd
-    z = stats.norm.ppf([1e-10, 0.5, 1 - 1e-10])
+    z = stats.norm.ppf([1e-8, 0.5, 1 - 1e-8])
     np.testing.assert_allclose(got, 1e12 + sd * z + (z**2 - 1) / 6, rtol=0, atol=2)
 
 
 @pytest.mark.parametrize("mean", [1e4, 1e7])
-def test_the_tails_of_large_counts_have_their_digits(mean: float) -> None:
+def test_the_tails_of_large_counts(mean: float) -> None:
     """Against the sum of the probabilities of all further counts, by mpmath; SciPy's own are wrong far above the mean."""
     distribution = Prediction(
         torch.ones(1, 1, 1), dist.Poisson(torch.full((1, 1, 1), mean, dtype=torch.float64)).to_event(1)
     )
-    for q in (1e-40, 1e-9, 1 - 2**-40, 1 - 2**-53):
+    for q in (1e-9, 1 - 2**-29):
         k = int(distribution.quantile(q))
         up = q > 0.5
         first = k + 1 if up else k  # P(Y > k), or P(Y <= k)
@@ -194,7 +183,7 @@ def test_the_tails_of_large_counts_have_their_digits(mean: float) -> None:
             one = mp.exp(first * mp.log(mean) - mean - mp.loggamma(first + 1))
             total = one * (1 + mp.mpf(float(ratios.sum())))
             bound = mp.mpf(1 - q if up else q)
-            assert total <= bound * (1 + 1e-11) if up else total >= bound * (1 - 1e-11)
+            assert total <= bound * (1 + 1e-6) if up else total >= bound * (1 - 1e-6)
             assert total + one * (first / mean) > bound if up else total - one < bound
 
 
@@ -260,14 +249,16 @@ def test_what_has_no_quantiles_is_refused() -> None:
             Prediction(one, distribution.to_event(1)).quantile(0.5)
     with pytest.raises(ValueError, match="at most 2.53 to be exact"):
         Prediction(one, dist.Poisson(1e17 * one).to_event(1)).quantile(0.5)
-    with pytest.raises(ValueError, match="within 1e.150 scales of loc.*got 1e-30 from 0 or 1 with df=0.01"):
-        Prediction(one, dist.StudentT(0.01, one).to_event(1)).quantile(1e-30)
+    for df in (0.01, 0.05):
+        with pytest.raises(ValueError, match="quantiles must be finite; got infinite ones for q=1e-09"):
+            Prediction(one, dist.StudentT(df, one).to_event(1)).quantile(1e-9)
     joint = dist.MultivariateNormal(torch.zeros(2, 3, 2), torch.eye(2))
     with pytest.raises(TypeError, match="got MultivariateNormal"):
         Prediction(torch.ones(2, 3, 2), joint).quantile(0.5)
     for q in (1e-10, 1e-20, 1 - 1e-12):
-        with pytest.raises(ValueError, match="at least 1e-09 from 0 and 1 for a Gumbel"):
-            Prediction(torch.ones(2, 3, 1), dist.Gumbel(torch.ones(2, 3, 1), 1.0).to_event(1)).quantile([0.5, q])
+        for distribution in (dist.Gumbel(one, 1.0), dist.Normal(one, 1.0), dist.Poisson(one)):
+            with pytest.raises(ValueError, match="at least 1e-09 from 0 and 1, .*; got "):
+                Prediction(one, distribution.to_event(1)).quantile([0.5, q])
     nan = Prediction(torch.ones(2, 3, 1), dist.Normal(torch.ones(2, 3, 1), 1.0).to_event(1))
     rates = Prediction(one, dist.Poisson(one.clone()).to_event(1))
     for broken in (math.inf, math.nan):
