@@ -19,7 +19,6 @@ from pyrodrop.analysis.experiments.sparse import experiment as job
 from pyrodrop.analysis.experiments.sparse.figure import draw_weights
 from pyrodrop.analysis.experiments.sparse.published import published, published_by_unit, published_rows, units_left
 from pyrodrop.analysis.reports.style import write_figure
-from pyrodrop.compression import read_network
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.zoo import sparse
 
@@ -161,7 +160,7 @@ def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPa
     )
     assert results["result"]["compression"] == pytest.approx(266_200 / kept)
     assert found["compressed"]["weights"] <= round(kept)
-    small = read_network(tmp_path / "compressed.safetensors")
+    small = pyrodrop.Fit.load(tmp_path / "fit.safetensors").compress()
     wrong = float((small(test.x).argmax(-1) != test.y).float().mean())
     assert wrong == pytest.approx(found["compressed"]["error"], abs=1e-3)
     assert_shows_progress(

@@ -13,13 +13,12 @@ import torch
 from torch import nn
 
 import pyrodrop
-from pyrodrop import compression, data, distributions, divergences, guides, likelihoods, priors, reparam, zoo
+from pyrodrop import data, distributions, divergences, guides, likelihoods, priors, reparam, zoo
 from pyrodrop.failed import Failed
 
 from .harness import Call, Case, cases
 from .kinds import (
     COUNT,
-    FLAG,
     FRACTION,
     FUNCTION,
     INSIDE,
@@ -27,7 +26,6 @@ from .kinds import (
     NAME,
     NOT_NEGATIVE,
     OBJECT,
-    PATH,
     POSITIVE,
     REAL,
     SEED,
@@ -305,34 +303,13 @@ CALLS = [
     ),
     Call(
         "compression.compress",
-        lambda: sparse() | {"layout": "dense"},
+        sparse,
         {
             "model": MODEL,
             "guide": GUIDE,
             "threshold": REAL.but("None") | {"above": lambda: 9.0},
         },
     ),
-    Call(
-        "compression.compressed_steps",
-        lambda: sparse() | {"layout": "dense"},
-        {
-            "model": MODEL,
-            "guide": GUIDE,
-            "threshold": REAL.but("None"),
-        },
-    ),
-    Call(
-        "compression.write_network",
-        lambda: {"path": _folder() / "network", "steps": compression.compressed_steps(**sparse(), layout="dense")},
-        {
-            "path": PATH,
-            "steps": OBJECT | {"of numbers": lambda: [1.0]},
-            "bits": COUNT | {"other": lambda: 24},
-            "compact": FLAG,
-        },
-        works={"path: str": (lambda: str(_folder() / "network"), lambda file: file.is_file())},
-    ),
-    Call("compression.read_network", lambda: {"path": _written()}, {"path": PATH}),
     Call(
         "compression.DrawnNetworks",
         lambda: sparse() | {"count": 2},
@@ -346,7 +323,7 @@ CALLS = [
     ),
     Call(
         "compression.compression_report",
-        lambda: sparse() | {"data": data.Dataset(torch.randn(4, 2), torch.randn(4, 1)), "layout": "dense"},
+        lambda: sparse() | {"data": data.Dataset(torch.randn(4, 2), torch.randn(4, 1))},
         {
             "model": MODEL,
             "guide": GUIDE,
@@ -360,10 +337,6 @@ CALLS = [
 @functools.cache
 def _folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="bad_calls"))
-
-
-def _written() -> Path:
-    return compression.write_network(_folder() / "network", compression.compressed_steps(**sparse(), layout="dense"))
 
 
 class _Q(dist.Normal):

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.compression import read_network, write_network
-from pyrodrop.compression.compress import compressed_steps
 from pyrodrop.sampling.sampled import Sampled
 
 pytestmark = pytest.mark.slow
@@ -53,10 +51,6 @@ def small() -> Any:
     return models.MLP([1, 3, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
 
 
-def network(path: Path) -> list[Tensor]:
-    return [read_network(path)(X)]
-
-
 def make(folder: Path) -> dict[str, tuple[Path, Callable[[Path], list[Tensor]]]]:
     """A good file of every kind, and what reads it."""
     model = model_of()
@@ -65,12 +59,10 @@ def make(folder: Path) -> dict[str, tuple[Path, Callable[[Path], list[Tensor]]]]
     fit.save(folder / "fit")
     settings: dict[str, Any] = {"chains": 4, "draws": 4, "tune": 100, "engine": "traced", "max_steps": 2}
     pyrodrop.sample(small(), (X, Y), **settings).save(folder / "draws")
-    write_network(folder / "network", compressed_steps(fit.model, fit.guide, x=X))
     return {
         "checkpoints": (folder / "state", resumed),
         "fits": (folder / "fit", loaded),
         "draws": (folder / "draws", drawn),
-        "networks": (folder / "network", network),
     }
 
 

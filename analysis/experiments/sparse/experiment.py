@@ -31,7 +31,6 @@ from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import print_table
-from pyrodrop.compression import compressed_steps, write_network
 from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import processor
@@ -63,7 +62,7 @@ def run(
         recipe: training settings, molchanov2017 or deepbayes2019, or neklyudov2017 with log-normal.
         epochs: number of epochs; that of the recipe if not given.
         digits: number of training digits, all 60,000 if not given.
-        out: folder of results.json, progress.png, weights.png, fit.safetensors and compressed.safetensors. A run that was
+        out: folder of results.json, progress.png, weights.png and fit.safetensors. A run that was
             broken off goes on from training.safetensors there.
 
     Returns:
@@ -91,7 +90,6 @@ def run(
         )  # fmt: skip
         fit.save(folder / "fit.safetensors")
         report = fit.compression_report(data.test)
-        write_network(folder / "compressed.safetensors", compressed_steps(fit.model, fit.guide))
         content = {
             "name": entry.name,
             "result": summary(fit, data.test, log),
