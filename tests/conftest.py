@@ -87,9 +87,9 @@ def _fresh_state() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _short_timings() -> None:
     """No test compares the times of a network that is compressed, for which it is called during half a second."""
-    from pyrodrop.compression import layout
+    from pyrodrop.compression import report
 
-    layout._SECONDS = 0.001
+    report._SECONDS = 0.001
 
 
 @pytest.fixture

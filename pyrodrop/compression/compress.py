@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from torch import Tensor, nn
 
 from pyrodrop.arguments import instance
-from pyrodrop.compression.chain import NoChain, chain_of
 from pyrodrop.compression.kept import bound_of, kept_weights, uncut_weights
-from pyrodrop.compression.layout import Layout, laid_out
-from pyrodrop.compression.narrow import narrowed
+from pyrodrop.compression.plain import check_model, examples, plain_network
 from pyrodrop.compression.report import CompressionReport, measure
-from pyrodrop.compression.steps import Step, network_of
-from pyrodrop.compression.units import without_dead_units
-from pyrodrop.compression.whole import check_model, whole_network
+from pyrodrop.compression.units import NotFollowed, without_unused_units
 from pyrodrop.constraints import Flag, Real, checked
 from pyrodrop.data import Dataset
-from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.inputs import Inputs
 from pyrodrop.threads import exclusive
 
 
@@ -31,14 +27,12 @@ def compress(
     *,
     threshold: float | None = None,
     structured: Annotated[bool, Flag("whether to remove units")] = True,
-    layout: Layout = "fastest",
     x: Inputs | None = None,
 ) -> nn.Module:
     """The network of the weights that are kept, as a plain PyTorch module on the CPU; see `Fit.compress`.
 
-    Removes units whose incoming or outgoing weights are all pruned, folds constant units into the next layer's bias, and
-    picks the fastest layout for each layer. Of a network that is not a chain of layers it removes the units that no layer
-    reads.
+    Constant units go into the biases of the layers that read them, and units that no layer reads are removed
+    (`pyrodrop.compression.units`).
 
     Args:
         model: a trained model of `pyrodrop.models`.
@@ -47,17 +41,15 @@ def compress(
         threshold: weights with ln alpha at or above it are pruned; if None, the attribute `threshold` of the guide, or 3.
         structured: whether to remove units. With False, all networks are supported and keep their shape; pruned weights
             are 0.
-        layout: layout of the dense layers: ``dense``, ``picked`` (only the inputs that have a weight), ``csr`` (a sparse
-            matrix), or ``fastest``, the one that is fastest in a measurement.
-        x: example inputs, ``[N, ...]``, to determine the shapes of layers.
+        x: example inputs, ``[N, ...]``, to determine the shapes of layers; models that know the shape of x need none.
 
     Returns:
         A module that maps x to f, both in their original units.
 
     Raises:
-        TypeError: the guide learns no alpha per weight or unit; the network is not a chain of supported layers, and its
-            units cannot be followed, or `layout` is ``picked`` or ``csr``; or an argument is of another type.
-        ValueError: an argument is out of range.
+        TypeError: the guide learns no alpha per weight or unit; no unit of the network is followed; or an argument is of
+            another type.
+        ValueError: an argument is out of range, or x is needed.
 
     Example:
         >>> import torch
@@ -67,23 +59,17 @@ def compress(
         >>> guide = guides.SparseDropout(model)
         >>> with torch.no_grad():
         ...     guide.log_variance["layers.0.weight"][2:] = 5.0  # the noise of six hidden units, as if trained
-        >>> network = compression.compress(model, guide, layout="dense")
+        >>> network = compression.compress(model, guide)
         >>> [tuple(parameter.shape) for parameter in network.parameters()]
         [(2, 4), (2,), (1, 2), (1,)]
         >>> network(torch.zeros(5, 4)).shape
         torch.Size([5, 1])
     """
-    weights = _kept(model, guide, threshold)
-    if structured:
-        try:
-            return network_of(steps_of(model, weights, x, layout))
-        except NoChain as error:
-            return _narrow(model, weights, layout, x, error)
-    try:
-        chain = chain_of(_on_cpu(model), weights, _few(x))
-        return chain.network(laid_out(chain.steps, layout))
-    except NoChain:
-        return whole_network(_on_cpu(model), weights, _few(x))
+    check_model(model)
+    model = on_cpu(model)
+    rows = examples(model, x)
+    network = plain_network(model, kept_weights(guide, threshold), rows)
+    return smaller(network, rows) if structured else network
 
 
 @checked
@@ -94,7 +80,6 @@ def compression_report(
     data: Dataset,
     *,
     threshold: float | None = None,
-    layout: Layout = "fastest",
     kl_weight: Annotated[float, Real("the factor of the KL divergence at the end of training", least=0)] = 1.0,
 ) -> CompressionReport:
     """Compare the network of the posterior means with the compressed one; see `Fit.compression_report`.
@@ -103,43 +88,29 @@ def compression_report(
         TypeError, ValueError: as `compress`; `data` is no `Dataset`, or `kl_weight` no number of at least 0.
     """
     instance(data, Dataset, "data", "a Dataset")
-    small = steps_of(model, _kept(model, guide, threshold), data.x, layout)
-    means = {name: w.detach().cpu() for name, w in uncut_weights(guide).items()}
-    dense = chain_of(_on_cpu(model), means, _few(data.x))
-    dense.network(dense.steps)
-    return measure(dense.steps, small, data, bound_of(guide, threshold), kl_weight)
+    small = compress(model, guide, threshold=threshold, x=data.x)
+    model = on_cpu(model)
+    dense = plain_network(model, uncut_weights(guide), examples(model, data.x))
+    return measure(dense, small, data, bound_of(guide, threshold), kl_weight)
 
 
-def _kept(model: Any, guide: Any, threshold: float | None) -> dict[str, Tensor]:
-    """The weights that are kept, on the CPU."""
-    check_model(model)
-    return {name: weight.detach().cpu() for name, weight in kept_weights(guide, threshold).items()}
+def smaller(network: nn.Module, rows: Inputs | None) -> nn.Module:
+    """A plain network without constant and unused units.
+
+    Raises:
+        NotFollowed: no unit is followed, or there are several inputs.
+        ValueError: there are no example rows.
+    """
+    if rows is None:
+        raise ValueError("the shape of the inputs of this network is unknown: pass example inputs as x=; got None")
+    if not isinstance(rows, Tensor):
+        raise NotFollowed(
+            "compression needs a network with one input (structured=False works for every network and keeps its shape); "
+            f"got {len(rows)}"
+        )
+    return without_unused_units(network, rows)
 
 
-def steps_of(model: Any, weights: Mapping[str, Tensor], x: Inputs | None, layout: Layout) -> list[Step]:
-    """The steps of the network with these weights, without dead units; the other arguments and errors are of `compress`."""
-    chain = chain_of(_on_cpu(model), weights, _few(x))
-    steps = laid_out(without_dead_units(chain.steps), layout)
-    chain.network(steps)
-    return steps
-
-
-def _narrow(model: Any, weights: Mapping[str, Tensor], layout: Layout, x: Inputs | None, error: NoChain) -> nn.Module:
-    """The network without unused units if it is not a chain; `error` says why it is none."""
-    if not isinstance(x, Tensor) or layout in ("picked", "csr"):
-        raise error
-    try:
-        return narrowed(whole_network(_on_cpu(model), weights, _few(x)), _few(x))
-    except NoChain as other:
-        raise NoChain(f"{error}; nor are its unused units removed: {other}") from error
-
-
-def _on_cpu(model: Any) -> Any:
+def on_cpu(model: Any) -> Any:
     """The model itself if it is on the CPU, otherwise a copy on the CPU."""
-    parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
-    return model if all(p.device.type == "cpu" for p in parameters) else copy.deepcopy(model).cpu()
-
-
-def _few(x: Inputs | None) -> Any:
-    """The first two example inputs, on the CPU."""
-    return None if x is None else mapped(lambda part: part[:2].cpu(), x)
+    return model if all(p.device.type == "cpu" for p in model.parameters()) else copy.deepcopy(model).cpu()

@@ -1,16 +1,16 @@
 """Report on a compression: measurements of a network before and after.
 
-Parameters are all weights and biases that a network stores, including zeros in dense layouts. Weights are counted as in the
-papers: those that are not 0, without biases. Bytes are those of 32-bit values: of all entries of a weight, or of the nonzero
-ones with their places by row where that is less. FLOPs are for one example, with two per weight and position that it is
-applied at. Latency is the median of interleaved calls on this machine, in this process, with the current number of PyTorch
-threads.
+Parameters are all weights and biases that a network stores, including zeros. Weights are counted as in the papers: those
+that are not 0, without biases. FLOPs are for one example, of dense layers and convolutions, with two per weight and position
+that it is applied at. Latency is the median of interleaved calls on this machine, in this process, with the current number
+of PyTorch threads.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,14 +18,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from pyrodrop.compression.kept import ratio
-from pyrodrop.compression.layout import latency, parameter_count
-from pyrodrop.compression.steps import Affine, Step, network_of
 from pyrodrop.data import Dataset
 from pyrodrop.distributions.censored import exact_values
 
 _ROWS = 1000  # rows that are evaluated at a time, and size of the larger batch that is timed
+_ROUNDS, _SECONDS = 7, 0.02  # of timing
 _WIDE = 100_000  # characters, more than a table has: the widths of a deep network are not cut
 
 
@@ -37,7 +37,6 @@ class Measured:
         units: number of outputs of every layer.
         weights: number of weights that are not 0.
         parameters: number of weights and biases that are stored.
-        bytes_32: bytes of its weights and biases, as 32-bit values.
         flops: floating-point operations per example.
         latency_1: seconds per call for a batch of 1 example.
         latency_1000: seconds per call for a batch of 1,000 examples.
@@ -47,7 +46,6 @@ class Measured:
     units: list[int]
     weights: int
     parameters: int
-    bytes_32: int
     flops: int
     latency_1: float
     latency_1000: float
@@ -79,7 +77,7 @@ class CompressionReport:
     def ratios(self) -> dict[str, float | None]:
         """Dense over compressed, of whatever is smaller when it is better; None where nothing is left."""
         dense, small = asdict(self.dense), asdict(self.compressed)
-        names = ("weights", "parameters", "bytes_32", "flops", "latency_1", "latency_1000")
+        names = ("weights", "parameters", "flops", "latency_1", "latency_1000")
         return {name: ratio(dense[name], small[name]) for name in names}
 
     def record(self) -> dict[str, Any]:
@@ -102,7 +100,6 @@ class CompressionReport:
         shown = {
             "weights": "{:,}",
             "parameters": "{:,}",
-            "bytes_32": "{:,}",
             "flops": "{:,}",
             "latency_1": "{:.2e} s",
             "latency_1000": "{:.2e} s",
@@ -111,7 +108,7 @@ class CompressionReport:
         table.add_row("units", *("-".join(map(str, m.units)) for m in (self.dense, self.compressed)), "")
         for name, form in shown.items():
             pair = [form.format(getattr(m, name)) for m in (self.dense, self.compressed)]
-            label = name.replace("error", self.error_name).replace("bytes_32", "bytes").replace("_", " ")
+            label = name.replace("error", self.error_name).replace("_", " ")
             table.add_row(label, *pair, _times(ratios[name]) if name in ratios else "")
         return table
 
@@ -120,41 +117,64 @@ def _times(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}x"
 
 
-def measure(
-    dense: Sequence[Step], small: Sequence[Step], data: Dataset, threshold: float, kl_weight: float
-) -> CompressionReport:
+def measure(dense: nn.Module, small: nn.Module, data: Dataset, threshold: float, kl_weight: float) -> CompressionReport:
     """Measure two networks on `data`."""
-    networks: dict[str, nn.Module] = {"dense": network_of(dense), "compressed": network_of(small)}
-    x = data.x.float()
+    networks = {"dense": dense, "compressed": small}
+    x = data.x if not data.x.is_floating_point() else data.x.float()
     rows = x if len(x) >= _ROWS else x.repeat(-(-_ROWS // len(x)), *(1,) * (x.dim() - 1))
     one, many = (latency(networks, rows[:size].contiguous()) for size in (1, _ROWS))
-    costs = {
-        name: _measured(steps, networks[name], data, (one[name], many[name]))
-        for name, steps in (("dense", dense), ("compressed", small))
+    measured = {
+        name: Measured(
+            units=[len(layer.weight) for layer in _layers(network)],
+            weights=sum(int(layer.weight.count_nonzero()) for layer in _layers(network)),
+            parameters=sum(parameter.numel() for parameter in network.parameters()),
+            flops=_flops(network, x[:1]),
+            latency_1=one[name],
+            latency_1000=many[name],
+            error=error(network, data),
+        )
+        for name, network in networks.items()
     }
     name = "RMSE" if data.y.is_floating_point() else "error"
-    threads = torch.get_num_threads()
-    return CompressionReport(costs["dense"], costs["compressed"], name, threshold, kl_weight, threads)
+    return CompressionReport(**measured, error_name=name, threshold=threshold, kl_weight=kl_weight,
+                             threads=torch.get_num_threads())  # fmt: skip
 
 
-def _measured(steps: Sequence[Step], network: nn.Module, data: Dataset, seconds: tuple[float, float]) -> Measured:
-    layers = [step for step in steps if isinstance(step, Affine)]
-    return Measured(
-        units=[len(layer.bias) for layer in layers],
-        weights=sum(int(layer.weight.count_nonzero()) for layer in layers),
-        parameters=parameter_count(network),
-        bytes_32=sum(_bytes(layer.weight.flatten(1)) + 4 * len(layer.bias) for layer in layers),
-        flops=_flops(network, data.x[:1].float()),
-        latency_1=seconds[0],
-        latency_1000=seconds[1],
-        error=error(network, data),
-    )
+def _layers(network: nn.Module) -> list[Any]:
+    """The layers that weigh units: batch normalisation has a weight, too, and is none of them."""
+    return [
+        m for m in network.modules() if isinstance(weight := getattr(m, "weight", None), Tensor) and weight.dim() > 1
+    ]
 
 
-def _bytes(weight: Tensor) -> int:
-    """Bytes of a weight ``[out, in]`` in float32, whole or as nonzero values with their places and their numbers by row."""
-    places, counts = (1 if most < 2**8 else 2 if most < 2**16 else 4 for most in (weight.shape[1] - 1, weight.shape[1]))
-    return min(4 * weight.numel(), (4 + places) * int(weight.count_nonzero()) + counts * len(weight))
+def _flops(network: nn.Module, x: Tensor) -> int:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network(x)
+    return counter.get_total_flops()  # type: ignore[no-any-return]
+
+
+def latency(networks: Mapping[str, Callable[[Tensor], Tensor]], x: Tensor) -> dict[str, float]:
+    """Seconds per call of each network on x, by name: the median of interleaved rounds of several calls."""
+    with torch.no_grad():
+        calls = {name: _calls(network, x) for name, network in networks.items()}
+        rounds: dict[str, list[float]] = {name: [] for name in networks}
+        for _ in range(_ROUNDS):
+            for name, network in networks.items():
+                rounds[name].append(_seconds(network, x, calls[name]))
+    return {name: sorted(times)[_ROUNDS // 2] for name, times in rounds.items()}
+
+
+def _calls(network: Callable[[Tensor], Tensor], x: Tensor) -> int:
+    for _ in range(3):
+        network(x)
+    return max(1, int(_SECONDS / _seconds(network, x, 1)))
+
+
+def _seconds(network: Callable[[Tensor], Tensor], x: Tensor, calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        network(x)
+    return (time.perf_counter() - start) / calls
 
 
 def error(network: nn.Module, data: Dataset) -> float:
@@ -176,21 +196,3 @@ def error(network: nn.Module, data: Dataset) -> float:
             else:
                 total += int((f.argmax(-1) != y).sum())
     return (total / count) ** 0.5 if data.y.is_floating_point() else total / len(data)
-
-
-def _flops(network: nn.Module, x: Tensor) -> int:
-    total = 0
-
-    def count(layer: Any, _: Any, output: Tensor) -> None:
-        nonlocal total
-        weight: Tensor = layer.weight
-        held = weight.values().numel() if weight.layout is torch.sparse_csr else weight.numel()
-        places = output[0, ..., 0] if weight.dim() == 2 else output[0, 0]
-        total += 2 * held * places.numel()
-
-    hooks = [m.register_forward_hook(count) for m in network.modules() if hasattr(m, "weight")]
-    with torch.no_grad():
-        network(x)
-    for hook in hooks:
-        hook.remove()
-    return total

@@ -1,146 +1,398 @@
-"""Removal of dead units from a chain of layers.
+"""The units of a network: followed from the layers that make them to those that read them, folded where they are constant,
+and removed where no layer reads them.
 
-    unit k of layer l:  a_k = g(b_k + sum_j W_l[k, j] a_j),      layer l + 1:  b + sum_k W_{l+1}[:, k] a_k
+    a unit is constant    if its weights are 0 in all layers that make it:    b <- b + W[:, k] a_k, and W[:, k] <- 0
+    a unit is used        if a layer has a weight on it in a row of a used unit, or an unknown operation reads or makes it
 
-    W_{l+1}[:, k] = 0      unit k is not used: remove it
-    W_l[k, :] = 0          a_k = g(b_k) is constant: b <- b + W_{l+1}[:, k] g(b_k), then remove it
-
-Both rules are repeated until no unit is dead, because removing a unit can make another one dead in the layer before or
-after. The units of a convolution are its feature maps; a constant map has the same value at all positions, and the
-W[:, k] of the next convolution is summed over the kernel. A constant other than 0 before a convolution with zero padding is
-not removed, because its contribution is smaller at the border.
+Units that a sum ties together, as those of a residual stream, are one group, and leave together. Every activation has, for
+each of its elements, the number of its unit, which goes through the same reshaping as the activation: so it is known which
+unit each input of the next layer comes from. Followed are dense layers, convolutions, batch normalisation, elementwise
+functions, pooling, sums of equal shapes, flattening and permuting. All other operations keep the units of what they read and
+make. A constant unit before a convolution that pads with zeros stays, unless it is 0, because its contribution is smaller at
+the border.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import copy
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
 
-from pyrodrop.compression.layers import POOLS
-from pyrodrop.compression.steps import Affine, Picked, Plain, Step
+from pyrodrop.compression.plain import Untraced, same_outputs, trace
 
-
-def without_dead_units(steps: Sequence[Step]) -> list[Step]:
-    """The same function with fewer units. Inputs, outputs and the activations of the remaining units do not change."""
-    affine = [i for i, step in enumerate(steps) if isinstance(step, Affine)]
-    layers = [_copy(steps[i]) for i in affine]
-    between = [list(steps[a + 1 : b]) for a, b in itertools.pairwise(affine)]
-    while _fold(layers, between) or _silence(layers):
-        pass
-    alive = [_used(layers, i) for i in range(len(layers) - 1)]
-    for i, keep in enumerate(alive):
-        if not keep.any() and not (layers[i + 1].dense and layers[i + 1].input_dim == 2):
-            keep[0] = (
-                True  # keep one unit of zeros: PyTorch has no convolution without inputs, and the shape must be kept
-            )
-    empty = max((i + 1 for i, keep in enumerate(alive) if not keep.any()), default=0)
-    for i, keep in enumerate(alive):
-        layers[i] = replace(layers[i], weight=layers[i].weight[keep], bias=layers[i].bias[keep])
-        layers[i + 1] = _narrowed(layers[i + 1], keep)
-    done: list[Step] = [] if empty else list(steps[: affine[0]])
-    if empty:  # no unit of some layer is left, so the layers before it are not needed
-        before = steps[: affine[empty]]
-        flat = all(step.dense for step in before if isinstance(step, Affine)) and not any(_reshapes(s) for s in before)
-        done = [] if flat else [Plain(nn.Flatten, {"start_dim": 1, "end_dim": -1})]
-        done.append(Picked(torch.empty(0, dtype=torch.long, device=layers[0].weight.device)))
-    for i in range(empty, len(layers)):
-        done += [layers[i], *(between[i] if i < len(between) else steps[affine[-1] + 1 :])]
-    return done
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_QUIET = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_ELEMENTWISE = (
+    nn.ReLU, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.CELU, nn.SELU, nn.LeakyReLU,
+    nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softsign, nn.LogSigmoid, nn.Tanhshrink, nn.Hardshrink, nn.Softshrink,
+    nn.Threshold, nn.Identity,
+)  # fmt: skip
+_NAMES = (
+    "relu", "relu6", "tanh", "sigmoid", "softplus", "gelu", "silu", "mish", "elu", "celu", "selu", "leaky_relu", "hardtanh",
+    "hardswish", "hardsigmoid", "softsign", "logsigmoid", "sin", "cos", "exp", "square", "abs",
+)  # fmt: skip
+_POOLS = {f"{kind}_pool{axes}d": axes for kind in ("max", "avg", "adaptive_max", "adaptive_avg") for axes in (1, 2, 3)}
+_POOLING = {
+    getattr(nn, f"{kind}Pool{axes}d"): axes
+    for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg")
+    for axes in (1, 2, 3)
+}
 
 
-def _reshapes(step: Step) -> bool:
-    return isinstance(step, Plain) and (step.kind is nn.Flatten or step.kind in POOLS)
+def _functions(name: str) -> set[Any]:
+    """The functions and methods of this name, and those that write in place."""
+    names = (name, f"{name}_")
+    return {getattr(place, each) for place in (torch, F) for each in names if hasattr(place, each)} | set(names)
 
 
-def used_columns(layer: Affine) -> Tensor:
-    """Boolean mask of the inputs of a layer that have a nonzero weight, ``[in]``."""
-    return layer.weight.flatten(2).any(-1).any(0) if not layer.dense else layer.weight.any(0)
+_ELEMENTWISE_CALLS = frozenset().union(*map(_functions, _NAMES))
+_POOLING_CALLS = {function: axes for name, axes in _POOLS.items() for function in _functions(name)}
+_SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
+_RESHAPING = (torch.flatten, torch.permute, torch.transpose, "flatten", "permute", "transpose", "contiguous")
+_VIEWS = ("view", "reshape", torch.reshape)
+_FEWER = 0.75  # of the inputs of a first layer are picked if at most this share has weights
 
 
-def _fold(layers: list[Affine], between: Sequence[Sequence[Step]]) -> bool:
-    """Fold every constant unit into the bias of the next layer; return whether there was one."""
-    moved = False
-    for i, steps in enumerate(between):
-        layer, following = layers[i], layers[i + 1]
-        constant = ~layer.weight.flatten(1).any(1) & _used(layers, i)
-        values = _activation(layer.bias, steps)
-        if values is None:
-            continue
-        if not following.dense and any(_padding(following)):
-            constant &= values == 0
-        if not constant.any():
-            continue
-        columns = constant[_feeds(following)]
-        listening = (
-            following.weight[:, columns].flatten(2).sum(2) if not following.dense else following.weight[:, columns]
-        )
-        added = listening.double() @ values[_feeds(following)[columns]].double()
-        following.bias.add_(added.to(following.bias))
-        following.weight[:, columns] = 0
+class NotFollowed(TypeError):
+    """No unit of a network can be removed, because none is followed from the layer that makes it to those that read it."""
+
+
+@dataclass(frozen=True)
+class _Units:
+    """The units of an activation: those of `group`; `numbers` has that of every element, in the activation's shape."""
+
+    group: int
+    numbers: Tensor
+
+    def along(self, axis: int) -> Tensor | None:
+        """The unit of every index of an axis; None if it depends on the other axes."""
+        rows = self.numbers.movedim(axis, -1).flatten(0, -2)
+        return rows[0] if torch.equal(rows, rows[:1].expand_as(rows)) else None
+
+
+@dataclass
+class _Layer:
+    """A layer with weights, or a batch normalisation, where the network calls it.
+
+    Attributes:
+        module: a copy of its own.
+        x: its input on the example rows.
+        axis: of the input units.
+        reads: group of the units that it reads, and the unit of each of its inputs; None where they are not followed.
+        makes: group of the units that it makes, and the unit of each of its outputs; of a batch normalisation, those it has
+            read.
+    """
+
+    node: fx.Node
+    module: Any
+    x: Tensor
+    axis: int
+    reads: tuple[int, Tensor] | None
+    makes: tuple[int, Tensor]
+
+    @property
+    def is_norm(self) -> bool:
+        return isinstance(self.module, _NORMS)
+
+    @property
+    def pads_with_zeros(self) -> bool:
+        layer = self.module
+        if isinstance(layer, nn.Linear) or layer.padding_mode != "zeros":
+            return False
+        if isinstance(layer.padding, str):  # "same" pads unless the kernel size is 1
+            return layer.padding != "valid" and max(layer.kernel_size) > 1
+        return any(layer.padding)
+
+    def has_weights(self, rows: Tensor | None = None) -> Tensor:
+        """Which inputs have a weight that is not 0 in some row, ``[in]``."""
+        weight: Tensor = self.module.weight if rows is None else self.module.weight[rows]
+        return weight.flatten(2).any(-1).any(0) if weight.dim() > 2 else weight.any(0)
+
+
+def without_unused_units(network: nn.Module, x: Tensor) -> fx.GraphModule:
+    """The same function with fewer units, as a new network; outputs and the activations of the other units do not change.
+
+    Args:
+        network: in evaluation mode, with weights of 0 where they are pruned.
+        x: example rows, for the shapes and a comparison of outputs.
+
+    Raises:
+        NotFollowed: it has several layers, and no unit is followed; or the outputs would differ.
+        Untraced: `torch.fx` cannot trace it.
+    """
+    try:
+        followed = _Followed(network, trace(network))
+    except Untraced as error:
+        raise NotFollowed(f"{_WHY}; {error}") from error
+    with torch.no_grad():
+        followed.run(x.clone())
+        if not followed.free and sum(parameter.dim() > 1 for parameter in network.parameters()) > 1:
+            raise NotFollowed(f"{_WHY}; here they end at {', '.join(dict.fromkeys(followed.ends)) or 'the output'}")
+        followed.fold()
+        small = followed.small()
+    if not same_outputs(small, network, x):
+        raise NotFollowed(f"{_WHY}; the outputs of this one change without them, for example because of a hook")
+    return small
+
+
+_WHY = (
+    "compression needs units that are followed from the layer that makes them to those that read them, through dense "
+    "layers, convolutions, batch normalisation, elementwise functions, pooling, sums and flattening (structured=False works "
+    "for every network and keeps its shape)"
+)
+
+
+class _Followed(fx.Interpreter):
+    """Runs a network on example rows and follows its units.
+
+    Attributes:
+        layers: in the order of their calls.
+        ends: the operations that keep all units of what they read.
+    """
+
+    def __init__(self, network: nn.Module, graph: fx.Graph) -> None:
+        super().__init__(network, graph=graph)
+        self.layers: list[_Layer] = []
+        self.ends: list[str] = []
+        self._kept: set[int] = set()  # groups of which every unit is kept
+        self._parents: list[int] = []
+        self._sizes: list[int] = []
+        self._units: dict[fx.Node, _Units] = {}
+        self._flattened: list[fx.Node] = []
+
+    @property
+    def free(self) -> bool:
+        """Whether there is a group of units that may be removed."""
+        return bool(set(map(self._root, range(len(self._parents)))) - self._roots_kept())
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run an operation, and follow the units that it reads."""
+        read = [node for node in n.all_input_nodes if isinstance(self.env[node], Tensor)]
+        x = self.env[read[0]].clone() if read else None  # before an operation in place
+        result = super().run_node(n)
+        units = self._after(n, read, x, result) if isinstance(result, Tensor) and x is not None else None
+        if units is not None:
+            self._units[n] = units
+        elif not _asks_rows(n):
+            self._keep(n, [self._units[node] for node in read if node in self._units])
+        return result
+
+    def _keep(self, n: fx.Node, units: Iterable[_Units]) -> None:
+        """Note that an operation needs all of these units."""
+        for each in units:
+            self._kept.add(each.group)
+            if n.op != "output":
+                kind = f" ({type(self.fetch_attr(str(n.target))).__name__})" if n.op == "call_module" else ""
+                self.ends.append(f"{n.target if kind else n}{kind}")
+
+    def _after(self, n: fx.Node, read: list[fx.Node], x: Tensor, result: Tensor) -> _Units | None:
+        """The units of what an operation makes; None if they are not known, or all are kept."""
+        module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
+        layer = _dense_layer(self, n) if n.target is F.linear else module
+        units = self._units.get(read[0])
+        if type(layer) in (nn.Linear, *_CONVOLUTIONS):
+            return self._made(n, layer, x, units, result)
+        if len(read) == 2 and n.target in _SUMS and units is not None and read[1] in self._units:
+            return self._tied(units, self._units[read[1]])
+        if len(read) != 1 or units is None:
+            return None
+        if type(module) in _NORMS:
+            return self._normalised(n, module, x, units)
+        quiet = type(module) in _QUIET and not module.training  # type: ignore[union-attr]
+        if quiet or type(module) in _ELEMENTWISE or n.target in _ELEMENTWISE_CALLS:
+            return units
+        axes = _POOLING.get(type(module)) if module is not None else _POOLING_CALLS.get(n.target)
+        if axes is not None:
+            return _pooled(units, axes, result.shape)
+        if type(module) is nn.Flatten:
+            return _Units(units.group, module(units.numbers))
+        if n.target in _VIEWS and result.shape == (len(x), x.numel() // len(x)):
+            self._flattened.append(n)
+            return _Units(units.group, units.numbers.flatten(1))
+        if n.target in _RESHAPING:
+            call = n.target if n.op == "call_function" else getattr(Tensor, str(n.target))
+            return _Units(units.group, call(units.numbers, *n.args[1:], **n.kwargs))  # type: ignore[operator]
+        return None
+
+    def _made(self, n: fx.Node, layer: Any, x: Tensor, units: _Units | None, result: Tensor) -> _Units | None:
+        """A new group for the outputs of a layer."""
+        dense = isinstance(layer, nn.Linear)
+        if not dense and (layer.groups != 1 or x.dim() != layer.weight.dim()):
+            return None
+        axis = x.dim() - 1 if dense else 1
+        feeds = None if units is None else units.along(axis)
+        if units is not None and feeds is None:
+            self._keep(n, [units])
+        group, size = len(self._parents), len(layer.weight)
+        self._parents.append(group)
+        self._sizes.append(size)
+        reads = None if units is None or feeds is None else (units.group, feeds)
+        self.layers.append(_Layer(n, _own(layer), x, axis, reads, (group, torch.arange(size))))
+        numbers = torch.arange(size).reshape(-1, *(1,) * (result.dim() - 1 - axis)).expand(result.shape)
+        return _Units(group, numbers)
+
+    def _normalised(self, n: fx.Node, norm: Any, x: Tensor, units: _Units) -> _Units | None:
+        feeds = units.along(1)
+        if feeds is None or norm.running_mean is None or norm.training:
+            return None
+        self.layers.append(_Layer(n, _own(norm), x, 1, None, (units.group, feeds)))
+        return units
+
+    def _tied(self, first: _Units, second: _Units) -> _Units | None:
+        """The units of a sum: one group, if the summands have the same units in the same places."""
+        one, other = self._root(first.group), self._root(second.group)
+        if not torch.equal(first.numbers, second.numbers) or self._sizes[one] != self._sizes[other]:
+            return None
+        self._parents[other] = one
+        return _Units(one, first.numbers)
+
+    def _root(self, group: int) -> int:
+        """The group that stands for all that are tied to this one."""
+        while self._parents[group] != group:
+            group = self._parents[group]
+        return group
+
+    def _roots_kept(self) -> set[int]:
+        return {self._root(group) for group in self._kept}
+
+    def _readers(self) -> Iterable[tuple[_Layer, int, Tensor]]:
+        """Layers that read units that are followed, with the root of their group and the unit of each input."""
+        return ((layer, self._root(layer.reads[0]), layer.reads[1]) for layer in self.layers if layer.reads is not None)
+
+    def fold(self) -> None:
+        """Move what constant units contribute into the biases of the layers that read them."""
         moved = True
-    return moved
+        while moved:
+            moved = False
+            constant = {root: torch.ones(size, dtype=torch.bool) for root, size in enumerate(self._sizes)}
+            for layer in self.layers:
+                if not layer.is_norm:
+                    constant[self._root(layer.makes[0])] &= ~layer.module.weight.flatten(1).any(1)
+            for layer, root, feeds in self._readers():
+                rows = layer.x.movedim(layer.axis, -1).flatten(0, -2)
+                columns = constant[root][feeds] & layer.has_weights()
+                columns &= torch.isclose(rows, rows[:1], rtol=1e-5, atol=1e-7).all(0)  # not where pooling meets padding
+                if layer.pads_with_zeros:
+                    columns &= rows[0] == 0
+                if columns.any():
+                    moved = True
+                    weight: Tensor = layer.module.weight
+                    added = weight[:, columns].flatten(2).sum(2) if weight.dim() > 2 else weight[:, columns]
+                    layer.module.bias += (added.double() @ rows[0, columns].double()).to(weight)
+                    weight[:, columns] = 0
+
+    def _used(self) -> dict[int, Tensor]:
+        """Which units are used, by the root of their group."""
+        kept = self._roots_kept()
+        used = {root: torch.full((size,), root in kept) for root, size in enumerate(self._sizes)}
+        before = -1
+        while before != (before := sum(int(mask.sum()) for mask in used.values())):
+            for layer, root, feeds in self._readers():
+                used[root][feeds[layer.has_weights(used[self._root(layer.makes[0])])]] = True
+        for mask in used.values():
+            mask[0] |= not mask.any()  # PyTorch has no convolution without channels
+        return used
+
+    def small(self) -> fx.GraphModule:
+        """The network with the layers as they are now, without the units that are not used."""
+        used, called = self._used(), {layer.node for layer in self.layers}
+        parts: dict[str, Any] = {
+            str(node.target): self.fetch_attr(str(node.target))
+            for node in self.graph.nodes
+            if node.op in ("call_module", "get_attr") and node.users and node not in called
+        }
+        for layer in self.layers:
+            rows = used[self._root(layer.makes[0])][layer.makes[1]]
+            columns = None if layer.reads is None else used[self._root(layer.reads[0])][layer.reads[1]]
+            node = layer.node
+            read: Any = node.args[0] if node.args else node.kwargs["input"]
+            name = _new_name(parts, str(node.target) if node.op == "call_module" else node.name)
+            if layer.reads is None and isinstance(layer.module, nn.Linear):
+                columns = layer.has_weights(rows)
+                columns[0] |= not columns.any()
+                if columns.double().mean() > _FEWER:
+                    columns = None
+                else:
+                    parts[f"{name}_inputs"] = columns.nonzero()[:, 0]
+                    with self.graph.inserting_before(node):
+                        read = self.graph.call_function(
+                            torch.index_select, (read, -1, self.graph.get_attr(f"{name}_inputs"))
+                        )
+            parts[name] = _narrow(layer.module, rows, columns)
+            node.op, node.target, node.args, node.kwargs = "call_module", name, (read,), {}
+        for node in self._flattened:
+            node.op, node.target, node.args, node.kwargs = "call_function", torch.flatten, (node.args[0], 1), {}
+        for node in reversed(self.graph.nodes):
+            if not node.users and (node.op == "get_attr" or _asks_rows(node)):
+                self.graph.erase_node(node)
+        return fx.GraphModule(parts, self.graph, "Network").eval()
 
 
-def _silence(layers: list[Affine]) -> bool:
-    """Set the incoming weights of unused units to 0; return whether there was one."""
-    moved = False
-    for i in range(len(layers) - 1):
-        idle = ~_used(layers, i) & layers[i].weight.flatten(1).any(1)
-        if idle.any():
-            layers[i].weight[idle] = 0
-            moved = True
-    return moved
+def _dense_layer(network: fx.Interpreter, n: fx.Node) -> Any:
+    """The layer that a call of ``F.linear`` with parameters of the network is; None for other calls."""
+    call: dict[str, Any] = {**dict(zip(("input", "weight", "bias"), n.args, strict=False)), **n.kwargs}
+    nodes = [call.get("weight"), call.get("bias")]
+    if not all(node is None or (isinstance(node, fx.Node) and node.op == "get_attr") for node in nodes):
+        return None
+    weight, bias = (None if node is None else network.fetch_attr(str(node.target)) for node in nodes)
+    assert weight is not None
+    layer = nn.utils.skip_init(nn.Linear, weight.shape[1], len(weight), bias is not None)
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    layer.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+    return layer
 
 
-def _used(layers: Sequence[Affine], i: int) -> Tensor:
-    """Boolean mask of the units of layer i that the next layer uses."""
-    used = torch.zeros(len(layers[i].bias), dtype=torch.bool, device=layers[i].bias.device)
-    used[_feeds(layers[i + 1])[used_columns(layers[i + 1])]] = True
-    return used
+def _own(layer: Any) -> Any:
+    """A copy of a layer whose parameters nothing shares, with a bias."""
+    module = copy.deepcopy(layer)
+    module.requires_grad_(False)
+    if not isinstance(module, _NORMS) and module.bias is None:
+        module.bias = nn.Parameter(module.weight.new_zeros(len(module.weight)), requires_grad=False)
+    return module
 
 
-def _feeds(layer: Affine) -> Tensor:
-    """For each input, the index of the unit of the previous layer; flattening turns one map into several inputs."""
-    assert layer.feeds is not None
-    return layer.feeds.to(layer.weight.device)
+def _pooled(units: _Units, axes: int, shape: torch.Size) -> _Units | None:
+    """Units after pooling; None if a window has several of them."""
+    first = units.numbers
+    for axis in range(-axes, 0):
+        first = first.narrow(axis, 0, 1)
+    return (
+        _Units(units.group, first.expand(shape)) if torch.equal(units.numbers, first.expand_as(units.numbers)) else None
+    )
 
 
-def _narrowed(layer: Affine, keep: Tensor) -> Affine:
-    feeds = _feeds(layer)
-    columns = keep[feeds]
-    return replace(layer, weight=layer.weight[:, columns], feeds=(keep.cumsum(0) - 1)[feeds[columns]])
+def _asks_rows(n: fx.Node) -> bool:
+    """Whether an operation is the number of rows, as in ``x.view(x.size(0), -1)``, or that of axes."""
+    if n.op == "call_method":
+        return n.target == "dim" or (n.target == "size" and n.args[1:] == (0,))
+    if n.target is getattr and n.args[1] in ("shape", "ndim"):
+        return n.args[1] == "ndim" or all(user.target is operator.getitem and user.args[1] == 0 for user in n.users)
+    return n.target is operator.getitem and isinstance(n.args[0], fx.Node) and _asks_rows(n.args[0])
 
 
-def _activation(constant: Tensor, steps: Sequence[Step]) -> Tensor | None:
-    """The result of the steps for constant maps; None if pooling averages padding, so that the result is not constant."""
-    for step in steps:
-        if isinstance(step, Plain) and step.kind is not nn.Flatten:
-            if step.kind not in POOLS:
-                constant = step.module()(constant)
-            elif _averages_padding(step.options):
-                return None
-    return constant
+def _new_name(parts: Iterable[str], target: str) -> str:
+    """A name for a layer, that of its call if nothing else has it."""
+    names = (target, *(f"{target}_{number}" for number in range(2, 10**6)))
+    return next(name for name in names if not any(f"{part}.".startswith(f"{name}.") for part in parts))
 
 
-def _averages_padding(options: Mapping[str, Any]) -> bool:
-    """Whether average pooling of a constant map changes its value at some position."""
-    averages = "count_include_pad" in options
-    padded = averages and (torch.as_tensor(options["padding"]).any() or options["ceil_mode"])
-    return bool(padded) or options.get("divisor_override") is not None
-
-
-def _padding(layer: Affine) -> tuple[int, ...]:
-    padding = layer.options["padding"]
-    if isinstance(padding, str):  # "same" pads unless the kernel size is 1
-        return (0,) if padding == "valid" else tuple(size - 1 for size in layer.weight.shape[2:])
-    return tuple(padding)
-
-
-def _copy(step: Step) -> Affine:
-    assert isinstance(step, Affine)
-    return replace(step, weight=step.weight.detach().clone().contiguous(), bias=step.bias.detach().clone())
+def _narrow(layer: Any, rows: Tensor, columns: Tensor | None) -> Any:
+    """A layer with these of its outputs and inputs."""
+    for name, value in (*layer.named_parameters(), *layer.named_buffers()):
+        if value.dim():
+            value = value.detach()[rows]
+            value = value[:, columns].clone() if columns is not None and value.dim() > 1 else value.clone()
+            setattr(layer, name, nn.Parameter(value, requires_grad=False) if name in layer._parameters else value)
+    sizes = dict.fromkeys(("out_features", "out_channels", "num_features"), rows)
+    sizes |= {} if columns is None else {"in_features": columns, "in_channels": columns}
+    for name, kept in sizes.items():
+        if hasattr(layer, name):
+            setattr(layer, name, int(kept.sum()))
+    return layer

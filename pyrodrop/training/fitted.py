@@ -17,7 +17,6 @@ from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
-from pyrodrop.compression.layout import Layout
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.data.columns import Columns
@@ -395,7 +394,6 @@ class Fit:
         threshold: float | None = None,
         structured: bool = True,
         *,
-        layout: Layout = "fastest",
         x: Inputs | None = None,
     ) -> torch.nn.Module:
         """The network of posterior means without the pruned weights, as a plain `torch.nn.Module`.
@@ -405,58 +403,43 @@ class Fit:
         Args:
             threshold: weights with a larger ln alpha, of their own noise or of their input unit's, are pruned. If None, 3,
                 or what the guide has: 0 for `guides.LogNormalDropout`, a signal-to-noise ratio of 1.
-            structured: whether to remove units whose incoming or outgoing weights are all pruned, and to fold constant units
-                into the next layer's bias; of a network that is not a chain of layers, to remove the units that no layer
-                reads. If False, every unit stays, and such a network is returned unchanged but for its weights.
-            layout: of dense layers: ``fastest`` by measurement, or ``dense``, ``picked`` (only inputs that are used) or
-                ``csr`` for all. `torch.export` supports all but ``csr``.
+            structured: whether constant units go into the biases of the layers that read them, and units that no layer reads
+                are removed. If False, every unit stays, and any network is returned with its own shape.
             x: example inputs, at least two rows, from which the shapes between layers are found; the training data if None.
-                A loaded fit has no training data and tries shapes that fit its first layer.
+                A loaded fit has no training data; models of this package know the shape of x.
 
         Raises:
-            TypeError: the guide learns no alpha per weight or input unit; or the network is not a chain of layers, and its
-                units cannot be followed, or `layout` is ``picked`` or ``csr``.
+            TypeError: the guide learns no alpha per weight or input unit; or no unit of the network is followed from the
+                layer that makes it to those that read it.
+            ValueError: nothing says which shape x has.
         """
-        return compress(
-            self.model,
-            self.guide,
-            threshold=threshold,
-            structured=structured,
-            layout=layout,
-            x=self._example(x),
-        )
+        return compress(self.model, self.guide, threshold=threshold, structured=structured, x=self._example(x))
 
-    def compression_report(
-        self,
-        data: Data | None = None,
-        threshold: float | None = None,
-        *,
-        layout: Layout = "fastest",
-    ) -> CompressionReport:
-        """Parameters, bytes, FLOPs, latency and error of the network of posterior means and of the compressed one.
+    def compression_report(self, data: Data | None = None, threshold: float | None = None) -> CompressionReport:
+        """Parameters, FLOPs, latency and error of the network of posterior means and of the compressed one.
 
         Args:
             data: to measure errors on; the training data if None.
             threshold: as in `compress`.
-            layout: of dense layers, as in `compress`.
         """
         chosen = rows_of(self, "compression_report") if data is None else Dataset.of(data)
         if chosen is None:
             raise ValueError("this fit does not hold its training data: pass them as compression_report(data)")
         check_complete(self.model, chosen.y, "compression_report")
-        return compression_report(
-            self.model, self.guide, chosen, threshold=threshold, layout=layout, kl_weight=self._kl_weight()
-        )
+        return compression_report(self.model, self.guide, chosen, threshold=threshold, kl_weight=self._kl_weight())
 
-    def ensemble(self, count: int, *, seed: int = 0, x: Inputs | None = None) -> DrawnNetworks:
+    def ensemble(
+        self, count: int, threshold: float | None = None, *, seed: int = 0, x: Inputs | None = None
+    ) -> DrawnNetworks:
         """Plain networks, each a draw from the posterior, made on access: together they need the memory of one posterior.
 
         Args:
             count: number of networks.
+            threshold: prune weights with a larger ln alpha, and units that are then unused; None keeps all.
             seed: of the first network; the others have the seeds that follow.
             x: example inputs, as in `compress`.
         """
-        return DrawnNetworks(self.model, self.guide, count, seed=seed, x=self._example(x))
+        return DrawnNetworks(self.model, self.guide, count, threshold=threshold, seed=seed, x=self._example(x))
 
     def _example(self, x: Inputs | None) -> Inputs | None:
         return self.data.x if x is None and isinstance(self.data, Dataset) else x

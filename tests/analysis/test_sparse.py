@@ -160,6 +160,9 @@ def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPa
     )
     assert results["result"]["compression"] == pytest.approx(266_200 / kept)
     assert found["compressed"]["weights"] <= round(kept)
+    small = pyrodrop.Fit.load(tmp_path / "fit.safetensors").compress()
+    wrong = float((small(test.x).argmax(-1) != test.y).float().mean())
+    assert wrong == pytest.approx(found["compressed"]["error"], abs=1e-3)
     assert_shows_progress(
         figures["progress.png"], results["epochs"], published("lenet-300-100", "sparse", "deepbayes2019")
     )
@@ -211,7 +214,7 @@ def test_random_labels_are_pruned_away(data_folder: Path) -> None:
     warm_up = pyrodrop.schedules.linear(10, after=2)
     sparsely = pyrodrop.fit(model, guides.SparseDropout(model, cut=3.0), data, kl_weight=warm_up, **options)
     assert sparsely.guide.sparsity()["layers.0.weight"] > 0.9999  # type: ignore[attr-defined]
-    network = sparsely.compress(layout="dense")
+    network = sparsely.compress()
     assert sum(p.numel() for p in network.parameters()) == 10, "the last biases alone"
     f = network(images.x)
     assert torch.equal(f, f[:1].expand(1000, 10)), "one prediction for all digits"

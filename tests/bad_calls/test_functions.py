@@ -279,7 +279,7 @@ CALLS = [
     ),
     Call(
         "compression.compress",
-        lambda: sparse() | {"layout": "dense"},
+        sparse,
         {
             "model": MODEL,
             "guide": GUIDE,
@@ -293,7 +293,7 @@ CALLS = [
     ),
     Call(
         "compression.compression_report",
-        lambda: sparse() | {"data": data.Dataset(torch.randn(4, 2), torch.randn(4, 1)), "layout": "dense"},
+        lambda: sparse() | {"data": data.Dataset(torch.randn(4, 2), torch.randn(4, 1))},
         {"model": MODEL, "guide": GUIDE},
     ),
 ]

@@ -204,10 +204,10 @@ def test_hidden_units_are_removed_and_the_compressed_network_is_that_of_the_mean
     x, y = data(1000)
     means = {name: guide.mean()[name] * mask for name, mask in guide.keep_mask().items()}
     want = fit.model.outputs(means, x).detach()  # type: ignore[attr-defined]
-    small = fit.compress(layout="dense")
+    small = fit.compress()
     torch.testing.assert_close(small(x), want, atol=1e-5, rtol=1e-5)
     assert float((small(x) - y).square().mean().sqrt()) < 0.25
-    report = fit.compression_report((x, y), layout="dense")
+    report = fit.compression_report((x, y))
     assert report.threshold == 0.0
     assert (report.dense.units, report.compressed.units) == ([20, 1], [left, 1])
     kept = float((fit.model.outputs(guide.mean(), x).detach() - y).square().mean().sqrt())  # type: ignore[attr-defined]
@@ -220,7 +220,7 @@ def test_a_saved_fit_is_read_into_another_guide(tmp_path: Path) -> None:
     fit = pyrodrop.fit(model, guides.LogNormalDropout(model, -2.0, low=-12.0), data(), steps=20, progress=False)
     other = network()
     read = pyrodrop.Fit.load(fit.save(tmp_path / "fit.safetensors"), other, guides.LogNormalDropout(other, low=-12.0))
-    small, again = (one.compress(threshold=9.0, layout="dense", x=torch.ones(2, 6)) for one in (fit, read))
+    small, again = (one.compress(threshold=9.0, x=torch.ones(2, 6)) for one in (fit, read))
     torch.testing.assert_close(again(torch.ones(1, 6)), small(torch.ones(1, 6)), rtol=1e-5, atol=0)
 
 

@@ -90,7 +90,7 @@ def write(folder: Path) -> dict[str, Tensor]:
     of_program.save(folder / "program")
     numbers["program"] = of_program.predict({"x": X, "y": None}, 8)["y"]
     sparse = fit(guides.SparseDropout, mlp(priors.LogUniform()))
-    for name, plain in (("compressed", sparse.compress(layout="dense")), ("drawn", sparse.ensemble(2)[1])):
+    for name, plain in (("compressed", sparse.compress()), ("drawn", sparse.ensemble(2)[1])):
         torch.save(plain, folder / name)
         with torch.no_grad():
             numbers[name] = plain(X)

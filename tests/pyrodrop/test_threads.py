@@ -157,7 +157,7 @@ def calls(folder: Path) -> dict[str, Callable[[], Any]]:
         "elbo": lambda: run.elbo(3).value,
         "objective": lambda: run.objective(3).value,
         "ensemble": lambda: run.ensemble(2)[1],
-        "compress": lambda: sparse.compress(layout="dense"),
+        "compress": lambda: sparse.compress(),
         "to_arviz": posterior,
         "compare": comparison,
         "export": export,

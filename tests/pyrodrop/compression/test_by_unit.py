@@ -59,7 +59,7 @@ def test_the_small_network_is_that_of_the_kept_means(guide: str) -> None:
     means = {name: mean * ~gone[name] for name, mean in run.guide.mean().items()}  # type: ignore[attr-defined]
     with torch.no_grad():
         want = model.outputs(means, x)
-    small = run.compress(layout="dense", x=x)
+    small = run.compress(x=x)
     torch.testing.assert_close(small(x), want, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(run.compress(structured=False, x=x)(x), want, atol=1e-5, rtol=1e-5)
     if guide != "B by weight":
@@ -78,7 +78,7 @@ def test_what_has_no_alpha_by_unit_is_refused() -> None:
     bounded = guides.VariationalDropout(model, "A", "input")
     with pytest.raises(ValueError, match=r"below 0 by max_alpha, so nothing .* max_alpha=math.inf, .*; got 3$"):
         compress(bounded)
-    assert isinstance(compress(bounded, threshold=-0.5, layout="dense"), nn.Module)
+    assert isinstance(compress(bounded, threshold=-0.5), nn.Module)
     for guide in (
         guides.VariationalDropout(model, "A", "layer", max_alpha=math.inf),
         guides.GaussianDropout(model, "A", alpha=0.5),
@@ -110,7 +110,7 @@ def test_units_leave_under_a_variance_per_unit() -> None:
         lr_schedule=lambda step: min(1.0, 2 * (1 - step / 2000)),
         progress=False,
     )
-    report = run.compression_report((x, y), layout="dense")
+    report = run.compression_report((x, y))
     assert report.compressed.units[0] < 28
     assert report.compressed.error == pytest.approx(report.dense.error, rel=0.05)
 

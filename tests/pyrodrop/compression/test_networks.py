@@ -1,4 +1,4 @@
-"""Compressed and drawn chains of any shape are the user's own network at those weights.
+"""Networks of any shape: the compressed network, the whole one and those drawn are the user's own network at those weights.
 
 The oracles `oracle` and `drawn`, see conftest.py, are `torch.func.functional_call` of the user's own network.
 """
@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pyrodrop import priors
+from pyrodrop import data, likelihoods, priors
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 Lambda = Callable[[Any, Tensor], Tensor]
 
 
@@ -69,6 +68,16 @@ def frozen() -> nn.Module:
     return net
 
 
+def hooked() -> nn.Module:
+    net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
+    net[1].register_forward_hook(_twice_as_much)
+    return net
+
+
+def _twice_as_much(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+    return 2 * output
+
+
 def sequential(*layers: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*copy.deepcopy(layers))
 
@@ -78,8 +87,8 @@ def own(forward: Lambda, **layers: nn.Module) -> Callable[[], nn.Module]:
 
 
 CONV = {"conv": nn.Conv2d(1, 6, 3), "last": nn.Linear(6 * 9, 2)}
-# Networks, the shape of their x, and whether they are a chain.
-RIGHT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+# Networks, and the shape of their x.
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "divisor of an average": (
         sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.AvgPool2d(2, divisor_override=3), nn.Flatten(), nn.Linear(6 * 9, 2)),
         (1, 8, 8),
@@ -166,6 +175,32 @@ RIGHT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         sequential(nn.Conv1d(2, 4, 3), nn.Tanh(), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(4 * 3, 2)), (2, 8)
     ),
     "volume": (sequential(nn.Conv3d(1, 4, 2), nn.Tanh(), nn.AvgPool3d(2), nn.Flatten(), nn.Linear(4, 2)), (1, 3, 3, 3)),
+    "dense over the length": (
+        sequential(nn.Conv1d(2, 8, 3, padding=1), nn.Tanh(), nn.Linear(8, 6), nn.Tanh(), nn.Flatten(), nn.Linear(48, 2)),
+        (2, 8),
+    ),
+    "a hook": (hooked, (3,)),
+    "all examples in one": (
+        own(lambda self, x: self.b(torch.flatten(self.a(x), 0, 1)).view(-1, 4, 2), a=nn.Linear(3, 5), b=nn.Linear(5, 2)),
+        (4, 3),
+    ),
+    "in place beside the chain": (
+        own(lambda self, x: (h := self.a(x), h.relu_(), self.b(h))[-1], a=nn.Linear(3, 4), b=nn.Linear(4, 2)), (3,)
+    ),
+    "norm behind an activation": (
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)), (3,)
+    ),
+    "grouped": (sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)), (2, 3, 3)),
+    "reflected": (
+        sequential(nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(36, 2)), (1, 3, 3)
+    ),
+    "a permutation": (
+        own(
+            lambda self, x: self.b(self.a(x).relu().permute(0, 2, 3, 1).contiguous()).transpose(1, 3).flatten(1),
+            a=nn.Conv2d(2, 5, 3), b=nn.Linear(5, 2),
+        ),
+        (2, 5, 5),
+    ),
     "output activated": (sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2), nn.Softplus(2.0)), (3,)),
 }  # fmt: skip
 
@@ -174,42 +209,97 @@ def _pooled(self: Any, x: Tensor) -> Tensor:
     return F.max_pool2d(torch.tanh(self.conv(x)), 2)
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize("layout", ["dense", "picked", "csr"])
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_chain_of_any_shape(name: str, layout: Any, cut_fit: Any, oracle: Any) -> None:
-    build, shape = RIGHT[name]
-    net = build()
+# Networks of which no unit can be removed, the shape of their x, and where their units end.
+REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
+    "pooling over units": (sequential(nn.Linear(3, 6), nn.MaxPool1d(2), nn.Linear(3, 2)), (3,), "1 (MaxPool1d)"),
+    "pooling of tokens": (sequential(nn.Linear(3, 6), nn.AvgPool1d(2), nn.Linear(3, 2)), (4, 3), "1 (AvgPool1d)"),
+    "softmax": (sequential(nn.Linear(3, 6), nn.Softmax(-1), nn.Linear(6, 2)), (3,), "1 (Softmax)"),
+    "norm of units": (sequential(nn.Linear(3, 6), nn.LayerNorm(6), nn.Linear(6, 2)), (3,), "1 (LayerNorm)"),
+    "slopes": (sequential(nn.Linear(3, 6), nn.PReLU(6), nn.Linear(6, 2)), (3,), "1 (PReLU)"),
+    "indices": (
+        own(lambda self, x: self.last(F.max_pool2d(self.conv(x), 2, return_indices=True)[0].flatten(1)), **CONV),
+        (1, 8, 8),
+        "max_pool2d",
+    ),
+    "a transposition": (
+        own(lambda self, x: self.b(self.a(x).transpose(1, 2)).flatten(1), a=nn.Linear(3, 4), b=nn.Linear(4, 2)),
+        (4, 3),
+        "b (Linear)",
+    ),
+    "a skip connection": (
+        own(lambda self, x: self.b(x + torch.tanh(self.a(x))), a=nn.Linear(3, 3), b=nn.Linear(3, 2)), (3,), "add"
+    ),
+    "a product with the size": (
+        own(lambda self, x: self.b((h := self.a(x)) * h.shape[1]), a=nn.Linear(3, 6), b=nn.Linear(6, 2)), (3,), "mul"
+    ),
+    "norm of tokens": (
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)), (4, 3), "1 (BatchNorm1d)"
+    ),
+    "values": (
+        own(lambda self, x: self.b(self.a(x) if x.sum() > 0 else -self.a(x)), a=nn.Linear(3, 3), b=nn.Linear(3, 2)),
+        (3,),
+        "torch.fx cannot trace the network",
+    ),
+}  # fmt: skip
+
+
+def size(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+@pytest.mark.few(12)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_of_any_shape(name: str, cut_fit: Any, oracle: Any) -> None:
+    build, shape = NETWORKS[name]
     x = torch.randn(5, *shape)
     for seed, (share, dead) in enumerate([(0.5, 0.5), (0.0, 0.6), (0.97, 0.2), (1.0, 0.0)]):
+        net = build()
         fit = cut_fit(net, seed, share, dead)
-        expected = oracle(net, fit, x)
-        torch.testing.assert_close(fit.compress(layout=layout, x=x)(x), expected, atol=1e-5, rtol=1e-4)
-        torch.testing.assert_close(
-            fit.compress(structured=False, layout=layout, x=x)(x), expected, atol=1e-5, rtol=1e-4
-        )
+        small, whole = fit.compress(x=x), fit.compress(structured=False, x=x)
+        torch.testing.assert_close(small(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(whole(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4)
+        assert size(small) < size(whole)
+
+
+@pytest.mark.few(5)
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_network_whose_units_end_is_refused_and_keeps_its_shape(name: str, cut_fit: Any, oracle: Any) -> None:
+    build, shape, end = REFUSED[name]
+    net = build()
+    fit, x = cut_fit(net, dead=0.2), torch.randn(5, *shape)
+    with pytest.raises(TypeError, match="structured=False works for every network and keeps its shape") as refusal:
+        fit.compress(x=x)
+    assert end in str(refusal.value)
+    whole = fit.compress(structured=False, x=x)
+    torch.testing.assert_close(whole(x), oracle(net, fit, x), atol=1e-6, rtol=1e-5)
+    assert [name for name, _ in whole.named_parameters()] == [name for name, _ in net.named_parameters()]
 
 
 @pytest.mark.few(10)
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_loaded_fit_finds_the_shapes_itself(name: str, cut_fit: Any, oracle: Any) -> None:
-    build, shape = RIGHT[name]
+@pytest.mark.parametrize("name", [*NETWORKS, *REFUSED])
+def test_an_ensemble_of_any_network(name: str, cut_fit: Any, drawn: Any) -> None:
+    """Networks drawn are the user's own at those draws, with the same seed as drawing them by hand."""
+    build, shape = {**NETWORKS, **REFUSED}[name][:2]
     net = build()
     fit, x = cut_fit(net), torch.randn(5, *shape)
-    torch.testing.assert_close(fit.compress(layout="dense")(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4)
+    networks = fit.ensemble(3, seed=4, x=x)
+    for i in range(3):
+        torch.testing.assert_close(networks[i](x), drawn(net, fit, x, seed=4 + i), atol=1e-5, rtol=1e-4)
+
+
+def test_a_network_that_does_not_know_its_inputs_needs_some(cut_fit: Any) -> None:
+    with pytest.raises(ValueError, match="shape of the inputs of this network is unknown: pass example inputs as x="):
+        cut_fit(nn.Sequential(nn.Linear(3, 2), nn.Flatten(), nn.Linear(2 * 5, 2))).compress()
 
 
 def test_units_really_go(cut_fit: Any) -> None:
-    """Tokens that are flattened: every dead unit is gone from all of its columns."""
-    build, shape = RIGHT["tokens, flattened"]
-    for seed in range(20):  # of the first layer's 5 units, none or all die with probability 0.09
-        fit = cut_fit(build(), seed, share=0.0, dead=0.4)
-        network = fit.compress(layout="dense", x=torch.randn(2, *shape))
-        layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
-        if len(layers) > 1 and len(layers[0].bias) < 5:
-            break
-    assert 0 < len(layers[0].bias) < 5
-    assert layers[1].weight.shape[1] == 4 * len(layers[0].bias)
+    """Tokens that are flattened: a dead unit is gone from all of its columns."""
+    build, shape = NETWORKS["tokens, flattened"]
+    fit = cut_fit(build(), share=0.0, dead=0.0)
+    with torch.no_grad():
+        fit.guide.log_variance["0.weight"].unconstrained()[[1, 3]] = 20.0
+    first, second, _ = (m for m in fit.compress(x=torch.randn(2, *shape)).modules() if isinstance(m, nn.Linear))
+    assert (first.out_features, second.in_features) == (3, 4 * 3)
 
 
 _ACTIVATIONS: Sequence[Callable[[], nn.Module]] = (
@@ -279,22 +369,10 @@ def test_random_chains(first: int, cut_fit: Any, oracle: Any) -> None:
         net, shape = random_chain(seed)
         fit = cut_fit(net, seed, share=(seed % 5) / 4, dead=(seed % 3) / 3)
         x = torch.randn(3, *shape)
-        small = fit.compress(layout=("dense", "picked")[seed % 2], x=x)  # type: ignore[arg-type]
+        small = fit.compress(x=x)
         torch.testing.assert_close(
             small(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4, msg=lambda m, net=net: f"{m}\n{net}"
         )
-
-
-@pytest.mark.few(10)
-@pytest.mark.parametrize("name", RIGHT)
-def test_an_ensemble_of_any_chain(name: str, cut_fit: Any, drawn: Any) -> None:
-    """Networks drawn are the user's own at those draws, with the same seed as drawing them by hand."""
-    build, shape = RIGHT[name]
-    net = build()
-    fit, x = cut_fit(net), torch.randn(5, *shape)
-    networks = fit.ensemble(3, seed=4, x=x)
-    for i in range(3):
-        torch.testing.assert_close(networks[i](x), drawn(net, fit, x, seed=4 + i), atol=1e-5, rtol=1e-4)
 
 
 def test_biases_with_a_prior_and_norms_are_cut_and_used(cut_fit: Any, oracle: Any) -> None:
@@ -305,9 +383,61 @@ def test_biases_with_a_prior_and_norms_are_cut_and_used(cut_fit: Any, oracle: An
     torch.testing.assert_close(fit.compress(x=x)(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4)
 
 
+def test_standardised_networks_that_are_no_chain(cut_fit: Any, oracle: Any) -> None:
+    """x around 2000, y around 300 with a noise of its own: the network is given back between the two units."""
+    net = REFUSED["a skip connection"][0]()
+    x, y = 2000 + 5 * torch.randn(40, 3), 300 + 20 * torch.randn(40, 1)
+    fit: Any = cut_fit(net, likelihood=likelihoods.HeteroscedasticGaussian())
+    fit.model.standardize(data.Dataset(x, y).standardized())
+    inside = (x - x.mean(0)) / x.std(0, correction=0)
+    expected = oracle(net, fit, inside)[:, :1] * y.std(0, correction=0) + y.mean(0)
+    for network in (fit.compress(structured=False, x=x), fit.ensemble(1, x=x)[0]):
+        assert network(x).shape == (40, 1)
+    torch.testing.assert_close(
+        (fit.compress(structured=False, x=x)(x) - 300) / 20, (expected - 300) / 20, atol=1e-4, rtol=0
+    )
+    with pytest.raises(ValueError, match="pass some as x="):
+        fit.compress(structured=False)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.lstm(x)[0][:, -1])
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(7, 5), nn.Linear(5, 2)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.last((self.words(ids) * mask[..., None]).mean(1))
+
+
+@pytest.mark.parametrize("form", ["recurrent", "tuple", "mapping"])
+def test_networks_of_other_kinds_are_given_back_with_their_weights(
+    form: str, cut_fit: Any, oracle: Any, drawn: Any
+) -> None:
+    net = Recurrent() if form == "recurrent" else TwoInputs()
+    x: Any = torch.randn(5, 4, 3)
+    if form != "recurrent":
+        x = torch.randint(7, (5, 4)), torch.rand(5, 4)
+    given: Any = dict(zip(("ids", "mask"), x, strict=True)) if form == "mapping" else x
+    args = x if isinstance(x, tuple) else (x,)
+    fit: Any = cut_fit(net)
+    torch.testing.assert_close(fit.compress(structured=False, x=given)(*args), oracle(net, fit, *args))
+    torch.testing.assert_close(fit.ensemble(1, seed=2, x=given)[0](*args), drawn(net, fit, *args, seed=2))
+    with pytest.raises(TypeError, match="no unit|one input|units that are followed"):
+        fit.compress(x=given)
+
+
 def test_operations_of_tokens_are_counted(cut_fit: Any) -> None:
     """2 (3 5 at 4 places + 20 2)."""
     net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Flatten(), nn.Linear(20, 2))
     fit = cut_fit(net, share=0.0, dead=0.0)
-    report = fit.compression_report((torch.randn(30, 4, 3), torch.arange(30) % 2), layout="dense")
+    report = fit.compression_report((torch.randn(30, 4, 3), torch.arange(30) % 2))
     assert report.dense.flops == 2 * (15 * 4 + 40)

@@ -1,0 +1,227 @@
+"""A network with given weights as a plain PyTorch module, from x to f in their own units.
+
+    x -> (x - loc) / scale -> network -> y scale + loc
+
+Where `torch.fx` can trace the network, the module is a `torch.fx.GraphModule` of PyTorch layers. To run, pickle, export
+or print it (``print(network.code)``) needs neither this package nor the class of the network. Other networks are a copy of
+the user's.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from pyrodrop.arguments import shown
+from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.networks.call import Output, taken
+from pyrodrop.networks.examine import close
+from pyrodrop.networks.modes import evaluating
+from pyrodrop.scaling import Standardize
+from pyrodrop.threads import Tracer
+
+_ROWS = 2  # of the examples
+_ROUNDING = 1e-3  # of the standard deviation of x or y
+
+
+def check_model(model: Any) -> None:
+    """Raise an error for what is no model of `pyrodrop.models`, or has dropout of its own.
+
+    Raises:
+        TypeError: it is no such model.
+        ValueError: the network was read with its own dropout (`pyrodrop.read`).
+    """
+    if isinstance(model, type) or not hasattr(model, "weight_sites") or not hasattr(model, "network"):
+        raise TypeError(f"model must be a model of pyrodrop.models; got {shown(model)}")
+    if getattr(model, "dropouts", None) is not None:
+        raise ValueError(
+            "the network of this model was read with its own dropout (pyrodrop.read), which a plain copy of it would draw "
+            "again: guides.to_module(run) gives the network with its trained weights"
+        )
+
+
+def examples(model: Any, x: Inputs | None) -> Inputs | None:
+    """Two rows of x; if x is None, random ones of the shape that the model, on the CPU, expects. None if that is unknown."""
+    if x is not None:
+        return mapped(lambda part: part[torch.arange(_ROWS, device=part.device) % len(part)].cpu(), x)
+    shape = getattr(model, "in_features", None)
+    if shape is None:
+        return None
+    size = shape if isinstance(shape, tuple) else (shape,)
+    weights = {name: weight.detach() for name, weight in model.weight_sites().items()}
+    rows = torch.randn(_ROWS, *size, generator=torch.Generator().manual_seed(0)).to(next(iter(weights.values())).dtype)
+    try:
+        with evaluating(model), torch.no_grad():
+            model.outputs(weights, rows)
+    except Exception:  # inputs with further axes, such as tokens
+        return None
+    return rows
+
+
+def plain_network(model: Any, weights: Mapping[str, Tensor], x: Inputs | None) -> nn.Module:
+    """The network of a model with the given weights, in evaluation mode, from x to f in their own units.
+
+    Args:
+        model: on the CPU.
+        x: `examples`, which a network that works in standardised units needs, and the comparison of outputs.
+
+    Raises:
+        ValueError: the network works in standardised units, and x is None, has several parts, or is too far from zero.
+        TypeError: f of the likelihood is not a linear rescaling of the outputs of the network.
+    """
+    network = _in_own_units(model, {name: value.detach().cpu() for name, value in weights.items()}, x)
+    if not isinstance(x, Tensor):
+        return network
+    try:
+        traced = fx.GraphModule(network, trace(network), "Network").eval()
+        return traced if same_outputs(traced, network, x) else network
+    except Untraced:
+        return network
+
+
+class Untraced(TypeError):
+    """`torch.fx` cannot trace a network."""
+
+
+def trace(network: nn.Module) -> fx.Graph:
+    """The operations of a network.
+
+    Raises:
+        Untraced: they depend on the values of tensors.
+    """
+    try:
+        traced = Tracer().trace(network)
+    except Exception as error:  # any operation that needs concrete values
+        raise Untraced(f"torch.fx cannot trace the network: {error}") from error
+    graph = fx.Graph()  # of which pickle does not remember our tracer
+    graph.output(graph.graph_copy(traced, {}))
+    for node in graph.nodes:
+        node.type = None  # annotations that are strings cannot be pickled
+    return graph
+
+
+def same_outputs(one: nn.Module, other: nn.Module, x: Tensor) -> bool:
+    """Whether two networks give the same outputs for x, up to rounding."""
+    with torch.no_grad():
+        got, want = one(x.clone()), other(x.clone())
+    scale = float(want.abs().max()) if want.numel() else 1.0
+    return got.shape == want.shape and torch.allclose(got, want, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)
+
+
+def _in_own_units(model: Any, weights: Mapping[str, Tensor], x: Inputs | None) -> nn.Module:
+    network = _with_parameters(model, weights)
+    if model.output is not None:
+        network = _Taking(network, model.output)
+    like = next(iter(weights.values()))
+    inputs = _units(model.inputs, "x", like)
+    if x is None:
+        if inputs is not None or _rescaling(model, like.new_zeros(_ROWS, 4)) is not None:
+            raise ValueError(
+                "the network works in standardised units, and example inputs are needed to convert them to the units of x "
+                "and y: pass some as x="
+            )
+        return network
+    with evaluating(model), torch.no_grad():
+        outputs = _rescaling(model, model.outputs(weights, x))
+    if inputs is None and outputs is None:
+        return network
+    if not isinstance(x, Tensor):
+        raise ValueError(
+            "a network with several inputs cannot be combined with a conversion of units, but this model standardises x or "
+            "rescales its outputs"
+        )
+    return _between(network, inputs if x.is_floating_point() else None, outputs)
+
+
+def _between(
+    network: nn.Module, inputs: tuple[Tensor, Tensor] | None, outputs: tuple[Tensor, Tensor, int] | None
+) -> fx.GraphModule:
+    """A network between the conversions of its inputs, (loc, scale), and outputs, (loc, scale, columns)."""
+    root, graph = nn.Module(), fx.Graph()
+    root.add_module("network", network)
+
+    def buffer(name: str, value: Tensor) -> fx.Node:
+        root.register_buffer(name, value.detach().clone())
+        return graph.get_attr(name)
+
+    value = graph.placeholder("x")
+    if inputs is not None:
+        centred = graph.call_function(operator.sub, (value, buffer("x_loc", inputs[0])))
+        value = graph.call_function(operator.truediv, (centred, buffer("x_scale", inputs[1])))
+    value = graph.call_module("network", (value,))
+    if outputs is not None:
+        some = graph.call_function(torch.narrow, (value, -1, 0, outputs[2]))
+        scaled = graph.call_function(operator.mul, (some, buffer("y_scale", outputs[1])))
+        value = graph.call_function(operator.add, (scaled, buffer("y_loc", outputs[0])))
+    graph.output(value)
+    return fx.GraphModule(root, graph, "Network").eval()
+
+
+def _units(units: Standardize, name: str, like: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Offset and scale in the dtype of `like`; None if they change nothing.
+
+    Raises:
+        ValueError: the offset is too far from zero for this dtype.
+    """
+    rounding = torch.finfo(like.dtype).eps / 2 * units.loc.abs()
+    if bool((rounding > _ROUNDING * units.scale).any()):
+        precision = str(like.dtype).removeprefix("torch.")
+        raise ValueError(
+            f"compression needs {name} that {precision} tells apart, in which the compressed network computes; got columns "
+            f"with means up to {float(units.loc.abs().max()):.6g} for a standard deviation of "
+            f"{float(units.scale.min()):.6g}: subtract a constant from {name} before training"
+        )
+    loc, scale = units.loc.to(like), units.scale.to(like)
+    return None if not loc.any() and bool((scale == 1).all()) else (loc, scale)
+
+
+def _rescaling(model: Any, output: Tensor) -> tuple[Tensor, Tensor, int] | None:
+    """Offset, scale and number of the columns of the outputs that are f; None if they are f.
+
+    They are compared with what the likelihood makes of random outputs of this shape.
+    """
+    units = _units(model.targets, "y", output)
+    output = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+    f = model.likelihood.location(output, model.targets).detach()
+    if f.shape == output.shape and torch.equal(f, output):
+        return None
+    loc, scale = units or (output.new_zeros(()), output.new_ones(()))
+    columns = f.shape[-1]
+    if columns > output.shape[-1] or not close(f, output[..., :columns] * scale + loc):
+        raise TypeError(
+            "compression needs a likelihood whose f is a linear rescaling of the network's outputs; got "
+            f"{type(model.likelihood).__name__}"
+        )
+    return loc, scale, columns
+
+
+class _Taking(nn.Module):
+    """A network, and what takes the outputs out of what it returns."""
+
+    def __init__(self, network: nn.Module, output: Output) -> None:
+        super().__init__()
+        self.network, self.output = network, output
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return taken(self.network(*args, **kwargs), self.output)
+
+
+def _with_parameters(model: Any, weights: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of the network with the weights as parameters; a shared parameter is the same object under all of its names."""
+    network: nn.Module = copy.deepcopy(model.network)
+    values = {**{name: model.free[name].detach() for name in model.free}, **weights}
+    names: Mapping[str, tuple[str, ...]] = model.parameter_names
+    for first, others in names.items():
+        value = values[first] if first in values else network.get_buffer(first)
+        parameter = nn.Parameter(value.clone(), requires_grad=False)
+        for name in others:
+            parent, _, leaf = name.rpartition(".")
+            module = network.get_submodule(parent)
+            del module._buffers[leaf]
+            setattr(module, leaf, parameter)  # recurrent layers update their list of weights in __setattr__
+    return network.eval()
