@@ -16,7 +16,6 @@
     compile_by_inductor     torch._inductor.compile_fx.compile_fx                engine 'traced' instead of 'compiled'
     Program.bare            CompiledFxGraph.current_callable                     every call costs more
     load_program            torch._C._aoti                                       programs are compiled in every process
-    twisters                torch.Generator.get_state                            replicates draw one after the other, slower
     pyro_handlers           pyro.poutine.runtime._PYRO_STACK                     Pyro's optimisers see no names of parameters
     restore_handlers        the same                                             what an error leaves on Pyro's stack stays
     name_in_store           _param_to_name of Pyro's parameter store             Pyro's optimisers see no names of parameters
@@ -490,22 +489,6 @@ def load_program(path: Path) -> Program:
         return take(entry(give(inputs)))  # type: ignore[no-any-return]
 
     return Program(lambda *inputs: bare(list(inputs)), bare, path)
-
-
-def twisters(states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The Mersenne Twisters in states of CPU generators, ``[R, bytes]``, as views.
-
-    Returns:
-        For each, 625 less the numbers that were drawn of its array, ``[R]``; the number that is drawn next, ``[R]``; and the
-        array ``[R, 624]``, 32 bits in integers of 64.
-    """
-    if states.shape[1] != 5056:
-        raise _missing("PyTorch", "a state of torch.Generator of 5,056 bytes")
-    return (
-        states[:, 8:12].view(torch.int32)[:, 0],
-        states[:, 16:24].view(torch.long)[:, 0],
-        states[:, 24:5016].view(torch.long),
-    )
 
 
 def _traced_afresh() -> AbstractContextManager[object]:

@@ -64,7 +64,7 @@ def stacked(count: int) -> Loop:
         problems.append(Problem.of(model, guide(model), data, "local", torch.device("cpu")))
     settings = Settings(steps=100_000, batch_size=BATCH, estimator="local", engine="compiled", device="cpu")
     with training_mode(*problems):
-        loop = Stack(problems, [torch.Generator().manual_seed(r) for r in range(count)], settings).loop()
+        loop = Stack(problems, settings).loop()
         loop.start()
     if loop.engine.name != "compiled":
         raise RuntimeError("the replicated step was not compiled")

@@ -1,8 +1,8 @@
 """Many small networks in several processes, against one after the other in plain PyTorch and as compiled fits.
 
 ``python -m pyrodrop.analysis.benchmarks.jobs [--count R] [--jobs N] [--rounds N] [--out FILE]``: networks 13-50-1, each
-with its own data, minibatch 128, in blocks that are units of work (`pyrodrop.training.jobs`). Every unit times its own
-block, a plain step of one network and a step of its compiled fit, interleaved, by process time; several processes take as
+with its own data, minibatch 128, in shares that are units of work (`pyrodrop.training.jobs`). Every unit times its own
+share, a plain step of one network and a step of its compiled fit, interleaved, by process time; several processes take as
 long as the one with most to do.
 """
 
@@ -18,8 +18,6 @@ import torch
 
 from pyrodrop.analysis.benchmarks.replicates import STEPS, compiled, plain, row_of, stacked
 from pyrodrop.analysis.benchmarks.timing import interleaved, machine, report, write
-from pyrodrop.engines.stacked_compiled import block_size
-from pyrodrop.training.blocks import block_sizes
 from pyrodrop.training.jobs import run_each
 
 
@@ -36,10 +34,8 @@ def main(count: int = 240, jobs: int = 2, rounds: int = 9, out: Path | None = No
     rows = {}
     for number in dict.fromkeys((1, jobs)):
         start = time.perf_counter()
-        sizes = block_sizes(count, heavy=False, program=block_size(count))
-        measurements = run_each(
-            measured, ((size, rounds) for size in sizes), len(sizes), jobs=number, title="blocks", unit="block"
-        )
+        sizes = [len(range(first, count, number)) for first in range(number)]
+        measurements = run_each(measured, [(size, rounds) for size in sizes], jobs=number, title="shares", unit="share")
         of_worker: dict[int, float] = {}
         for process, _, seconds in measurements:
             of_worker[process] = of_worker.get(process, 0.0) + seconds["together"]
@@ -56,7 +52,7 @@ def main(count: int = 240, jobs: int = 2, rounds: int = 9, out: Path | None = No
 
 
 def measured(size: int, rounds: int) -> tuple[int, int, dict[str, float]]:
-    """This process, the size of a block, and process time in seconds of steps of a block and of one network."""
+    """This process, the size of a share, and process time in seconds of steps of a share and of one network."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     together = stacked(size)

@@ -138,7 +138,7 @@ def replicates(length: int, count: int, engine: Any) -> Callable[[], None]:
     sets = [data_of(r, length) for r in range(count)]
     problems = [Problem.of(*pair(r), one, "shared", torch.device("cpu")) for r, one in enumerate(sets)]
     settings = Settings(steps=100_000, batch_size=BATCH, estimator="shared", engine=engine, device="cpu")
-    loop: Loop = Stack(problems, [torch.Generator().manual_seed(r) for r in range(count)], settings, sets).loop()
+    loop: Loop = Stack(problems, settings, sets).loop()
     loop.start()
 
     def steps() -> None:

@@ -136,8 +136,7 @@ def stacked(count: int, device: str = "cpu") -> Loop:
         shared = r > 0 and count > _OWN
         problems.append(problems[0] if shared else Problem.of(*pair(r), sets[r], "local", torch.device(device)))
     settings = Settings(steps=100_000, batch_size=BATCH, estimator="local", engine="compiled", device=device)
-    generators = [torch.Generator(device).manual_seed(r) for r in range(count)]
-    loop = Stack(problems, generators, settings, sets).loop()
+    loop = Stack(problems, settings, sets).loop()
     loop.start()
     if loop.engine.name != "compiled":
         raise RuntimeError("the replicated step was not compiled")
