@@ -308,13 +308,6 @@ def _without_hyperparameters(model: Callable[..., Any], guide: Callable[..., Any
     return frozenset(model.weight_sites()) - frozenset(model.hyper_sites())
 
 
-def sites_of_rows(guide: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
-    """Names of the latent sites that a guide samples for every row of a minibatch, within a plate of the data set."""
-    sites = poutine.trace(guide).get_trace(*args, **kwargs).nodes.values()
-    drawn = [site for site in sites if site["type"] == "sample" and not site_is_subsample(site)]
-    return [str(site["name"]) for site in drawn if not site["is_observed"] and _plates(site) != 1]
-
-
 def _mean(scale: float | Tensor) -> float:
     return float(torch.as_tensor(scale).double().mean())
 

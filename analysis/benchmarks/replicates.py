@@ -113,9 +113,8 @@ def stacked(network: Network, count: int, engine: Name = "compiled") -> Loop:
     settings = Settings(
         steps=100_000, batch_size=BATCH, estimator=network.estimator, engine=engine, device=str(device)
     )  # fmt: skip
-    generators = [torch.Generator(device).manual_seed(r) for r in range(count)]
     with training_mode(*problems):
-        loop = Stack(problems, generators, settings, sets).loop()
+        loop = Stack(problems, settings, sets).loop()
         loop.start()
     if (loop.engine.name == "compiled") != (engine == "compiled"):
         raise RuntimeError(f"the replicates are trained by {loop.engine.name}, not by {engine}")

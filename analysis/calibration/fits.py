@@ -1,7 +1,7 @@
 """Draws from the variational posteriors of many data sets, trained together.
 
-One model and one guide are trained on every data set as replicates (`pyrodrop.training.stack`): replicate r draws the
-initial weights, noise and minibatches of ``seed + r``, and their parameters exist only stacked.
+One model and one guide are trained on every data set as replicates (`pyrodrop.training.stack`): replicate r has the initial
+weights of ``seed + r``, and their parameters exist only stacked.
 """
 
 from __future__ import annotations
@@ -86,18 +86,19 @@ def each_posterior(
     """
     assert isinstance(problem.data, Dataset)
     data = [Dataset(problem.data.x, one) for one in y]
-    generators = [torch.Generator(settings.place).manual_seed(settings.seed + r) for r in range(len(y))]
     with settings.products(), training_mode(problem):
-        stack = Stack([problem] * len(data), generators, settings, data)
+        stack = Stack([problem] * len(data), settings, data)
         chunk = stack.fitting(memory)
         if chunk < len(data):
             _log.info("training %d of %d fits at a time, limited by memory", chunk, len(data))
         for first in range(0, len(data), chunk):
             part = slice(first, first + chunk)
             if chunk < len(data):
-                stack = Stack([problem] * len(data[part]), generators[part], settings, data[part])
+                stack = Stack([problem] * len(data[part]), settings, data[part])
             seeds = range(settings.seed + first, settings.seed + first + len(stack.problems))
-            stack.run(progress, None if starts is None else starts.stacked(problem, stack.losses[0], seeds))
+            stacked = None if starts is None else starts.stacked(problem, stack.losses[0], seeds)
+            with seeded(seeds[0], settings.place):
+                stack.run(progress, stacked)
             for number, drawn in enumerate(_drawn(stack, num_draws, seed + first)):
                 use(first + number, drawn)
 

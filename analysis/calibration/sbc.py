@@ -97,7 +97,7 @@ def sbc(
             that the model has, as in `pyrodrop.fit_replicates`. After a common start the fits share what training keeps of
             it, which shows as a bias.
         memory: as in `pyrodrop.fit_replicates`.
-        seed: of the parameters and data, and of the first fit; fit r has ``seed + r``.
+        seed: of the parameters and data, and of the first fit; fit r starts from ``seed + r``.
         progress: whether to show a progress bar; if None, where the output is a terminal.
 
     Returns:

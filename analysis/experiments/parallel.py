@@ -66,7 +66,7 @@ def train_each(
             kept[missing[number]] = keep.keep(missing[number], result)  # type: ignore[arg-type]
 
     results = run_each(
-        _unit, [(train, name, shared) for name in missing], len(missing), jobs=jobs, title="training", unit="network",
+        _unit, [(train, name, shared) for name in missing], jobs=jobs, title="training", unit="network",
         progress=job.progress, done=arrived,
     )  # fmt: skip
     results_by_name = dict(zip(missing, results, strict=True)) | kept

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides
 from pyrodrop.analysis.networks import agreement
+from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.analysis.networks.case import Case, Cell
 from pyrodrop.analysis.networks.oracle import WARM_UP, Oracle, train_point, weight_names
 from pyrodrop.analysis.networks.plan import Draws
@@ -121,7 +122,7 @@ class Checks:
     def replicates(self, cell: Cell) -> Result:
         said = Logged()
         alone = [self.fit(estimator=cell.estimator, seed=self.seed + r) for r in range(2)]
-        with said:
+        with said, drawn_as_alone(self.seed, self.seed + 1):
             runs = self.fit(estimator=cell.estimator, engine=cell.engine, count=2)
         reached = self._reached(cell, runs[0], said)
         results = [same_state(reached, run, one) for run, one in zip(runs, alone, strict=True)]

@@ -52,7 +52,7 @@ def check_each(entries: Sequence[Entry], *, jobs: int | None = None, quiet: bool
         return all(held)
     seeds = {entry.name: references.load(entry.name)["check"]["seed"] for entry in entries}
     measured = run_each(
-        _measured, list(seeds.items()), len(seeds), jobs=jobs, title="checks", unit="entry",
+        _measured, list(seeds.items()), jobs=jobs, title="checks", unit="entry",
         progress=False if quiet else None,
     )  # fmt: skip
     by_name = dict(zip(seeds, measured, strict=True))

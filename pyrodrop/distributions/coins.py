@@ -1,17 +1,19 @@
 """Dropout masks from random bits.
 
 A generator gives 64-bit random words. They are cut into integers u, and a unit is kept or dropped by comparing its u with
-a threshold t. This is several times as fast as drawing one float per unit. Two functions do it:
+a threshold t. This is several times as fast as drawing one float per unit. Three functions do it:
 
-    coins        keep = [u < t],    t = max(floor(2^16 (1 - r) + v), 1)     training: any rates, one operation in a trace
-    keep_mask    keep = [u >= t],   t = floor(2^b r) + [v < frac(2^b r)]    prediction: one rate, b = 8 or 16
+    coins          keep = [u < t],    t = max(floor(2^16 (1 - r) + v), 1)     training: any rates, one operation in a trace
+    keep_mask      keep = [u >= t],   t = floor(2^b r) + [v < frac(2^b r)]    prediction: one rate, b = 8 or 16
+    fill_stacked   keep = [u < t] or [u = t and v < frac(2^8 (1 - r))],   t = floor(2^8 (1 - r))    replicates
 
 r is the drop rate, u is uniform on {0, ..., 2^b - 1} (b = 16 for `coins`) and v is uniform on [0, 1). The threshold is
 random ("dithered") so that the rate is exact on average, E[t] = 2^16 (1 - r) or 2^b r. A fixed threshold would be wrong by
 up to 2^-b. The maximum, without which t = 0 would need a 17th bit, matters only for 1 - r < 2^-16.
 
-`coins` draws one v per mask, `keep_mask` one v per row, where a row is all entries along the last axis. Entries with the
-same v share their threshold, which gives any two of them the correlation
+`coins` draws one v per mask, `keep_mask` one v per row, where a row is all entries along the last axis. `fill_stacked` draws
+one v for every entry with u = t, so that its entries are independent. Entries with the same v share their threshold, which
+gives any two of them the correlation
 
     corr = F (1 - F) / (4^b r (1 - r)),   F = frac(2^b r)
 
@@ -58,7 +60,7 @@ def _coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
     """Draw `coins` as bytes."""
     if not keep.is_cuda and keep.numel() and not any(keep.stride()):  # a single rate that was expanded
         return draw_mask(float(keep.flatten()[0]), shape)
-    return draw_masks(keep[None].double(), shape, [None])[0]
+    return Masks([keep.double()], [shape]).draw()[0]
 
 
 def _shape_of_coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
@@ -73,49 +75,26 @@ _LIBRARY.impl("coins", _coins, "CUDA")
 _LIBRARY.impl("coins", _shape_of_coins, "Meta")
 
 
-def draw_masks(keep: Tensor, shape: Size | Sequence[int], generators: Sequence[torch.Generator | None]) -> Tensor:
-    """Draw one mask per generator.
-
-    Args:
-        keep: probabilities of a one, ``[R, ...]`` in float64; they broadcast to ``[R, *shape]``.
-        generators: R of them; None is PyTorch's default generator.
-
-    Returns:
-        Masks of zeros and ones as bytes, ``[R, *shape]``.
-    """
-    return Masks([keep], [shape], generators).draw()[0]
-
-
 class Masks:
-    """Draws several masks per generator: the numbers of one call per mask.
+    """Draws several masks: the numbers of one call of `coins` per mask.
 
     A CPU's generator is a stream of words, of which one call takes those of all masks. On a GPU the numbers of a call depend
     on its size, so there is one call per mask.
 
     Args:
-        generators: R of them; None is PyTorch's default generator.
+        keeps: probabilities of a one for each mask, in float64; they broadcast to its shape.
     """
 
-    def __init__(
-        self,
-        keeps: Sequence[Tensor],
-        shapes: Sequence[Size | Sequence[int]],
-        generators: Sequence[torch.Generator | None],
-    ) -> None:
+    def __init__(self, keeps: Sequence[Tensor], shapes: Sequence[Size | Sequence[int]]) -> None:
         words = [_words(torch.Size(shape).numel()) for shape in shapes]
-        bits = torch.empty(len(generators), sum(words), dtype=torch.int64, device=keeps[0].device)
-        calls = [sum(words)] if _is_stream(bits.device) else words
-        self._rows = [
-            (part, generator)
-            for row, generator in zip(bits.unbind(0), generators, strict=True)
-            for part in row.split(calls)
-        ]
-        self._draws = list(zip(keeps, shapes, bits.view(torch.int16).split([4 * n for n in words], 1), strict=True))
+        bits = torch.empty(sum(words), dtype=torch.int64, device=keeps[0].device)
+        self._calls = [bits] if _is_stream(bits.device) else bits.split(words)
+        self._draws = list(zip(keeps, shapes, bits.view(torch.int16).split([4 * n for n in words]), strict=True))
 
     def draw(self) -> list[Tensor]:
-        """Draw new masks, ``[R, *shape]`` for every shape. Every call writes over the random bits of the last one."""
-        for row, generator in self._rows:
-            _fill(row, generator)
+        """Draw new masks of zeros and ones, as bytes. Every call writes over the random bits of the last one."""
+        for words in self._calls:
+            _fill(words)
         return [_compare(*draw) for draw in self._draws]
 
 
@@ -125,11 +104,8 @@ def _is_stream(device: torch.device) -> bool:
 
 
 def _compare(keep: Tensor, shape: Size | Sequence[int], pieces: Tensor) -> Tensor:
-    """Make masks ``[R, *shape]`` from 16-bit integers ``[R, n]``: one per entry, followed by the one for the dither."""
-    shape = torch.Size(shape)
-    coins, dither = _split(pieces, shape)
-    missing = len(shape) + 1 - keep.dim()
-    keep = keep.reshape(len(keep), *(1,) * missing, *keep.shape[1:])
+    """Make a mask from 16-bit integers ``[n]``: one per entry, followed by the one for the dither."""
+    coins, dither = _split(pieces, torch.Size(shape))
     if coins.is_cuda:
         last = torch.floor(2**16 * keep + (dither.double() - _LOWEST) / 2**16) + (_LOWEST - 1)
         return (coins <= last.clamp_min(_LOWEST).to(torch.int16)).view(torch.uint8)
@@ -182,48 +158,33 @@ class MasksAhead:
             np.less_equal(coins[:count], _cuts(rates, dither[:count]), out=mask[:count])
 
 
-def words_of(shapes: Sequence[Sequence[int]]) -> int:
-    """The number of random words of masks in these shapes."""
-    return sum(_words(torch.Size(shape).numel()) for shape in shapes)
+def fill_stacked(masks: Tensor, keep: Tensor) -> None:
+    """Draw the masks of several replicates, with PyTorch's default generator.
 
-
-class StackedMasks:
-    """Draws the masks of several consecutive steps with one call of each replicate's CPU generator.
-
-    The bytes are those of one `Masks` per step, since every step takes whole random words, in the same memory every time.
+    On a CPU an entry is kept if a random byte u < t = floor(256 keep); if u = t, as for one entry in 256, it is kept with
+    probability 256 keep - t. So every entry has its probability, and all are independent.
 
     Args:
-        keeps: probabilities of a one for each mask, by mask and replicate; they broadcast to its shape.
-        places: memory for each mask, bytes ``[steps, R, *shape]``.
-        bits: memory for the random words, `words_of` the shapes for every step; several objects may share it.
-        fill: fills so many words of it for each of the generators.
+        masks: contiguous bytes of any shape, for zeros and ones.
+        keep: probabilities of a one, which broadcast to that shape.
     """
-
-    def __init__(
-        self,
-        keeps: Sequence[Sequence[Tensor]],
-        shapes: Sequence[Sequence[int]],
-        generators: Sequence[torch.Generator],
-        places: Sequence[Tensor],
-        bits: Tensor,
-        fill: Callable[[int, Sequence[torch.Generator]], None],
-    ) -> None:
-        sizes, steps = [torch.Size(shape) for shape in shapes], len(places[0])
-        self._fill, self._generators, self._step = fill, generators, words_of(shapes)
-        used = bits[:, : steps * self._step].view(torch.int16).unflatten(1, (steps, -1))
-        pieces = used.split([4 * _words(shape.numel()) for shape in sizes], 2)
-        self._draws = []
-        for keep, shape, piece, place in zip(keeps, sizes, pieces, places, strict=True):
-            coins, dither = _split(piece, shape)
-            rates = torch.stack([_rate(rate.double(), len(shape)) for rate in keep])[:, None]
-            mask = place.view(torch.bool).transpose(0, 1)
-            self._draws.append((rates.numpy(), coins.numpy(), dither.numpy(), mask.numpy()))
-
-    def draw(self, count: int) -> None:
-        """Draw new masks for the first `count` steps."""
-        self._fill(count * self._step, self._generators)
-        for rates, coins, dither, mask in self._draws:
-            np.less_equal(coins[:, :count], _cuts(rates, dither[:, :count]), out=mask[:, :count])
+    keep = keep.double()
+    if masks.is_cuda:
+        masks.copy_(torch.rand(masks.shape, dtype=torch.float64, device=masks.device) < keep)
+        return
+    count = masks.numel()
+    words = _fill(torch.empty(-(-count // 8), dtype=torch.int64))
+    drawn = words.view(torch.uint8)[:count].view(masks.shape).numpy()
+    whole = (256 * keep).floor().clamp_max(255)
+    cuts, kept = whole.to(torch.uint8).numpy(), masks.view(torch.bool).numpy()
+    np.less(drawn, cuts, out=kept)
+    rest = 256 * keep - whole
+    if bool((rest > 0).any()):
+        ties = np.flatnonzero(np.equal(drawn, cuts, out=drawn.view(np.bool_)))  # in place of the bytes
+        chances = rest.flatten()[:1]
+        if not bool((rest == chances).all()):
+            chances = rest.expand(masks.shape)[torch.unravel_index(torch.from_numpy(ties), masks.shape)]
+        kept.reshape(-1)[ties] = (torch.rand(len(ties)) < chances).numpy()
 
 
 def _rate(keep: Tensor, axes: int) -> Tensor:
@@ -234,7 +195,7 @@ def _rate(keep: Tensor, axes: int) -> Tensor:
 
 
 def draw_mask(keep: float, shape: Size | Sequence[int]) -> Tensor:
-    """Draw one mask with one rate from PyTorch's default CPU generator: the same bytes as `draw_masks`, faster."""
+    """Draw one mask with one rate from PyTorch's default CPU generator: the same bytes as `Masks`, faster."""
     shape = torch.Size(shape)
     count = shape.numel()
     pieces = _fill(torch.empty(_words(count), dtype=torch.int64)).numpy().view(np.int16)

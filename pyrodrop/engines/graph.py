@@ -149,7 +149,7 @@ class Graph:
 
     def _find_noise(self) -> None:
         self.noise: list[Noise] = self.noise_of(self.met)
-        self._sources = sources([[noise] for noise in self.noise], [None])
+        self._sources = sources(self.noise)
 
     def shapes(self) -> list[Tensor]:
         """Uninitialised tensors in the shapes of the random inputs."""
@@ -157,7 +157,7 @@ class Graph:
 
     def draw(self) -> list[Tensor]:
         """Random numbers for one call, from torch's default generator, as Pyro would draw them."""
-        return [drawn[0] for source in self._sources for drawn in source.draw()]
+        return [drawn for source in self._sources for drawn in source.draw()]
 
 
 def _state(tensor: Tensor) -> tuple[int, Tensor]:

@@ -1,12 +1,10 @@
 """Steps whose minibatch is evaluated in parts: one after the other (gradient accumulation), by several processes, or both.
 
-    gradient of the step  =  mean over ranks of the mean over a rank's parts of the gradient of
-                             share * likelihood_power * nll + kl_weight * kl(weights) + kl(hyperparameters)
+    gradient of the step  =  sum over all parts of  weight * gradient of the loss of the part's rows
 
-nll is that of a part's rows, scaled to the data set, and share = rows of the part * number of parts of its rank * number of
-ranks / rows of the minibatch, which is 1 where all parts have equally many rows. So the mean is the gradient of the whole
-minibatch, and the KL divergence counts once. Buffers that a part updates, such as running statistics, start from the same
-values for every part, and their mean over the parts is taken.
+where the loss is scaled to the data set, and the weight is the part's share of the rows of the minibatch. So the gradient is
+unbiased, and the KL divergence counts once. Every part updates buffers, such as running statistics, in its turn; of several
+ranks the mean is taken.
 
 Every part draws noise of its own. There are two programs: the gradient, by Pyro, by a replayed graph or by a compiled one,
 and the optimiser.
@@ -36,11 +34,11 @@ class Part(NamedTuple):
 
     Attributes:
         batch: the rows; its ``num_data`` is the size of the whole data set.
-        share: factor of its nll.
+        weight: of its gradient, of which the mean over all ranks is taken.
     """
 
     batch: Arguments
-    share: float
+    weight: float
 
 
 class Joint(NamedTuple):
@@ -91,36 +89,30 @@ class InParts(Engine):
         self.loss.refresh()
 
     def step(self, joint: Joint, index: int) -> Tensor:
-        power, weight = self.plan.factors[index]
-        flat, whole = self._evaluated(joint.parts[0], power, weight)
-        for part in joint.parts[1:]:
-            flat += self._evaluated(part, power, weight)[0]
-        flat /= len(joint.parts)
+        factors = torch.tensor(self.plan.factors[index], dtype=torch.float64).to(self.leaves[0])
+        total: Tensor | float = 0.0
+        for part in joint.parts:
+            terms, gradients, moved = self.gradient.of(part.batch, factors)
+            total = total + part.weight * torch.cat([value.reshape(-1) for value in (terms, *gradients)])
+            self.loss.moving.take(moved)
+        assert isinstance(total, Tensor)
         if self.average is not None:
-            self.average(flat)
-        return self._update(flat, whole, index)
-
-    def _evaluated(self, part: Part, power: float, weight: float) -> tuple[Tensor, list[Tensor]]:
-        """nll, kl, all gradients and floating-point buffers of a part as one flat tensor, and the other buffers."""
-        factors = torch.tensor([power * part.share, weight], dtype=torch.float64).to(self.leaves[0])
-        terms, gradients, moved = self.gradient.of(part.batch, factors)
-        real = [buffer for buffer in moved if buffer.is_floating_point()]
-        terms = torch.stack([terms[0] * part.share, terms[1]])
-        flat = torch.cat([value.reshape(-1) for value in (terms, *gradients, *real)])
-        return flat, [buffer for buffer in moved if not buffer.is_floating_point()]
-
-    def _update(self, flat: Tensor, whole: Sequence[Tensor], index: int) -> Tensor:
-        """Give parameters and buffers the averaged gradients and values; returns nll and kl."""
-        buffers = self.loss.buffers
-        real = [buffer for buffer in buffers if buffer.is_floating_point()]
-        terms, *values = flat.split([2, *(value.numel() for value in (*self.leaves, *real))])
-        for leaf, gradient in zip(self.leaves, values, strict=False):
+            total = self._averaged(total, self.average)
+        terms, *gradients = total.split([2, *(leaf.numel() for leaf in self.leaves)])
+        for leaf, gradient in zip(self.leaves, gradients, strict=True):
             leaf.grad = gradient.view_as(leaf).to(leaf.dtype)
-        means, others = iter(values[len(self.leaves) :]), iter(whole)
-        moved = [next(means).view_as(b) if b.is_floating_point() else next(others) for b in buffers]
-        self.loss.moving.take(moved)
         self.update(self.plan.rates[index])
         return terms
+
+    def _averaged(self, total: Tensor, average: Average) -> Tensor:
+        """The mean over ranks; buffers get that of their floating-point values."""
+        buffers = [buffer for buffer in self.loss.buffers if buffer.is_floating_point()]
+        flat = torch.cat([total, *(buffer.reshape(-1) for buffer in buffers)])
+        average(flat)
+        total, *means = flat.split([len(total), *(buffer.numel() for buffer in buffers)])
+        for buffer, mean in zip(buffers, means, strict=True):
+            buffer.copy_(mean.view_as(buffer))
+        return total
 
     def finish(self, steps: int) -> None:
         self.update.clear()

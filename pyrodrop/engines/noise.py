@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx
 
-from pyrodrop.distributions.coins import Masks, draw_mask
+from pyrodrop.distributions.coins import Masks, draw_mask, fill_stacked
 from pyrodrop.engines.private_apis import arguments_of
 
 _A: Any = torch.ops.aten
@@ -38,57 +38,99 @@ class Noise:
     numbers: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()
 
-    def empty(self, *batch: int) -> Tensor:
+    def empty(self) -> Tensor:
         """An uninitialised tensor for draws."""
         if self.kind == "coins":
-            return torch.empty((*batch, *self.shape), dtype=torch.uint8, device=self.like.device)
-        return self.like.new_empty((*batch, *self.like.shape))
+            return torch.empty(self.shape, dtype=torch.uint8, device=self.like.device)
+        return self.like.new_empty(self.like.shape)
+
+
+@dataclass(frozen=True)
+class StackedNoise:
+    """How to draw one random input of R replicates, for one step or for several, with one call of torch's default generator.
+
+    Attributes:
+        kind, numbers: as of `Noise`; the same for all replicates.
+        like: a tensor ``[R, ...]`` of the input's shape, dtype and device; for Bernoulli masks, their probabilities, which
+            broadcast to that shape.
+        shape: of the input of one replicate.
+    """
+
+    kind: str
+    like: Tensor
+    numbers: tuple[float, ...]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, noises: Sequence[Noise]) -> StackedNoise:
+        """That of replicates whose noise differs in probabilities alone."""
+        first, count = noises[0], len(noises)
+        if first.kind == "coins":
+            ones = (1,) * (len(first.shape) - first.like.dim())
+            rates = torch.stack([noise.like.reshape(ones + noise.like.shape) for noise in noises])
+            return cls(first.kind, rates, (), first.shape)
+        stacked = first.kind == "bernoulli"
+        like = torch.stack([n.like for n in noises]) if stacked else first.like.new_empty(count, *first.like.shape)
+        return cls(first.kind, like, first.numbers, tuple(first.like.shape))
+
+    def some(self, rows: slice) -> StackedNoise:
+        """That of some of the replicates."""
+        return replace(self, like=self.like[rows])
+
+    def alone(self, replicate: int) -> Noise:
+        """That of one replicate."""
+        return Noise(self.kind, self.like[replicate], self.numbers, self.shape)
+
+    def empty(self, *steps: int) -> Tensor:
+        """An uninitialised tensor ``[*steps, R, ...]`` for draws."""
+        dtype = torch.uint8 if self.kind == "coins" else self.like.dtype
+        return torch.empty((*steps, len(self.like), *self.shape), dtype=dtype, device=self.like.device)
+
+    def fill(self, place: Tensor) -> None:
+        """Draw into a tensor of `empty`, which is different for each replicate and step."""
+        if self.kind == "coins":
+            fill_stacked(place, self.like)
+        elif self.kind == "permutation":
+            for row in place.view(-1, place.shape[-1]):
+                torch.randperm(len(row), out=row)
+        elif self.kind == "bernoulli":
+            place.copy_(torch.bernoulli(self.like.expand_as(place)))
+        else:
+            _FILL[self.kind](Noise(self.kind, self.like, self.numbers), place)
 
 
 class Source(Protocol):
-    """Random inputs of several replicates, each from its own generator."""
+    """Draws consecutive random inputs of one fit."""
 
     def draw(self) -> list[Tensor]:
-        """New random numbers for each input, ``[R, ...]``."""
+        """New random numbers for each input."""
 
     def fill(self, places: Iterator[Tensor]) -> None:
-        """Draw for one replicate into the next of these tensors, one per input."""
+        """Draw into the next of these tensors, one per input."""
 
 
 class Filled:
-    """One random input.
+    """One random input."""
 
-    Args:
-        generators: one per replicate; torch's default generator where None.
-    """
-
-    def __init__(self, noises: Sequence[Noise], generators: Sequence[torch.Generator | None]) -> None:
-        self.noises: Sequence[Noise] = noises
-        self.generators: Sequence[torch.Generator | None] = generators
+    def __init__(self, noise: Noise) -> None:
+        self.noise: Noise = noise
 
     def draw(self) -> list[Tensor]:
-        drawn = self.noises[0].empty(len(self.noises))
-        for noise, place, generator in zip(self.noises, drawn.unbind(0), self.generators, strict=True):
-            _FILL[noise.kind](noise, place, generator)
+        drawn = self.noise.empty()
+        _FILL[self.noise.kind](self.noise, drawn)
         return [drawn]
 
     def fill(self, places: Iterator[Tensor]) -> None:
-        _FILL[self.noises[0].kind](self.noises[0], next(places), self.generators[0])
+        _FILL[self.noise.kind](self.noise, next(places))
 
 
 class DrawnMasks:
-    """Consecutive masks.
+    """Consecutive masks."""
 
-    Args:
-        generators: one per replicate; torch's default generator where None.
-    """
-
-    def __init__(self, inputs: Sequence[Sequence[Noise]], generators: Sequence[torch.Generator | None]) -> None:
-        keeps = [torch.stack([noise.like.double() for noise in noises]) for noises in inputs]
-        shapes = [noises[0].shape for noises in inputs]
-        self.drawn_masks: Masks = Masks(keeps, shapes, generators)
-        alone = list(generators) == [None] and not keeps[0].is_cuda
-        even = alone and all(bool((keep == keep.max()).all()) for keep in keeps)
+    def __init__(self, noises: Sequence[Noise]) -> None:
+        keeps, shapes = [noise.like.double() for noise in noises], [noise.shape for noise in noises]
+        self.drawn_masks: Masks = Masks(keeps, shapes)
+        even = not keeps[0].is_cuda and all(bool((keep == keep.max()).all()) for keep in keeps)
         rates = [float(keep.flatten()[0]) for keep in keeps]
         self.singles: list[tuple[float, tuple[int, ...]]] | None = (
             list(zip(rates, shapes, strict=True)) if even else None
@@ -96,31 +138,31 @@ class DrawnMasks:
 
     def draw(self) -> list[Tensor]:
         if self.singles is not None:
-            return [draw_mask(rate, shape)[None] for rate, shape in self.singles]
+            return [draw_mask(rate, shape) for rate, shape in self.singles]
         return self.drawn_masks.draw()
 
     def fill(self, places: Iterator[Tensor]) -> None:
         for mask in self.draw():
-            next(places).copy_(mask[0])
+            next(places).copy_(mask)
 
 
-def sources(inputs: Iterable[Sequence[Noise]], generators: Sequence[torch.Generator | None]) -> list[Source]:
-    """The sources of random inputs, given by input and replicate, in this order; consecutive masks are drawn together."""
-    found: list[Source] = []
-    for coins, some in itertools.groupby(inputs, lambda noises: noises[0].kind == "coins"):
+def sources(noises: Iterable[Noise]) -> list[Source]:
+    """The sources of random inputs, in this order; consecutive masks are drawn together."""
+    made: list[Source] = []
+    for coins, some in itertools.groupby(noises, lambda noise: noise.kind == "coins"):
         run = list(some)
-        found += [DrawnMasks(run, generators)] if coins else [Filled(noises, generators) for noises in run]
-    return found
+        made += [DrawnMasks(run)] if coins else map(Filled, run)
+    return made
 
 
-_FILL: Mapping[str, Callable[[Noise, Tensor, torch.Generator | None], Tensor]] = {
-    "normal": lambda n, place, g: place.normal_(*n.numbers, generator=g),
-    "uniform": lambda n, place, g: place.uniform_(*n.numbers, generator=g),
-    "exponential": lambda n, place, g: place.exponential_(*n.numbers, generator=g),
-    "cauchy": lambda n, place, g: place.cauchy_(*n.numbers, generator=g),
-    "bernoulli": lambda n, place, g: torch.bernoulli(n.like, generator=g, out=place),
-    "whole": lambda n, place, g: place.random_(*n.numbers, generator=g),
-    "permutation": lambda _, place, g: torch.randperm(len(place), generator=g, out=place),
+_FILL: Mapping[str, Callable[[Noise, Tensor], Tensor]] = {
+    "normal": lambda n, place: place.normal_(*n.numbers),
+    "uniform": lambda n, place: place.uniform_(*n.numbers),
+    "exponential": lambda n, place: place.exponential_(*n.numbers),
+    "cauchy": lambda n, place: place.cauchy_(*n.numbers),
+    "bernoulli": lambda n, place: torch.bernoulli(n.like, out=place),
+    "whole": lambda n, place: place.random_(*n.numbers),
+    "permutation": lambda _, place: torch.randperm(len(place), out=place),
 }
 _IN_PLACE = {_A.normal_.default, _A.uniform_.default, _A.exponential_.default, _A.cauchy_.default}
 _KINDS = {

@@ -47,7 +47,7 @@ class NoiseAhead:
             self._draw = lambda steps: fill(stream[steps])
         else:
             drawn = [spaced(noise.empty(), steps) for noise in noises]
-            self._sources = sources([[noise] for noise in noises], [None])
+            self._sources = sources(noises)
             self._draw = self._by_step
         self.inputs = list(zip(*(of.unbind(0) for of in drawn), strict=True)) if drawn else [()] * steps
 

@@ -293,20 +293,6 @@ def load_program(path: Path) -> Program:
     return Program(lambda inputs: take(entry(give(inputs))), path)
 
 
-def twisters(states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The Mersenne Twisters in states of CPU generators, ``[R, bytes]``, as views.
-
-    Returns:
-        For each, 625 less the numbers that were drawn of its array, ``[R]``; the number that is drawn next, ``[R]``; and the
-        array ``[R, 624]``, 32 bits in integers of 64.
-    """
-    return (
-        states[:, 8:12].view(torch.int32)[:, 0],
-        states[:, 16:24].view(torch.long)[:, 0],
-        states[:, 24:5016].view(torch.long),
-    )
-
-
 @contextmanager
 def _without_notes() -> Iterator[None]:
     """Without what TorchInductor says about its own code: operations that it calls in a slower way, deprecated names."""

@@ -1,9 +1,9 @@
 """Many independent fits at once: a graph with a leading axis of replicates, and the engine that replays it.
 
 Optimisers are elementwise, so R fits are one fit of parameters ``[R, ...]``. The traced gradient of one replicate is mapped
-over all of them (`torch.vmap`); tensors that all replicates share are stored once. Every replicate has a random generator of
-its own and draws the same numbers as it would alone. A replicate whose loss or gradient is no longer finite keeps its last
-parameters; the others continue.
+over all of them (`torch.vmap`); tensors that all replicates share are stored once. torch's default generator draws the noise
+of all replicates, independent of each other, in one call per random input. A replicate whose loss or gradient is no longer
+finite keeps its last parameters; the others continue.
 
 Convolutions of R replicates are mapped to one with R groups, which is slower on a CPU than R convolutions. There, a graph
 that has some is called for one replicate after the other.
@@ -22,7 +22,7 @@ from pyrodrop.engines.batch import Arguments, Shapes
 from pyrodrop.engines.engine import Engine, Plan
 from pyrodrop.engines.graph import Graph, loosen_views
 from pyrodrop.engines.loss import Loss
-from pyrodrop.engines.noise import Source, sources
+from pyrodrop.engines.noise import StackedNoise, sources
 from pyrodrop.engines.optimizers import Update
 from pyrodrop.engines.untraceable import Untraceable
 
@@ -40,16 +40,15 @@ class StackedGraph:
         self,
         graph: Graph,
         held: Sequence[Mapping[str, Tensor]],
-        generators: Sequence[torch.Generator],
         parameters: int,
         tensors: int,
+        device: torch.device,
     ) -> None:
         if graph.draws_itself:
             raise Untraceable(
                 "it draws noise whose distribution depends on parameters or data, which replicates cannot draw together"
             )
         self.graph: Graph = graph
-        self.generators: Sequence[torch.Generator] = generators
         loosen_views(graph.module)
         names = [_name_of(tensor, held[0]) for tensor in graph.met]
         met = [
@@ -65,12 +64,13 @@ class StackedGraph:
         self.axes = axes
         inputs = (*(0,) * (parameters + tensors), None, *axes, *(0,) * len(graph.noise))
         convolves = any(node.target is torch.ops.aten.convolution.default for node in graph.graph.nodes)
-        self.looped: bool = convolves and generators[0].device.type == "cpu"
+        self.looped: bool = convolves and device.type == "cpu"
         one: Callable[..., Any] = lambda *given: tuple(graph.module(*given))  # noqa: E731
         self._mapped: Callable[..., Any] = torch.vmap(one, in_dims=inputs)
         self.module: Callable[..., Any] = _looped(one, inputs) if self.looped else self._mapped
-        self.inputs: list[tuple[Any, ...]] = list(zip(*(graph.noise_of(row) for row in met), strict=True))
-        self.sources: list[Source] = sources(self.inputs, generators)
+        self.noise: list[StackedNoise] = [
+            StackedNoise.of(noises) for noises in zip(*(graph.noise_of(row) for row in met), strict=True)
+        ]
 
     def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
         """The results for all inputs."""
@@ -88,19 +88,25 @@ class StackedGraph:
         """
         part = copy.copy(self)
         part.module = self._mapped
-        part.generators = self.generators[rows]
         part.constants = [c if axis is None else c[rows] for c, axis in zip(self.constants, self.axes, strict=True)]
-        part.inputs = [noises[rows] for noises in self.inputs]
-        part.sources = sources(part.inputs, part.generators)
+        part.noise = [noise.some(rows) for noise in self.noise]
         return part
 
     def shapes(self) -> list[Tensor]:
-        """Uninitialised tensors in the shapes of the random inputs."""
-        return [noises[0].empty(len(noises)) for noises in self.inputs]
+        """Uninitialised tensors in the shapes of the random inputs, ``[R, ...]`` each."""
+        return [noise.empty() for noise in self.noise]
 
     def draw(self) -> list[Tensor]:
-        """Random numbers for one step, ``[R, ...]`` each; every replicate draws in the same order as it would alone."""
-        return [drawn for source in self.sources for drawn in source.draw()]
+        """Random numbers for one step, ``[R, ...]`` each."""
+        drawn = self.shapes()
+        for noise, place in zip(self.noise, drawn, strict=True):
+            noise.fill(place)
+        return drawn
+
+    def draw_alone(self, replicate: int) -> list[Tensor]:
+        """Random numbers for one step of one replicate, as Pyro would draw them for it."""
+        alone = sources(noise.alone(replicate) for noise in self.noise)
+        return [drawn for source in alone for drawn in source.draw()]
 
 
 def _looped(function: Callable[..., Any], axes: Sequence[int | None]) -> Callable[..., Any]:
@@ -126,25 +132,17 @@ class StackedLoss:
         losses: one per replicate; their graphs differ in tensors alone.
         leaves: all replicates' values of the parameters, ``[R, ...]``.
         held: per replicate, the tensors of model and guide that are no parameters, by name.
-        generators: one per replicate.
 
     Attributes:
         alive: which replicates had finite losses and gradients at every step, ``[R]``.
         lived: the number of steps that each replicate made, ``[R]``.
     """
 
-    def __init__(
-        self,
-        losses: Sequence[Loss],
-        leaves: Sequence[Tensor],
-        held: Sequence[Mapping[str, Tensor]],
-        generators: Sequence[torch.Generator],
-    ) -> None:
+    def __init__(self, losses: Sequence[Loss], leaves: Sequence[Tensor], held: Sequence[Mapping[str, Tensor]]) -> None:
         self.first: Loss = losses[0]
         self.leaves: list[Tensor] = list(leaves)
         self.precision: torch.dtype | None = losses[0].precision
         self.held: Sequence[Mapping[str, Tensor]] = held
-        self.generators: Sequence[torch.Generator] = generators
         self.buffers: list[Tensor] = [torch.stack(own) for own in zip(*(loss.buffers for loss in losses), strict=True)]
         self.alive: Tensor = torch.ones(len(held), dtype=torch.bool, device=self.leaves[0].device)
         self.lived: Tensor = torch.zeros(len(held), dtype=torch.long, device=self.leaves[0].device)
@@ -161,7 +159,7 @@ class StackedLoss:
             if one.read is not None:
                 raise Untraceable("it reads whole numbers of its arguments, in which replicates may differ")
             updated = len(self.leaves) + len(self.buffers)
-            self._graphs[batch.shapes] = StackedGraph(one, self.held, self.generators, updated, len(batch.tensors))
+            self._graphs[batch.shapes] = StackedGraph(one, self.held, updated, len(batch.tensors), batch.device)
         return self._graphs[batch.shapes]
 
 

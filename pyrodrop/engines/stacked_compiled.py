@@ -1,8 +1,8 @@
 """The compiled step of many independent fits.
 
 On a CPU the program is called for a block of replicates at a time, so that a block's tensors stay in the cache. Replicates
-do not depend on each other. So a block of them makes several steps before the next block does, and the rows and masks of
-these steps are fetched and drawn at once. The numbers are those of single steps.
+do not depend on each other. So a block of them makes several steps before the next block does, and the rows and noise of
+these steps are fetched and drawn at once.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pyrodrop.distributions.coins import StackedMasks, words_of
 from pyrodrop.engines.batch import Arguments
 from pyrodrop.engines.compiled import Call, Compiled
 from pyrodrop.engines.in_blocks import Rows
 from pyrodrop.engines.noise_ahead import spaced
-from pyrodrop.engines.random_words import RandomWords
 from pyrodrop.engines.stacked import StackedGraph, StackedLoss, finite, over
 
 _BLOCK = 64  # replicates per call
-_BYTES = 2**22  # of rows and masks of the steps of a block
+_BYTES = 2**22  # of rows and noise of the steps of a block
 _STEPS = 16  # of a block
 
 
@@ -105,25 +103,10 @@ class _Ahead:
         # of a minibatch that is the whole data set
         self.all = [batch.at(of_block).tensors for of_block in rows] if batch.whole else None
         tensors = [] if self.all else first.tensors
-        masks = graphs[0].shapes() if _only_masks(graphs[0]) else []
-        size = sum(tensor.nbytes for tensor in (*tensors, *masks))
+        size = sum(tensor.nbytes for tensor in (*tensors, *graphs[0].shapes()))
         self.steps = max(1, min(_STEPS, _BYTES // max(1, size)))
         self.places = [spaced(tensor, self.steps) for tensor in tensors]
-        self.masks = [spaced(mask, self.steps) for mask in masks]
-        shapes = [noises[0].shape for noises in graphs[0].inputs]
-        words = RandomWords(len(graphs[0].generators), self.steps * words_of(shapes) if masks else 0)
-        self.drawn_masks = [
-            StackedMasks(
-                [[noise.like for noise in noises] for noises in graph.inputs],
-                shapes,
-                graph.generators,
-                self.masks,
-                words.bits,
-                words.fill,
-            )
-            for graph in graphs
-            if masks
-        ]
+        self.noise = [noise.empty(self.steps) for noise in graphs[0].noise]
 
     def run(self, batches: Rows, controls: Sequence[Tensor]) -> Tensor:
         """Make a step for each of the controls; returns nll and kl of every step, ``[steps, R, 2]``."""
@@ -133,15 +116,10 @@ class _Ahead:
         for number, (held, rows, graph) in enumerate(zip(self.parts, self.rows, self.graphs, strict=True)):
             if taken is not None:
                 batches.gather(taken[rows], [place[:count] for place in self.places])
-            if self.drawn_masks:
-                self.drawn_masks[number].draw(count)
+            for noise, place in zip(graph.noise, self.noise, strict=True):
+                noise.fill(place[:count])
             for step, control in enumerate(controls):
                 data = self.all[number] if self.all else [place[step] for place in self.places]
-                noise = [mask[step] for mask in self.masks] if self.drawn_masks else graph.draw()
-                terms[step, rows] = self.call([*held, *data, control, *graph.constants, *noise])[0]
+                drawn = [place[step] for place in self.noise]
+                terms[step, rows] = self.call([*held, *data, control, *graph.constants, *drawn])[0]
         return terms
-
-
-def _only_masks(graph: StackedGraph) -> bool:
-    """Whether all random inputs of a step are masks, which may be drawn for several steps at once."""
-    return bool(graph.inputs) and all(noises[0].kind == "coins" for noises in graph.inputs)

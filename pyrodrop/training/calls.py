@@ -101,13 +101,11 @@ def arguments_of(data: Dataset | Keywords | Streamed, device: torch.device) -> A
     return Batch(mapped(lambda x: x.to(device), data.x), data.y.to(device), {})
 
 
-def stacked_batches_of(
-    data: Sequence[Dataset | Keywords], generators: Sequence[torch.Generator], settings: Settings
-) -> StackedMinibatches | StackedCalls:
+def stacked_batches_of(data: Sequence[Dataset | Keywords], settings: Settings) -> StackedMinibatches | StackedCalls:
     """The minibatches of several data sets at once, or the arguments of several calls of a Pyro program."""
     rows = [one for one in data if isinstance(one, Dataset)]
     if rows:
-        return StackedMinibatches(rows, settings.batch_size, generators, settings.place)
+        return StackedMinibatches(rows, settings.batch_size, settings.place)
     return StackedCalls([one for one in data if isinstance(one, Keywords)], settings.place)
 
 

@@ -97,8 +97,9 @@ def fit(
             row once per epoch. More rows in an epoch are refused, except where a sampler of a DataLoader draws them.
         batch_size: rows per minibatch, of all ranks together; all rows if None.
         accumulate: k, to evaluate every minibatch in k parts, one after the other, where it does not fit into memory. Their
-            gradients are averaged before the step. Every part draws noise of its own. Layers that normalise over the rows of
-            a minibatch do so over those of a part, and their running statistics are averaged over the parts.
+            gradients are averaged before the step, weighted by rows. Every part draws noise of its own. Layers that
+            normalise over the rows of a minibatch do so over those of a part, and every part updates their running
+            statistics.
         lr: learning rate, or a function from a parameter's name to its learning rate.
         optimizer: a `torch.optim` class or a function with the same arguments; Adam by default.
         lr_schedule: factor of the learning rate as a function of the number of steps done, such as

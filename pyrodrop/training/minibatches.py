@@ -158,14 +158,14 @@ class Minibatches(Ordered):
 class StackedMinibatches(Ordered):
     """Minibatches of R replicates at once, ``[R, rows, ...]``; every replicate has an order of rows of its own.
 
+    torch's default generator draws all orders.
+
     Args:
         data: R data sets of equal shapes; those that are the same object are stored once.
         size: rows per minibatch; all rows if None.
     """
 
-    def __init__(
-        self, data: Sequence[Dataset], size: int | None, generators: Sequence[torch.Generator], device: torch.device
-    ) -> None:
+    def __init__(self, data: Sequence[Dataset], size: int | None, device: torch.device) -> None:
         first = data[0]
         for number, other in enumerate(data):
             if _shapes(other) != _shapes(first):
@@ -179,12 +179,11 @@ class StackedMinibatches(Ordered):
         *xs, self.y = (usable(column[0] if shared else torch.cat(column), device) for column in columns)
         self.x: Any = rebuilt(first.x, xs)
         self.num_rows = len(first)
-        self.generators: Sequence[torch.Generator] = generators
         self.size = min(size or self.num_rows, self.num_rows)
-        numbers = torch.arange(len(generators), device=device)
+        numbers = torch.arange(len(data), device=device)
         self._offsets = numbers[:, None] * (0 if shared else self.num_rows)
-        self._all = torch.arange(self.num_rows, device=device).expand(len(generators), -1) + self._offsets
-        self.order = torch.empty(len(generators), 0, dtype=torch.long, device=device)
+        self._all = torch.arange(self.num_rows, device=device).expand(len(data), -1) + self._offsets
+        self.order = torch.empty(len(data), 0, dtype=torch.long, device=device)
         self.position = 0
 
     @property  # type: ignore[override]
@@ -221,10 +220,13 @@ class StackedMinibatches(Ordered):
     def take(self, count: int) -> Tensor:
         """The numbers of the rows of the next `count` minibatches, which belong to one epoch, ``[R, count * size]``."""
         if self.position >= self.order.shape[1]:
-            orders = [torch.randperm(self.num_rows, generator=g, device=self.y.device) for g in self.generators]
-            self.order, self.position = torch.stack(orders), 0
+            self.order, self.position = self.orders(), 0
         first, self.position = self.position, self.position + count * self.size
         return self._places[:, first : self.position]
+
+    def orders(self) -> Tensor:
+        """New orders of the rows, ``[R, N]``."""
+        return torch.stack([torch.randperm(self.num_rows, device=self.y.device) for _ in self._offsets])
 
     def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
         """Copy rows ``[R, count * size]``, as `take` gives them, into ``[count, R, size, ...]``, one of x and y each."""

@@ -20,10 +20,8 @@ from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.data.streamed import Check, Streamed
 from pyrodrop.devices import seeded
-from pyrodrop.elbo import sites_of_rows
-from pyrodrop.engines import Arguments, Batch, Buffers, Loss, MeanField, Objective, OfPyro, Parameter, Watch
+from pyrodrop.engines import Arguments, Buffers, Loss, MeanField, Objective, OfPyro, Parameter, Watch
 from pyrodrop.engines.buffers import places_of
-from pyrodrop.inputs import mapped
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.modules import keep_own_parameters
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
@@ -175,49 +173,6 @@ class Problem:
         for batch in batches if len(loss.moving) else []:
             with undisturbed(self.model, self.guide):
                 self._call(loss.objective, batch)
-
-    def check_counters(self, loss: Loss, batch: Batch) -> None:
-        """Raise a ValueError for buffers without a fraction that a step updates by the rows: parts have no mean of them.
-
-        Args:
-            loss: of the problem.
-            batch: any part; it is compared with one that has another number of rows.
-        """
-        counters = {n: b for n, b in loss.moving.named().items() if not b.is_floating_point()}
-        if not counters:
-            return
-        rows = torch.arange(len(batch.y) + 1, device=batch.device) % len(batch.y)
-        longer = Batch(mapped(lambda x: x.index_select(0, rows), batch.x), batch.y.index_select(0, rows), batch.kwargs)
-        found = []
-        for own in (batch, longer):
-            with undisturbed(self.model, self.guide):
-                self._call(loss.objective, own)
-                found.append([value.detach().clone() for value in loss.moving.named().values()])
-        for (name, buffer), one, other in zip(loss.moving.named().items(), *found, strict=True):
-            if name in counters and not torch.equal(one, other):
-                raise ValueError(
-                    f"a step updates the buffer {name}, of {buffer.dtype}, by the rows of a minibatch; of parts of a "
-                    "minibatch, by accumulate or by several processes, only the mean of floating-point buffers is taken: "
-                    "register it in a floating-point dtype, or pass accumulate 1 and distributed=False"
-                )
-
-    def check_rows_alike(self, batch: Arguments, rows: str) -> None:
-        """Raise a ValueError for latent sites of rows, whose divergences parts of unequal sizes would weight unequally.
-
-        Args:
-            batch: any part.
-            rows: numbers of rows, in words, for the message.
-        """
-        if knows_sites(self.model, self.guide):
-            return
-        with undisturbed(self.model, self.guide), torch.no_grad(), seeded(0, batch.device):
-            found = sites_of_rows(self.guide, *batch.args, **batch.kwargs)
-        if found:
-            raise ValueError(
-                f"the guide samples {found[0]!r} for every row, whose KL divergence needs parts of equally many rows: "
-                "batch_size, and what it leaves of the data for the last minibatch of an epoch, must be multiples of "
-                f"accumulate times the number of ranks; got {rows}"
-            )
 
     def buffers(self, loss: Loss) -> dict[str, Tensor]:
         """The buffers that training may update, with their present values, by name: the part of the state beside the

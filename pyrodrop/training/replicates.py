@@ -1,11 +1,11 @@
 """Many independent fits at once.
 
-    fit_replicates(models, guides, data, count=R)  =  [fit(models[r], guides[r], data[r], seed=seed + r) for r in range(R)]
+    fit_replicates(models, guides, data, count=R)  ~  [fit(models[r], guides[r], data[r], seed=seed + r) for r in range(R)]
 
-as steps of stacked parameters (`pyrodrop.training.stack`). Replicates that are stacked may differ in data, initial weights,
-noise, minibatches, drop rates, precisions and scales of Gaussian priors; everything else is the same. Those whose tensors
-have other shapes, such as networks of another width or data of another size, are another stack, which trains after the
-first (`pyrodrop.training.schedule`).
+in distribution, as steps of stacked parameters (`pyrodrop.training.stack`). Replicates that are stacked may differ in data,
+initial weights, noise, minibatches, drop rates, precisions and scales of Gaussian priors; everything else is the same. Those
+whose tensors have other shapes, such as networks of another width or data of another size, are another stack, which trains
+after the first (`pyrodrop.training.turns`).
 Every replicate updates the buffers of its own network, such as running statistics.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -21,31 +22,49 @@ import torch
 from torch import nn
 
 from pyrodrop import threads
+from pyrodrop.arguments import MOST, positive, shown
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.arguments import positive, shown
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data, Dataset, Keywords
+from pyrodrop.devices import available
 from pyrodrop.engines import Loss
 from pyrodrop.networks.agreement import check_guide
 from pyrodrop.surroundings import outside
 from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.autoguides import autoguides
-from pyrodrop.training.blocks import Parts, train_in_blocks
 from pyrodrop.training.calls import check_batches
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.early_stopping import EarlyStopping
-from pyrodrop.training.fitted_replicates import Replicates
-from pyrodrop.training.jobs import through_joblib
+from pyrodrop.training.fitted_replicates import Replicates, merged, of_all
+from pyrodrop.training.jobs import check_picklable, run_each, through_joblib, workers
 from pyrodrop.training.options import TrainingOptions, with_options
 from pyrodrop.training.problem import Problem, restart, training_mode
-from pyrodrop.training.schedule import Schedule, ScheduleFile, turns_of
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.stack import loss_of
+from pyrodrop.training.turns import Trained, train_in_turn
 from pyrodrop.training.warnings import warn_of_unfinished
 
 __all__ = ["Replicates", "data_sets", "fit_replicates"]
 
 _log = logging.getLogger("pyrodrop")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What replicates are made of: a pair of model and guide for all, or one for each, data sets and seeds."""
+
+    pairs: Sequence[tuple[Any, Any]]
+    sets: Sequence[Dataset | Keywords]
+    seeds: Sequence[int]
+
+    def some(self, numbers: Sequence[int]) -> Parts:
+        """Those of some replicates."""
+        pairs = self.pairs if len(self.pairs) == 1 else [self.pairs[r] for r in numbers]
+        return Parts(pairs, [self.sets[r] for r in numbers], [self.seeds[r] for r in numbers])
+
+    def pair(self, replicate: int) -> tuple[Any, Any]:
+        """Model and guide of one replicate, which others may share."""
+        return self.pairs[0 if len(self.pairs) == 1 else replicate]
 
 
 @with_options
@@ -69,9 +88,11 @@ def fit_replicates(
 ) -> Replicates:
     """Train independent fits as one, which is faster than one by one for small networks.
 
-    Replicate r is the fit alone with ``seed + r``; see `pyrodrop.fit` for the arguments that are not described here. One
-    whose loss or gradient stops being finite keeps its last parameters, and the others continue. Replicates whose tensors
-    have the same shapes train together, other ones (networks of another width, data of another size) after them.
+    A replicate is equal in distribution to the fit alone, and independent of the others: its noise and its minibatches are
+    its own. The same call gives the same result; with another `count`, `memory` or `jobs` it draws other random numbers. See
+    `pyrodrop.fit` for the arguments that are not described here. A replicate whose loss or gradient stops being finite keeps
+    its last parameters, and the others continue. Replicates whose tensors have the same shapes train together, other ones
+    (networks of another width, data of another size) after them.
 
     Args:
         models: one model for all replicates, or a list or tuple of `count`. Networks of the same widths and `seed` start
@@ -88,28 +109,24 @@ def fit_replicates(
             deep ensembles do: replicate r from ``restart(model, guide, seed + r)``, which draws anchors (`priors.Anchored`)
             and prior functions (`models.WithPriorFunction`), too.
         memory: bytes that all replicates together may take; half of the free memory if None. Where that is not enough they
-            are trained in turn, as many at a time as fit. With `checkpoint` or `after_epoch`, parameters and optimisers of
-            all are in memory all the time. With several processes it is that of all on this machine, or of
+            are trained in turn, as many at a time as fit. With several processes it is that of all on this machine, or of
             each worker of a cluster.
-        jobs: number of processes of this machine to train blocks of replicates in, one thread each. If None, the workers of
-            a joblib backend that is active, such as a Dask cluster under ``joblib.parallel_config("dask")``; otherwise this
-            process. Workers need this package, and the modules that model and guide are defined in. Any number of workers
-            gives the same bits: those of this process with one thread, where replicates are so small that a block has
-            several; larger ones are a block each, and equal them up to rounding.
+        jobs: number of processes of this machine to train a share of the replicates each, with one thread. If None, the
+            workers of a joblib backend that is active, such as a Dask cluster under ``joblib.parallel_config("dask")``;
+            otherwise this process. Workers need this package, and the modules that model and guide are defined in.
         device: as in `fit`.
-        seed: of the first replicate; replicate r has ``seed + r``.
+        seed: of noise and minibatches; new weights of replicate r are those of ``seed + r``, which its settings name.
         progress: as in `fit`.
-        checkpoint: as in `fit`; the file has the state of all replicates, and a run that continues from it trains the same
-            ones together. Steps count for each replicate: where replicates are trained in turn, it is written after every so
-            many steps of each turn.
+        checkpoint: as in `fit`, for replicates that train together; the file has the state of all.
         after_epoch: called as ``after_epoch(replicates, epoch)`` with all replicates, in evaluation mode, after every epoch;
-            as in `fit`, and the training of all ends where it returns True. Replicates that are trained in turn take turns
-            at every call. Those that failed so far are in ``replicates.failed``.
+            as in `fit`, for replicates that train together, and the training of all ends where it returns True. Those that
+            failed so far are in ``replicates.failed``.
 
     Raises:
         TypeError: an unknown argument, one of the wrong kind, or one autoguide for several replicates.
-        ValueError: before the first step, for settings, data or networks that cannot be trained as replicates, and for a
-            checkpoint of another run or a damaged one.
+        ValueError: before the first step, for settings, data or networks that cannot be trained as replicates, for
+            `checkpoint` or `after_epoch` with replicates that do not train together, and for a checkpoint that is damaged or
+            of another run.
         RuntimeError: as `fit`.
         FloatingPointError: no replicate has a finite loss.
         OSError: the checkpoint cannot be read or written.
@@ -151,7 +168,7 @@ def fit_replicates(
             f"an {type(found[0]).__name__}"
         )
     if away:
-        done, error = train_in_blocks(_in_one_process, made_of, settings, memory, progress, jobs)
+        done, error = _in_processes(made_of, settings, memory, progress, jobs)
     else:
         done, error = _in_one_process(made_of, settings, memory, progress, saving, calls)
     if error is not None:
@@ -172,37 +189,54 @@ def _in_one_process(
     progress: bool | None,
     saving: Checkpoint | None = None,
     after_epoch: AfterEpoch | None = None,
-) -> tuple[Replicates, FloatingPointError | None]:
+) -> Trained:
     """Train all replicates in this process; with an error where none of them has a finite loss."""
     problems = _problems(made_of, settings)
     for problem in problems:
         check_batches(problem, settings)
     with settings.products(), training_mode(*problems):
-        return _train(problems, settings, made_of.seeds, memory, progress, saving, after_epoch)
+        losses = [loss_of(problem, problem.in_memory, settings) for problem in problems]
+        _check_apart(losses)
+        return train_in_turn(problems, losses, settings, made_of.seeds, memory, progress, saving, after_epoch)
 
 
-def _train(
-    problems: Sequence[Problem],
-    settings: Settings,
-    seeds: Sequence[int],
-    memory: float | None,
-    progress: bool | None,
-    saving: Checkpoint | None,
-    after_epoch: AfterEpoch | None,
-) -> tuple[Replicates, FloatingPointError | None]:
-    """Train all replicates, as many at a time as can be stacked and fit into memory."""
-    losses = [loss_of(problem, problem.in_memory, settings) for problem in problems]
-    _check_apart(losses)
-    kept = saving is not None or after_epoch is not None
-    file = None if saving is None else ScheduleFile(saving, problems, losses, settings)
-    parts = None if file is None else file.parts()
-    parts = parts or turns_of(problems, losses, settings, memory, kept=kept)
-    schedule = Schedule(problems, losses, settings, seeds, parts, kept=kept)
-    if file is None:
-        return schedule.run(progress, after_epoch=after_epoch), schedule.error
-    file.resume(schedule)
-    done = schedule.run(progress, file.save, file.saving.every, after_epoch)
-    return done, None if schedule.error is None else FloatingPointError(f"{schedule.error}{file.where()}")
+def _in_processes(
+    made_of: Parts, settings: Settings, memory: float | None, progress: bool | None, jobs: int | None
+) -> Trained:
+    """Train all replicates, a share in each process; with an error where none of them has a finite loss.
+
+    Raises:
+        ValueError: several processes of this machine would share a GPU.
+        TypeError: model, guide or settings cannot be sent to another process.
+    """
+    if settings.place.type != "cpu" and jobs is not None and jobs > 1:
+        raise ValueError(
+            f"replicates train on {settings.place} together, in one process: jobs must be None; got {jobs}"
+        )
+    sent = {"a model": [model for model, _ in made_of.pairs], "a guide": [guide for _, guide in made_of.pairs]}
+    options = ("optimizer", "lr", "lr_schedule", "kl_weight")
+    check_picklable(sent | {f"the {name} of the call": getattr(settings, name) for name in options})
+    if jobs is not None and jobs > 1:
+        memory = min(memory or 0.5 * available(settings.place), MOST) / jobs
+    count = len(made_of.seeds)
+    shares = [range(first, count, workers(jobs)) for first in range(min(count, workers(jobs)))]
+    done = run_each(
+        _share,
+        [(made_of.some(numbers), settings, memory) for numbers in shares],
+        jobs=jobs,
+        title=f"{count} replicates",
+        unit="share",
+        progress=progress,
+    )
+    replicates = merged((numbers, some) for numbers, (some, _) in zip(shares, done, strict=True))
+    fits = [replace(fit, data=data) for fit, data in zip(replicates, made_of.sets, strict=True)]
+    return replace(replicates, fits=fits), of_all([error for _, error in done])
+
+
+def _share(made_of: Parts, settings: Settings, memory: float | None) -> Trained:
+    """Train a share, without its data in the result, which need not be sent."""
+    done, error = _in_one_process(made_of, settings, memory, False)
+    return replace(done, fits=[replace(fit, data=None) for fit in done]), error
 
 
 def _check_apart(losses: Sequence[Loss]) -> None:
@@ -220,7 +254,7 @@ def _check_apart(losses: Sequence[Loss]) -> None:
 
 def _problems(made_of: Parts, settings: Settings) -> list[Problem]:
     """One problem per replicate."""
-    pairs = [made_of.pair(r) for r in range(len(made_of))]
+    pairs = [made_of.pair(r) for r in range(len(made_of.seeds))]
     if settings.starts == "new":
         pairs = [restart(*pair, seed) for pair, seed in zip(pairs, made_of.seeds, strict=True)]
     return [

@@ -67,11 +67,6 @@ class Run:
         samples = batches.samples(settings.steps) if shards is None else shards.shapes(settings.steps)
         loss = problem.loss(samples[0], settings.dtype, settings.objective)
         problem.check_batches(loss, samples[1:])
-        if shards is not None:
-            problem.check_counters(loss, shards.shapes(settings.steps)[0])
-        if shards is not None and not shards.is_even(settings.steps):
-            rows = f"minibatches of {batches.size} of {batches.num_rows} rows"
-            problem.check_rows_alike(samples[0], f"{rows}, accumulate {settings.accumulate} and {ranks.size} rank(s)")
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
         _check_trainable(leaves)
         optimizer = optimizer_of(leaves, settings.optimizer, settings.lr)

@@ -2,7 +2,7 @@
 
 Every process knows the order of the rows of an epoch and takes its own share of each minibatch: consecutive rows, whose
 numbers differ between processes by at most 1. It cuts them into parts, whose sizes differ by at most 1 as well. Where a
-small last minibatch of an epoch has no row for a process, that process evaluates the first one with share 0.
+small last minibatch of an epoch has no row for a process, that process evaluates the first one with weight 0.
 """
 
 from __future__ import annotations
@@ -47,10 +47,6 @@ class Shards(Ordered):
         reached = steps is None or steps >= -(-(len(self.order) - self.position or self.num_rows) // self.size)
         return [self.first(), *([self._joint(None, rest)] if rest and reached else [])]
 
-    def is_even(self, steps: int | None) -> bool:
-        """Whether the parts of every minibatch of so many steps have equally many rows, on all processes."""
-        return all(part.share == 1 for joint in self.samples(steps) for part in joint.parts)
-
     def shapes(self, steps: int | None) -> list[Batch]:
         """One part of each shape that `samples` have."""
         parts = [part.batch for joint in self.samples(steps) for part in joint.parts]
@@ -73,8 +69,8 @@ class Shards(Ordered):
         cut = _shares(max(count, 1), min(self.parts, max(count, 1)))
         if not count:  # the first row of the minibatch, which counts for nothing
             first = 0
-        share = len(cut) * self.ranks.size / total if count else 0.0
-        return Joint([Part(self._rows(rows, first + at, size), share * size) for at, size in cut])
+        of_row = self.ranks.size / total if count else 0.0
+        return Joint([Part(self._rows(rows, first + at, size), of_row * size) for at, size in cut])
 
     def _rows(self, rows: Tensor | None, first: int, size: int) -> Batch:
         shard = slice(first, first + size)

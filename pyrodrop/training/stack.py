@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import MOST
 from pyrodrop.data import Dataset, Keywords
-from pyrodrop.devices import available, random_states, seeded, set_random_state
+from pyrodrop.devices import available, seeded
 from pyrodrop.engines import Arguments, Loss, Stacked, StackedLoss, Untraceable, choose_stacked
 from pyrodrop.engines.against_pyro import near
 from pyrodrop.engines.graph import peak
@@ -23,6 +23,7 @@ from pyrodrop.networks.modes import undisturbed
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.calls import batches_of, stacked_batches_of
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe
@@ -49,13 +50,11 @@ class Stack:
     def __init__(
         self,
         problems: Sequence[Problem],
-        generators: Sequence[torch.Generator],
         settings: Settings,
         data: Sequence[Dataset | Keywords] | None = None,
         losses: Sequence[Loss] | None = None,
     ) -> None:
         self.problems: Sequence[Problem] = problems
-        self.generators: Sequence[torch.Generator] = generators
         self.settings: Settings = settings
         self.data: list[Dataset | Keywords] | Sequence[Dataset | Keywords] = (
             [problem.in_memory for problem in problems] if data is None else data
@@ -72,13 +71,11 @@ class Stack:
         held = {r: problems[r].tensors() for r in by_problem}
         self.held: list[dict[str, Tensor]] = [held[first] for first in self._first_of]
 
-    def fitting(self, memory: float | None, kept: float = 0.0) -> int:
+    def fitting(self, memory: float | None) -> int:
         """How many replicates like the first fit into memory, at least 1.
 
         Args:
             memory: bytes; half of the free memory if None.
-            kept: bytes of the parameters and optimisers of all replicates of the call, if they are in memory all the time;
-                0 if those that do not train are not.
         """
         data, loss = self.data[0], self.losses[0]
         batch = batches_of(data, self.settings).first()
@@ -89,9 +86,8 @@ class Stack:
         need = peak(graph.graph) + sum(
             x.nbytes for x in (batch.tensors if isinstance(data, Keywords) else parts(data.x))
         )
-        need += 0 if kept else state_bytes(loss)
-        budget = (memory or 0.5 * available(self.settings.place)) - kept
-        return max(1, int(min(budget, MOST) // need))
+        need += 5 * sum(leaf.nbytes for leaf in loss.leaves)  # parameters, their gradients and the optimiser's state
+        return max(1, int(min(memory or 0.5 * available(self.settings.place), MOST) // need))
 
     def loop(self, starts: Mapping[str, Tensor] | None = None) -> Loop:
         """The training of all replicates before its first step.
@@ -103,7 +99,7 @@ class Stack:
             ValueError: the replicates cannot be stacked, or differ in more than their tensors.
         """
         settings, count = self.settings, len(self.problems)
-        self.batches = stacked_batches_of(self.data, self.generators, settings)
+        self.batches = stacked_batches_of(self.data, settings)
         starts = starts or {
             name: torch.stack([loss.leaves[number].detach() for loss in self.losses])
             for number, name in enumerate(self.losses[0].parameters)
@@ -113,7 +109,7 @@ class Stack:
             name: starts[name].clone().requires_grad_() for name in self.losses[0].parameters
         }
         optimizer = optimizer_of(self.parameters, settings.optimizer, settings.lr, stacked=True)
-        self.loss: StackedLoss = StackedLoss(self.losses, list(self.parameters.values()), self.held, self.generators)
+        self.loss: StackedLoss = StackedLoss(self.losses, list(self.parameters.values()), self.held)
         for batch in self.batches.samples(settings.steps):
             self._verify(self.loss, batch)
         loop = Loop(
@@ -131,13 +127,13 @@ class Stack:
             loop.ahead = functools.partial(self._guess, self.batches.samples(settings.steps)[0])
         return loop
 
-    def fits(self, loop: Loop, seeds: Sequence[int], seconds: float) -> list[Fit]:
-        """The fits of all replicates, whose models and guides get the present parameters and buffers."""
+    def replicates(self, loop: Loop, seeds: Sequence[int], seconds: float) -> Replicates:
+        """All replicates, whose models and guides get the present parameters and buffers."""
         for r in range(len(self.losses)):
             self.load(r)
         history = loop.history[: loop.done].cpu()
         more = {"engine": loop.engine.name, "replicates": len(self.problems), "seconds": seconds}
-        return [
+        fits = [
             Fit(
                 problem.model,
                 problem.guide,
@@ -149,6 +145,11 @@ class Stack:
             )
             for r, problem in enumerate(self.problems)
         ]
+        return Replicates(fits, self.failed())
+
+    def forget(self) -> None:
+        """Give the memory of `loop` back."""
+        del self.loss, self.parameters, self.batches
 
     @functools.cached_property
     def _records(self) -> list[dict[str, Any]]:
@@ -201,12 +202,10 @@ class Stack:
                     value.copy_(old)
 
     def _guess(self, batch: Arguments) -> None:
-        """`Objective.guess` of every replicate, with its own generator and buffers."""
-        for r, (loss, generator) in enumerate(zip(self.losses, self.generators, strict=True)):
-            with self._loaded(r), seeded(0, batch.device), torch.no_grad():
-                set_random_state(generator.get_state(), batch.device)
+        """`Objective.guess` of every replicate, with its own buffers."""
+        for r, loss in enumerate(self.losses):
+            with self._loaded(r), torch.no_grad():
                 loss.objective.guess(batch.at(r))
-                generator.set_state(random_states(batch.device)[batch.device.type])
                 for stacked, buffer in zip(self.loss.buffers, loss.buffers, strict=True):
                     stacked[r] = buffer
 
@@ -228,26 +227,30 @@ class Stack:
 
         Of replicates that share a problem, which can differ in data alone, the first two and the last are compared.
         """
-        states = [generator.get_state() for generator in self.generators]
+        compared = sorted(set(self._first_of) | {min(1, len(self.losses) - 1), len(self.losses) - 1})
         try:
             graph = loss.graph(batch)
+            noise = graph.shapes()
+            for place in noise:
+                place.zero_()
+            for r in compared:
+                with seeded(r, batch.device):
+                    for place, drawn in zip(noise, graph.draw_alone(r), strict=True):
+                        place[r] = drawn
             with torch.no_grad():
                 controls = torch.ones(2).to(loss.leaves[0])
-                inputs = (*loss.buffers, *batch.tensors, controls, *graph.constants, *graph.draw())
+                inputs = (*loss.buffers, *batch.tensors, controls, *graph.constants, *noise)
                 terms, *results = graph.module(*loss.leaves, *inputs)
         except Exception as error:  # whatever an operation that cannot be mapped raises
             words = str(error) if isinstance(error, Untraceable) else f"it cannot be mapped over replicates: {error}"
             raise _refusal(words.splitlines()[0]) from error
         moved = results[len(loss.leaves) :]
-        for generator, state in zip(self.generators, states, strict=True):
-            generator.set_state(state)
-        for r in sorted(set(self._first_of) | {min(1, len(states) - 1), len(states) - 1}):
-            loss_alone, state = self.losses[r], states[r]
-            with self._loaded(r), torch.no_grad(), pyro.validation_enabled(False), seeded(0, batch.device):
-                set_random_state(state, batch.device)
-                with undisturbed(self.problems[r].model, self.problems[r].guide):
-                    want = loss_alone.objective.terms(batch.at(r))
-                    buffers = [buffer.detach().clone() for buffer in loss_alone.buffers]
+        for r in compared:
+            loss_alone, problem = self.losses[r], self.problems[r]
+            still = undisturbed(problem.model, problem.guide)
+            with self._loaded(r), torch.no_grad(), pyro.validation_enabled(False), seeded(r, batch.device), still:
+                want = loss_alone.objective.terms(batch.at(r))
+                buffers = [buffer.detach().clone() for buffer in loss_alone.buffers]
             tolerance = 0.05 if self.settings.dtype is not None else 1e-3
             if not torch.allclose(want.to(terms.dtype), terms[r], rtol=tolerance, atol=1e-4, equal_nan=True):
                 raise ValueError(
@@ -262,7 +265,7 @@ class Stack:
 class StackedState(State):
     """Reads and writes the state of a stack, with a leading axis ``[R, ...]`` on everything that replicates have.
 
-    That is the state of a loop, one random generator per replicate, and which replicates have not failed.
+    That is the state of a loop, and which replicates have not failed.
     """
 
     def __init__(self, stack: Stack, loop: Loop) -> None:
@@ -273,23 +276,6 @@ class StackedState(State):
         loss = self._stack.loss
         moving = dict(zip(self._stack.losses[0].moving.places, loss.buffers, strict=True))
         return moving | {"replicates.alive": loss.alive, "replicates.lived": loss.lived}
-
-    def _random(self) -> dict[str, Tensor]:
-        return {"random.generators": torch.stack([generator.get_state() for generator in self._stack.generators])}
-
-    def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
-        for generator, state in zip(self._stack.generators, _rows(tensors["random.generators"]), strict=True):
-            generator.set_state(state)
-
-    def _check_random(self, tensors: Mapping[str, Tensor], name: str) -> None:
-        try:
-            for generator, state in zip(self._stack.generators, _rows(tensors["random.generators"]), strict=True):
-                torch.Generator(generator.device).set_state(state)
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{name} has no random states of this version of PyTorch for {len(self._stack.generators)} replicates: "
-                f"{error}"
-            ) from None
 
 
 def loss_of(problem: Problem, data: Dataset | Keywords, settings: Settings) -> Loss:
@@ -325,17 +311,7 @@ def form_of(data: Dataset | Keywords) -> str:
     return str([(name, list(own.shape), own.dtype) for name, own in {**named_parts(data.x), "y": data.y}.items()])
 
 
-def state_bytes(loss: Loss) -> int:
-    """Bytes of the parameters of one replicate, their gradients and the optimiser's state, beside model and guide."""
-    return 5 * sum(leaf.nbytes for leaf in loss.leaves)
-
-
 def _refusal(why: str) -> ValueError:
     return ValueError(
         f"replicates are trained as one traced step, which is impossible for this model and guide: {why}. Fit one by one"
     )
-
-
-def _rows(states: Tensor) -> list[Tensor]:
-    """The state of every generator, copied: PyTorch would set that of the first row for a view of any."""
-    return [state.clone() for state in states.cpu()]

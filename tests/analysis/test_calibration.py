@@ -187,17 +187,10 @@ def test_a_mean_field_of_correlated_weights_is_too_narrow_in_the_weights() -> No
     assert "too narrow (U-shape)" in result.problems["f[1]"]
 
 
-def test_training_in_parts_gives_the_same_ranks() -> None:
-    """A fit's start depends on its number among all fits, not on the part that it is trained in."""
-    whole = trained(guides.MeanField, design(), count=6, steps=30)
-    parts = trained(guides.MeanField, design(), count=6, steps=30, memory=1)
-    assert all(torch.equal(whole.ranks[name], parts.ranks[name]) for name in whole.ranks)
-
-
 def test_a_fit_is_the_fit_alone() -> None:
-    """The ranks of fits of the last data set: of draws of `pyrodrop.fit` with its seed."""
+    """The ranks of fits of the last data set: of draws of `pyrodrop.fit` with its seed. Memory is for one at a time."""
     x, count = design(), 3
-    result = trained(guides.MeanField, x, count=count, steps=40, num_draws=400, seed=7)
+    result = trained(guides.MeanField, x, count=count, steps=40, num_draws=400, seed=7, memory=1)
     data = simulate(regression(), x, count, 7 + PRIOR)
     start = pyrodrop.restart(model := regression(), guides.MeanField(model), 9)
     fit = pyrodrop.fit(*start, (x, data.y[2]), steps=40, lr=3e-2, seed=9, progress=False)
@@ -224,7 +217,7 @@ def test_new_starts_are_those_of_restart(make: Any) -> None:
     guide, settings = make(model), Settings(steps=1, device="cpu")
     before = {name: value.clone() for name, value in parameters(guide).items()}
     problem = problem_of(model, guide, x, torch.zeros(N, 1), settings)
-    loss = Stack([problem], [torch.Generator()], settings).losses[0]
+    loss = Stack([problem], settings).losses[0]
     starts = NewStarts(model, guide).stacked(problem, loss, range(3, 6))
     for r in range(3):
         want = parameters(pyrodrop.restart(model, guide, 3 + r)[1])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.distributions import CorrelatedNormal, InputUnits
 from pyrodrop.divergences import NoDivergence, convention, divergence
 from pyrodrop.guides.log_normal_dropout import CorrelatedLogNormal
@@ -229,7 +230,8 @@ def test_replicates_are_single_fits() -> None:
     model = network()
     guide = guides.LogNormalDropout(model, -2.0)
     options: dict[str, Any] = {"steps": 10, "batch_size": 50, "estimator": "local", "progress": False}
-    many = pyrodrop.fit_replicates(model, guide, data(), count=2, engine="traced", **options)
+    with drawn_as_alone(0, 1):
+        many = pyrodrop.fit_replicates(model, guide, data(), count=2, engine="traced", **options)
     for seed, one in enumerate(many):
         alone = pyrodrop.fit(model, guide, data(), seed=seed, engine="pyro", **options)
         for (name, a), b in zip(one.guide.named_parameters(), alone.guide.parameters(), strict=True):  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.networks.alone import drawn_as_alone
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -89,7 +90,8 @@ def test_engines_make_pyros_steps_under_the_local_estimator(name: str, engine: A
 def test_replicates(name: str) -> None:
     model, x, y = made(name, prior=priors.Gaussian())
     guide = guides.BernoulliDropout(model, 0.1)
-    many = pyrodrop.fit_replicates(model, guide, (x, y), steps=3, batch_size=20, count=2, estimator="local")
+    with drawn_as_alone(0, 1):
+        many = pyrodrop.fit_replicates(model, guide, (x, y), steps=3, batch_size=20, count=2, estimator="local")
     alone = pyrodrop.fit(model, guide, (x, y), steps=3, batch_size=20, seed=1, estimator="local")
     torch.testing.assert_close(many[1].losses, alone.losses, rtol=1e-4, atol=0)
 

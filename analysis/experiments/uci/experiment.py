@@ -75,7 +75,7 @@ def run(
         missing = [name for name in cells if keep.kept(name) is None]
         if len(missing) == 1:
             say_reused([name for name in cells if name not in missing], folder)
-            with processes(job.jobs):  # the units are blocks of its replicates
+            with processes(job.jobs):  # the units are shares of its replicates
                 run_cell(cells[missing[0]], folder, job.device, job.progress)
         else:
             order = sorted(cells, key=lambda name: -_work(cells[name]))

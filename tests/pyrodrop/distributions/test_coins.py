@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyrodrop.distributions import coins as module
 from pyrodrop.distributions import keep_mask, row_correlation
-from pyrodrop.distributions.coins import Masks, check_drop_rate, coins, draw_mask, draw_masks
+from pyrodrop.distributions.coins import Masks, check_drop_rate, coins, draw_mask, fill_stacked
 
 LOWEST = -(2**15)
 
@@ -53,7 +53,8 @@ def test_every_draw_has_a_dither_of_its_own() -> None:
     """At a drop rate of half a 65536th a fixed threshold drops nothing or twice as many; the mean is 38 of 5 million."""
     draws, entries, rate = 5000, 1000, 0.5 / 2**16
     torch.manual_seed(0)
-    ones = int(draw_masks(torch.full((draws, 1), 1 - rate, dtype=torch.float64), (entries,), [None] * draws).sum())
+    masks = Masks([torch.tensor(1 - rate, dtype=torch.float64)], [(entries,)])
+    ones = sum(int(masks.draw()[0].sum()) for _ in range(draws))
     low, high = stats.poisson.interval(0.9999, draws * entries * rate)
     assert 0 < low <= draws * entries - ones <= high
 
@@ -69,17 +70,37 @@ def test_entries_of_coins_are_independent(keep: float) -> None:
     assert stats.chisquare(patterns.numpy(), expected.numpy()).pvalue > 1e-4
 
 
-def test_rates_by_column_and_by_generator() -> None:
+def test_rates_by_column() -> None:
     rates = torch.tensor([0.2, 0.8])
     draws = coins(rates, (50_000, 2))
     torch.testing.assert_close(draws.mean(0), rates, atol=0.01, rtol=0)
-    generators = [torch.Generator().manual_seed(s) for s in (1, 2)]
-    many = draw_masks(torch.tensor([0.2, 0.8]).double(), (7, 30), generators)
-    assert many.shape == (2, 7, 30)
-    with torch.random.fork_rng():
-        torch.manual_seed(2)
-        assert torch.equal(coins(torch.tensor(0.8), (7, 30)).bool(), many[1])
     assert coins(torch.tensor(0.5), ()).shape == ()
+
+
+@pytest.mark.parametrize("keep", [0.0, 1e-3, 0.3, 0.5, 255.5 / 256, 1.0])
+def test_masks_of_a_stack_have_their_rates(keep: float) -> None:
+    """Also between multiples of 1/256: the rate is a count of 4 million, and so is that of a replicate beside it."""
+    torch.manual_seed(0)
+    masks, rates = torch.empty(4, 2, 1000, 500, dtype=torch.uint8), torch.tensor([keep, 0.7])
+    fill_stacked(masks, rates[:, None, None])
+    assert bool((masks <= 1).all())
+    for replicate, rate in enumerate(rates.double().tolist()):
+        ones = int(masks[:, replicate].sum())
+        low, high = stats.binom.interval(1 - 1e-5, 2_000_000, rate) if 0 < rate < 1 else (rate * 2e6, rate * 2e6)
+        assert low <= ones <= high
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_masks_of_a_stack_are_independent(axis: int) -> None:
+    """Of neighbours along every axis: steps, replicates, rows, units. Counts of four patterns, chi-squared."""
+    torch.manual_seed(1)
+    masks = torch.empty(10, 10, 60, 60, dtype=torch.uint8)
+    fill_stacked(masks, torch.full((10, 1, 60), 0.3 + 0.1 / 256))
+    first, second = (masks.unflatten(axis, (-1, 2)).select(axis + 1, n).flatten().long() for n in (0, 1))
+    counts = (2 * first + second).bincount(minlength=4).double()
+    chances = torch.tensor([1 - 0.3 - 0.1 / 256, 0.3 + 0.1 / 256]).double()
+    expected = counts.sum() * (chances[:, None] * chances).flatten()
+    assert stats.chisquare(counts.numpy(), expected.numpy() * float(counts.sum() / expected.sum())).pvalue > 1e-5
 
 
 @pytest.mark.parametrize("layout", ["a row", "a column", "one entry", "transposed", "every second", "a scalar"])
@@ -124,11 +145,12 @@ def test_vmap_decides_about_randomness() -> None:
 
 
 @pytest.mark.parametrize("keep", [0.05, 0.5, 0.95, 1 - 1e-7])
-def test_one_draw_is_the_first_of_many(keep: float) -> None:
+def test_a_mask_with_one_rate_is_that_of_any_rates(keep: float) -> None:
     for seed in range(20):
-        (many,) = draw_masks(torch.tensor([keep]).double(), (7, 30), [torch.Generator().manual_seed(seed)])
         torch.manual_seed(seed)
-        assert torch.equal(draw_mask(float(torch.tensor(keep).double()), (7, 30)), many)
+        (mask,) = Masks([torch.tensor(keep).double()], [(7, 30)]).draw()
+        torch.manual_seed(seed)
+        assert torch.equal(draw_mask(float(torch.tensor(keep).double()), (7, 30)), mask)
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -212,10 +234,11 @@ class OfGpu(Tensor):
 def test_coins_of_a_gpu_are_those_of_a_cpu(keep: float) -> None:
     """Every 16-bit integer with dithers at both ends and in between."""
     dithers = torch.tensor([LOWEST, LOWEST + 1, -1, 0, 2**14, -LOWEST - 1])
-    pieces = torch.cat([(torch.arange(2**16) + LOWEST).expand(6, -1), dithers[:, None]], 1).to(torch.int16)
-    rates = torch.full((6, 1), keep, dtype=torch.float64)
-    by_pytorch = module._compare(rates, (2**16,), pieces.as_subclass(OfGpu))  # type: ignore[type-var]
-    assert torch.equal(by_pytorch.as_subclass(Tensor), module._compare(rates, (2**16,), pieces))
+    rate = torch.tensor(keep, dtype=torch.float64)
+    for dither in dithers:
+        pieces = torch.cat([torch.arange(2**16) + LOWEST, dither[None]]).to(torch.int16)
+        by_pytorch = module._compare(rate, (2**16,), pieces.as_subclass(OfGpu))  # type: ignore[type-var]
+        assert torch.equal(by_pytorch.as_subclass(Tensor), module._compare(rate, (2**16,), pieces))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.7, 0.75])
@@ -240,18 +263,15 @@ def test_masks_of_a_gpu_are_drawn_by_calls_of_their_own(stream: bool, monkeypatc
         calls.append(len(words))
         return fill(words, generator)
 
-    shapes, rates = [(5, 3), (2,)], [torch.tensor([0.3], dtype=torch.float64), torch.tensor([0.6], dtype=torch.float64)]
-
-    def generators() -> list[torch.Generator]:
-        return [torch.Generator().manual_seed(seed) for seed in (1, 2)]
-
-    own = generators()
-    want = [draw_masks(rate[:, None].expand(2, 1), shape, own) for rate, shape in zip(rates, shapes, strict=True)]
+    shapes, rates = [(5, 3), (2,)], [torch.tensor(0.3).double(), torch.tensor(0.6).double()]
+    torch.manual_seed(1)
+    want = [Masks([rate], [shape]).draw()[0] for rate, shape in zip(rates, shapes, strict=True)]
     monkeypatch.setattr(module, "_fill", counted)
     monkeypatch.setattr(module, "_is_stream", lambda device: stream)
-    got = Masks([rate[:, None].expand(2, 1) for rate in rates], shapes, generators()).draw()
+    torch.manual_seed(1)
+    got = Masks(rates, shapes).draw()
     assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
-    assert calls == ([5, 5] if stream else [4, 1, 4, 1])
+    assert calls == ([5] if stream else [4, 1])
 
 
 def test_mistakes_are_named() -> None:

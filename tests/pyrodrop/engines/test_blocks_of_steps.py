@@ -255,10 +255,10 @@ NOISES: Mapping[str, list[Noise]] = {
 @pytest.mark.parametrize("noises", NOISES.values(), ids=list(NOISES))
 def test_noise_of_several_steps_is_that_of_each(noises: list[Noise]) -> None:
     """Drawn in parts, then again for other steps, and the generator is left where it would be."""
-    each = sources([[noise] for noise in noises], [None])
+    each = sources(noises)
     ahead = NoiseAhead(noises, 6)
     torch.manual_seed(0)
-    want = [[drawn[0] for source in each for drawn in source.draw()] for _ in range(9)]
+    want = [[drawn for source in each for drawn in source.draw()] for _ in range(9)]
     after = torch.get_rng_state()
     torch.manual_seed(0)
     for first, count in ((0, 5), (5, 4)):
@@ -273,13 +273,10 @@ def test_noise_of_several_steps_is_that_of_each(noises: list[Noise]) -> None:
     assert torch.equal(torch.get_rng_state(), after)
 
 
-def test_masks_of_several_steps_are_those_of_several_generators() -> None:
-    """A mask per step from one generator has the bytes of `Masks`, which the tests of its distribution are about."""
-    keeps, shapes = [torch.tensor([0.3]), rates(4)[None]], [(5,), (3, 4)]
-    masks_of_steps, ahead = (
-        Masks([keep.double() for keep in keeps], shapes, [None]),
-        MasksAhead([k[0] for k in keeps], shapes, 3),
-    )
+def test_masks_of_several_steps_are_those_of_single_steps() -> None:
+    """They have the bytes of `Masks`, which the tests of its distribution are about."""
+    keeps, shapes = [torch.tensor(0.3), rates(4)], [(5,), (3, 4)]
+    masks_of_steps, ahead = Masks([keep.double() for keep in keeps], shapes), MasksAhead(keeps, shapes, 3)
     torch.manual_seed(0)
     want = [masks_of_steps.draw() for _ in range(3)]
     torch.manual_seed(0)
@@ -288,7 +285,7 @@ def test_masks_of_several_steps_are_those_of_several_generators() -> None:
     ahead.compare(3)
     for step, masks in enumerate(want):
         for mask, drawn in zip(masks, ahead.masks, strict=True):
-            assert torch.equal(mask[0], drawn[step])
+            assert torch.equal(mask, drawn[step])
 
 
 def test_thin_products_are_spelled_out_and_stay_what_they_were() -> None:

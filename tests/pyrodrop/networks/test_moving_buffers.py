@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.modules import LocalModule
 
 X = torch.randn(20, 3, generator=torch.Generator().manual_seed(1)) * 2 + 1
@@ -359,7 +360,9 @@ def test_replicates_of_images_with_noise_per_example_and_running_statistics() ->
     guide = guides.BernoulliDropout(model, {"0.weight": 0.0, "5.weight": 0.2})
     data = (torch.randn(12, 1, 6, 6), torch.randn(12, 1))
     settings: dict[str, Any] = {"steps": 5, "batch_size": 8, "estimator": "per_example", "progress": False}
-    for r, one in enumerate(pyrodrop.fit_replicates(model, guide, data, count=2, engine="traced", **settings)):
+    with drawn_as_alone(0, 1):
+        many = pyrodrop.fit_replicates(model, guide, data, count=2, engine="traced", **settings)
+    for r, one in enumerate(many):
         alone = pyrodrop.fit(model, guide, data, seed=r, engine="pyro", **settings)
         assert_same(whole_state(one), whole_state(alone))
         assert float(one.model.network[1].running_mean.abs().max()) > 1e-3  # type: ignore[attr-defined]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.data import Dataset, mnist
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("data_folder", "float64")]
@@ -53,7 +54,8 @@ def accuracy(fit: Any, test: Dataset) -> float:
 def test_eight_replicates_are_the_eight_fits(starts: Any) -> None:
     train, test = digits()
     model, guide = made()
-    many = pyrodrop.fit_replicates(model, guide, train, count=COUNT, starts=starts, engine="traced", **SETTINGS)
+    with drawn_as_alone(*range(COUNT)):
+        many = pyrodrop.fit_replicates(model, guide, train, count=COUNT, starts=starts, engine="traced", **SETTINGS)
     for r, one in enumerate(many):
         alone = pyrodrop.fit(model, guide, train, seed=r, starts=starts, engine="pyro", **SETTINGS)
         got, wanted = state_of(one), state_of(alone)

@@ -1,4 +1,7 @@
-"""Many fits at once: each is the fit alone, whatever it differs in, and a failing one fails alone."""
+"""Many fits at once: from the same random numbers each is the fit alone, whatever it differs in; a failing one fails alone.
+
+The random numbers of replicates are independent, and in distribution those of the fits alone.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from pyro.infer.autoguide import AutoDelta, AutoNormal
+from scipy import stats
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.data import Dataset
 from pyrodrop.engines.stacked_compiled import block_size
 from pyrodrop.training.problem import Problem, training_mode
@@ -45,7 +50,8 @@ def test_a_replicate_is_the_fit_alone(engine: str) -> None:
     """Noise and minibatches of their own, the last of an epoch smaller."""
     model = network(learned=True)
     guide = guides.BernoulliDropout(model, 0.2)
-    many = pyrodrop.fit_replicates(model, guide, (X, Y), count=3, seed=5, engine=engine, **SETTINGS)
+    with drawn_as_alone(5, 6, 7):
+        many = pyrodrop.fit_replicates(model, guide, (X, Y), count=3, seed=5, engine=engine, **SETTINGS)
     assert len(many) == 3
     assert many[0].settings["engine"] == engine
     for r, one in enumerate(many):
@@ -54,12 +60,72 @@ def test_a_replicate_is_the_fit_alone(engine: str) -> None:
     assert not torch.allclose(values(many[0]), values(many[1]), atol=1e-2)
 
 
-def test_one_replicate_is_the_fit_alone() -> None:
-    model = network()
+def chi_squared(counts: Tensor, of: int, probability: float) -> float:
+    """The p-value of independent binomial numbers, by their normal limit."""
+    errors = (counts - of * probability) / (of * probability * (1 - probability)) ** 0.5
+    return float(stats.chi2.sf(float((errors**2).sum()), len(counts)))
+
+
+@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_rows_and_masks_are_independent_with_rates_of_their_own(engine: str) -> None:
+    """One row of ten is not 0: nll says in which of the two minibatches of an epoch it is, and whether its unit is kept."""
+    count, epochs, x = 24, 100, torch.eye(10)[:, :1]
+    model = models.from_module(nn.Linear(1, 1, bias=False), priors.Gaussian(), likelihoods.Gaussian(4.0))
+    own, rates = [model] * count, [0.3, 0.6]
+    posteriors = [guides.BernoulliDropout(model, rates[r % 2]) for r in range(count)]
+    options: dict[str, Any] = {"count": count, "steps": 2 * epochs, "batch_size": 5, "lr": 1e-6, "engine": engine}
+    many = pyrodrop.fit_replicates(own, posteriors, (x, 10 * x), **options)
+    assert many[0].settings["engine"] == engine
+    nll = torch.stack([fit.history[:, 0] for fit in many]).unflatten(1, (epochs, 2))
+    present, dropped = nll > nll.min() + 1, (nll.amax(2) - nll.min() - 400).abs() < 1e-3  # 4 / 2 * 10^2 * 10 / 5
+    assert bool((present.sum(2) == 1).all())
+    for axis, number in ((0, count), (1, epochs)):
+        assert chi_squared(present[..., 0].sum(axis), number, 0.5) > 1e-5
+        for kind, rate in enumerate(rates):
+            of_rate = dropped[kind::2]
+            assert chi_squared(of_rate.sum(axis), of_rate.shape[axis], rate) > 1e-5
+    again = pyrodrop.fit_replicates(own, posteriors, (x, 10 * x), **options)
+    assert all(torch.equal(one.history, other.history) for one, other in zip(many, again, strict=True))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_normal_noise_is_independent(engine: str) -> None:
+    """nll of y = 0 at x = 1 is 2 (m + s e)^2 up to a constant: its correlations have the standard error 1 / sqrt(steps)."""
+    count, steps = 10, 400
+    model = models.from_module(nn.Linear(1, 1, bias=False), priors.Gaussian(), likelihoods.Gaussian(4.0))
+    guide = guides.MeanField(model, init_scale=0.5)
+    data = (torch.ones(1, 1), torch.zeros(1, 1))
+    many = pyrodrop.fit_replicates(model, guide, data, count=count, steps=steps, lr=1e-6, engine=engine)
+    nll = torch.stack([fit.history[:, 0] for fit in many]).double()
+    pairs = nll.corrcoef()[*torch.triu_indices(count, count, 1)]
+    assert float(pairs.abs().max()) < 4.5 / steps**0.5
+    lagged = torch.stack([own.unfold(0, steps - 1, 1).corrcoef()[0, 1] for own in nll])
+    assert float(lagged.abs().max()) < 4.5 / steps**0.5
+    m, s = (float(p) for p in (next(iter(guide.mean().values())), 0.5))
+    roots = 2 * (m**2 + s**2)  # the mean of 2 (m + s e)^2
+    constant = 0.5 * torch.log(torch.tensor(2 * torch.pi / 4.0)).item()
+    error = float(nll.std()) / nll.numel() ** 0.5
+    assert abs(float(nll.mean()) - constant - roots) < 4.5 * error
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_replicates_have_the_distribution_of_plain_fits(engine: str) -> None:
+    """Means of losses and of parameters after training, in standard errors of their difference."""
+    model = models.from_module(nn.Linear(3, 1), priors.Gaussian(), likelihoods.Gaussian(4.0))
     guide = guides.BernoulliDropout(model, 0.2)
-    settings = {**SETTINGS, "steps": 4, "engine": "traced"}
-    (one,) = pyrodrop.fit_replicates(model, guide, (X, Y), count=1, **settings)
-    assert_equal(one, pyrodrop.fit(model, guide, (X, Y), seed=0, **settings))
+    settings: dict[str, Any] = SETTINGS | {"steps": 8, "lr": 0.1}
+    many = pyrodrop.fit_replicates(model, guide, (X, Y), count=100, engine=engine, seed=100, **settings)
+    alone = [pyrodrop.fit(model, guide, (X, Y), engine="pyro", seed=r, **settings) for r in range(12)]
+
+    def seen(fit: pyrodrop.Fit) -> Tensor:
+        return torch.cat([fit.losses[[0, -1]], fit.losses.mean()[None], values(fit)])
+
+    one, other = (torch.stack([seen(fit) for fit in fits]).double() for fits in (many, alone))
+    errors = (one.var(0) * (1 / len(one) + 1 / len(other))).sqrt()
+    assert bool((errors > 0).all())
+    assert bool(((one.mean(0) - other.mean(0)).abs() < 4.5 * errors).all())
 
 
 def test_replicates_that_share_a_problem_are_the_fits_alone() -> None:
@@ -68,11 +134,11 @@ def test_replicates_that_share_a_problem_are_the_fits_alone() -> None:
     settings = Settings(steps=30, lr=1e-2, engine="traced", device="cpu")
     sets = [Dataset(X, torch.sin(rate * X[:, :1])) for rate in (1.0, 2.0, 3.0)]
     problem = Problem.of(model, guides.MeanField(model), sets[0], "shared", torch.device("cpu"))
-    generators = [torch.Generator().manual_seed(r) for r in range(3)]
     with training_mode(problem):
-        stack = Stack([problem] * 3, generators, settings, sets)
+        stack = Stack([problem] * 3, settings, sets)
         before = [value.clone() for value in problem.guide.state_dict().values()]
-        stack.run(False)
+        with drawn_as_alone(0, 1, 2):
+            stack.run(False)
     assert all(map(torch.equal, before, problem.guide.state_dict().values()))
     assert stack.failed() == {}
     for r, data in enumerate(sets):
@@ -97,9 +163,10 @@ def test_replicates_that_share_a_problem_have_starts_of_their_own() -> None:
     ]
     starts = {name: torch.stack([each[name].detach() for each in own]) for name in own[0]}
     with training_mode(problem):
-        stack = Stack([problem] * 3, [torch.Generator().manual_seed(r) for r in range(3)], settings)
+        stack = Stack([problem] * 3, settings)
         before = [value.clone() for value in problem.guide.state_dict().values()]
-        stack.run(False, starts)
+        with drawn_as_alone(0, 1, 2):
+            stack.run(False, starts)
     assert all(map(torch.equal, before, problem.guide.state_dict().values()))
     for r, pair in enumerate(pairs):
         assert all(torch.equal(starts[name][r], value) for name, value in own[r].items())
@@ -116,12 +183,12 @@ def test_blocks_of_replicates_are_equal_parts() -> None:
 
 @pytest.mark.slow
 def test_blocks_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six in two calls of three, with rates of their own in the second call alone; one that fails does so in its place."""
+    """Six in two calls of three, with precisions of their own in the second call alone; one of them fails."""
     monkeypatch.setattr("pyrodrop.engines.stacked_compiled._BLOCK", 4)
-    parts = [network() for _ in range(6)]
-    posteriors = [guides.BernoulliDropout(m, 0.1 if r < 3 else 0.1 * r) for r, m in enumerate(parts)]
+    parts = [network(precision=4.0 if r < 3 else 4.0 + r) for r in range(6)]
+    posteriors = [guides.Point(m) for m in parts]
     sets = [Dataset(X + r, Y * (1e19 if r == 4 else r + 1)) for r in range(6)]
-    settings = {**SETTINGS, "count": 6}
+    settings = {**SETTINGS, "count": 6, "batch_size": None}
     compiled = pyrodrop.fit_replicates(parts, posteriors, sets, engine="compiled", **settings)
     traced = pyrodrop.fit_replicates(parts, posteriors, sets, engine="traced", **settings)
     assert compiled[0].settings["engine"] == "compiled"
@@ -134,7 +201,8 @@ def test_replicates_differ_in_data_rate_precision_and_prior() -> None:
     parts = [network(0.5 + r, 4.0 * (r + 1)) for r in range(3)]
     posteriors = [guides.BernoulliDropout(m, 0.1 * (r + 1)) for r, m in enumerate(parts)]
     sets = [Dataset(X + r, Y * (r + 1)).standardized() for r in range(3)]
-    many = pyrodrop.fit_replicates(tuple(parts), posteriors, sets, count=3, engine="traced", **SETTINGS)
+    with drawn_as_alone(0, 1, 2):
+        many = pyrodrop.fit_replicates(tuple(parts), posteriors, sets, count=3, engine="traced", **SETTINGS)
     for r, one in enumerate(many):
         assert_equal(one, pyrodrop.fit(parts[r], posteriors[r], sets[r], seed=r, engine="pyro", **SETTINGS))
         assert one.guide.rates()["layers.1.weight"] == pytest.approx(0.1 * (r + 1))
@@ -157,7 +225,8 @@ def test_other_posteriors_too(make: Any) -> None:
     model = network()
     guide = make(model)
     settings = SETTINGS | {"steps": 10, "estimator": "shared"}
-    many = pyrodrop.fit_replicates(model, guide, (X, Y), count=2, engine="traced", **settings)
+    with drawn_as_alone(0, 1):
+        many = pyrodrop.fit_replicates(model, guide, (X, Y), count=2, engine="traced", **settings)
     for r, one in enumerate(many):
         alone = pyrodrop.fit(model, guide, (X, Y), seed=r, engine="pyro", **settings)
         assert_equal(one, alone)
@@ -168,10 +237,11 @@ def test_rates_by_weight_compiled() -> None:
     """Their gradients come out of narrow products (`pyrodrop.engines.narrow_products`) and are viewed as rows."""
     model = models.MLP([3, 40, 1], prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(4.0, learned=True))
     guide = guides.VariationalDropout(model, "B", "weight")
-    compiled, traced = (
-        pyrodrop.fit_replicates(model, guide, (X, Y), count=3, engine=engine, **SETTINGS)
-        for engine in ("compiled", "traced")
-    )
+    many = []
+    for engine in ("compiled", "traced"):
+        with drawn_as_alone(0, 1, 2):
+            many.append(pyrodrop.fit_replicates(model, guide, (X, Y), count=3, engine=engine, **SETTINGS))
+    compiled, traced = many
     for r in range(3):
         assert_equal(compiled[r], traced[r])
 
@@ -183,7 +253,8 @@ def test_a_convolutional_classifier(engine: str) -> None:
     guide = guides.BernoulliDropout(model, 0.2)
     data = (torch.randn(24, 1, 10, 10), torch.arange(24) % 3)
     settings = SETTINGS | {"steps": 10, "batch_size": 8}
-    many = pyrodrop.fit_replicates(model, guide, data, count=2, engine=engine, **settings)
+    with drawn_as_alone(0, 1):
+        many = pyrodrop.fit_replicates(model, guide, data, count=2, engine=engine, **settings)
     assert many[0].settings["engine"] == engine
     for r, one in enumerate(many):
         assert_equal(one, pyrodrop.fit(model, guide, data, seed=r, engine="pyro", **settings))
@@ -197,7 +268,7 @@ def test_convolutions_are_not_grouped() -> None:
     settings = Settings(steps=3, engine="traced", device="cpu")
     problems = [Problem.of(model, guides.Point(model), data, "shared", torch.device("cpu")) for _ in range(3)]
     with training_mode(*problems), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
-        loop = Stack(problems, [torch.Generator().manual_seed(r) for r in range(3)], settings).loop()
+        loop = Stack(problems, settings).loop()
         loop.run(False)
     weights = [event.input_shapes[1] for event in seen.events() if event.name == "aten::convolution"]
     assert len(weights) >= 9
@@ -214,7 +285,7 @@ def test_a_failing_replicate_stops_alone(engine: str, caplog: pytest.LogCaptureF
     broken[7] = 1e30
     sets = [Dataset(X, Y), Dataset(X, broken), Dataset(X, Y)]
     settings = SETTINGS | {"steps": 8}
-    with caplog.at_level(logging.WARNING, "pyrodrop"):
+    with caplog.at_level(logging.WARNING, "pyrodrop"), drawn_as_alone(2, 3, 4):
         many = pyrodrop.fit_replicates(parts, posteriors, sets, count=3, engine=engine, seed=2, **settings)
     assert list(many.failed) == [1]
     assert f"replicate 1 stopped at step {many.failed[1]}" in caplog.text
@@ -234,18 +305,19 @@ def test_all_failing_is_an_error() -> None:
         pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y * 1e30), count=2, **SETTINGS)
 
 
-@pytest.mark.more
-def test_a_small_memory_trains_in_turns_to_the_same_result(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_small_memory_trains_in_turns(caplog: pytest.LogCaptureFixture) -> None:
+    """Without noise to the same result; with it the stacks draw other numbers."""
     model = network()
-    guide = guides.BernoulliDropout(model, 0.2)
-    settings = SETTINGS | {"steps": 10, "engine": "traced"}
-    at_once = pyrodrop.fit_replicates(model, guide, (X, Y), count=5, **settings)
+    settings: dict[str, Any] = SETTINGS | {"steps": 6, "engine": "traced", "batch_size": None, "count": 5}
+    at_once = pyrodrop.fit_replicates(model, guides.Point(model), (X, Y), **settings)
     with caplog.at_level(logging.INFO, "pyrodrop"):
-        in_turn = pyrodrop.fit_replicates(model, guide, (X, Y), count=5, memory=30_000, **settings)
+        in_turn = pyrodrop.fit_replicates(model, guides.Point(model), (X, Y), memory=30_000, **settings)
+        noisy = pyrodrop.fit_replicates(model, guides.BernoulliDropout(model, 0.5), (X, Y), memory=30_000, **settings)
     assert "of 5 replicates at a time" in caplog.text
     assert in_turn[0].settings["replicates"] < 5
     for one, two in zip(at_once, in_turn, strict=True):
         assert_equal(one, two)
+    assert len({float(fit.losses[0]) for fit in noisy}) == 5
 
 
 def test_an_ensemble_is_the_equal_mixture_of_its_members() -> None:
@@ -347,7 +419,8 @@ def test_autoguides_of_their_own_models_are_the_fits_alone(auto: Any) -> None:
         other.load_state_dict(one.state_dict())
     settings = {**SETTINGS, "estimator": "shared", "steps": 6, "engine": "traced"}
     posteriors = [auto(m) for m in own]
-    many = pyrodrop.fit_replicates(own, posteriors, (X, Y), count=2, seed=3, **settings)
+    with drawn_as_alone(3, 4):
+        many = pyrodrop.fit_replicates(own, posteriors, (X, Y), count=2, seed=3, **settings)
     assert [one.guide for one in many] == posteriors
     for r, one in enumerate(many):
         assert_equal(one, pyrodrop.fit(alone[r], auto(alone[r]), (X, Y), seed=3 + r, **settings))

@@ -1,0 +1,60 @@
+"""Replicates that draw the random numbers of fits alone, so that the arithmetic of a stack can be compared with theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from pyrodrop.engines import stacked_compiled
+from pyrodrop.engines.stacked import StackedGraph
+from pyrodrop.training.minibatches import StackedMinibatches
+from pyrodrop.training.stack import Stack
+
+
+@contextmanager
+def drawn_as_alone(*seeds: int) -> Iterator[None]:
+    """Within the block the stack of a call takes the orders of rows, and the noise, of fits with these seeds, on a CPU."""
+    states = [torch.Generator().manual_seed(seed).get_state() for seed in seeds]
+
+    @contextmanager
+    def own(replicate: int) -> Iterator[None]:
+        torch.set_rng_state(states[replicate])
+        yield
+        states[replicate] = torch.get_rng_state()
+
+    def draw(self: StackedGraph) -> list[Tensor]:
+        drawn = self.shapes()
+        for replicate in range(len(seeds)):
+            with own(replicate):
+                for place, one in zip(drawn, self.draw_alone(replicate), strict=True):
+                    place[replicate] = one
+        return drawn
+
+    def orders(self: StackedMinibatches) -> Tensor:
+        rows: list[Tensor] = []
+        for replicate in range(len(seeds)):
+            with own(replicate):
+                rows.append(torch.randperm(self.num_rows))
+        return torch.stack(rows)
+
+    loaded: Any = Stack._loaded
+
+    @contextmanager
+    def loaded_alone(self: Stack, replicate: int) -> Iterator[None]:
+        with loaded(self, replicate), own(replicate):
+            yield
+
+    with ExitStack() as patches, torch.random.fork_rng(devices=[]):
+        for where, name, value in (
+            (StackedGraph, "draw", draw),
+            (StackedMinibatches, "orders", orders),
+            (Stack, "_loaded", loaded_alone),
+            (stacked_compiled, "_STEPS", 1),
+        ):
+            patches.enter_context(mock.patch.object(where, name, value))
+        yield
