@@ -20,9 +20,9 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, convert
 
 from pyrodrop.failed import Failed
 
@@ -83,13 +83,19 @@ def _app(name: str, **options: Any) -> App:
     return App(
         name,
         version=_version,
-        default_parameter=Parameter(negative=(), consume_multiple=1),  # --data a b, and no --no-quiet
+        default_parameter=Parameter(negative=(), consume_multiple=1, converter=_converted),  # --data a b; no --no-quiet
         exit_on_error=False,
         print_error=False,
         suppress_keyboard_interrupt=False,
         result_action="return_value",
         **options,
     )
+
+
+def _converted(kind: Any, tokens: Sequence[Any]) -> Any:
+    """As cyclopts converts values, but 1.5 is no whole number."""
+    whole = int in (kind, *get_args(kind))
+    return convert(kind, tokens, converter=(lambda _, value: int(value)) if whole else None)
 
 
 def _version() -> str:
