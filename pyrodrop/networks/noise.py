@@ -75,8 +75,9 @@ def _draws_by_torch(call: Callable[[], object]) -> bool:
 
 def outside_torch() -> tuple[Any, ...]:
     """States of the generators of Python and NumPy."""
-    _, keys, position, *_ = np.random.get_state(legacy=True)
-    return random.getstate(), keys.tobytes(), position  # type: ignore[union-attr]
+    _, keys, *rest = np.random.get_state(legacy=True)
+    # with the normal number that NumPy keeps for the next call
+    return random.getstate(), keys.tobytes(), *rest  # type: ignore[union-attr]
 
 
 def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> bool:

@@ -55,7 +55,7 @@ class DropPath(nn.Module):
         Forward(lambda own, h: F.dropout(h, 0.3)),
         Forward(lambda own, h: h + 0.1 * torch.rand(4)),
         Forward(lambda own, h: h + random.gauss(0, 1)),
-        Forward(lambda own, h: h + float(np.random.rand())),
+        Forward(lambda own, h: h + float(np.random.standard_normal())),
         nn.Sequential(nn.Linear(4, 4), DropPath(), nn.Linear(4, 4)),
         nn.Sequential(nn.Linear(4, 4), nn.RReLU(), nn.Linear(4, 4)),
     ],
