@@ -52,9 +52,6 @@ class WholeCall:
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Nothing to do."""
 
-    def check_place(self, state: Mapping[str, Tensor], name: str) -> None:
-        """Nothing to check."""
-
     def coming(self) -> tuple[int, int]:
         """One row in place of a minibatch's, and as many steps as one likes."""
         return 1, sys.maxsize

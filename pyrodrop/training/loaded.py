@@ -118,7 +118,7 @@ class LoadedMinibatches:
         return state
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go to a place that was checked, or to the beginning of its epoch."""
+        """Go to a place that `state` has given, or to the beginning of its epoch."""
         self._epoch, self.position = int(state["epoch"]), int(state["position"])
         self._under_way.clear()
         place = _unpacked(state["loader"]) if self._knows_its_place else None
@@ -126,15 +126,6 @@ class LoadedMinibatches:
             self.data.batches.load_state_dict(place)
         elif self.position < self.per_epoch:
             self.position = 0
-
-    def check_place(self, state: Mapping[str, Tensor], name: str) -> None:
-        """Raise a ValueError unless these are an epoch and the number of its minibatches."""
-        epoch, position = int(state["epoch"]), int(state["position"])
-        if epoch < 0 or not 0 <= position <= self.per_epoch:
-            raise ValueError(
-                f"{name} must be at a place in an epoch of {self.per_epoch} minibatches of a loader; got minibatch "
-                f"{position} of epoch {epoch}"
-            )
 
 
 def _packed(state: Any) -> Tensor:

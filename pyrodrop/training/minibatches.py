@@ -36,10 +36,7 @@ class Batches(Protocol):
         """The place in the epoch."""
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go to a place that was checked."""
-
-    def check_place(self, state: Mapping[str, Tensor], name: str) -> None:
-        """Raise a ValueError unless these can be a result of `state`, as a file of this name has them."""
+        """Go to a place in these data that `state` has given."""
 
 
 class Ordered:
@@ -60,27 +57,8 @@ class Ordered:
         return {"order": self.order, "position": torch.tensor(self.position)}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go to a place that was checked."""
+        """Go to a place in these data that `state` has given."""
         self.order, self.position = state["order"].to(self.order.device), int(state["position"])
-
-    def check_place(self, state: Mapping[str, Tensor], name: str) -> None:
-        """Raise a ValueError unless these are a permutation of the rows and the end of a minibatch."""
-        order, position = state["order"], int(state["position"])
-        rows = self.num_rows if order.numel() else 0
-        if (
-            order.shape != (*self.order.shape[:-1], rows)
-            or order.dtype != torch.long
-            or not bool((order.sort(-1).values.cpu() == torch.arange(rows)).all())
-        ):
-            raise ValueError(
-                f"{name} is of other data: its order of the rows must be a permutation of {self.num_rows}; "
-                f"it has shape {tuple(order.shape)}"
-            )
-        end = self.per_epoch * self.size if rows else 0
-        if not 0 <= position <= end or position % self.size:
-            raise ValueError(
-                f"{name} must be at a place in the epoch from 0 to {end} in steps of {self.size}; got {position}"
-            )
 
 
 class Minibatches(Ordered):

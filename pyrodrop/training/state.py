@@ -82,8 +82,7 @@ class State:
                 f"{name} is of another model or guide: {', '.join(wrong)} of this run is missing there or has another shape "
                 "or dtype"
             )
-        batches = self.loop.batches
-        wanted = ["history", *(f"batches.{key}" for key in batches.state()), *self._random()]
+        wanted = ["history", *(f"batches.{key}" for key in self.loop.batches.state()), *self._random()]
         missing = [n for n in wanted if n not in tensors]
         if missing:
             raise ValueError(f"{name} is not whole: it lacks {', '.join(missing)}")
@@ -94,7 +93,6 @@ class State:
                 f"{history.dtype}"
             )
         self._check_random(tensors, name)
-        batches.check_place(under("batches.", tensors), name)
 
     def _is_of_this_optimizer(self, there: Mapping[str, Tensor]) -> bool:
         """Whether a state of an optimiser has the entries of this one, of the same shapes and dtypes."""

@@ -159,13 +159,9 @@ def test_a_training_says_what_is_wrong() -> None:
         other.load_state(training.state())
     training.advance(3)
     state, before = training.state(), training.state()
-    row = torch.zeros(1, dtype=torch.long)
     for change, message in (
         ({"history": None}, "not whole: it lacks history"),
         ({"batches.position": None}, "not whole: it lacks batches.position"),
-        ({"batches.position": torch.tensor(999)}, "a place in the epoch from 0 to .*; got 999"),
-        ({"batches.order": torch.cat([state["batches.order"], row])}, "is of other data: its order of the rows"),
-        ({"batches.order": torch.zeros_like(state["batches.order"])}, "must be a permutation"),
     ):
         with pytest.raises(ValueError, match=message):
             training.load_state({name: value for name, value in {**state, **change}.items() if value is not None})
