@@ -8,7 +8,7 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from pyrodrop.files import write_json
 T = TypeVar("T")
 
 
-def command(main: Callable[..., object], words: Sequence[str] | None = None) -> None:
+def command(main: Callable[..., object], words: list[str] | None = None) -> None:
     """Call a function with options from the command line, which are its keyword arguments."""
     jsonargparse.auto_cli(main, args=words, as_positional=False)
 

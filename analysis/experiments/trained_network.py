@@ -22,14 +22,14 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.experiments.experiment import Experiment
+from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.analysis.reports.terminal import paragraph
 from pyrodrop.data import Dataset, mnist
-from pyrodrop.devices import processor, seeded
+from pyrodrop.devices import seeded
 from pyrodrop.failed import Failed
-from pyrodrop.files import read_tensors, write_json, write_tensors
+from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.guides import to_module
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.metrics import accuracy, ece, negative_log_likelihood
@@ -86,8 +86,9 @@ def run(
         if value < 1:
             raise ValueError(f"{name} must be at least 1; got {value}")
     split = mnist(flat=False, progress=not job.quiet)
-    about = {"epochs": epochs, "steps": steps, "draws": draws, "device": job.device.type, "seed": job.seed}
-    with run_folder(out, "trained-network", about) as folder:
+    about = {"epochs": epochs, "steps": steps, "draws": draws}
+    with Experiment.begin("trained-network", out, job, about) as experiment:
+        folder = experiment.folder
         x, y = split.train.x.to(job.device), split.train.y.to(job.device)
         clock = _Clock()
         with seeded(job.seed, job.device):
@@ -129,21 +130,10 @@ def run(
             "elbo": {name: {"value": e.value, "se": e.se} for name, e in (("before", before), ("after", after))},
             "convention": str(before.convention),
             "seconds": clock.spent,
-            "settings": {
-                "epochs": epochs,
-                "steps": steps,
-                "draws": draws,
-                "seed": job.seed,
-                "device": job.device.type,
-                **options,
-            },
-            "versions": versions(),
-            "machine": {"processor": processor(), "device": job.device.type, "threads": torch.get_num_threads()},
         }
-        write_json(folder / "results.json", content)
-        _print(content)
-        print(f"results: {folder / 'results.json'}")
-        return content
+        written = experiment.write(content, table_of(rows), settings=options)
+        print_elbos(written)
+        return written
 
 
 def _trained(net: nn.Module, x: Tensor, y: Tensor, epochs: int, path: Path) -> torch.optim.Optimizer:
@@ -226,17 +216,21 @@ def _scores(p: Tensor, y: Tensor) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _print(content: dict[str, Any]) -> None:
+def table_of(scores: dict[str, dict[str, float]]) -> Table:
+    """The scores on the test images."""
     table = Table()
     table.add_column("on the test images")
     for header in ("accuracy", "NLL (MC s.e.)", "ECE"):
         table.add_column(header, justify="right")
-    for name, row in content["scores"].items():
+    for name, row in scores.items():
         table.add_row(
             name, f"{row['accuracy']:.4f}", f"{row['nll']:.4f} ({row['nll_se']:.4f})", f"{row['ece']:.4f}"
         )  # fmt: skip
-    print_table(table)
-    print()
+    return table
+
+
+def print_elbos(content: dict[str, Any]) -> None:
+    """The ELBOs before and after the training, and how long everything took."""
     paragraph(f"ELBO on the training images, {content['convention']}:")
     steps = content["settings"]["steps"]
     for name, elbo in content["elbo"].items():

@@ -85,7 +85,7 @@ def the_models(values: Iterator[float]) -> None:
 
 def the_table_of_variances(values: Iterator[float]) -> None:
     rows = {name: [abs(next(values)) * 1e-9 for _ in range(4)] for name in kingma_table1.PUBLISHED}
-    kingma_table1._print(rows, {name: next(values) for name in rows}, "default")
+    print_table(kingma_table1.table_of(rows, {name: next(values) for name in rows}, "default"))
 
 
 def the_errors(study: Study, *sizes: float) -> Callable[[Iterator[float]], None]:
@@ -103,7 +103,8 @@ def the_errors(study: Study, *sizes: float) -> Callable[[Iterator[float]], None]
 
 
 def the_estimators(values: Iterator[float]) -> None:
-    estimators._print({name: [row(values, "seconds", "steps", "elbo", "se")] for name in ("shared", "per_example")})
+    curves = {name: [row(values, "seconds", "steps", "elbo", "se")] for name in ("shared", "per_example")}
+    print_table(estimators.table_of(curves))
 
 
 def the_turned_digit(values: Iterator[float]) -> None:
@@ -125,32 +126,27 @@ def the_turned_digit(values: Iterator[float]) -> None:
 def the_convolutional_networks(values: Iterator[float]) -> None:
     keys = ("mc", "averaged", "difference", "se")
     rows = {net: {"net": net, "steps": 10_000_000, **row(values, *keys)} for net in cnn.NETS}
-    cnn.print_errors({"errors": rows, "facts": {"a fact": True}, "settings": {"test_digits": 10_000, "draws": 50}})
+    print_table(cnn.table_of(rows, 10_000))
 
 
 def the_sparse_network(values: Iterator[float]) -> None:
     sites = [f"layers.{number}.weight" for number in range(4)]
     result = row(values, "error", "error_dense", "compression", "seconds") | {"sparsity": row(values, *sites)}
     theirs = row(values, "error", "compression", "seconds") | {"sparsity": [next(values) for _ in sites]}
-    sparse._print(
-        {
-            "name": ENTRY, "settings": {"epochs": 200, "seed": 0}, "result": result,
-            "published": [{"method": "Sparse VD", **theirs}, {"method": "dynamic network surgery", **theirs}],
-        }
-    )  # fmt: skip
+    published = [{"method": "Sparse VD", **theirs}, {"method": "dynamic network surgery", **theirs}]
+    print_table(sparse.table_of(ENTRY, {"name": ENTRY, "result": result, "published": published}))
     sizes = [Sizes([784, 300, 100, 10], *(int(abs(next(values)) * 10**6) for _ in range(5)),
                    *(next(values) for _ in range(4))) for _ in range(2)]  # fmt: skip
     print_table(CompressionReport(sizes[0], sizes[1], "error", 3.0, 1.0, 2))
 
 
 def the_boston_table(values: Iterator[float]) -> None:
-    boston_ard._print(
-        {name: {q: [next(values) for _ in range(3)] for q in boston_ard.METRICS} for name in boston_ard.FACTORS}
-    )
+    columns = {name: {q: [next(values) for _ in range(3)] for q in boston_ard.METRICS} for name in boston_ard.FACTORS}
+    print_table(boston_ard.table_of(columns))
 
 
 def the_concrete_rates(values: Iterator[float]) -> None:
-    concrete._print({n: [row(values, *concrete.QUANTITIES) for _ in range(3)] for n in (10, 10_000)})
+    print_table(concrete.table_of({n: [row(values, *concrete.QUANTITIES) for _ in range(3)] for n in (10, 10_000)}))
 
 
 COLUMNS = (
@@ -181,9 +177,9 @@ def the_distances(values: Iterator[float]) -> None:
 
 def the_trained_network(values: Iterator[float]) -> None:
     names = ("evaluation mode", "after fit, to_module in evaluation mode")
-    trained_network._print(
+    print_table(trained_network.table_of({name: row(values, "accuracy", "nll", "nll_se", "ece") for name in names}))
+    trained_network.print_elbos(
         {
-            "scores": {name: row(values, "accuracy", "nll", "nll_se", "ece") for name in names},
             "elbo": {name: row(values, "value", "se") for name in ("before", "after")},
             "settings": {"steps": 500}, "convention": "up to a constant: " + 5 * "which depends on the weights ",
             "seconds": row(values, "train", "read", "passes", "predict", "elbo", "fit", "back"),
@@ -200,7 +196,7 @@ def the_critiques(values: Iterator[float]) -> None:
 def the_remedies(values: Iterator[float]) -> None:
     names = ("fixed rate .1", "ensemble, prior functions and noise")
     rows = {name: {f"N = {n}": [next(values) for _ in range(3)] for n in (25, 100, 1000)} for name in names}
-    remedies._print("mean spread of f over [-1, 1] by the number of rows", rows)
+    print_table(remedies.table_of("mean spread of f over [-1, 1] by the number of rows", rows))
 
 
 def the_published_figures(values: Iterator[float]) -> None:
@@ -214,12 +210,13 @@ def the_calibration(values: Iterator[float]) -> None:
                               settings={"cpu_seconds": next(values)})
         for name in sbc.GUIDES
     }  # fmt: skip
-    sbc._print(found)  # type: ignore[arg-type]
+    print_table(sbc.table_of(found))  # type: ignore[arg-type]
 
 
 def the_forecasts(values: Iterator[float]) -> None:
     names = ("persistence", "ridge", "LSTM, MC dropout", "LSTM, mean weights")
-    solar._print({name: {score: [next(values) for _ in range(3)] for score in solar.SCORES} for name in names})
+    rows = {name: {score: [next(values) for _ in range(3)] for score in solar.SCORES} for name in names}
+    print_table(solar.table_of(rows))
 
 
 def the_labels_that_are_asked_for(values: Iterator[float]) -> None:
@@ -227,19 +224,19 @@ def the_labels_that_are_asked_for(values: Iterator[float]) -> None:
     reached = {name: row(values, *columns) for name in digits.Digits.acquisitions}
     missed = {name: {**found, "labels_se": None, "reached": 5, "seeds": 6} for name, found in reached.items()}
     keys = [name + se for name in ("random", "variance", "difference") for se in ("", "_se")]
-    active_learning.print_results(
-        {
-            "mnist": {"MC dropout": reached, "mean field": missed}, "facts": {"a fact": True},
-            "naval": {name: row(values, *keys) for name in naval.POSTERIORS},
-            "settings": {"labels": 300, "seeds": 6, "naval_labels": 55, "naval_seeds": 10},
-        }
-    )  # fmt: skip
+    content = {
+        "mnist": {"MC dropout": reached, "mean field": missed},
+        "naval": {name: row(values, *keys) for name in naval.POSTERIORS},
+    }
+    settings = {"labels": 300, "seeds": 6, "naval_labels": 55, "naval_seeds": 10}
+    for table in active_learning.tables_of(content, settings):
+        print_table(table)
 
 
 def the_tuning(values: Iterator[float]) -> None:
     settings = {name: row(values, *tuning_job.RANGES) for name in ("default", "best")}
     scores = {name: row(values, *settings) for name in ("validation", "test")}
-    tuning_job._print({"settings": {"data": "concrete"}, "trials": {"complete": 12, "pruned": 28}, **scores}, settings)
+    print_table(tuning_job.table_of("concrete", {"trials": {"complete": 12, "pruned": 28}, **scores}, settings))
 
 
 def the_uci_table(values: Iterator[float]) -> None:

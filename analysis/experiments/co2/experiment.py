@@ -26,18 +26,16 @@ from pyrodrop.analysis.experiments.co2.learned import (
     rmse,
 )
 from pyrodrop.analysis.experiments.co2.steps import shown, steps_done
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
-from pyrodrop.analysis.reports.console import print_models, versions, write_draws
-from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.console import print_models, write_draws
+from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.style import write_figure
-from pyrodrop.analysis.reports.terminal import facts as print_facts
 from pyrodrop.analysis.reports.terminal import paragraph
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Split, gal2016, mauna_loa
-from pyrodrop.files import write_json
 from pyrodrop.guides import BernoulliDropout, Point
 from pyrodrop.metrics import regression_scores
 from pyrodrop.models import NetworkModel
@@ -104,11 +102,11 @@ def run(
         ValueError: a setting is not allowed, or the folder has a run with other settings.
     """
     steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
-    about: dict[str, Any] = {"preset": preset, "data": data, "device": job.device.type, "seed": job.seed}
+    about: dict[str, Any] = {"preset": preset, "data": data}
     longer = preset == "paper"  # goes on from its checkpoints to more steps
-    with run_folder(out, "co2", about if longer else {**about, "steps": steps}) as folder:
-        series = _series(data)
-        settings = about | {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
+    with Experiment.begin("co2", out, job, about if longer else {**about, "steps": steps}) as experiment:
+        folder, series = experiment.folder, _series(data)
+        settings = experiment.settings | {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
 
         lengths = _lengths(preset, series, steps)
         checkpoints = {name: _checkpoint(folder, name) for name in NETWORKS}
@@ -139,23 +137,21 @@ def run(
         results = {name: results[name] for name in PANELS}
         rows = {name: _row(result, series) for name, result in results.items()}
         facts = figure_facts(results, rows, series)
-        content = {"models": rows, "facts": facts, "settings": settings, "versions": versions()}
 
         from pyrodrop.analysis.experiments.co2.figure import draw  # matplotlib is slow to import
 
         curves = {f"{PANELS[name]}: {_shares(rows[name])}": result.curve for name, result in results.items()}
-        write_figure(folder / "figure.png", draw(series, points, float(_far(series)), curves))
         write_draws(
             folder / "draws.nc", series, {name: (r.held_out, r.curve) for name, r in results.items()}, points, settings
         )
-        write_json(folder / "results.json", content)
         print_models(rows, series.y_unit, settings)
-        print_facts(facts)
-        print()
         shares = [f"{name} {_shares(row)}" for name, row in rows.items() if row["yearly_cycle_possible"] is not None]
         paragraph(f"Share of the yearly cycle, and what the last units of the network can carry. {'; '.join(shares)}.")
-        print(f"\nfigure: {folder / 'figure.png'}\ndraws: {folder / 'draws.nc'}\nresults: {folder / 'results.json'}")
-        return content
+        print()
+        figure = draw(series, points, float(_far(series)), curves)
+        written = experiment.write({"models": rows, "facts": facts}, settings=settings, figures={"figure": figure})
+        print(f"draws: {folder / 'draws.nc'}")
+        return written
 
 
 def _train(

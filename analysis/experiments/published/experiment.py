@@ -7,7 +7,6 @@ computes. Where data are not here, facts about them are those of the stored outc
 
 from __future__ import annotations
 
-import datetime
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,16 +17,13 @@ from typing import Any
 from rich.table import Table
 
 from pyrodrop import priors
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.published.compare import SETS, outcome
 from pyrodrop.analysis.experiments.published.facts import PAPERS, REFERENCE, Figure, figures
 from pyrodrop.analysis.experiments.published.outcome import Outcome
 from pyrodrop.analysis.reports import generated
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
-from pyrodrop.devices import processor
-from pyrodrop.files import write_json
 from pyrodrop.json_files import read_record
 
 STORED = REFERENCE / "published-results.json"
@@ -56,14 +52,12 @@ def run(job: JobOptions, *, out: Path = Path("runs/published")) -> dict[str, Any
     Returns:
         What is written to results.json.
     """
-    with run_folder(out, "published", {}) as folder:
+    with Experiment.begin("published", out, job, {}) as experiment:
         rows = compare()
-        content = results(rows)
-        write_json(folder / "results.json", content)
-        (folder / "published.md").write_text(page(rows), encoding="utf-8")
+        (experiment.folder / "published.md").write_text(page(rows), encoding="utf-8")
         print_figures(rows)
-        print(f"every figure: {folder / 'results.json'}, {folder / 'published.md'}")
-        return content
+        print(f"every figure: {experiment.folder / 'published.md'}")
+        return experiment.write(results(rows) | {"command": "pyrodrop run published"})
 
 
 def print_figures(rows: Sequence[Row]) -> None:
@@ -97,14 +91,10 @@ def stored() -> list[Row]:
 
 
 def results(rows: Sequence[Row]) -> dict[str, Any]:
-    """Everything as JSON."""
+    """The tally and every figure as JSON."""
     return {
         "tally": tally(rows),
         "figures": [{"figure": asdict(figure), "outcome": asdict(found)} for figure, found in rows],
-        "date": datetime.date.today().isoformat(),
-        "versions": versions(),
-        "machine": {"processor": processor()},
-        "command": "pyrodrop run published",
     }
 
 
