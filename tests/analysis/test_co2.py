@@ -140,7 +140,7 @@ def test_distance_alone_is_what_an_untrained_relu_network_shows() -> None:
 
 @pytest.mark.more
 def test_results_have_every_model_and_key(results: dict[str, Any]) -> None:
-    assert list(results) == ["models", "facts", "settings", "versions"]
+    assert list(results) == ["models", "facts", "settings", "date", "versions", "machine"]
     assert set(results["models"]) == set(co2.PANELS)
     for name, row in results["models"].items():
         assert set(row) == KEYS

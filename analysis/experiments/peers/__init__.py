@@ -4,6 +4,6 @@ A peer is a script in ``scripts/``, which needs its own package and not this one
 """
 
 from pyrodrop.analysis.experiments.peers.experiment import run
-from pyrodrop.analysis.experiments.peers.peers import PEERS
+from pyrodrop.analysis.peers.processes import PEERS
 
 __all__ = ["PEERS", "run"]

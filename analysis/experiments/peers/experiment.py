@@ -13,9 +13,9 @@ import torch
 from pyrodrop.analysis.comparison.to_reference import distances, independent_of_fits, log_density_difference, two_of
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.peers.figure import figure
-from pyrodrop.analysis.experiments.peers.peers import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
 from pyrodrop.analysis.experiments.references import PROBLEMS, load
 from pyrodrop.analysis.experiments.references.stored import facts
+from pyrodrop.analysis.peers.processes import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
 from pyrodrop.analysis.reports.folder import Cells
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import best_first, score_table
@@ -67,7 +67,7 @@ def run(
     Args:
         problems: which of co2, mnist, foong, yacht, boston and energy.
         peers: packages, such as laplace-torch; all if left out. One that no interpreter has is skipped.
-        python: interpreters with the packages of analysis/benchmarks/peers.txt; this one is tried after them.
+        python: interpreters with the packages of analysis/peers/requirements.txt; this one is tried after them.
         preset: default takes half an hour on one core; quick is too short to show anything.
         out: folder for results.json, peers.png and the finished rows: a run that was broken off goes on there.
 
@@ -84,7 +84,7 @@ def run(
     found = interpreters(python, asked)
     for package in asked:
         if package not in found:
-            paragraph(f"without {package}, which no interpreter has: see analysis/benchmarks/peers.txt")
+            paragraph(f"without {package}, which no interpreter has: see analysis/peers/requirements.txt")
     size = SIZES[preset]
     with Experiment.begin("peers", out, job, {"preset": preset}) as experiment:
         measured: dict[str, Any] = {}
