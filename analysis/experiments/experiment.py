@@ -137,9 +137,9 @@ class Experiment:
             },
         }
         path = self.folder / "results.json"
-        write_json(path, written)
         for name, figure in (figures or {}).items():
             write_figure(self.folder / f"{name}.png", figure)
+        write_json(path, written)
         for table in tables:
             print_table(table)
         if "facts" in content:

@@ -23,12 +23,10 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop.analysis.experiments.experiment import Experiment
-from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import paragraph
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import seeded
-from pyrodrop.failed import Failed
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.guides import to_module
 from pyrodrop.likelihoods import Categorical
@@ -76,8 +74,7 @@ def run(
         epochs: passes of the plain loop over the training images.
         steps: gradient steps on the ELBO after that, with minibatches of 128 and standard dropout (estimator local).
         draws: number of passes of the network and of draws of the reading.
-        out: folder for results.json and network.safetensors, the weights of the last network. A run that was broken off
-            goes on from trained.safetensors there.
+        out: folder for results.json and network.safetensors, the weights of the last network.
 
     Returns:
         What is written to results.json.
@@ -93,7 +90,7 @@ def run(
         clock = _Clock()
         with seeded(job.seed, job.device):
             net = network().to(job.device)
-            optimizer = _trained(net, x, y, epochs, folder / "trained.safetensors")
+            optimizer = train(net, x, y, epochs)
             clock("train")
             print(inspect.getsource(network), inspect.getsource(train), sep="\n")
             reading = pyrodrop.read(net, x[:8], likelihood=Categorical(), weight_decay=optimizer, num_data=len(x))
@@ -134,28 +131,6 @@ def run(
         written = experiment.write(content, table_of(rows), settings=options)
         print_elbos(written)
         return written
-
-
-def _trained(net: nn.Module, x: Tensor, y: Tensor, epochs: int, path: Path) -> torch.optim.Optimizer:
-    """The optimiser of `train`; the network's weights and the random state after it are kept in a file, and found there."""
-    states = [torch.get_rng_state, *([torch.cuda.get_rng_state] if x.is_cuda else [])]
-    if not path.exists():
-        optimizer = train(net, x, y, epochs)
-        noise = {f"random.{number}": state() for number, state in enumerate(states)}
-        write_tensors(path, {**{f"net.{name}": value for name, value in net.state_dict().items()}, **noise}, {})
-        return optimizer
-    say_reused([path.name], path.parent)
-    tensors, _ = read_tensors(path)
-    expected = {*(f"net.{name}" for name in net.state_dict()), *(f"random.{number}" for number in range(len(states)))}
-    if tensors.keys() != expected:
-        raise Failed(f"{path} does not have the weights of this network; remove it and run the same command again")
-    net.load_state_dict(
-        {name.removeprefix("net."): value for name, value in tensors.items() if name.startswith("net.")}
-    )
-    torch.set_rng_state(tensors["random.0"])
-    if x.is_cuda:
-        torch.cuda.set_rng_state(tensors["random.1"])
-    return train(net, x, y, 0)
 
 
 class _Clock:

@@ -20,7 +20,7 @@ from PIL import Image
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.co2 import experiment as co2
-from pyrodrop.analysis.experiments.co2 import front, learned, steps
+from pyrodrop.analysis.experiments.co2 import front, learned
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.data import Dataset, mauna_loa
 from pyrodrop.zoo import co2_paper
@@ -220,12 +220,6 @@ def test_front_page_figure(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
         with pytest.raises(SystemExit, match="2"):
             front.main(words)
         assert said in capsys.readouterr().err
-
-
-@pytest.mark.more
-def test_steps_are_read_from_checkpoints(folder: Path) -> None:
-    assert steps.steps_done(folder / "checkpoints" / "mean-field.safetensors") == 20
-    assert steps.steps_done(folder / "results.json") == steps.steps_done(folder / "nothing") == 0
 
 
 @pytest.mark.more

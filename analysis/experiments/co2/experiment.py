@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop import arguments, schedules, zoo
+from pyrodrop.analysis.experiments.co2.figure import draw
 from pyrodrop.analysis.experiments.co2.learned import (
     PARABOLA,
     carried,
@@ -25,7 +26,6 @@ from pyrodrop.analysis.experiments.co2.learned import (
     fitted_rmse,
     rmse,
 )
-from pyrodrop.analysis.experiments.co2.steps import shown, steps_done
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
@@ -59,10 +59,7 @@ PANELS = {
 }
 NETWORKS = ("mc-dropout-relu", "mc-dropout-tanh-0.1", "mc-dropout-tanh-0.2", "mean-field")
 PRESETS = {"default": "co2", "paper": "co2-paper"}
-SAVINGS, MOST_UNSAVED = (
-    20,
-    10_000,
-)  # checkpoints of a network, which its progress is read from; steps between two of them
+SAVINGS, MOST_UNSAVED = 20, 10_000  # checkpoints of a network, and steps between two of them
 
 
 @dataclass(frozen=True)
@@ -109,9 +106,7 @@ def run(
         settings = experiment.settings | {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
 
         lengths = _lengths(preset, series, steps)
-        checkpoints = {name: _checkpoint(folder, name) for name in NETWORKS}
-        _say_found({name: steps_done(path) for name, path in checkpoints.items()}, lengths, folder)
-        results: dict[str, Result] = {}
+        say_reused([name for name in NETWORKS if _checkpoint(folder, name).exists()], folder)
         options: dict[str, Any] = {
             "preset": preset,
             "data": data,
@@ -119,8 +114,7 @@ def run(
             "seed": job.seed,
             "lengths": lengths,
         }
-        with shown(checkpoints, lengths, True if job.quiet else None):
-            results |= train_each(_train, NETWORKS, replace(job, quiet=True), **options)
+        results: dict[str, Result] = train_each(_train, NETWORKS, job, **options)
         points, relu = curve_points(series), results["mc-dropout-relu"]
         settings["networks"] = {name: _fit(results[name]).settings for name in NETWORKS}
         results["weight-averaging"] = _result(averaged(relu.run), relu.seconds, series, points, job.seed)
@@ -137,8 +131,6 @@ def run(
         results = {name: results[name] for name in PANELS}
         rows = {name: _row(result, series) for name, result in results.items()}
         facts = figure_facts(results, rows, series)
-
-        from pyrodrop.analysis.experiments.co2.figure import draw  # matplotlib is slow to import
 
         curves = {f"{PANELS[name]}: {_shares(rows[name])}": result.curve for name, result in results.items()}
         write_draws(
@@ -185,14 +177,6 @@ def _lengths(preset: str, series: Split, steps: int | None) -> dict[str, int]:
     if steps is not None:
         return dict.fromkeys(NETWORKS, steps)
     return {name: zoo.entry(f"{PRESETS[preset]}/{name}").training(series.train)["steps"] for name in NETWORKS}
-
-
-def _say_found(done: Mapping[str, int], lengths: Mapping[str, int], folder: Path) -> None:
-    """Say which networks are not trained again, and where the others go on."""
-    say_reused([name for name, count in done.items() if count >= lengths[name]], folder)
-    going = [f"{name} after {count:,} steps" for name, count in done.items() if 0 < count < lengths[name]]
-    if going:
-        print(f"goes on in {folder}: {', '.join(going)}", flush=True)
 
 
 def _fit(result: Result) -> Fit:

@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from pyrodrop.analysis.experiments.published.compare import SETS, outcome
 from pyrodrop.analysis.experiments.published.facts import PAPERS, REFERENCE, Figure, figures
 from pyrodrop.analysis.experiments.published.outcome import Outcome
 from pyrodrop.analysis.reports import generated
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.devices import processor
 from pyrodrop.json_files import read_record
 
 STORED = REFERENCE / "published-results.json"
@@ -57,7 +60,7 @@ def run(job: JobOptions, *, out: Path = Path("runs/published")) -> dict[str, Any
         (experiment.folder / "published.md").write_text(page(rows), encoding="utf-8")
         print_figures(rows)
         print(f"every figure: {experiment.folder / 'published.md'}")
-        return experiment.write(results(rows) | {"command": "pyrodrop run published"})
+        return experiment.write(results(rows))
 
 
 def print_figures(rows: Sequence[Row]) -> None:
@@ -91,10 +94,14 @@ def stored() -> list[Row]:
 
 
 def results(rows: Sequence[Row]) -> dict[str, Any]:
-    """The tally and every figure as JSON."""
+    """Everything as JSON."""
     return {
         "tally": tally(rows),
         "figures": [{"figure": asdict(figure), "outcome": asdict(found)} for figure, found in rows],
+        "date": f"{date.today()}",
+        "versions": versions(),
+        "machine": {"processor": processor()},
+        "command": "pyrodrop run published",
     }
 
 
