@@ -5,7 +5,7 @@
 Log density of the test rows in nats, in the units of y: a random fifth of each table of `tables`, and for airfoil in the
 split of bde (https://github.com/scikit-learn-contrib/bde), ``train_test_split(test_size=0.2, random_state=0)`` of
 standardised columns, and in five more. The network has three seeds on every table. Nothing is tuned but what an estimator
-chooses on its training rows. On airfoil XGBoost takes part where it is installed (`peers.txt`), as bde sets and seeds it.
+chooses on its training rows. On airfoil XGBoost takes part where it is installed, as bde sets and seeds it.
 
 Ridge regression has the noise of its predictions of rows that are left out, and so has a random forest of 100 trees; another
 forest has noise of the variance a + b (variance over its trees), with a and b chosen on the same out-of-bag predictions.

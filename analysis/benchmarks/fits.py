@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.benchmarks.networks import dense, parameters_of
 from pyrodrop.analysis.benchmarks.timing import (
     command,
     elsewhere,
@@ -30,6 +29,7 @@ from pyrodrop.analysis.benchmarks.timing import (
     report,
     write,
 )
+from pyrodrop.analysis.peers.networks import dense, parameters_of
 
 RATE = 0.1
 Who = Literal["plain", "ours"]

@@ -3,7 +3,7 @@
 ``python -m pyrodrop.analysis.benchmarks.memory [--steps N] [--out FILE]``: every variant in a process of its
 own with one thread, on a CPU. *Peak* is in MiB beyond the resident memory after the imports, so that it has the network, its
 optimiser, the data and what compiling takes; *growth* is what the second half of the steps adds. Installed peers take part
-(``peers.txt``).
+(`analysis/peers`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import torch
 
-from pyrodrop.analysis.benchmarks.networks import TABLE, Network, Steps, networks, ours, plain
-from pyrodrop.analysis.benchmarks.peers import PEERS, installed, releases
 from pyrodrop.analysis.benchmarks.timing import begin, command, elsewhere, moves_all, report, write
+from pyrodrop.analysis.peers.networks import TABLE, Network, Steps, networks, ours, plain
+from pyrodrop.analysis.peers.training import TRAINERS, installed, releases
 from pyrodrop.engines import Name
 
 PLAIN = "plain PyTorch, nn.Dropout"
@@ -52,7 +52,7 @@ def measured(name: str, variant: str, steps: int) -> dict[str, float]:
     """Peak and growth of the resident memory of this process while it trains, in MiB."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    peer = next((peer for peer in PEERS if peer.name == variant), None)
+    peer = next((peer for peer in TRAINERS if peer.name == variant), None)
     if peer is not None:
         import_module(peer.module)
     before = _resident()
@@ -74,7 +74,7 @@ def _steps(variant: str, network: Network) -> Steps:
         return plain(network)
     if variant in OURS:
         return ours(network, *OURS[variant])
-    return next(peer for peer in PEERS if peer.name == variant).steps(network)
+    return next(peer for peer in TRAINERS if peer.name == variant).steps(network)
 
 
 def _resident() -> float:

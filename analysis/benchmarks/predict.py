@@ -2,7 +2,7 @@
 
 ``python -m pyrodrop.analysis.benchmarks.predict [--rounds 11] [--out FILE] [--device cuda]``: for each network the loop of T
 passes of ``nn.Dropout`` in training mode that collects its outputs, and the variants of ``predict``, each checked to have
-the loop's mean and variance at every point. Then masks per second against ``Tensor.bernoulli_``. On a GPU: wall time.
+the loop's mean and variance at every point. On a GPU: wall time.
 
 The loop samples one mask per example. ``predict`` samples functions, with one mask for all examples, which has the same
 distribution at every single point; ``joint=False`` samples like the loop.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,9 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interleaved, report, write
-from pyrodrop.distributions.coins import keep_mask
 
 RATE = 0.5
 CHECK_POINTS, CHECK_DRAWS, WITHIN = 20, 2000, 5.0  # of the distributions: how many points and draws, and how many s.e.
-MASKS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ CASES = (Case((784, 1000, 1000, 10), 1_000, 100, 0.50), Case((13, 50, 1), 10_000
 
 
 def main(rounds: int = 11, out: Path | None = None, device: str = "cpu") -> None:
-    """Time predictions and masks.
+    """Time predictions.
 
     Args:
         rounds: timings of every variant.
@@ -58,7 +56,7 @@ def main(rounds: int = 11, out: Path | None = None, device: str = "cpu") -> None
     begin(device)
     torch.manual_seed(0)
     prediction = [compare(case, rounds, device) for case in CASES]
-    write(out, "predict", {"rounds": rounds, "prediction": prediction, "masks": masks(MASKS, rounds, device)}, device)
+    write(out, "predict", {"rounds": rounds, "prediction": prediction}, device)
 
 
 def compare(case: Case, rounds: int, device: str = "cpu") -> dict[str, Any]:
@@ -135,22 +133,6 @@ def check_distribution(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor,
             f"{name} of {case.name} differs from the loop's distribution by {worst:.1f} s.e. and is not timed"
         )
     return worst
-
-
-def masks(count: int, rounds: int, device: str = "cpu") -> dict[str, float]:
-    """Masks per second of `keep_mask` and of ``bernoulli_``, printed and returned."""
-    shape, coins = (count // 1000, 1000), torch.empty(count // 1000, 1000, device=device)
-    variants: Mapping[str, Callable[[], object]] = {
-        "bernoulli_, float": functools.partial(coins.bernoulli_, 0.9),
-        "bernoulli_, bool": functools.partial(torch.empty(shape, dtype=torch.bool, device=device).bernoulli_, 0.9),
-        "16 bits, rate .1": functools.partial(keep_mask, shape, 0.1, device=device),
-        "8 bits, rate .1": functools.partial(keep_mask, shape, 0.1, bits=8, device=device),
-        "8 bits, rate .5": functools.partial(keep_mask, shape, 0.5, device=device),
-    }
-    medians = interleaved(variants, rounds, warmup=1, clock=clock_of(device))
-    rates = {name: {"G/s": count / seconds / 1e9} for name, seconds in medians.items()}
-    report(f"masks of {shape[0]:,} x {shape[1]:,}, per second", rates)
-    return {name: count / seconds for name, seconds in medians.items()}
 
 
 if __name__ == "__main__":

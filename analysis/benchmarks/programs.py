@@ -3,7 +3,7 @@
 ``python -m pyrodrop.analysis.benchmarks.programs [--names '[schools]'] [--steps N] [--rounds N] [--out FILE]``: one thread,
 processor time, float32, validation off in both. Every program is timed in a process of its own, in turns: some steps of the
 loop, a whole fit. *first* is a fit on a machine that has compiled nothing yet; *later* the median of fits for which a
-program is there already. NumPyro takes part if it is installed (`peers.txt`), and compiles, too.
+program is there already. NumPyro takes part if it is installed (`analysis/peers`), and compiles, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from pyro.infer import SVI
 from pyro.optim import PyroOptim
 
 import pyrodrop
-from pyrodrop.analysis.benchmarks.peers import numpyro_programs
 from pyrodrop.analysis.benchmarks.timing import (
     command,
     elsewhere,
@@ -30,6 +29,7 @@ from pyrodrop.analysis.benchmarks.timing import (
     report,
     write,
 )
+from pyrodrop.analysis.peers import numpyro_programs
 from pyrodrop.analysis.programs import PROGRAMS
 from pyrodrop.analysis.programs.program import set_up
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 import pyrodrop
-from pyrodrop.analysis.benchmarks.networks import BATCH, Network, networks, ours, pair, plain
 from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interleaved, moves_all, report, write
+from pyrodrop.analysis.peers.networks import BATCH, Network, networks, ours, pair, plain
 from pyrodrop.data import Dataset
 from pyrodrop.engines import Name
 from pyrodrop.training.loop import Loop

@@ -1,31 +1,29 @@
 """Effective samples of f per second: `pyrodrop.sample` against NumPyro's NUTS and blackjax's ChEES, on the same posteriors.
 
-``python -m pyrodrop.analysis.benchmarks.sampling [--draws N] [--out FILE]``: 2-50-1 on the 100 points of Foong et al.
-(2020), at 20 points of their slice, and 6-50-1 on the first split of yacht, at its test points. One thread, processor time,
-one run. All have the same energy, and the table says by how many standard errors means and spreads of f differ from ours.
-ChEES of blackjax has as many chains, steps of tuning and draws as ours, with adapted masses and, as by its default, without;
-the better peer is among those that have mixed. Peers are installed as `peers.txt` says. Real data are read from
-PYRODROP_DATA.
+``python -m pyrodrop.analysis.benchmarks.sampling [--python '[PYTHON]'] [--out FILE]``: 2-50-1 on the 100 points of Foong et
+al. (2020), at 20 points of their slice, and 6-50-1 on the first split of yacht, at its test points. One thread, processor
+time, one run, of NumPyro in the interpreter that has it (`analysis/peers`). All have the same posterior, and the table says
+by how many standard errors means and spreads of f differ from ours. ChEES of blackjax has as many chains, steps of tuning
+and draws as ours, with adapted masses and, as by its default, without; the better peer is among those that have mixed.
+Real data are read from PYRODROP_DATA.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from arviz_stats.base import array_stats
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop.analysis.benchmarks.peers.blackjax_chees import chees
-from pyrodrop.analysis.benchmarks.peers.numpyro_nuts import Regression, energy, nuts
-from pyrodrop.analysis.benchmarks.timing import command, machine, report, write
+from pyrodrop.analysis.benchmarks.timing import begin, command, report, write
+from pyrodrop.analysis.peers.processes import SCRIPTS, interpreters, run_script
 from pyrodrop.analysis.reports.terminal import paragraph
 
 
@@ -54,9 +52,12 @@ class Case:
             likelihood=pyrodrop.likelihoods.Gaussian(self.precision),
         )
 
-    def peer(self) -> Regression:
-        """The same for NumPyro."""
-        return Regression(self.widths, self.scales, 1.0, self.precision, self.x.numpy(), self.y.numpy())
+    def arrays(self, draws: int, steps: int) -> dict[str, Any]:
+        """The same for the scripts of the peers."""
+        data = {name: getattr(self, name).numpy() for name in ("x", "y", "points")}
+        sizes = {"widths": self.widths, "activation": "relu", "scales": self.scales, "precision": self.precision}
+        numbers = {"draws": draws, "steps": steps, "seed": 0}
+        return data | {name: np.array(value) for name, value in (sizes | numbers).items()}
 
 
 def origin() -> Case:
@@ -78,70 +79,52 @@ def yacht() -> Case:
 
 MIXED = 1.05  # R-hat below which a peer counts
 CASES: dict[str, Callable[[], Case]] = {"origin": origin, "yacht": yacht}
+CHAINS, TUNE, DRAWS = 64, 600, 250  # of ours, and of blackjax
+METHODS = {  # draws in all and steps, of which `scripts/numpyro_.py` tunes a sixth and `scripts/blackjax_.py` a twelfth
+    "NumPyro, NUTS": ("numpyro", "numpyro_.py", "NUTS", 2000, 3000),
+    "blackjax, ChEES": ("blackjax", "blackjax_.py", "64 ChEES, masses", CHAINS * DRAWS, 12 * TUNE),
+    "blackjax, ChEES, no masses": ("blackjax", "blackjax_.py", "64 ChEES", CHAINS * DRAWS, 12 * TUNE),
+}
 
 
-def main(
-    cases: tuple[str, ...] = tuple(CASES),
-    chains: int = 64,
-    tune: int = 600,
-    draws: int = 250,
-    peer_chains: int = 2,
-    peer_draws: int = 1000,
-    out: Path | None = None,
-) -> None:
-    """Sample by both and compare.
+def main(cases: list[str] = list(CASES), python: list[Path] = [], out: Path | None = None) -> None:  # noqa: B006
+    """Sample by all and compare.
 
     Args:
         cases: ``origin``, ``yacht``.
-        chains: of ours, and of blackjax.
-        tune: transitions of both before the draws.
-        draws: of each of these chains.
-        peer_chains: of NumPyro.
-        peer_draws: of each of NumPyro's chains, after half as many to warm up.
+        python: interpreters with the peers; this one is tried after them.
         out: JSON file for the results.
     """
-    torch.set_num_threads(1)
-    print(machine())
-    found = {}
+    begin()
+    interpreter = interpreters(python, ["numpyro", "blackjax"])
+    compared, releases = {}, dict[str, str]()
     for case in (CASES[name]() for name in cases):
-        same_energy(case)
-        runs = {
-            "NumPyro, NUTS": nuts(case.peer(), case.points.numpy(), peer_chains, peer_draws // 2, peer_draws),
-            "blackjax, ChEES": chees(case.peer(), case.points.numpy(), chains, tune, draws, True),
-            "blackjax, ChEES, no masses": chees(case.peer(), case.points.numpy(), chains, tune, draws, False),
-        }
-        rows = {name: row(run.f, run.seconds, run.warming, run.steps) for name, run in runs.items()}
+        rows, functions = {}, {}
+        for name, (package, script, method, draws, steps) in METHODS.items():
+            with tempfile.TemporaryDirectory() as folder:
+                f, about = run_script(
+                    SCRIPTS / script, method, interpreter[package], case.arrays(draws, steps), Path(folder), 3600.0
+                )
+            functions[name] = f.reshape(about["settings"]["chains"], -1, len(case.points)).astype(np.float64)
+            seconds = about["settings"]["drawing"]
+            rows[name] = row(functions[name], seconds, about["seconds"] - seconds, about["settings"]["steps"])
+            releases |= about["versions"]
         begun = time.process_time()
-        sampled = pyrodrop.sample(case.model(), (case.x, case.y), chains=chains, tune=tune, draws=draws)
+        sampled = pyrodrop.sample(case.model(), (case.x, case.y), chains=CHAINS, tune=TUNE, draws=DRAWS)
         whole, seconds = time.process_time() - begun, sampled.settings["drawing_cpu_seconds"]
-        f = sampled.predict(case.points, chains * draws).f.reshape(chains, draws, -1).double().numpy()
+        f = sampled.predict(case.points, CHAINS * DRAWS).f.reshape(CHAINS, DRAWS, -1).double().numpy()
         rows["ours"] = row(f, seconds, whole - seconds, int(sampled.stats["n_steps"].sum()))
         columns = ("median per s", "least per s", "median, tuning too")
-        mixed = [name for name in runs if rows[name]["R-hat"] < MIXED]
+        mixed = [name for name in METHODS if rows[name]["R-hat"] < MIXED]
         ratio = {c: rows["ours"][c] / max(rows[name][c] for name in mixed) for c in columns}
         report(f"{case.name}: effective samples of f", rows, ".3g")
-        apart = {name: agreement(run.f, f) for name, run in runs.items()}
+        apart = {name: agreement(theirs, f) for name, theirs in functions.items()}
         for name, of in apart.items():
             paragraph(f"{name}: means of f differ by {of['mean']:.1f} standard errors at most, ln sd by {of['sd']:.1f}")
         paragraph("times as many a second as the better peer: " + ", ".join(f"{c} {r:.1f}" for c, r in ratio.items()))
-        found[case.name] = {"rows": rows, "times as fast": ratio, "largest difference in standard errors": apart}
-    settings = {"chains": chains, "tune": tune, "draws": draws, "peer chains": peer_chains, "peer draws": peer_draws}
-    peers = {name: metadata.version(name) for name in ("numpyro", "blackjax", "jax")}
-    write(out, "sampling", {"peers": peers, **settings, "cases": found})
-
-
-def same_energy(case: Case) -> None:
-    """Raise a SystemExit unless both have the same energy, up to rounding, at two draws from the prior."""
-    p = pyrodrop.potential(case.model(), (case.x, case.y), engine="traced")
-    for seed in range(2):
-        values = p.initial_params(seed)
-        own, kinds = float(p(values)), {"weight": "w", "bias": "b"}
-        names = {name: f"{kinds[name.split('.')[1]]}{int(name.split('.')[0]) // 2}" for name in values}
-        other = energy(case.peer(), {names[name]: value.numpy() for name, value in values.items()})
-        if not np.isclose(own, other, rtol=1e-4):
-            raise SystemExit(
-                f"{case.name}: the energy is {own} by us and {other} by NumPyro: not one posterior to time"
-            )
+        compared[case.name] = {"rows": rows, "times as fast": ratio, "largest difference in standard errors": apart}
+    settings = {"chains": CHAINS, "tune": TUNE, "draws": DRAWS, "peer chains": 2, "peer draws": 1000}
+    write(out, "sampling", {"peers": releases, **settings, "cases": compared})
 
 
 def row(f: Any, seconds: float, before: float, steps: int) -> dict[str, float]:

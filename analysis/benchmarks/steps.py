@@ -2,7 +2,7 @@
 
 ``python -m pyrodrop.analysis.benchmarks.steps [--rounds N] [--names '[LSTM]'] [--out FILE] [--device cuda]``: one thread,
 process time (on a GPU wall time), interleaved medians; every variant must first change each of its parameters. Installed
-peers take part on a CPU (`peers.txt`), but for the LSTM, of which they have no layer. Compiling that takes minutes.
+peers take part on a CPU (`analysis/peers`), but for the LSTM, of which they have no layer. Compiling that takes minutes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pyrodrop.analysis.benchmarks.networks import TABLE, Network, networks, ours, plain
-from pyrodrop.analysis.benchmarks.peers import Peer, installed, releases
 from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interleaved, moves_all, report, write
+from pyrodrop.analysis.peers.networks import TABLE, Network, networks, ours, plain
+from pyrodrop.analysis.peers.training import Trainer, installed, releases
 from pyrodrop.engines import Name
 
 ENGINES: tuple[Name, ...] = ("compiled", "traced", "pyro")
@@ -44,7 +44,7 @@ def main(rounds: int = 15, names: Sequence[str] = TABLE, out: Path | None = None
 
 
 def compared(
-    network: Network, engines: Mapping[str, tuple[str, Name]], others: Sequence[Peer], rounds: int
+    network: Network, engines: Mapping[str, tuple[str, Name]], others: Sequence[Trainer], rounds: int
 ) -> dict[str, float]:
     """Milliseconds of a plain step, and the cost of every other variant's step relative to it."""
     steps = {"plain": plain(network), "plain PyTorch, fused Adam": plain(network, fused=True)}

@@ -8,7 +8,7 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ import torch
 from cyclopts import App
 from torch import Tensor
 
+from pyrodrop.analysis.peers.networks import Parameters
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
@@ -27,7 +28,7 @@ from pyrodrop.files import write_json
 T = TypeVar("T")
 
 
-def command(main: Callable[..., object], words: Sequence[str] | None = None) -> None:
+def command(main: Callable[..., object], words: list[str] | None = None) -> None:
     """Call a function with options from the command line, which are its keyword arguments."""
     App(default_command=main, result_action="return_value")(words)
 
@@ -90,9 +91,6 @@ def machine(device: str | torch.device = "cpu") -> str:
     threads, python = torch.get_num_threads(), platform.python_version()
     gpu = "" if torch.device(device).type == "cpu" else f"{torch.cuda.get_device_name(device)}, "
     return f"{gpu}{processor()}, {threads} thread(s), torch {torch.__version__}, Python {python}"
-
-
-Parameters = Iterable[Tensor] | Callable[[], Iterable[Tensor]]
 
 
 def moves_all(steps: Callable[[], object], parameters: Parameters, name: str) -> None:

@@ -11,7 +11,6 @@ without those of log alpha >= 3. Published is one random split that is not known
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,13 @@ from rich.table import Table
 from torch import nn
 
 from pyrodrop import arguments, likelihoods, priors
-from pyrodrop.analysis.experiments.parallel import train_each
+from pyrodrop.analysis.experiments.experiment import Experiment, rows_of_numbers
 from pyrodrop.analysis.experiments.published.facts import figures
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import Dataset, uci
-from pyrodrop.devices import processor, seeded
-from pyrodrop.files import write_json
+from pyrodrop.devices import seeded
 from pyrodrop.guides import Point, SparseDropout
-from pyrodrop.json_files import Record
 from pyrodrop.metrics import rmse
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.fitted import Fit
@@ -59,24 +53,13 @@ def run(job: JobOptions, *, splits: int = 3, steps: int = STEPS, out: Path = Pat
     """
     splits = arguments.count(splits, "splits", "the number of random splits")
     steps = arguments.count(steps, "steps", "the number of gradient steps")
-    settings = {"device": job.device.type, "seed": job.seed, "splits": splits, "steps": steps}
-    with run_folder(out, "boston-ard", settings) as folder:
-        cells = Cells(folder / "cells", lambda name: {"name": name, **settings}, _checked)
-        options = {"splits": splits, "steps": steps, "seed": job.seed}
-        columns = train_each(measure, tuple(FACTORS), job, keep=cells, **options)
-        content: dict[str, Any] = {
-            "columns": {name: {metric: row[metric] for metric in METRICS} for name, row in columns.items()},
-            "published": _published(),
-            "settings": settings,
-            "date": f"{date.today()}",
-            "versions": versions(),
-            "machine": {"processor": processor(), "device": job.device.type, "threads": 1},
-            "command": f"pyrodrop run boston-ard --splits {splits} --steps {steps} --seed {job.seed}",
-        }
-        write_json(folder / "results.json", content)
-        _print(content["columns"])
-        print(f"results: {folder / 'results.json'}")
-        return content
+    settings = {"splits": splits, "steps": steps}
+    with Experiment.begin("boston-ard", out, job, settings) as experiment:
+        cells = experiment.cells(rows_of_numbers(*METRICS))
+        measured = experiment.measure(measure, tuple(FACTORS), cells, **settings, seed=job.seed)
+        columns = {name: {metric: row[metric] for metric in METRICS} for name, row in measured.items()}
+        content = {"columns": columns, "published": _published(), "command": experiment.command}
+        return experiment.write(content, table_of(columns), threads=1)
 
 
 def measure(
@@ -137,13 +120,8 @@ def _published() -> dict[str, dict[str, float]]:
     return {name: {metric: values[name, metric] for metric in METRICS} for name in FACTORS}
 
 
-def _checked(record: Record) -> None:
-    """What a kept column must have."""
-    for metric in METRICS:
-        record.numbers(metric)
-
-
-def _print(columns: Mapping[str, Mapping[str, list[float]]]) -> None:
+def table_of(columns: Mapping[str, Mapping[str, list[float]]]) -> Table:
+    """Our errors above the published ones."""
     table = Table(title="Boston housing: mean (least-most of the splits), published below", show_lines=True)
     table.add_column("KL divergence")
     for metric in METRICS:
@@ -155,4 +133,4 @@ def _print(columns: Mapping[str, Mapping[str, list[float]]]) -> None:
             for metric, value in published[name].items()
         )
         table.add_row(name, *cells)
-    print_table(table)
+    return table

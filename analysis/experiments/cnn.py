@@ -14,22 +14,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from rich.table import Table
 
 from pyrodrop import arguments, zoo
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, styled, write_figure
-from pyrodrop.analysis.reports.terminal import facts, print_table
+from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, styled
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Dataset, mnist
-from pyrodrop.devices import processor
-from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 from pyrodrop.metrics import negative_log_likelihood
 from pyrodrop.metrics.classes import class_probabilities
@@ -57,35 +52,28 @@ def run(job: JobOptions, *, steps: int = STEPS, out: Path = Path("runs/cnn")) ->
     arguments.count(steps, "steps", "the number of gradient steps")
     split = mnist(flat=False, progress=not job.quiet)
     points = [*(point for point in POINTS if point < steps), steps]
-    about = {"device": job.device.type, "seed": job.seed}
-    with run_folder(out, "cnn", about) as folder:
-        cells = Cells(folder / "cells", lambda name: {"name": name, **about}, _checked)
-        named = {f"{net}-{point}": (net, point) for net in NETS for point in points}
-        kept = {name: found for name in named if (found := cells.kept(name))}
-        say_reused(kept, folder)
-        rows: dict[str, dict[str, Any]] = {}
-        for name, (net, point) in named.items():
-            if name not in kept:
-                fit = fit_resumed(
-                    zoo.entry(f"cnn/{net}"), split.train, Checkpoint(folder / f"{net}.safetensors"),
-                    steps=point, seed=job.seed, device=job.device, progress=job.progress,
-                )  # fmt: skip
-                drawn, mean = fit.predict(split.test.x, DRAWS, seed=job.seed), averaged(fit).predict(split.test.x, 1)
-                result = {**scores(drawn, mean, split.test), "engine": fit.settings["engine"]}
-                kept[name] = cells.keep(name, result)
-            rows[name] = {"net": net, "steps": point, **{key: kept[name][key] for key in (*KEYS, "engine")}}
-        content = {
-            "errors": rows,
-            "facts": statements({net: rows[f"{net}-{steps}"] for net in NETS}),
-            "settings": {"steps": steps, "draws": DRAWS, "test_digits": len(split.test), **about},
-            "versions": versions(),
-            "machine": {"processor": processor(), "device": job.device.type, "threads": torch.get_num_threads()},
+    named = {f"{net}-{point}": (net, point) for net in NETS for point in points}
+    with Experiment.begin("cnn", out, job, {}) as experiment:
+
+        def measured(name: str) -> dict[str, Any]:
+            net, point = named[name]
+            fit = fit_resumed(
+                zoo.entry(f"cnn/{net}"), split.train, Checkpoint(experiment.folder / f"{net}.safetensors"),
+                steps=point, seed=job.seed, device=job.device, progress=job.progress,
+            )  # fmt: skip
+            drawn, mean = fit.predict(split.test.x, DRAWS, seed=job.seed), averaged(fit).predict(split.test.x, 1)
+            return {**scores(drawn, mean, split.test), "engine": fit.settings["engine"]}
+
+        cells = experiment.measure_in_turn(measured, tuple(named), experiment.cells(_checked))
+        rows = {
+            name: {"net": net, "steps": point, **{key: cells[name][key] for key in (*KEYS, "engine")}}
+            for name, (net, point) in named.items()
         }
-        write_json(folder / "results.json", content)
-        write_figure(folder / "figure.png", _figure(content))
-        print_errors(content)
-        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
-        return content
+        digits = len(split.test)
+        return experiment.write(
+            {"errors": rows, "facts": statements({net: rows[f"{net}-{steps}"] for net in NETS})}, table_of(rows, digits),
+            settings={"steps": steps, "draws": DRAWS, "test_digits": digits}, figures={"figure": _figure(rows, digits)},
+        )  # fmt: skip
 
 
 def _checked(record: Record) -> None:
@@ -121,17 +109,15 @@ def statements(last: Mapping[str, Mapping[str, Any]]) -> dict[str, bool]:
     }
 
 
-def print_errors(content: Mapping[str, Any]) -> None:
-    """The table of test errors, and the paper's statements."""
-    digits, draws = content["settings"]["test_digits"], content["settings"]["draws"]
-    table = Table(title=f"test error in % (s.e. over {digits:,} digits)", caption=f"MC: the mean of {draws} draws")
+def table_of(errors: Mapping[str, Mapping[str, Any]], digits: int) -> Table:
+    """Test errors of so many digits."""
+    table = Table(title=f"test error in % (s.e. over {digits:,} digits)", caption=f"MC: the mean of {DRAWS} draws")
     for header in ("network", "steps", "MC", "mean weights", "difference"):
         table.add_column(header, justify="left" if header == "network" else "right")
-    for row in content["errors"].values():
-        errors = (f"{row[key]:.2f} ({_binomial(row[key], digits):.2f})" for key in ("mc", "averaged"))
-        table.add_row(row["net"], f"{row['steps']:,}", *errors, f"{row['difference']:+.2f} ({row['se']:.2f})")
-    print_table(table)
-    facts(content["facts"])
+    for row in errors.values():
+        shown = (f"{row[key]:.2f} ({_binomial(row[key], digits):.2f})" for key in ("mc", "averaged"))
+        table.add_row(row["net"], f"{row['steps']:,}", *shown, f"{row['difference']:+.2f} ({row['se']:.2f})")
+    return table
 
 
 def _binomial(percent: float, count: int) -> float:
@@ -140,11 +126,11 @@ def _binomial(percent: float, count: int) -> float:
 
 
 @styled()
-def _figure(content: Mapping[str, Any]) -> Figure:
+def _figure(errors: Mapping[str, Mapping[str, Any]], digits: int) -> Figure:
     figure = Figure(figsize=(6.5, 4.2), layout="constrained")
-    axes, digits = figure.subplots(), content["settings"]["test_digits"]
+    axes = figure.subplots()
     for net, color in NETS.items():
-        rows = [row for row in content["errors"].values() if row["net"] == net]
+        rows = [row for row in errors.values() if row["net"] == net]
         styles = {"mc": ("o-", "50 draws"), "averaged": ("s--", "mean weights")}
         for key, (style, label) in ({"averaged": ("s:", "no draws")} if net == "lenet-none" else styles).items():
             axes.errorbar(
@@ -154,7 +140,7 @@ def _figure(content: Mapping[str, Any]) -> Figure:
             )  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")
-    steps = sorted({row["steps"] for row in content["errors"].values()})
+    steps = sorted({row["steps"] for row in errors.values()})
     axes.set_xticks(steps, [f"{step:,}" for step in steps])
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
     axes.yaxis.set_major_formatter("{x:g}")

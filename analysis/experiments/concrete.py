@@ -13,7 +13,6 @@ of the hidden layers mainly count steps: the KL divergence moves their log odds 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,11 @@ from pyro import poutine
 from rich.table import Table
 
 from pyrodrop import arguments, zoo
-from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.experiments.experiment import Experiment, numbers
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, line
-from pyrodrop.devices import processor, seeded
+from pyrodrop.devices import seeded
 from pyrodrop.elbo import elbo_terms
-from pyrodrop.files import write_json
-from pyrodrop.json_files import Record
 from pyrodrop.metrics import rmse
 from pyrodrop.reparam import LocalReparam, reparameterize
 
@@ -83,28 +77,22 @@ def run(
     chosen = SIZES if sizes is None else tuple(sizes)
     if not chosen or not set(chosen) <= set(SIZES) or len(set(chosen)) < len(chosen):
         raise ValueError(f"sizes must be some of {', '.join(map(str, SIZES))}, each once; got {sizes}")
-    settings = {"device": job.device.type, "seed": job.seed, "seeds": seeds, "sizes": list(chosen)}
-    with run_folder(out, "concrete", settings) as folder:
+    with Experiment.begin("concrete", out, job, {"sizes": list(chosen), "seeds": seeds}) as experiment:
         repetitions = range(job.seed, job.seed + seeds)
         names = [f"{n}-{s}" for n in sorted(chosen, reverse=True) for s in repetitions]
-        cells = Cells(folder / "cells", lambda name: {"name": name, "device": job.device.type}, _checked)
-        measured = train_each(measure, names, job, keep=cells)
+        about = {"device": job.device.type}
+        measured = experiment.measure(
+            measure, names, experiment.cells(numbers(*QUANTITIES), lambda name: {"name": name, **about})
+        )
         table = {n: [measured[f"{n}-{s}"] for s in repetitions] for n in chosen}
         content = {
             "figures": figures(table),
             "sizes": {str(n): {q: [row[q] for row in rows] for q in QUANTITIES} for n, rows in table.items()},
             "published": {str(n): dict(zip(QUANTITIES, PUBLISHED[n], strict=True)) for n in chosen},
             "published_runs": PUBLISHED_RUNS,
-            "settings": {**settings, "draws": DRAWS, "test": TEST},
-            "date": f"{date.today()}",
-            "versions": versions(),
-            "machine": {"processor": processor(), "device": job.device.type, "threads": 1},
-            "command": f"pyrodrop run concrete --sizes {' '.join(map(str, chosen))} --seeds {seeds} --seed {job.seed}",
+            "command": experiment.command,
         }
-        write_json(folder / "results.json", content)
-        _print(table)
-        print(f"results: {folder / 'results.json'}")
-        return content
+        return experiment.write(content, table_of(table), settings={"draws": DRAWS, "test": TEST}, threads=1)
 
 
 def measure(name: str, *, device: torch.device, progress: bool | None) -> dict[str, float]:
@@ -174,13 +162,8 @@ def _plain(values: torch.Tensor) -> float | list[float]:
     return float(values) if len(values) == 1 else values.tolist()
 
 
-def _checked(record: Record) -> None:
-    """What a kept training must have."""
-    for quantity in QUANTITIES:
-        record.number(quantity)
-
-
-def _print(measured: Mapping[int, list[dict[str, float]]]) -> None:
+def table_of(measured: Mapping[int, list[dict[str, float]]]) -> Table:
+    """Our figures above the published ones."""
     table = Table(
         title="concrete dropout, y = 2 x + 8 + N(0, 1): mean (least-most of the seeds), published below",
         show_lines=True,
@@ -195,4 +178,4 @@ def _print(measured: Mapping[int, list[dict[str, float]]]) -> None:
             mean = sum(values) / len(values)
             cells.append(f"{mean:.3g} ({min(values):.3g}-{max(values):.3g})\n{published:.3g}")
         table.add_row(str(n), *cells)
-    print_table(table)
+    return table

@@ -16,16 +16,13 @@ import torch
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from pyrodrop.analysis.experiments.parallel import train_each
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions
-from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled, write_figure
-from pyrodrop.analysis.reports.terminal import print_table
+from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import processor, seeded
-from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 from pyrodrop.metrics import accuracy
 from pyrodrop.models import NetworkModel
@@ -119,25 +116,19 @@ def run_study(
         record.numbers("errors", settings["seeds"])
         record.number("seconds")
 
-    with run_folder(out, study.job, {**settings, "device": job.device.type}) as folder:
+    with Experiment.begin(study.job, out, job, settings) as experiment:
+        folder = experiment.folder
         cells = {cell.name: cell for cell in [*asked, *_others(study, folder, asked, settings)]}
-        by_cell = train_each(
-            _measure, sorted(cells, key=lambda name: -cells[name].size), job,
-            keep=Cells(folder, lambda name: cells[name].about(study), check), study=study, cells=cells,
+        by_cell = experiment.measure(
+            _measure, sorted(cells, key=lambda name: -cells[name].size),
+            experiment.cells(check, lambda name: cells[name].about(study), where=""), study=study, cells=cells,
             folder=None if job.device.type == "cpu" else folder,
         )  # fmt: skip
-        content = {
-            "errors": {name: _row(study, by_cell[name]) for name in cells},
-            "settings": {"preset": preset, **settings},
-            "versions": versions(),
-            "machine": {"processor": processor(), "device": job.device.type},
-        }
-        write_json(folder / "results.json", content)
-        write_figure(folder / "figure.png", draw(study, content["errors"]))
-        for table in tables(study, content["errors"], settings):
-            print_table(table)
-        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
-        return content
+        errors = {name: _row(study, by_cell[name]) for name in cells}
+        return experiment.write(
+            {"errors": errors}, *tables(study, errors, settings), settings={"preset": preset},
+            figures={"figure": draw(study, errors)},
+        )  # fmt: skip
 
 
 def _others(study: Study, folder: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) -> list[Cell]:

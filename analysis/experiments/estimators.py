@@ -13,16 +13,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from rich.table import Table
-from tqdm import tqdm
 
 from pyrodrop import arguments, zoo
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.style import BLUE, GREEN, GREY, RED, styled, write_figure
-from pyrodrop.analysis.reports.terminal import print_table
+from pyrodrop.analysis.reports.style import BLUE, GREEN, GREY, RED, styled
 from pyrodrop.data import Dataset, mnist
-from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 from pyrodrop.reparam import STRATEGIES
 from pyrodrop.training.checkpoint import Checkpoint
@@ -49,26 +45,16 @@ def run(
     """
     seconds = arguments.positive(seconds, "seconds", "the training time per estimator")
     data = mnist(progress=not job.quiet).train.first(DIGITS)
-    about = {"seconds": seconds, "device": job.device.type, "seed": job.seed}
-    with run_folder(out, "estimators", about) as folder:
-        cells = Cells(folder / "cells", lambda name: {"name": name, **about}, _checked)
-        kept = {name: found["points"] for name in STRATEGIES if (found := cells.kept(name))}
-        say_reused(kept, folder)
-        curves: dict[str, list[dict[str, float]]] = {}
-        for estimator in tqdm(STRATEGIES, unit="estimator", leave=False, disable=True if job.quiet else None):
-            curves[estimator] = kept.get(estimator) or _curve(data, estimator, seconds, job.device, job.seed)
-            if estimator not in kept:
-                cells.keep(estimator, {"points": curves[estimator]})
-        content = {
-            "curves": curves,
-            "settings": {"digits": DIGITS, "batch_size": BATCH, **about},
-            "versions": versions(),
-        }
-        write_json(folder / "results.json", content)
-        write_figure(folder / "figure.png", _figure(curves))
-        _print(curves)
-        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
-        return content
+    with Experiment.begin("estimators", out, job, {"seconds": seconds}) as experiment:
+        cells = experiment.measure_in_turn(
+            lambda name: {"points": _curve(data, name, seconds, job.device, job.seed)}, tuple(STRATEGIES),
+            experiment.cells(_checked),
+        )  # fmt: skip
+        curves = {name: cell["points"] for name, cell in cells.items()}
+        return experiment.write(
+            {"curves": curves}, table_of(curves), settings={"digits": DIGITS, "batch_size": BATCH},
+            figures={"figure": _figure(curves)},
+        )  # fmt: skip
 
 
 def _checked(record: Record) -> None:
@@ -102,7 +88,8 @@ def _curve(data: Dataset, estimator: str, seconds: float, device: Any, seed: int
     return points
 
 
-def _print(curves: Mapping[str, list[dict[str, float]]]) -> None:
+def table_of(curves: Mapping[str, list[dict[str, float]]]) -> Table:
+    """The end of every curve."""
     table = Table(title=f"ELBO after equal time, {DIGITS:,} digits, minibatch {BATCH}")
     for header in ("estimator", "seconds", "steps", "ELBO (nats per digit)", "s.e."):
         table.add_column(header, justify="left" if header == "estimator" else "right")
@@ -115,7 +102,7 @@ def _print(curves: Mapping[str, list[dict[str, float]]]) -> None:
             f"{end['elbo'] / DIGITS:.4f}",
             f"{end['se'] / DIGITS:.4f}",
         )
-    print_table(table)
+    return table
 
 
 @styled()

@@ -21,15 +21,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop import zoo
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.experiments.experiment import Experiment
+from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.style import BLUE, GREY, styled, write_figure
-from pyrodrop.analysis.reports.terminal import print_table
+from pyrodrop.analysis.reports.style import BLUE, GREY, styled
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import seeded
-from pyrodrop.files import whole, write_json
+from pyrodrop.files import whole
 from pyrodrop.guides import Guide, Point
 from pyrodrop.models import NetworkModel
 from pyrodrop.reparam import STRATEGIES, PerExampleReparam, reparameterize
@@ -71,14 +70,14 @@ def run(
     Returns:
         What is written to results.json.
     """
-    with run_folder(out, "kingma-table1", {"preset": preset, "device": job.device.type, "seed": job.seed}) as folder:
+    with Experiment.begin("kingma-table1", out, job, {"preset": preset}) as experiment:
         name, digits, draws, by_example = PRESETS[preset]
         data = mnist(progress=not job.quiet).train.first(digits)
         per_epoch = -(-digits // BATCH)
         measured: dict[str, list[float]] = {row: [0.0] * 4 for row in PUBLISHED}
         seconds: dict[str, float] = {}
         for column, epochs in enumerate(EPOCHS):
-            checkpoint = _checkpoint(folder, column)
+            checkpoint = _checkpoint(experiment.folder, column)
             fit = fit_resumed(
                 zoo.entry(name), data, Checkpoint(checkpoint, every=5 * per_epoch),
                 seed=job.seed, device=job.device, steps=epochs * per_epoch, progress=job.progress,
@@ -95,22 +94,12 @@ def run(
             "measured": {row: dict(zip(COLUMNS, values, strict=True)) for row, values in measured.items()},
             "published": {row: dict(zip(COLUMNS, values, strict=True)) for row, values in PUBLISHED.items()},
             "seconds_per_epoch": seconds,
-            "settings": {
-                "preset": preset,
-                "digits": digits,
-                "draws": draws,
-                "draws_per_example": by_example,
-                "seed": job.seed,
-                "device": job.device.type,
-                **fit.settings,
-            },
-            "versions": versions(),
         }
-        write_json(folder / "results.json", content)
-        write_figure(folder / "figure.png", draw(measured))
-        _print(measured, seconds, preset)
-        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
-        return content
+        sizes = {"digits": digits, "draws": draws, "draws_per_example": by_example}
+        return experiment.write(
+            content, table_of(measured, seconds, preset), settings={**sizes, **fit.settings},
+            figures={"figure": draw(measured)},
+        )  # fmt: skip
 
 
 def _checkpoint(folder: Path, column: int) -> Path:
@@ -168,7 +157,8 @@ def _nll(model: Any, guide: Any, x: Tensor, y: Tensor, num_data: int) -> Tensor:
     return -scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
 
 
-def _print(measured: Mapping[str, list[float]], seconds: Mapping[str, float], preset: str) -> None:
+def table_of(measured: Mapping[str, list[float]], seconds: Mapping[str, float], preset: str) -> Table:
+    """Our variances beside the published ones."""
     table = Table(title=f"variance of gradient estimates, preset {preset}: measured | published")
     table.add_column("estimator")
     for column in COLUMNS:
@@ -180,7 +170,7 @@ def _print(measured: Mapping[str, list[float]], seconds: Mapping[str, float], pr
     quotients = [[a / b for a, b in zip(t["local"], t["shared"], strict=True)] for t in (measured, PUBLISHED)]
     ratios = [f"{ours:.2f} | {theirs:.2f}" for ours, theirs in zip(*quotients, strict=True)]
     table.add_row("local / shared", *ratios, "", style="bold")
-    print_table(table)
+    return table
 
 
 @styled()

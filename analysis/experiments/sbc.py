@@ -26,14 +26,8 @@ from pyrodrop import arguments, guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis.calibration.figure import plot_sbc
 from pyrodrop.analysis.calibration.result import SBC
 from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
-from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.style import write_figure
-from pyrodrop.analysis.reports.terminal import print_table
-from pyrodrop.devices import processor
-from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 from pyrodrop.names import known, some
 from pyrodrop.training.settings import Estimator
@@ -89,24 +83,16 @@ def run(
     ]
     count = arguments.count(count, "count", "the number of data sets")
     num_draws = arguments.count(num_draws, "num_draws", "the number of posterior draws per data set")
-    settings = {"count": count, "steps": steps, "num_draws": num_draws, "device": job.device.type, "seed": job.seed}
-    with run_folder(out or Path("runs") / "sbc", "sbc", settings) as folder:
-        cells = Cells(folder, lambda name: {}, SBC.from_record)
+    settings = {"count": count, "steps": steps, "num_draws": num_draws}
+    with Experiment.begin("sbc", out or Path("runs") / "sbc", job, settings) as experiment:
+        cells = experiment.cells(SBC.from_record, lambda name: {}, where="")
         every = [name for name in [*CLOSED_FORM, *GUIDES] if name in names or cells.file(name).exists()]
-        about: dict[str, Any] = {"count": count, "steps": steps, "num_draws": num_draws, "seed": job.seed}
-        found = train_each(_ranks, every, job, keep=cells, **about)
-        results = {name: SBC.from_record(Record(cells.file(name), result)) for name, result in found.items()}
-        content = {
-            "posteriors": {name: _summary(result) for name, result in results.items()},
-            "settings": {"count": count, "steps": steps, "num_draws": num_draws, "seed": job.seed, "lr": LEARNING_RATE},
-            "versions": versions(),
-            "machine": {"processor": processor(), "device": job.device.type, "threads": torch.get_num_threads()},
-        }
-        write_json(folder / "results.json", content)
-        write_figure(folder / "figure.png", plot_sbc(results))
-        _print(results)
-        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
-        return content
+        ranks = experiment.measure(_ranks, every, cells, **settings, seed=job.seed)
+        results = {name: SBC.from_record(Record(cells.file(name), content)) for name, content in ranks.items()}
+        return experiment.write(
+            {"posteriors": {name: _summary(result) for name, result in results.items()}}, table_of(results),
+            settings={"lr": LEARNING_RATE}, figures={"figure": plot_sbc(results)},
+        )  # fmt: skip
 
 
 def _ranks(name: str, **options: Any) -> dict[str, Any]:
@@ -121,9 +107,9 @@ def calibrated(
     about: dict[str, Any] = {"points": points, "count": count, "num_draws": num_draws, "seed": seed}
     if name in CLOSED_FORM:
         return sbc_of_draws(regression(), in_closed_form(CLOSED_FORM[name]), x, **about)
-    own = GUIDES[name]
+    posterior = GUIDES[name]
     return sbc(
-        network(seed), own.guide, x, estimator=own.estimator, steps=steps, lr=LEARNING_RATE,
+        network(seed), posterior.guide, x, estimator=posterior.estimator, steps=steps, lr=LEARNING_RATE,
         lr_schedule=schedules.cosine(steps), device=device, progress=progress, **about,
     )  # fmt: skip
 
@@ -179,11 +165,12 @@ def _summary(result: SBC) -> dict[str, Any]:
     return {**content, "histogram": counts}
 
 
-def _print(results: Mapping[str, SBC]) -> None:
+def table_of(results: Mapping[str, SBC]) -> Table:
+    """The verdicts."""
     table = Table(title="simulation-based calibration")
     for column in ("posterior", "verdict", "CPU seconds"):
         table.add_column(column, justify="right" if column == "CPU seconds" else "left")
     for name, result in results.items():
         seconds = result.settings.get("cpu_seconds")
         table.add_row(name, result.verdict, "-" if seconds is None else f"{seconds:.0f}")
-    print_table(table)
+    return table

@@ -16,23 +16,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.table import Table
 from torch import Tensor
 
 from pyrodrop import arguments
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import run_folder
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import score_table
-from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo.averaged import averaged
-from pyrodrop.analysis.zoo.train import load_splits, machine
+from pyrodrop.analysis.zoo.train import load_splits
 from pyrodrop.data import Dataset
-from pyrodrop.files import write_json
 from pyrodrop.metrics import log_predictive_density, regression_scores, rmse
 from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo import entry
@@ -57,8 +54,7 @@ def run(job: JobOptions, *, seeds: int = 3, steps: int | None = None, out: Path 
     """
     seeds = arguments.count(seeds, "seeds", "the number of trainings")
     steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
-    settings = {"device": job.device.type, "seed": job.seed, "seeds": seeds, "steps": steps}
-    with run_folder(out, "solar", settings) as folder:
+    with Experiment.begin("solar", out, job, {"seeds": seeds, "steps": steps}) as experiment:
         card = entry(NAME)
         [split] = load_splits(card)
         each: dict[str, list[dict[str, float]]] = {
@@ -76,16 +72,9 @@ def run(job: JobOptions, *, seeds: int = 3, steps: int | None = None, out: Path 
         content = {
             "models": {name: {s: statistics.fmean(v) for s, v in row.items()} for name, row in rows.items()},
             "each": rows,
-            "settings": {"data": card.data, **settings},
-            "date": f"{date.today()}",
-            "versions": versions(),
-            "machine": machine(job.device),
-            "command": f"pyrodrop run solar --seeds {seeds} --seed {job.seed}",
+            "command": experiment.command,
         }
-        write_json(folder / "results.json", content)
-        _print(rows)
-        print(f"results: {folder / 'results.json'}")
-        return content
+        return experiment.write(content, table_of(rows), settings={"data": card.data})
 
 
 def persistence(train: Dataset, test: Dataset) -> tuple[Tensor, float]:
@@ -115,7 +104,7 @@ def _scores(mean: Tensor, sd: float, test: Dataset) -> dict[str, float]:
     }
 
 
-def _print(rows: Mapping[str, Mapping[str, list[float]]]) -> None:
+def table_of(rows: Mapping[str, Mapping[str, list[float]]]) -> Table:
     """A row per forecast: means over seeds, and standard deviations between them where there are several."""
     table: dict[str, dict[str, float | None]] = {}
     for name, row in rows.items():
@@ -125,8 +114,6 @@ def _print(rows: Mapping[str, Mapping[str, list[float]]]) -> None:
             table[name] |= {f"sd of {score}": statistics.stdev(values) if len(values) > 1 else None}
     headers = {"rmse": "RMSE", "log_density": "log density", **{f"sd of {score}": "sd of seeds" for score in SCORES}}
     forms = {"rmse": ".3f", "log_density": ".3f", **{f"sd of {score}": ".2g" for score in SCORES}}
-    print_table(
-        score_table(
-            table, title="irradiance in 5 years, last 75 years", corner="forecast", headers=headers, forms=forms
-        )
+    return score_table(
+        table, title="irradiance in 5 years, last 75 years", corner="forecast", headers=headers, forms=forms
     )

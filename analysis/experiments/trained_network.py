@@ -22,14 +22,12 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.analysis.reports.terminal import paragraph
 from pyrodrop.data import Dataset, mnist
-from pyrodrop.devices import processor, seeded
-from pyrodrop.failed import Failed
-from pyrodrop.files import read_tensors, write_json, write_tensors
+from pyrodrop.devices import seeded
+from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.guides import to_module
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.metrics import accuracy, ece, negative_log_likelihood
@@ -76,8 +74,7 @@ def run(
         epochs: passes of the plain loop over the training images.
         steps: gradient steps on the ELBO after that, with minibatches of 128 and standard dropout (estimator local).
         draws: number of passes of the network and of draws of the reading.
-        out: folder for results.json and network.safetensors, the weights of the last network. A run that was broken off
-            goes on from trained.safetensors there.
+        out: folder for results.json and network.safetensors, the weights of the last network.
 
     Returns:
         What is written to results.json.
@@ -86,13 +83,14 @@ def run(
         if value < 1:
             raise ValueError(f"{name} must be at least 1; got {value}")
     split = mnist(flat=False, progress=not job.quiet)
-    about = {"epochs": epochs, "steps": steps, "draws": draws, "device": job.device.type, "seed": job.seed}
-    with run_folder(out, "trained-network", about) as folder:
+    about = {"epochs": epochs, "steps": steps, "draws": draws}
+    with Experiment.begin("trained-network", out, job, about) as experiment:
+        folder = experiment.folder
         x, y = split.train.x.to(job.device), split.train.y.to(job.device)
         clock = _Clock()
         with seeded(job.seed, job.device):
             net = network().to(job.device)
-            optimizer = _trained(net, x, y, epochs, folder / "trained.safetensors")
+            optimizer = train(net, x, y, epochs)
             clock("train")
             print(inspect.getsource(network), inspect.getsource(train), sep="\n")
             reading = pyrodrop.read(net, x[:8], likelihood=Categorical(), weight_decay=optimizer, num_data=len(x))
@@ -129,43 +127,10 @@ def run(
             "elbo": {name: {"value": e.value, "se": e.se} for name, e in (("before", before), ("after", after))},
             "convention": str(before.convention),
             "seconds": clock.spent,
-            "settings": {
-                "epochs": epochs,
-                "steps": steps,
-                "draws": draws,
-                "seed": job.seed,
-                "device": job.device.type,
-                **options,
-            },
-            "versions": versions(),
-            "machine": {"processor": processor(), "device": job.device.type, "threads": torch.get_num_threads()},
         }
-        write_json(folder / "results.json", content)
-        _print(content)
-        print(f"results: {folder / 'results.json'}")
-        return content
-
-
-def _trained(net: nn.Module, x: Tensor, y: Tensor, epochs: int, path: Path) -> torch.optim.Optimizer:
-    """The optimiser of `train`; the network's weights and the random state after it are kept in a file, and found there."""
-    states = [torch.get_rng_state, *([torch.cuda.get_rng_state] if x.is_cuda else [])]
-    if not path.exists():
-        optimizer = train(net, x, y, epochs)
-        noise = {f"random.{number}": state() for number, state in enumerate(states)}
-        write_tensors(path, {**{f"net.{name}": value for name, value in net.state_dict().items()}, **noise}, {})
-        return optimizer
-    say_reused([path.name], path.parent)
-    tensors, _ = read_tensors(path)
-    expected = {*(f"net.{name}" for name in net.state_dict()), *(f"random.{number}" for number in range(len(states)))}
-    if tensors.keys() != expected:
-        raise Failed(f"{path} does not have the weights of this network; remove it and run the same command again")
-    net.load_state_dict(
-        {name.removeprefix("net."): value for name, value in tensors.items() if name.startswith("net.")}
-    )
-    torch.set_rng_state(tensors["random.0"])
-    if x.is_cuda:
-        torch.cuda.set_rng_state(tensors["random.1"])
-    return train(net, x, y, 0)
+        written = experiment.write(content, table_of(rows), settings=options)
+        print_elbos(written)
+        return written
 
 
 class _Clock:
@@ -226,17 +191,21 @@ def _scores(p: Tensor, y: Tensor) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _print(content: dict[str, Any]) -> None:
+def table_of(scores: dict[str, dict[str, float]]) -> Table:
+    """The scores on the test images."""
     table = Table()
     table.add_column("on the test images")
     for header in ("accuracy", "NLL (MC s.e.)", "ECE"):
         table.add_column(header, justify="right")
-    for name, row in content["scores"].items():
+    for name, row in scores.items():
         table.add_row(
             name, f"{row['accuracy']:.4f}", f"{row['nll']:.4f} ({row['nll_se']:.4f})", f"{row['ece']:.4f}"
         )  # fmt: skip
-    print_table(table)
-    print()
+    return table
+
+
+def print_elbos(content: dict[str, Any]) -> None:
+    """The ELBOs before and after the training, and how long everything took."""
     paragraph(f"ELBO on the training images, {content['convention']}:")
     steps = content["settings"]["steps"]
     for name, elbo in content["elbo"].items():

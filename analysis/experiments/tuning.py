@@ -23,15 +23,11 @@ from rich.table import Table
 
 import pyrodrop
 from pyrodrop import arguments, guides, likelihoods, models, priors
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.uci.cell import divided
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, uci
-from pyrodrop.devices import processor
 from pyrodrop.failed import Failed
-from pyrodrop.files import write_json
 from pyrodrop.names import known
 from pyrodrop.zoo.uci import SETTINGS
 
@@ -78,12 +74,12 @@ def run(
     split = arguments.count(split, "split", "the number of the split", least=0, most=len(table) - 1)
     trials = arguments.count(trials, "trials", "the number of trials")
     epochs = arguments.count(epochs, "epochs", "the number of passes over the training rows", least=_RUNGS)
-    about = {"data": data, "split": split, "epochs": epochs, "seed": job.seed, "device": job.device.type}
-    with run_folder(out or Path("runs") / f"tuning-{data}", "tuning", about) as folder:
+    about = {"data": data, "split": split, "epochs": epochs}
+    with Experiment.begin("tuning", out or Path("runs") / f"tuning-{data}", job, about) as experiment:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(
-            study_name="tuning", storage=f"sqlite:///{folder / 'study.db'}", load_if_exists=True, direction="maximize",
-            pruner=optuna.pruners.MedianPruner(_BEFORE_PRUNING, _WARM),
+            study_name="tuning", storage=f"sqlite:///{experiment.folder / 'study.db'}", load_if_exists=True,
+            direction="maximize", pruner=optuna.pruners.MedianPruner(_BEFORE_PRUNING, _WARM),
         )  # fmt: skip
         study.sampler = optuna.samplers.TPESampler(seed=job.seed + len(study.trials))
         train, validation = divided(table, split)
@@ -114,19 +110,15 @@ def run(
         }
         states = [trial.state.name.lower() for trial in study.trials]
         content = {
-            "settings": about | {"trials": trials, "batch_size": _BATCH, "lr": _LR, "draws": _DRAWS},
             "validation": {"default": _validated(study), "best": study.best_value},
             "trials": {state: states.count(state) for state in sorted(set(states))},
             "chosen": study.best_params,
             "test": scores,
             "seconds": spent,
-            "versions": versions() | {"optuna": optuna.__version__},
-            "machine": {"processor": processor(), "device": job.device.type, "threads": torch.get_num_threads()},
+            "versions": {"optuna": optuna.__version__},
         }
-        write_json(folder / "results.json", content)
-        _print(content, settings)
-        print(f"results: {folder / 'results.json'}")
-        return content
+        further = {"trials": trials, "batch_size": _BATCH, "lr": _LR, "draws": _DRAWS}
+        return experiment.write(content, table_of(data, content, settings), settings=further)
 
 
 def _training(
@@ -166,9 +158,10 @@ def _validated(study: Any) -> float | None:
     return values[max(values)] if values else None
 
 
-def _print(content: dict[str, Any], settings: dict[str, dict[str, float]]) -> None:
+def table_of(data: str, content: dict[str, Any], settings: dict[str, dict[str, float]]) -> Table:
+    """The two settings with their scores."""
     counts = ", ".join(f"{count} {state}" for state, count in content["trials"].items())
-    table = Table(title=f"{content['settings']['data']}: mean log density, {counts}")
+    table = Table(title=f"{data}: mean log density, {counts}")
     for header in ("", *RANGES, "validation", "test"):
         table.add_column(header, justify="left" if not header else "right")
     for name, chosen in settings.items():
@@ -177,4 +170,4 @@ def _print(content: dict[str, Any], settings: dict[str, dict[str, float]]) -> No
             name, *(f"{chosen[n]:.3g}" for n in RANGES), "-" if value is None else f"{value:.3f}",
             f"{content['test'][name]:.3f}",
         )  # fmt: skip
-    print_table(table)
+    return table

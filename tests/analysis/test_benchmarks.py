@@ -14,10 +14,9 @@ import pytest
 import torch
 
 import pyrodrop
-from pyrodrop.analysis.benchmarks import export, likelihoods, networks, predict, replicates, sampling
-from pyrodrop.analysis.benchmarks.peers.blackjax_chees import chees
-from pyrodrop.analysis.benchmarks.peers.numpyro_nuts import Regression
+from pyrodrop.analysis.benchmarks import export, likelihoods, predict, replicates, sampling
 from pyrodrop.analysis.benchmarks.timing import command, elsewhere, moves_all
+from pyrodrop.analysis.peers import networks
 
 
 @pytest.mark.more
@@ -25,7 +24,6 @@ def test_the_benchmark_of_prediction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(predict, "CASES", [predict.Case((3, 8, 7, 2), 30, 4, 0.5), predict.Case((3, 8, 1), 30, 4, 0.5)])
-    monkeypatch.setattr(predict, "MASKS", 2000)
     command(predict.main, ["--rounds", "2", "--out", str(tmp_path / "out.json")])
     record = json.loads((tmp_path / "out.json").read_text())
     assert [list(part["ratio"]) for part in record["prediction"]] == [
@@ -64,31 +62,6 @@ def test_the_benchmark_of_sampling_sees_another_posterior() -> None:
     assert max(sampling.agreement(one, other).values()) < 4
     assert sampling.agreement(one, other + 0.2)["mean"] > 4
     assert sampling.agreement(one, other * 1.2)["sd"] > 4
-
-
-def test_the_benchmark_of_sampling_has_one_model(data_folder: Path) -> None:
-    pytest.importorskip("numpyro", reason="needs NumPyro: see analysis/benchmarks/peers.txt")
-    for make in sampling.CASES.values():
-        case = make()
-        sampling.same_energy(case)
-
-
-@pytest.mark.parametrize("masses", [True, False])
-def test_blackjax_draws_from_the_same_posterior(masses: bool) -> None:
-    """Of one weight and one bias, whose posterior is a Gaussian: its mean and standard deviation at a point."""
-    pytest.importorskip("blackjax", reason="needs blackjax and NumPyro: see analysis/benchmarks/peers.txt")
-    random = np.random.default_rng(0)
-    x = random.normal(size=(30, 1)).astype(np.float32)
-    y = (2 * x + 0.3 * random.normal(size=(30, 1))).astype(np.float32)
-    problem = Regression((1, 1), (1.5,), 1.0, 10.0, x, y)
-    run = chees(problem, np.ones((1, 1), np.float32), chains=16, tune=100, draws=100, masses=masses)
-    design = np.hstack([x, np.ones_like(x)])
-    covariance = np.linalg.inv(10 * design.T @ design + np.diag([1.5**-2, 1.0]))
-    mean, sd = (np.ones(2) @ covariance @ design.T @ y * 10).item(), covariance.sum() ** 0.5
-    effective = float(sampling.ess(run.f)[0])
-    assert run.f.shape == (16, 100, 1)
-    assert abs(run.f.mean() - mean) < 4 * sd / effective**0.5
-    assert abs(np.log(run.f.std() / sd)) < 4 / effective**0.5
 
 
 def test_the_benchmark_of_likelihoods(data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from pyrodrop.analysis.experiments.critiques import (
 )
 from pyrodrop.analysis.experiments.critiques import log_uniform_evidence as log_uniform
 from pyrodrop.analysis.experiments.critiques.hron_prior import HIGH, SEPARABLE, SIGNED
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.distributions import TruncatedLogUniform
 
 QUICK = ("hron_prior", "hron_quasi_kl", "le_folgoc")
@@ -334,7 +335,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
         for name in QUICK
     }
     patch = pytest.MonkeyPatch()
-    patch.setattr(experiment, "train_each", lambda train, names, job, **options: {name: made[name] for name in names})
+    patch.setattr(Experiment, "measure", lambda _, function, names, cells, **__: {name: made[name] for name in names})
     content = experiment.run(preset="quick", panels=list(QUICK), out=folder, quiet=True)
     patch.undo()
     return folder, content

@@ -73,8 +73,8 @@ def test_variances_are_in_kingmas_order(tmp_path: Path, data_folder: Path, monke
     monkeypatch.setattr("pyrodrop.zoo.kingma.BATCH", 250)
     monkeypatch.setattr(kingma_table1, "BATCH", 250)
     drawn: list[Figure] = []
-    plain = kingma_table1._figure
-    monkeypatch.setattr(kingma_table1, "_figure", lambda measured: drawn.append(plain(measured)) or drawn[-1])
+    plain = kingma_table1.draw
+    monkeypatch.setattr(kingma_table1, "draw", lambda measured: drawn.append(plain(measured)) or drawn[-1])
     assert cli.main(["run", "kingma-table1", "--out", str(tmp_path), "--quiet"]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
     for column in ("top, 10 epochs", "bottom, 10 epochs"):

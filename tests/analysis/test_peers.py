@@ -12,10 +12,19 @@ from torch import nn
 
 from pyrodrop import likelihoods
 from pyrodrop.analysis.benchmarks import steps
-from pyrodrop.analysis.benchmarks.networks import Network, Steps, dense, lenet, plain
-from pyrodrop.analysis.benchmarks.peers import PEERS, REQUIREMENTS, Peer, installed, numpyro, releases
-from pyrodrop.analysis.benchmarks.peers.objective import converted, kl_weight, steps_of
 from pyrodrop.analysis.benchmarks.timing import moves_all
+from pyrodrop.analysis.peers import numpyro_training
+from pyrodrop.analysis.peers.networks import Network, Steps, dense, lenet, plain
+from pyrodrop.analysis.peers.training import (
+    REQUIREMENTS,
+    TRAINERS,
+    Trainer,
+    converted,
+    installed,
+    kl_weight,
+    releases,
+    steps_of,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,11 +44,11 @@ def digits() -> Network:
 
 
 def test_without_peers_their_table_is_empty_and_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    for peer in PEERS:
+    for peer in TRAINERS:
         monkeypatch.setitem(sys.modules, peer.module, None)  # which makes its import fail
     said: list[str] = []
     assert installed(say=said.append) == []
-    packages = list(dict.fromkeys(peer.package for peer in PEERS))
+    packages = list(dict.fromkeys(peer.package for peer in TRAINERS))
     assert len(said) == len(packages) == 4
     for line, package in zip(said, packages, strict=True):
         assert line.startswith(f"without {package}, ")
@@ -48,11 +57,11 @@ def test_without_peers_their_table_is_empty_and_a_line_says_so(monkeypatch: pyte
 
 def test_the_requirements_name_every_peer() -> None:
     named = re.findall(r"^([\w-]+)==", (ROOT / REQUIREMENTS).read_text(), flags=re.MULTILINE)
-    assert {peer.package for peer in PEERS} <= set(named)
+    assert {peer.package for peer in TRAINERS} <= set(named)
 
 
 def test_a_peer_that_imports_takes_part(small: Network) -> None:
-    fake = Peer("plain once more", "torch", "torch", plain)
+    fake = Trainer("plain once more", "torch", "torch", plain)
     assert installed([fake], say=pytest.fail) == [fake]
     assert torch.__version__.startswith(releases([fake])["torch"])  # which adds what it was built for
     found = steps.compared(small, {}, [fake], rounds=2)
@@ -70,7 +79,7 @@ def test_a_peer_that_leaves_a_parameter_unmoved_is_refused(small: Network) -> No
     with pytest.raises(
         RuntimeError, match=re.escape("3-4-1, lazy leaves 1 of 4 parameters as they are: shapes [(4,)]")
     ):
-        steps.compared(small, {}, [Peer("lazy", "torch", "torch", lazy)], rounds=2)
+        steps.compared(small, {}, [Trainer("lazy", "torch", "torch", lazy)], rounds=2)
 
 
 def test_parameters_that_a_step_makes_anew_are_read_again() -> None:
@@ -115,9 +124,9 @@ def test_the_divergence_weighs_twice_beside_a_loss_that_is_twice_the_negative_lo
     assert kl_weight(digits) == 1 / 256
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+@pytest.mark.parametrize("peer", TRAINERS, ids=lambda peer: peer.name)
 @pytest.mark.parametrize("name", ["small", "digits"])
-def test_an_installed_peer_trains(peer: Peer, name: str, request: pytest.FixtureRequest) -> None:
+def test_an_installed_peer_trains(peer: Trainer, name: str, request: pytest.FixtureRequest) -> None:
     pytest.importorskip(peer.module, exc_type=ImportError)
     call, parameters = peer.steps(request.getfixturevalue(name))
     moves_all(call, parameters, peer.name)
@@ -128,6 +137,8 @@ def test_the_layers_in_jax_are_those_in_torch(name: str, request: pytest.Fixture
     pytest.importorskip("numpyro", exc_type=ImportError)
     network: Network = request.getfixturevalue(name)
     torch.manual_seed(0)
-    net = network.build(lambda: nn.Dropout(0.5)).eval()
-    outputs = numpyro.forward(net, numpyro.weights_of(net), numpyro.to_jax(network.x), lambda h: h)
+    net = network.layers(lambda: nn.Dropout(0.5)).eval()
+    outputs = numpyro_training.forward(
+        net, numpyro_training.weights_of(net), numpyro_training.to_jax(network.x), lambda h: h
+    )
     torch.testing.assert_close(torch.from_numpy(outputs.__array__().copy()), net(network.x).detach())

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from pyrodrop import cli
-from pyrodrop.analysis.benchmarks.peers import REQUIREMENTS
-from pyrodrop.analysis.experiments.peers import experiment, peers
+from pyrodrop.analysis.experiments.peers import experiment
 from pyrodrop.analysis.experiments.peers import page as peers_page
-from pyrodrop.analysis.experiments.peers.peers import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
 from pyrodrop.analysis.experiments.references import PROBLEMS, load
+from pyrodrop.analysis.peers import processes
+from pyrodrop.analysis.peers.processes import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
+from pyrodrop.analysis.peers.training import REQUIREMENTS
 from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.zoo import references
 from pyrodrop.data import Dataset
@@ -159,7 +160,7 @@ def test_a_quick_run_tells_which_peers_are_missing_and_goes_on(
             Peer("no-such-package", "none.py", "none"),
         )
     }
-    for module in (experiment, peers, sys.modules["pyrodrop.analysis.experiments.peers.figure"]):
+    for module in (experiment, processes, sys.modules["pyrodrop.analysis.experiments.peers.figure"]):
         monkeypatch.setattr(module, "PEERS", chosen)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     words = ["run", "peers", "--problems", "co2", "--preset", "quick", "--out", str(tmp_path / "run")]
@@ -235,7 +236,7 @@ def test_what_the_page_says_of_the_table() -> None:
 
 
 def test_what_is_stored_is_of_the_peers_and_versions_of_the_list() -> None:
-    """Every row is one of `PEERS`, and `peers.txt` has the versions that were run."""
+    """Every row is one of `PEERS`, and `requirements.txt` has the versions that were run."""
     stored = json.loads((references.FOLDER / "peers.json").read_text())
     listed = dict(line.split("==") for line in (ROOT / REQUIREMENTS).read_text().splitlines() if "==" in line)
     for found in stored["problems"].values():

@@ -9,15 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyrodrop import cli
-from pyrodrop.analysis.experiments import concrete, estimators
-from pyrodrop.analysis.experiments.critiques import experiment as critiques
 from pyrodrop.analysis.experiments.critiques.panel import Panel
 from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.runs import PNG
@@ -132,68 +128,9 @@ def test_a_run_that_is_interrupted_at_once_begins_again(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
 
-# Jobs that are interrupted
-
-
-class Interrupted:
-    """A function that is interrupted in its second call, once; `calls` has what it was called with."""
-
-    def __init__(self, function: Any) -> None:
-        self.function, self.calls, self.armed = function, [], True  # type: ignore[var-annotated]
-
-    def __call__(self, name: str, *rest: Any, **options: Any) -> Any:
-        if self.armed and len(self.calls) == 1:
-            self.armed = False
-            raise KeyboardInterrupt
-        self.calls.append(name)
-        return self.function(name, *rest, **options)
-
-
 def a_panel(name: str) -> dict[str, Any]:
     words = {"title": name, "paper": "A, 2000", "link": "https://a.b", "shown": "This."}
     return Panel(**words, tables={"t": {"row": {"x": 1.5}}}, facts={"so": True}, helps=("that",), figure=PNG).to_json()
-
-
-def curve(data: Any, estimator: str, *_: Any) -> list[dict[str, float]]:
-    return [{"seconds": 1.0, "steps": 5, "elbo": -float(len(estimator)), "se": 0.5}]
-
-
-JOBS: Mapping[str, tuple[Any, str, Any, int]] = {
-    "concrete": (
-        concrete, "measure", lambda name, **_: dict.fromkeys(concrete.QUANTITIES, float(name.split("-")[0])), 6
-    ),
-    "critiques": (critiques, "_timed", lambda name, **_: {**a_panel(name), "seconds": 1.0}, 8),
-    "estimators": (estimators, "_curve", curve, 4),
-}  # fmt: skip
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", JOBS)
-def test_an_interrupted_job_goes_on(
-    name: str, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Every part is computed once; a third call computes nothing; the results are those of a run without interruption."""
-    module, function, fake, parts = JOBS[name]
-    monkeypatch.setattr("joblib.cpu_count", lambda: 1)
-    runs = {folder: Interrupted(fake) for folder in ("broken off", "whole")}
-    runs["whole"].armed = False
-    more = ["--seeds", "1"] if name == "concrete" else []
-    words = ["run", name, "--quiet", *more, "--out"]
-    for folder, called in runs.items():
-        monkeypatch.setattr(module, function, called)
-        if called.armed:
-            assert cli.main([*words, str(tmp_path / folder)]) == 130
-            said = f"the same command continues from what is finished in {tmp_path / folder}"
-            assert capsys.readouterr().err == f"pyrodrop: interrupted: {said}\n"
-        assert cli.main([*words, str(tmp_path / folder)]) == 0
-        shown = capsys.readouterr().out
-        assert ("reused from" in shown) == (folder == "broken off")
-        assert len(called.calls) == parts
-    assert cli.main([*words, str(tmp_path / "whole")]) == 0
-    assert len(runs["whole"].calls) == parts
-    assert "reused from" in capsys.readouterr().out
-    first, second = (json.loads((tmp_path / folder / "results.json").read_text()) for folder in runs)
-    assert without_times(first) == without_times(second)
 
 
 def without_times(content: Any) -> Any:

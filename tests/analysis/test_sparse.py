@@ -128,7 +128,7 @@ def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPa
         figures[path.name] = figure
         write_figure(path, figure)
 
-    monkeypatch.setattr(job, "write_figure", keeps)
+    monkeypatch.setattr("pyrodrop.analysis.experiments.experiment.write_figure", keeps)
     rows: list[int] = []
     plain = job.EpochLog.__call__
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -51,17 +50,6 @@ def test_the_experiment_on_a_small_problem(
     with torch.no_grad():
         accuracy = (net(split.test.x).argmax(-1) == split.test.y).double().mean()
     assert rows["after fit, to_module in evaluation mode"]["accuracy"] == pytest.approx(float(accuracy))
-
-    def never(*arguments: Any) -> Any:
-        assert arguments[-1] == 0, "trained again"
-        return train(*arguments)
-
-    train = trained_network.train
-    monkeypatch.setattr(trained_network, "train", never)
-    monkeypatch.setattr("inspect.getsource", lambda function: "")
-    assert cli.main(["run", "trained-network", *words, "--out", str(tmp_path)]) == 0
-    assert "reused from" in capsys.readouterr().out
-    assert json.loads((tmp_path / "results.json").read_text())["scores"] == rows, "the same noise, bit by bit"
 
 
 def same(hand: dict[str, float], drawn: dict[str, float]) -> None:

@@ -49,6 +49,7 @@ LAYERS = (
     ("analysis/comparison", "analysis/gp"),
     ("analysis/acquire", "analysis/arviz", "analysis/calibration", "analysis/divergences", "analysis/networks")
     + ("analysis/plots.py", "analysis/programs", "analysis/zoo"),
+    ("analysis/peers",),
     ("analysis/benchmarks", "analysis/experiments"),
     ("analysis/pieces",),
     ("pyrodrop/cli.py",),

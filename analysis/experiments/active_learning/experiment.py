@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,10 @@ from rich.table import Table
 from pyrodrop import arguments
 from pyrodrop.analysis.experiments.active_learning import digits, naval
 from pyrodrop.analysis.experiments.active_learning.loop import RANDOM, Task, learn
-from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.experiments.experiment import Experiment
+from pyrodrop.analysis.experiments.parallel import on_this_machine
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.style import GREY, SERIES, styled, write_figure
-from pyrodrop.analysis.reports.terminal import facts, print_table
-from pyrodrop.devices import processor
-from pyrodrop.files import write_json
+from pyrodrop.analysis.reports.style import GREY, SERIES, styled
 from pyrodrop.json_files import Record
 
 TARGET = 0.9
@@ -76,11 +71,11 @@ def run(
         ),
         "naval_seeds": arguments.count(naval_seeds, "naval_seeds", "the number of seeds of naval", least=2),
         "naval_steps": arguments.count(naval_steps, "naval_steps", "the number of gradient steps on naval"),
-        "seed": job.seed,
     }
-    with run_folder(out, "active-learning", {**options, "device": job.device.type}) as folder:
-        kept = Cells(folder, lambda _: {}, _checked)
-        curves = train_each(_curves, list(UNITS), job, keep=kept, options=options, folder=folder)
+    with Experiment.begin("active-learning", out, job, options) as experiment:
+        kept = experiment.cells(_checked, lambda _: {}, where="")
+        options = {**options, "seed": job.seed}
+        curves = experiment.measure(_curves, list(UNITS), kept, options=options, folder=experiment.folder)
         mnist, ships = (
             {name.partition(", ")[2]: curve for name, curve in curves.items() if name.startswith(data)}
             for data in ("mnist", "naval")
@@ -92,16 +87,11 @@ def run(
         content |= {
             "facts": statements(content["mnist"], content["naval"]),
             "curves": curves,
-            "settings": {**options, "draws": digits.DRAWS, "members": digits.MEMBERS},
-            "date": f"{date.today()}",
-            "versions": versions(),
-            "machine": {"processor": processor(), "device": job.device.type},
         }
-        write_json(folder / "results.json", content)
-        write_figure(folder / "figure.png", _figure(mnist, ships))
-        print_results(content)
-        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
-        return content
+        return experiment.write(
+            content, *tables_of(content, options), settings={"draws": digits.DRAWS, "members": digits.MEMBERS},
+            figures={"figure": _figure(mnist, ships)},
+        )  # fmt: skip
 
 
 def _checked(record: Record) -> None:
@@ -176,10 +166,9 @@ def statements(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def print_results(content: Mapping[str, Any]) -> None:
-    """Both tables, and what the papers say."""
-    settings = content["settings"]
-    table = Table(title=f"MNIST to {settings['labels']} labels, {settings['seeds']} seeds, mean ± s.e.")
+def tables_of(content: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Table, Table]:
+    """MNIST and naval."""
+    table = first = Table(title=f"MNIST to {settings['labels']} labels, {settings['seeds']} seeds, mean ± s.e.")
     for header in ("posterior", "rows", "labels to 90 %", "accuracy, %", "over random, %"):
         table.add_column(header, justify="left" if header in ("posterior", "rows") else "right")
     for posterior, rows in content["mnist"].items():
@@ -187,7 +176,6 @@ def print_results(content: Mapping[str, Any]) -> None:
             over = _shown(100 * row["over random"], 100 * row["over random_se"], "+.2f") if name != RANDOM else "-"
             accuracy = _shown(100 * row["accuracy"], 100 * row["accuracy_se"], ".2f")
             table.add_row(posterior, name, labels_shown(row), accuracy, over)
-    print_table(table)
     table = Table(
         title=f"naval, RMSE at {settings['naval_labels']} labels, {settings['naval_seeds']} seeds, mean ± s.e."
     )
@@ -196,8 +184,7 @@ def print_results(content: Mapping[str, Any]) -> None:
     for posterior, row in content["naval"].items():
         forms = {RANDOM: ".3f", "variance": ".3f", "difference": "+.3f"}
         table.add_row(posterior, *(_shown(row[key], row[f"{key}_se"], form) for key, form in forms.items()))
-    print_table(table)
-    facts(content["facts"])
+    return first, table
 
 
 def labels_shown(row: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop import arguments, schedules, zoo
+from pyrodrop.analysis.experiments.co2.figure import draw
 from pyrodrop.analysis.experiments.co2.learned import (
     PARABOLA,
     carried,
@@ -25,19 +26,16 @@ from pyrodrop.analysis.experiments.co2.learned import (
     fitted_rmse,
     rmse,
 )
-from pyrodrop.analysis.experiments.co2.steps import shown, steps_done
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
-from pyrodrop.analysis.reports.console import print_models, versions, write_draws
-from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.console import print_models, write_draws
+from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.style import write_figure
-from pyrodrop.analysis.reports.terminal import facts as print_facts
 from pyrodrop.analysis.reports.terminal import paragraph
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Split, gal2016, mauna_loa
-from pyrodrop.files import write_json
 from pyrodrop.guides import BernoulliDropout, Point
 from pyrodrop.metrics import regression_scores
 from pyrodrop.models import NetworkModel
@@ -61,10 +59,7 @@ PANELS = {
 }
 NETWORKS = ("mc-dropout-relu", "mc-dropout-tanh-0.1", "mc-dropout-tanh-0.2", "mean-field")
 PRESETS = {"default": "co2", "paper": "co2-paper"}
-SAVINGS, MOST_UNSAVED = (
-    20,
-    10_000,
-)  # checkpoints of a network, which its progress is read from; steps between two of them
+SAVINGS, MOST_UNSAVED = 20, 10_000  # checkpoints of a network, and steps between two of them
 
 
 @dataclass(frozen=True)
@@ -104,16 +99,14 @@ def run(
         ValueError: a setting is not allowed, or the folder has a run with other settings.
     """
     steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
-    about: dict[str, Any] = {"preset": preset, "data": data, "device": job.device.type, "seed": job.seed}
+    about: dict[str, Any] = {"preset": preset, "data": data}
     longer = preset == "paper"  # goes on from its checkpoints to more steps
-    with run_folder(out, "co2", about if longer else {**about, "steps": steps}) as folder:
-        series = _series(data)
-        settings = about | {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
+    with Experiment.begin("co2", out, job, about if longer else {**about, "steps": steps}) as experiment:
+        folder, series = experiment.folder, _series(data)
+        settings = experiment.settings | {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
 
         lengths = _lengths(preset, series, steps)
-        checkpoints = {name: _checkpoint(folder, name) for name in NETWORKS}
-        _say_found({name: steps_done(path) for name, path in checkpoints.items()}, lengths, folder)
-        results: dict[str, Result] = {}
+        say_reused([name for name in NETWORKS if _checkpoint(folder, name).exists()], folder)
         options: dict[str, Any] = {
             "preset": preset,
             "data": data,
@@ -121,8 +114,7 @@ def run(
             "seed": job.seed,
             "lengths": lengths,
         }
-        with shown(checkpoints, lengths, True if job.quiet else None):
-            results |= train_each(_train, NETWORKS, replace(job, quiet=True), **options)
+        results: dict[str, Result] = train_each(_train, NETWORKS, job, **options)
         points, relu = curve_points(series), results["mc-dropout-relu"]
         settings["networks"] = {name: _fit(results[name]).settings for name in NETWORKS}
         results["weight-averaging"] = _result(averaged(relu.run), relu.seconds, series, points, job.seed)
@@ -139,23 +131,19 @@ def run(
         results = {name: results[name] for name in PANELS}
         rows = {name: _row(result, series) for name, result in results.items()}
         facts = figure_facts(results, rows, series)
-        content = {"models": rows, "facts": facts, "settings": settings, "versions": versions()}
-
-        from pyrodrop.analysis.experiments.co2.figure import draw  # matplotlib is slow to import
 
         curves = {f"{PANELS[name]}: {_shares(rows[name])}": result.curve for name, result in results.items()}
-        write_figure(folder / "figure.png", draw(series, points, float(_far(series)), curves))
         write_draws(
             folder / "draws.nc", series, {name: (r.held_out, r.curve) for name, r in results.items()}, points, settings
         )
-        write_json(folder / "results.json", content)
         print_models(rows, series.y_unit, settings)
-        print_facts(facts)
-        print()
         shares = [f"{name} {_shares(row)}" for name, row in rows.items() if row["yearly_cycle_possible"] is not None]
         paragraph(f"Share of the yearly cycle, and what the last units of the network can carry. {'; '.join(shares)}.")
-        print(f"\nfigure: {folder / 'figure.png'}\ndraws: {folder / 'draws.nc'}\nresults: {folder / 'results.json'}")
-        return content
+        print()
+        figure = draw(series, points, float(_far(series)), curves)
+        written = experiment.write({"models": rows, "facts": facts}, settings=settings, figures={"figure": figure})
+        print(f"draws: {folder / 'draws.nc'}")
+        return written
 
 
 def _train(
@@ -189,14 +177,6 @@ def _lengths(preset: str, series: Split, steps: int | None) -> dict[str, int]:
     if steps is not None:
         return dict.fromkeys(NETWORKS, steps)
     return {name: zoo.entry(f"{PRESETS[preset]}/{name}").training(series.train)["steps"] for name in NETWORKS}
-
-
-def _say_found(done: Mapping[str, int], lengths: Mapping[str, int], folder: Path) -> None:
-    """Say which networks are not trained again, and where the others go on."""
-    say_reused([name for name, count in done.items() if count >= lengths[name]], folder)
-    going = [f"{name} after {count:,} steps" for name, count in done.items() if 0 < count < lengths[name]]
-    if going:
-        print(f"goes on in {folder}: {', '.join(going)}", flush=True)
 
 
 def _fit(result: Result) -> Fit:

@@ -11,13 +11,10 @@ import torch
 
 from pyrodrop.analysis.experiments.critiques.page import write_page
 from pyrodrop.analysis.experiments.critiques.panel import Panel, Size
-from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import facts, paragraph
-from pyrodrop.devices import processor
-from pyrodrop.files import whole, write_json
+from pyrodrop.files import whole
 from pyrodrop.json_files import Record
 from pyrodrop.names import known
 
@@ -52,27 +49,21 @@ def run(
     if not names:
         raise ValueError(f"panels needs at least one of {', '.join(PANELS)}; got none")
     start = time.perf_counter()
-    about = {"preset": preset, "seed": job.seed}
-    with run_folder(out, "critiques", about) as folder:
-        cells = Cells(folder / "cells", lambda name: {"name": name, **about}, Panel.from_record)
+    with Experiment.begin("critiques", out, job, {"preset": preset}) as experiment:
+        folder, cells = experiment.folder, experiment.cells(Panel.from_record)
         order = [name for name in _LONGEST_FIRST if name in names or cells.file(name).exists()]
-        done = train_each(_timed, order, job, keep=cells, size=preset, seed=job.seed)
+        done = experiment.measure(_timed, order, cells, size=preset, seed=job.seed)
         made = {name: Panel.from_record(Record(cells.file(name), done[name])) for name in PANELS if name in done}
         content = {
             "panels": {name: panel.content for name, panel in made.items()},
             "seconds": {name: done[name]["seconds"] for name in made} | {"in all": time.perf_counter() - start},
-            "settings": {"preset": preset, "seed": job.seed},
-            "versions": versions(),
-            "machine": {"processor": processor()},
         }
         for name, panel in made.items():
             with whole(folder / f"{name}.png") as part:
                 part.write_bytes(panel.figure)
-        write_json(folder / "results.json", content)
-        page = write_page(made, folder / "page.html")
         _print(made)
-        print(f"\npage: {page}\nresults: {folder / 'results.json'}")
-        return content
+        print(f"\npage: {write_page(made, folder / 'page.html')}")
+        return experiment.write(content)
 
 
 def _timed(name: str, *, device: torch.device, progress: bool | None, size: Size, seed: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Other packages on the problems whose exact posterior is known: the same network, priors, noise and data.
 
-A peer is a script in ``scripts/``, which needs its own package and not this one; `PEERS` lists them.
+A peer is a script in ``analysis/peers/scripts/``, which needs its own package and not this one; `PEERS` lists them.
 """
 
 from pyrodrop.analysis.experiments.peers.experiment import run
-from pyrodrop.analysis.experiments.peers.peers import PEERS
+from pyrodrop.analysis.peers.processes import PEERS
 
 __all__ = ["PEERS", "run"]

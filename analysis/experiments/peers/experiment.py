@@ -11,19 +11,16 @@ from typing import Any, Literal
 import torch
 
 from pyrodrop.analysis.comparison.to_reference import distances, independent_of_fits, log_density_difference, two_of
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.peers.figure import figure
-from pyrodrop.analysis.experiments.peers.peers import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
 from pyrodrop.analysis.experiments.references import PROBLEMS, load
 from pyrodrop.analysis.experiments.references.stored import facts
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.peers.processes import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
+from pyrodrop.analysis.reports.folder import Cells
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import best_first, score_table
-from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Dataset
-from pyrodrop.devices import processor
-from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 from pyrodrop.names import known
 from pyrodrop.prediction.prediction import Prediction
@@ -70,7 +67,7 @@ def run(
     Args:
         problems: which of co2, mnist, foong, yacht, boston and energy.
         peers: packages, such as laplace-torch; all if left out. One that no interpreter has is skipped.
-        python: interpreters with the packages of analysis/benchmarks/peers.txt; this one is tried after them.
+        python: interpreters with the packages of analysis/peers/requirements.txt; this one is tried after them.
         preset: default takes half an hour on one core; quick is too short to show anything.
         out: folder for results.json, peers.png and the finished rows: a run that was broken off goes on there.
 
@@ -87,26 +84,19 @@ def run(
     found = interpreters(python, asked)
     for package in asked:
         if package not in found:
-            paragraph(f"without {package}, which no interpreter has: see analysis/benchmarks/peers.txt")
+            paragraph(f"without {package}, which no interpreter has: see analysis/peers/requirements.txt")
     size = SIZES[preset]
-    with run_folder(out, "peers", {"preset": preset, "seed": job.seed}) as folder:
-        content: dict[str, Any] = {"problems": {}}
+    with Experiment.begin("peers", out, job, {"preset": preset}) as experiment:
+        measured: dict[str, Any] = {}
         for name in names:
-            cells = Cells(folder / name, lambda peer: {"peer": peer}, _checked)
-            content["problems"][name] = found_of = _one(name, chosen, found, size, job.seed, cells)
-            print_table(table(name, found_of))
-            for peer, row in found_of["rows"].items():
+            cells = experiment.cells(_checked, lambda peer: {"peer": peer}, where=name)
+            measured[name] = of_problem = _one(name, chosen, found, size, job.seed, cells)
+            print_table(table(name, of_problem))
+            for peer, row in of_problem["rows"].items():
                 if "fault" in row:
                     paragraph(f"{peer}: {row['fault']}")
-        content |= {
-            "settings": {"preset": preset, "seed": job.seed, "steps": size.steps},
-            "versions": versions(),
-            "machine": {"processor": processor(), "threads": 1},
-        }
-        write_json(folder / "results.json", content)
-        write_figure(folder / "peers.png", figure(content["problems"]))
-        print(f"results: {folder / 'results.json'}")
-        return content
+        figures = {"peers": figure(measured)}
+        return experiment.write({"problems": measured}, settings={"steps": size.steps}, threads=1, figures=figures)
 
 
 def _checked(record: Record) -> None:

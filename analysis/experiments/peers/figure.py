@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pyrodrop.analysis.experiments.peers.peers import OURS, PEERS
+from pyrodrop.analysis.peers.processes import OURS, PEERS
 from pyrodrop.analysis.reports.style import BLUE, GREY, RED, WHITE, styled
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pyrodrop.analysis.experiments.peers.peers import OURS, PEERS
+from pyrodrop.analysis.peers.processes import OURS, PEERS
 from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.json_files import read_record

@@ -7,27 +7,26 @@ computes. Where data are not here, facts about them are those of the stored outc
 
 from __future__ import annotations
 
-import datetime
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from pyrodrop import priors
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.published.compare import SETS, outcome
 from pyrodrop.analysis.experiments.published.facts import PAPERS, REFERENCE, Figure, figures
 from pyrodrop.analysis.experiments.published.outcome import Outcome
 from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.devices import processor
-from pyrodrop.files import write_json
 from pyrodrop.json_files import read_record
 
 STORED = REFERENCE / "published-results.json"
@@ -56,14 +55,12 @@ def run(job: JobOptions, *, out: Path = Path("runs/published")) -> dict[str, Any
     Returns:
         What is written to results.json.
     """
-    with run_folder(out, "published", {}) as folder:
+    with Experiment.begin("published", out, job, {}) as experiment:
         rows = compare()
-        content = results(rows)
-        write_json(folder / "results.json", content)
-        (folder / "published.md").write_text(page(rows), encoding="utf-8")
+        (experiment.folder / "published.md").write_text(page(rows), encoding="utf-8")
         print_figures(rows)
-        print(f"every figure: {folder / 'results.json'}, {folder / 'published.md'}")
-        return content
+        print(f"every figure: {experiment.folder / 'published.md'}")
+        return experiment.write(results(rows))
 
 
 def print_figures(rows: Sequence[Row]) -> None:
@@ -101,7 +98,7 @@ def results(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "tally": tally(rows),
         "figures": [{"figure": asdict(figure), "outcome": asdict(found)} for figure, found in rows],
-        "date": datetime.date.today().isoformat(),
+        "date": f"{date.today()}",
         "versions": versions(),
         "machine": {"processor": processor()},
         "command": "pyrodrop run published",

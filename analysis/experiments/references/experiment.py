@@ -15,6 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 import pyrodrop
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.references.figure import figure
 from pyrodrop.analysis.experiments.references.posteriors import (
     LEARNING_RATES,
@@ -26,7 +27,7 @@ from pyrodrop.analysis.experiments.references.spreads import PLACES
 from pyrodrop.analysis.experiments.references.stored import save
 from pyrodrop.analysis.experiments.references.table import distance_table
 from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
+from pyrodrop.analysis.reports.folder import Cells, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.style import write_figure
@@ -116,8 +117,8 @@ def run(
     if not names:
         raise ValueError(f"problems needs at least one of {', '.join(PROBLEMS)}; got none")
     size = SIZES[preset]
-    with run_folder(out, "references", {"preset": preset, "seed": job.seed, "precision": precision}) as folder:
-        cells = Cells(folder, lambda name: {}, _checked)
+    with Experiment.begin("references", out, job, {"preset": preset, "precision": precision}) as experiment:
+        folder, cells = experiment.folder, experiment.cells(_checked, lambda name: {}, where="")
         with_draws = [name for name in names if (folder / f"{name}.safetensors").exists()]
         finished = {name: kept for name in with_draws if (kept := cells.kept(name)) is not None}
         say_reused(finished, folder)

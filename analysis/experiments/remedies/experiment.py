@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,8 @@ from rich.table import Table
 
 from pyrodrop import arguments
 from pyrodrop.analysis.experiments.critiques.panel import Size
-from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.terminal import print_table
-from pyrodrop.devices import processor
-from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 from pyrodrop.names import known
 
@@ -62,24 +56,14 @@ def run(
     """
     names = tuple(known(name, SECTIONS, "section") for name in sections)
     seeds = arguments.count(seeds, "seeds", "the number of repetitions")
-    settings = {"preset": preset, "seed": job.seed, "seeds": seeds}
-    with run_folder(out, "remedies", settings) as folder:
-        cells = Cells(folder / "cells", lambda name: {"name": name, "preset": preset, "seed": job.seed}, _checked)
+    with Experiment.begin("remedies", out, job, {"preset": preset, "seeds": seeds}) as experiment:
+        cells = experiment.cells(_checked, lambda name: {"name": name, "preset": preset, "seed": job.seed})
         parts = [f"{name}-{number}" for name in names for number in range(seeds)]
-        done = train_each(_measured, parts, job, keep=cells, size=preset, seed=job.seed)
-        content: dict[str, Any] = {
-            "sections": {name: _joined([done[f"{name}-{number}"] for number in range(seeds)]) for name in names},
-            "settings": settings,
-            "date": f"{date.today()}",
-            "versions": versions(),
-            "machine": {"processor": processor(), "threads": 1},
-            "command": f"pyrodrop run remedies --sections {' '.join(names)} --seeds {seeds} --seed {job.seed}",
-        }
-        write_json(folder / "results.json", content)
-        for name, rows in content["sections"].items():
-            _print(_section(name).TITLE, rows)
-        print(f"results: {folder / 'results.json'}")
-        return content
+        done = experiment.measure(_measured, parts, cells, size=preset, seed=job.seed)
+        measured = {name: _joined([done[f"{name}-{number}"] for number in range(seeds)]) for name in names}
+        tables = [table_of(_section(name).TITLE, rows) for name, rows in measured.items()]
+        command = f"pyrodrop run remedies --sections {' '.join(names)} --seeds {seeds} --seed {job.seed}"
+        return experiment.write({"sections": measured, "command": command}, *tables, threads=1)
 
 
 def _measured(name: str, *, device: torch.device, progress: bool | None, size: Size, seed: int) -> dict[str, Any]:
@@ -105,7 +89,8 @@ def _checked(record: Record) -> None:
         rows.record(name)
 
 
-def _print(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> None:
+def table_of(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> Table:
+    """The numbers of a section."""
     table = Table(title=f"{title}: mean (least to most of the seeds)")
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     table.add_column("posterior")
@@ -113,7 +98,7 @@ def _print(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> None:
         table.add_column(column, justify="right")
     for name, row in rows.items():
         table.add_row(name, *(in_words(row[column]) if column in row else "" for column in columns))
-    print_table(table)
+    return table
 
 
 def in_words(values: list[float]) -> str:

@@ -20,17 +20,14 @@ import torch
 from torch import Tensor
 
 from pyrodrop import arguments, zoo
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.paired_scores import compared
 from pyrodrop.analysis.experiments.rotated_digit.report import Turned, draw, print_tables
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Dataset, mnist, turned
-from pyrodrop.devices import processor
-from pyrodrop.files import write_json
 from pyrodrop.guides import Guide
 from pyrodrop.metrics import auroc, entropy_split, predictive_entropy
 from pyrodrop.names import known
@@ -81,16 +78,10 @@ def run(
     ones = split.test.x[split.test.y == DIGIT]
     if not 0 <= digit < len(ones):
         raise ValueError(f"digit counts the {len(ones)} ones of the test set from 0; got {digit}")
-    about: dict[str, Any] = {
-        "preset": preset,
-        "guide": guide,
-        "digit": digit,
-        "turn": turn,
-        "device": job.device.type,
-        "seed": job.seed,
-    }
+    about: dict[str, Any] = {"preset": preset, "guide": guide, "digit": digit, "turn": turn}
     longer = preset == "paper"  # goes on from its checkpoint to more steps
-    with run_folder(out, "rotated-digit", about if longer else {**about, "steps": steps}) as folder:
+    with Experiment.begin("rotated-digit", out, job, about if longer else {**about, "steps": steps}) as experiment:
+        folder = experiment.folder
         options: dict[str, Any] = {} if steps is None else {"steps": steps}
         if preset == "paper":
             options = {"steps": PAPER_STEPS, **options}
@@ -122,19 +113,10 @@ def run(
             "auroc": _auroc(predictors, split.test.first(SHOWN), degrees, job.seed),
             "published": {"classes": " ".join(map(str, PUBLISHED))},
             "search": search(_by_degree(fit, ones[:SEARCHED], job.seed)),
-            "settings": {
-                **{"preset": preset, "posterior": guide, "digit": digit, "turn": turn},
-                **{"draws": DRAWS, "turned_digits": SHOWN},
-                **fit.settings,
-            },
-            "versions": versions(),
-            "machine": {"processor": processor(), "device": job.device.type, "threads": torch.get_num_threads()},
-        }  # fmt: skip
-        write_json(folder / "results.json", content)
-        write_figure(folder / "figure.png", draw(shown, content))
-        print_tables(content, PUBLISHED)
-        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
-        return content
+        }
+        settings = {"posterior": guide, "draws": DRAWS, "turned_digits": SHOWN, **fit.settings}
+        print_tables({**content, "settings": settings}, PUBLISHED)
+        return experiment.write(content, settings=settings, figures={"figure": draw(shown, content)})
 
 
 def _turned(fit: Fit, views: Tensor, degrees: Tensor, seed: int) -> Turned:

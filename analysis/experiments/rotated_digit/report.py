@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, styled
-from pyrodrop.analysis.reports.terminal import facts, paragraph, print_table
+from pyrodrop.analysis.reports.terminal import paragraph, print_table
 
 CLASSES = (1, 5, 7)  # that the paper's figure shows
 _INNER = (0.05, 0.95)  # quantiles of a class's softmax inputs, its spread
@@ -92,7 +92,6 @@ def print_tables(content: Mapping[str, Any], published: Sequence[int]) -> None:
         f"far that all classes are those of the paper; digit {found['digit']} up to {found['turn']} degrees agrees in "
         f"{found['same']} of {len(published)}"
     )
-    facts(content["facts"])
 
 
 def _difference(difference: Mapping[str, Mapping[str, float]]) -> str | None:

@@ -18,6 +18,7 @@ import torch
 from rich.table import Table
 
 from pyrodrop import arguments, zoo
+from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.sparse.figure import draw_progress, draw_weights
 from pyrodrop.analysis.experiments.sparse.published import (
     DENSE,
@@ -26,11 +27,8 @@ from pyrodrop.analysis.experiments.sparse.published import (
     published_rows,
     units_left,
 )
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.style import write_figure
-from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import processor
@@ -77,8 +75,8 @@ def run(
     epochs = None if epochs is None else arguments.count(epochs, "epochs", "the number of epochs")
     data = mnist(flat=net == "lenet-300-100", progress=not job.quiet)
     about: dict[str, Any] = {"net": net, "method": method, "recipe": recipe, "epochs": epochs, "digits": digits}
-    about |= {"device": job.device.type, "seed": job.seed}
-    with run_folder(out, "sparse", about) as folder:
+    with Experiment.begin("sparse", out, job, about) as experiment:
+        folder = experiment.folder
         train = data.train.first(digits)
         settings = training(train, net=net, recipe=recipe, epochs=epochs)
         checkpoint = folder / "training.safetensors"
@@ -96,18 +94,13 @@ def run(
             "compressed": report.record(),
             "published": published_by_unit(net) if method == "log-normal" else published_rows(net),
             "epochs": log.rows,
-            "settings": {**fit.settings, "epochs": len(log.rows), "threshold": report.threshold, "recipe": recipe},
-            "versions": versions(),
             "processor": processor(),
         }
-        write_json(folder / "results.json", content)
-        figure = draw_progress(log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
-        write_figure(folder / "progress.png", figure)
-        write_figure(folder / "weights.png", draw_weights(kept_weights(fit.guide, None)))
-        _print(content)
-        print_table(report)
-        print(f"figures: {folder / 'progress.png'}, {folder / 'weights.png'}\nresults: {folder / 'results.json'}")
-        return content
+        settings = {**fit.settings, "epochs": len(log.rows), "threshold": report.threshold}
+        progress = draw_progress(log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
+        figures = {"progress": progress, "weights": draw_weights(kept_weights(fit.guide, None))}
+        title = f"{entry.name}, {len(log.rows)} epochs, seed {job.seed}"
+        return experiment.write(content, table_of(title, content), report, settings=settings, figures=figures)
 
 
 class EpochLog:
@@ -189,10 +182,9 @@ def summary(fit: Fit, test: Dataset, log: EpochLog) -> dict[str, Any]:
     return {key: last[key] for key in keys} | {"seconds": log.seconds}
 
 
-def _print(content: dict[str, Any]) -> None:
-    table = Table(
-        title=f"{content['name']}, {content['settings']['epochs']} epochs, seed {content['settings']['seed']}"
-    )
+def table_of(title: str, content: dict[str, Any]) -> Table:
+    """The result beside the published ones."""
+    table = Table(title=title)
     by_unit = "units" in content["published"][0]
     columns: dict[str, Callable[[dict[str, Any]], str]] = {"error %": lambda row: _percent(row["error"], 2)}
     if by_unit:
@@ -217,7 +209,7 @@ def _print(content: dict[str, Any]) -> None:
     rows = {"ours, nothing cut": dense, "ours": ours, **{row["method"]: row for row in content["published"]}}
     for name, row in rows.items():
         table.add_row(name, *(cell(row) for cell in columns.values()), style="bold" if name == "ours" else "")
-    print_table(table)
+    return table
 
 
 def _percent(share: float | None, digits: int) -> str:

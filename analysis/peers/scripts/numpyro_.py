@@ -6,6 +6,7 @@ times the standard deviation of f. With scales of 0.01 it is 2.6, and with means
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from in_jax import forward, functions
@@ -39,17 +40,19 @@ def nuts(problem: Problem) -> tuple[Any, dict[str, Any]]:
     import jax
     from numpyro.infer import MCMC, NUTS
 
-    warm_up = problem.steps // 6
+    warm_up, draws = problem.steps // 6, problem.draws // CHAINS
     mcmc = MCMC(
-        NUTS(model_of(problem)), num_warmup=warm_up, num_samples=problem.draws // CHAINS, num_chains=CHAINS,
-        chain_method="sequential", progress_bar=False,
+        NUTS(model_of(problem)), num_warmup=warm_up, num_samples=draws, num_chains=CHAINS, chain_method="sequential",
+        progress_bar=False,
     )  # fmt: skip
-    mcmc.run(jax.random.key(problem.seed), problem.x, problem.y)
-    return functions(problem, mcmc.get_samples()), {
-        "chains": CHAINS,
-        "warm-up": warm_up,
-        "draws": problem.draws // CHAINS,
-    }
+    data = {"extra_fields": ("num_steps",)}
+    mcmc.warmup(jax.random.key(problem.seed), problem.x, problem.y, **data)
+    jax.block_until_ready(mcmc.last_state)
+    ready = time.process_time()
+    mcmc.run(mcmc.last_state.rng_key, problem.x, problem.y, **data)
+    weights = jax.block_until_ready(mcmc.get_samples())
+    cost = {"drawing": time.process_time() - ready, "steps": int(mcmc.get_extra_fields()["num_steps"].sum())}
+    return functions(problem, weights), {"chains": CHAINS, "warm-up": warm_up, "draws": draws, **cost}
 
 
 def auto_normal(problem: Problem) -> tuple[Any, dict[str, Any]]:

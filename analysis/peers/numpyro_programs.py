@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyrodrop.analysis.benchmarks.peers.numpyro import ONE_THREAD
+from pyrodrop.analysis.peers.numpyro_training import ONE_THREAD
 
 Parts = tuple[Callable[..., None], Any, Any]  # model, guide and loss
 

@@ -5,6 +5,7 @@ ChEES has the chains and steps of tuning of our `sample`. On yacht they are too 
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from in_jax import from_prior, functions, log_density
 from peer import Problem, main
 
 MCLMC_STEPS = 30  # times the steps of a training
-CHAINS, STEP_SIZE, LR = 32, 0.01, 0.02
+STEP_SIZE, LR = 0.01, 0.02  # the first step size, and Adam's learning rate
 
 
 def mclmc(problem: Problem) -> tuple[Any, dict[str, Any]]:
@@ -45,15 +46,16 @@ def mclmc(problem: Problem) -> tuple[Any, dict[str, Any]]:
     return functions(problem, weights), settings
 
 
-def chees(problem: Problem) -> tuple[Any, dict[str, Any]]:
-    """Chains that share their tuning."""
+def chees(problem: Problem, chains: int = 32, lr: float = LR, masses: str | None = None) -> tuple[Any, dict[str, Any]]:
+    """Chains that share their tuning; `masses` are adapted if ``diagonal``."""
     import blackjax
     import jax
     import optax
     from jax.flatten_util import ravel_pytree
 
     first, second, third = jax.random.split(jax.random.key(problem.seed), 3)
-    chains, tune = min(CHAINS, problem.draws // 4), max(100, problem.steps // 12)
+    chains, tune = min(chains, problem.draws // 4), max(100, problem.steps // 12)
+    draws = problem.draws // chains
     _, unravel = ravel_pytree(
         from_prior(problem, first)
     )  # its adaptation fails for positions that are trees of matrices
@@ -62,24 +64,30 @@ def chees(problem: Problem) -> tuple[Any, dict[str, Any]]:
     def density(position: Any) -> Any:
         return log_density(problem, unravel(position))
 
-    warm_up = blackjax.chees_adaptation(density, chains)
-    (states, tuned), _ = warm_up.run(second, starts, STEP_SIZE, optax.adam(LR), tune)
+    warm_up = blackjax.chees_adaptation(density, chains, mass_matrix_estimation=masses)
+    (states, tuned), _ = warm_up.run(second, starts, STEP_SIZE, optax.adam(lr), tune)
     step = blackjax.dynamic_hmc(density, **tuned).step
 
     def draw(states: Any, key: Any) -> tuple[Any, Any]:
-        states, _ = jax.vmap(step)(jax.random.split(key, chains), states)
-        return states, states.position
+        states, info = jax.vmap(step)(jax.random.split(key, chains), states)
+        return states, (states.position, info.num_integration_steps)
 
-    _, weights = jax.lax.scan(draw, states, jax.random.split(third, problem.draws // chains))
-    weights = jax.vmap(unravel)(weights.reshape(-1, weights.shape[-1]))
-    settings = {
-        "chains": chains,
-        "tune": tune,
-        "draws": problem.draws // chains,
-        "step_size": float(tuned["step_size"]),
-    }
-    return functions(problem, weights), settings
+    keys = jax.random.split(third, draws)
+    drawing = jax.jit(lambda states: jax.lax.scan(draw, states, keys)[1]).lower(states).compile()
+    ready = time.process_time()
+    weights, steps = jax.block_until_ready(drawing(states))
+    cost = {"drawing": time.process_time() - ready, "steps": int(steps.sum())}
+    weights = jax.vmap(unravel)(weights.swapaxes(0, 1).reshape(-1, weights.shape[-1]))
+    about = {"chains": chains, "tune": tune, "draws": draws, "step_size": float(tuned["step_size"])}
+    return functions(problem, weights), about | cost
 
+
+METHODS = {
+    "MCLMC": mclmc,
+    "ChEES": chees,
+    "64 ChEES": partial(chees, chains=64, lr=0.025),
+    "64 ChEES, masses": partial(chees, chains=64, lr=0.025, masses="diagonal"),
+}
 
 if __name__ == "__main__":
-    main("blackjax", {"MCLMC": mclmc, "ChEES": chees})
+    main("blackjax", METHODS)

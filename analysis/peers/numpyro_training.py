@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.analysis.benchmarks.networks import BATCH, RATE, Network, Steps
+from pyrodrop.analysis.peers.networks import BATCH, RATE, Network, Steps
 
 Weights = Mapping[str, Any]  # by the name of the torch parameter
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -29,7 +29,7 @@ def dropout(network: Network) -> Steps:
     import jax.numpy as jnp
     import numpyro
 
-    layers = network.build(lambda: nn.Dropout(RATE))
+    layers = network.layers(lambda: nn.Dropout(RATE))
     start = weights_of(layers)
 
     def mask(h: Any) -> Any:
@@ -51,7 +51,7 @@ def mean_field(network: Network) -> Steps:
     """Steps of independent normal weights."""
     import numpyro
 
-    layers = network.build(nn.Identity)
+    layers = network.layers(nn.Identity)
     shapes = {name: value.shape for name, value in weights_of(layers).items()}
 
     def model(x: Any, y: Any) -> None:

@@ -1,4 +1,4 @@
-"""The networks of the benchmarks and their training steps, in plain PyTorch and in pyrodrop.
+"""The networks that are timed, and their training steps, in plain PyTorch and in pyrodrop.
 
     MLP       784-1000-1000-10, minibatch 128
     LeNet     conv 20 and 50 (5 x 5), pooled, dense 500-10, minibatch 128
@@ -11,7 +11,7 @@ A step takes a minibatch from tensors in memory, computes the loss and its gradi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,6 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.benchmarks.timing import Parameters
 from pyrodrop.engines import Name
 from pyrodrop.training.settings import Estimator
 
@@ -51,6 +50,13 @@ class Network:
     likelihood: likelihoods.Likelihood
     steps: int
     estimator: Estimator = "local"
+
+    def layers(self, before: Callable[[], nn.Module]) -> nn.Sequential:
+        """The network as a sequence of layers, for peers that have them."""
+        network = self.build(before)
+        if not isinstance(network, nn.Sequential):
+            raise TypeError(f"{self.name} is no sequence of layers, for which peers have theirs")
+        return network
 
 
 def networks(device: str = "cpu") -> dict[str, Network]:
@@ -120,6 +126,7 @@ def recurrent(before: Callable[[], nn.Module]) -> nn.Module:
 
 
 # Makes as many steps as a timing has; the parameters that they move, or what reads them where a step makes new ones.
+Parameters = Iterable[Tensor] | Callable[[], Iterable[Tensor]]
 Steps = tuple[Callable[[], object], Parameters]
 
 
