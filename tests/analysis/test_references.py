@@ -57,7 +57,7 @@ def test_every_problem_is_stored() -> None:
     assert {path.stem for path in DRAWS.glob("*.safetensors")} == set(PROBLEMS)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.unshifted  # the inputs and y of two problems are drawn
 @pytest.mark.parametrize(("folder", "name"), WITH_LEARNED)
 def test_recipe_is_that_of_the_job(folder: Path, name: str, request: pytest.FixtureRequest) -> None:
@@ -118,7 +118,7 @@ def test_posteriors_that_contain_another_one_were_trained_as_well(name: str) -> 
     assert low["value"] > mean["value"] - 4 * math.hypot(mean["se"], low["se"]) - 0.01 * abs(mean["value"])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", STORED)
 def test_stored_draws_give_the_stored_log_density(name: str, request: pytest.FixtureRequest) -> None:
     """By a forward pass of our own: mean over draws of the density of y, in plain torch."""

@@ -343,7 +343,7 @@ def _read_nothing(function: Any, *given: Any, **named: Any) -> Any:
             return None
 
 
-@pytest.mark.few(25)
+@pytest.mark.few(12)
 @pytest.mark.parametrize("case", cases(CALLS), ids=str)
 def test_call(case: Case) -> None:
     assert case.wrong() == {}

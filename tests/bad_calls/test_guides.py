@@ -212,7 +212,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("case", cases(CALLS), ids=str)
 def test_guide(case: Case) -> None:
     assert case.wrong() == {}

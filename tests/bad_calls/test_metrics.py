@@ -189,7 +189,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.few(15)
+@pytest.mark.few(7)
 @pytest.mark.parametrize("case", cases(CALLS), ids=str)
 def test_metric(case: Case) -> None:
     assert case.wrong() == {}

@@ -241,7 +241,7 @@ SCALING = [
 ]
 
 
-@pytest.mark.few(25)
+@pytest.mark.few(12)
 @pytest.mark.parametrize("case", cases(CALLS + SCALING), ids=str)
 def test_model(case: Case) -> None:
     assert case.wrong() == {}

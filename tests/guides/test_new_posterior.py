@@ -158,7 +158,7 @@ def fitted(make: Any, model: models.NetworkModel | None = None, **settings: Any)
     return pyrodrop.fit(model, make(model), (X, Y), **{"steps": 60, "lr": 0.02, "progress": False} | settings)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("estimator", STRATEGIES)
 @pytest.mark.parametrize("make", [UniformGuide, ScaleGuide, LaplaceGuide])
 def test_a_new_posterior_trains_or_is_refused_by_name(make: Any, estimator: str) -> None:

@@ -83,7 +83,7 @@ def masked(fit: pyrodrop.Fit, x: Tensor) -> Tensor:
         return model.likelihood.location(model.outputs(weights, x), model.targets)  # type: ignore[no-any-return]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("name", "layout"), [("lenet-300-100", "fastest"), *itertools.product(NETWORKS, ("dense", "picked", "csr"))]
 )
@@ -96,7 +96,7 @@ def test_outputs_are_the_masked_networks(name: str, layout: Any) -> None:
     torch.testing.assert_close(fit.compress(structured=False, layout=layout)(x), masked(fit, x), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["tanh", "lenet-5", "functional"])
 def test_cuts_of_all_degrees(name: str, seed: int) -> None:

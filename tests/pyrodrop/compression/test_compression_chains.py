@@ -176,7 +176,7 @@ def _pooled(self: Any, x: Tensor) -> Tensor:
     return F.max_pool2d(torch.tanh(self.conv(x)), 2)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("layout", ["dense", "picked", "csr"])
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_chain_of_any_shape(name: str, layout: Any, cut_fit: Any, oracle: Any) -> None:
@@ -192,7 +192,7 @@ def test_a_chain_of_any_shape(name: str, layout: Any, cut_fit: Any, oracle: Any)
         )
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_loaded_fit_finds_the_shapes_itself(name: str, cut_fit: Any, oracle: Any) -> None:
     build, shape = RIGHT[name]
@@ -287,7 +287,7 @@ def test_random_chains(first: int, cut_fit: Any, oracle: Any) -> None:
         )
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", RIGHT)
 def test_an_ensemble_of_any_chain(name: str, cut_fit: Any, drawn: Any) -> None:
     """Networks drawn are the user's own at those draws, with the same seed as drawing them by hand."""

@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
 NARROWED = ("a hook", "in place beside the chain", "norm behind an activation", "reflected")
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", REFUSED)
 def test_no_chain_is_refused_and_keeps_its_shape(name: str, cut_fit: Any, oracle: Any) -> None:
     build, shape, reason = REFUSED[name]
@@ -138,6 +138,7 @@ def test_if_no_shape_of_x_fits_the_last_failure_is_the_cause(cut_fit: Any) -> No
     assert "(2x1022 and 1200x2)" in str(refusal.value.__cause__)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_ensemble_of_any_other_network(name: str, cut_fit: Any, drawn: Any) -> None:
     """Networks drawn are the user's own at those draws, with the same seed as drawing them by hand."""

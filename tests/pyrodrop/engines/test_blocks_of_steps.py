@@ -165,6 +165,7 @@ def test_a_checkpoint_in_an_epoch_continues_to_the_same_bits(parts: Any, tmp_pat
     assert blocks == [4, 5]  # from the 11th step to the checkpoint, and to the end
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("replayed")
 def test_what_is_called_after_an_epoch_sees_the_random_state_of_single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     def seen() -> list[list[int]]:
@@ -315,6 +316,7 @@ def test_large_and_imprecise_thin_products_are_left_to_the_library() -> None:
         assert list(module.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default))
 
 
+@pytest.mark.more
 @pytest.mark.few(1)
 @pytest.mark.parametrize("wrong", ["other numbers", "an error", "nothing"])
 def test_a_bare_program_that_does_something_else_is_not_used(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,7 +271,7 @@ def test_by_point_the_rows_of_one_point_share_a_mask(name: str) -> None:
     assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 4.5 / math.sqrt(1000)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     _, fit, case = made(name)

@@ -33,6 +33,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "strategy", [LocalReparam(), PerExampleReparam(), FlipoutReparam()], ids=["local", "per", "flip"]
 )

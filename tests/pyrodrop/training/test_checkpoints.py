@@ -233,7 +233,7 @@ def run(file: Path, steps: int, made: dict[str, Any] | None = None, allow: Any =
     return pyrodrop.fit(*parts(**(made or {})), data, steps=steps, checkpoint=file, **{**PYRO, **BASE, **options})
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_difference_is_named_and_can_be_allowed(what: str, saved: Path, tmp_path: Path) -> None:
     made, options, part, words = CHANGES[what]

@@ -287,7 +287,7 @@ def test_blocks_divide_at_multiples_of_32(count: int) -> None:
     assert block_sizes(240, heavy=False, program=60) == [60] * 4
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("operation", [torch.sigmoid, nn.functional.softplus, lambda v: v**3.3, torch.exp, torch.tanh])
 @pytest.mark.parametrize("count", [34, 40, 63, 64, 97, 240])
 def test_an_operation_on_numbers_of_replicates_has_the_same_bits_in_blocks(operation: Any, count: int) -> None:

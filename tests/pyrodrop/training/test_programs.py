@@ -311,6 +311,7 @@ def of_both() -> tuple[Fit, Fit]:
     return trained(2), pyrodrop.fit(of_x, AutoNormal(of_x), (X[:, None], Y), steps=2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "said"),
     [

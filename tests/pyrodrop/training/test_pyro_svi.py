@@ -104,6 +104,7 @@ def test_noise_is_fresh_in_every_jitted_step(name: str) -> None:
     torch.testing.assert_close(ours.std(), theirs.std(), rtol=4 / count**0.5, atol=0)  # 4 s.e.
 
 
+@pytest.mark.more
 def test_batches_of_another_size_are_no_silent_error_of_a_jitted_elbo() -> None:
     model = model_of()
     guide = guides.MeanField(model)

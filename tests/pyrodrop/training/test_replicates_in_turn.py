@@ -201,7 +201,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_file_of_other_replicates_is_refused(what: str, saved: Path) -> None:
     parts, options, words = CHANGES[what]
