@@ -21,6 +21,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.divergences import NoDivergence
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.reparam import STRATEGIES
+from tests.small import normal
 
 
 def _quiet(make: Callable[[], priors.Prior]) -> priors.Prior:
@@ -95,7 +96,7 @@ REFUSED_ESTIMATORS: dict[tuple[str, str], str] = {
 # Pyro's own ELBOs need a log density of what the guide draws, or its divergence.
 SVI_GUIDES = {g: make for g, make in GUIDES.items() if g not in (*TYPE_A, "from_noise", "Ensemble")}
 PROPER = {g: make for g, make in GUIDES.items() if g not in TYPE_A}
-X, Y = torch.randn(20, 3, generator=torch.Generator().manual_seed(1)), torch.linspace(-1, 1, 20)[:, None]
+X, Y = normal(20, 3, seed=1), torch.linspace(-1, 1, 20)[:, None]
 
 
 def small_model(prior: priors.Prior | None = None, bias_prior: priors.Prior | None = None) -> models.NetworkModel:

@@ -18,22 +18,10 @@ from torch import Tensor, nn
 from pyrodrop import priors
 from pyrodrop.compression import compressed_steps, read_network, write_network
 from pyrodrop.compression.steps import Affine
+from tests.small import Own
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 Lambda = Callable[[Any, Tensor], Tensor]
-
-
-class Own(nn.Module):
-    """A network written as a function of its layers."""
-
-    def __init__(self, forward: Lambda, **layers: nn.Module) -> None:
-        super().__init__()
-        self.own = forward
-        for name, layer in layers.items():
-            self.add_module(name, layer)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.own(self, x)
 
 
 class Tied(nn.Module):
