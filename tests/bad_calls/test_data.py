@@ -198,7 +198,6 @@ def in_words(data: Dataset) -> tuple[str, ...]:
 
 NAMES_OF_PEOPLE = ("a", "b", "kind=a", "kind=b", "kind=c")
 SPLIT = {"name": "a", "train": data(), "test": data(), "x_unit": "", "y_unit": "", "source": ""}
-NO_WORD = OBJECT.but("string")
 CALLS = [
     Call(
         "data.Dataset",

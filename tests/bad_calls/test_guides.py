@@ -62,9 +62,6 @@ def noise() -> dict[str, Any]:
     }
 
 
-FUNCTIONS = {"g": FUNCTION, "noise": FUNCTION, "density": FUNCTION.but("None"), "regularizer": FUNCTION.but("None")}
-
-
 CALLS = [
     Call("guides.Guide", of_model, {"model": MODEL}),
     Call(

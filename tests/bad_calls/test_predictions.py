@@ -82,10 +82,6 @@ def works(cases: dict[str, Any], call: Callable[[Any], Any], good: Any) -> dict[
     return {f"y: {label}": (value, same(call, good)) for label, value in cases.items()}
 
 
-def prediction_at(**given: Any) -> Any:
-    return pyrodrop.predict(**{"run": fit(), "x": X, "num_samples": 2, **given}).mean
-
-
 P = torch.full((N, 3), 1 / 3)
 SHARED = FLAG.but("None") | {"without ranks": lambda: True}
 CALLS = [
