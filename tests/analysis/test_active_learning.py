@@ -19,7 +19,6 @@ from torch import Tensor
 from pyrodrop import cli
 from pyrodrop.analysis.experiments.active_learning import digits, experiment, naval
 from pyrodrop.analysis.experiments.active_learning.loop import RANDOM, Task, learn
-from pyrodrop.analysis.zoo import references
 from pyrodrop.data import Dataset, Split
 
 CPU = torch.device("cpu")
@@ -339,30 +338,3 @@ def test_a_loss_that_is_not_finite_ends_the_job(images: Split, monkeypatch: pyte
     task = digits.Digits("mean field", 1, CPU)
     with pytest.raises(FloatingPointError, match=r"mean field stopped being finite in \[1\]"):
         task.train([task.data(0)[0].first(20)], [0])
-
-
-# Numbers of the page
-
-
-def test_the_page_has_the_recorded_numbers() -> None:
-    content = json.loads((references.FOLDER / "active-learning.json").read_text(encoding="utf-8"))
-    lines = []
-    for posterior, rows in content["mnist"].items():
-        for name, row in rows.items():
-            over = "-"
-            if name != RANDOM:
-                over = f"{100 * row['over random']:+.2f} ± {100 * row['over random_se']:.2f}"
-            accuracy = f"{100 * row['accuracy']:.2f} ± {100 * row['accuracy_se']:.2f}"
-            lines.append(f"| {posterior} | {name} | {experiment.labels_shown(row)} | {accuracy} | {over} |")
-    for posterior, row in content["naval"].items():
-        cells = (f"{row[key]:{form}} ± {row[f'{key}_se']:.3f}" for key, form in
-                 ((RANDOM, ".3f"), ("variance", ".3f"), ("difference", "+.3f")))  # fmt: skip
-        lines.append(f"| {posterior} | {' | '.join(cells)} |")
-    random = [rows[RANDOM] for rows in content["mnist"].values()]
-    missed, runs = (sum(each) for each in zip(*((r["seeds"] - r["reached"], r["seeds"]) for r in random), strict=True))
-    lines.append(f"where {missed} of {runs} runs with random rows do not reach it")
-    ratios = [content["naval"][name]["variance"] / content["naval"][name][RANDOM] for name in naval.POSTERIORS]
-    assert min(ratios[:2]) > 2  # "more than doubles"
-    assert ratios[2] < 1 / 3
-    page = (Path(__file__).parents[2] / "docs" / "ask-for-a-label.md").read_text(encoding="utf-8")
-    assert [line for line in lines if line not in page] == []

@@ -173,6 +173,7 @@ def test_fits_of_the_same_y_at_other_x_are_refused(small: Any) -> None:
     assert fits["two"].fingerprint == fits["one"].fingerprint
 
 
+@pytest.mark.more
 def test_a_loaded_fit_knows_its_data_by_their_fingerprint(small: Any, tmp_path: Any) -> None:
     data, other = small.waves(), small.waves(seed=5)
     fit = small.fitted(guides.MeanField, data=data, steps=3)

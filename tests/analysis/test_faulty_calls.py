@@ -295,7 +295,7 @@ def line(said: str) -> str:
     return lines[0]
 
 
-@pytest.mark.few(40)
+@pytest.mark.few(20)
 @pytest.mark.parametrize("call", [*USAGE, *FILES], ids=lambda call: call.words.replace(LONG, "LONG"))
 def test_one_line_and_a_status(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"

@@ -41,13 +41,6 @@ def test_a_wrong_variance_is_seen(monkeypatch: pytest.MonkeyPatch, factor: float
     assert (found, "variance" in note) == (("wrong", True) if factor > 1 else ("right", False))
 
 
-def test_a_wrong_axis_of_input_units_is_seen() -> None:
-    """The oracle drops outputs where the package drops inputs."""
-    found, note = kind(Cell("Bernoulli", "joint"), dataclasses.replace(MLP, units={"*": (0, 1)}))
-    assert found == "wrong"
-    assert "standard errors" in note
-
-
 def test_draws_that_are_no_functions_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise by point has the right mean and variance and no covariance between points."""
     plain = pyrodrop.Fit.predict
@@ -55,13 +48,6 @@ def test_draws_that_are_no_functions_are_seen(monkeypatch: pytest.MonkeyPatch) -
     found, note = kind(Cell("MeanField", "joint"))
     assert found == "wrong"
     assert note.startswith("covariance")
-
-
-def test_a_wrong_divergence_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyrodrop.analysis.networks.posteriors.MeanField.guide", _louder)
-    found, note = kind(Cell("MeanField", "loss", "shared", "traced"))
-    assert found == "wrong"
-    assert note.startswith("divergence")
 
 
 def test_a_wrong_gradient_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,19 +67,6 @@ def _steeper(self: Any, model: Any, case: Case) -> Any:
             return dist.Normal(loc, torch.exp(self.log_variance[name] / 2)).to_event(loc.dim())
 
     guide.__class__ = Steeper
-    return guide
-
-
-def _louder(self: Any, model: Any, case: Case) -> Any:
-    """A guide that draws with three times the noise that its parameters say."""
-    guide = guides.MeanField(model, init_scale=0.2)
-
-    class Louder(guides.MeanField):
-        def posterior(self, name: str) -> Any:
-            loc = self.loc[name]
-            return dist.Normal(loc, 3 * torch.exp(self.log_variance[name] / 2)).to_event(loc.dim())
-
-    guide.__class__ = Louder
     return guide
 
 
@@ -144,25 +117,6 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     file.write_text("CASE = 3\n")
     with pytest.raises(ValueError, match="CASE"):
         load(file)
-
-
-def test_a_file_has_one_case_or_several(tmp_path: Path) -> None:
-    """By name in one order, whichever file they are in; of two with one name the second is refused."""
-    head = "from pyrodrop.analysis.networks import Case\nfrom torch import nn, randn\n"
-    case = "Case(network=lambda: nn.Linear(2, 1), x=lambda: randn(3, 2))"
-    (tmp_path / "b.py").write_text(f'"""One."""\n{head}CASE = {case}\n')
-    (tmp_path / "pair.py").write_text(f'"""Two."""\n{head}CASES = {{"c": {case}, "a": {case[:-1]}, about="First.")}}\n')
-    found = load(tmp_path)
-    assert {name: (one.name, one.about) for name, one in found.items()} == {
-        "a": ("a", "First."), "b": ("b", "One."), "c": ("c", "Two."),
-    }  # fmt: skip
-    assert list(found) == ["a", "b", "c"]
-    (tmp_path / "c.py").write_text(f"{head}CASE = {case}\n")
-    with pytest.raises(ValueError, match=r"names of networks must be unique; .*pair.py defines c again"):
-        load(tmp_path)
-    (tmp_path / "c.py").write_text(f"{head}CASES = [1]\n".replace("[1]", '{"c": 1}'))
-    with pytest.raises(ValueError, match=r"must define CASE, a Case, or CASES, .*; .*c.py does not"):
-        load(tmp_path)
 
 
 def test_the_page_of_networks_is_up_to_date() -> None:

@@ -87,7 +87,7 @@ def test_what_differs_is_found() -> None:
     assert "['w']" in fuzz.differs(replace(one, constrained={}, unconstrained={}), one, 1e-5)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(100))
 def test_random_programs_are_trained_as_by_pyro(seed: int) -> None:
     found = fuzz.compare(seed)

@@ -139,6 +139,7 @@ def test_paired_by_split_by_hand() -> None:
     assert theirs.mean() == pytest.approx(figure.value, rel=1e-6)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", zoo.ENTRIES)
 def test_the_card_of_an_entry_agrees_with_the_tally(name: str) -> None:
     """Entries whose run, or that of ``pyrodrop run sparse``, is beside a published figure."""

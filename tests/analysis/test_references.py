@@ -57,7 +57,7 @@ def test_every_problem_is_stored() -> None:
     assert {path.stem for path in DRAWS.glob("*.safetensors")} == set(PROBLEMS)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.unshifted  # the inputs and y of two problems are drawn
 @pytest.mark.parametrize(("folder", "name"), WITH_LEARNED)
 def test_recipe_is_that_of_the_job(folder: Path, name: str, request: pytest.FixtureRequest) -> None:
@@ -118,7 +118,7 @@ def test_posteriors_that_contain_another_one_were_trained_as_well(name: str) -> 
     assert low["value"] > mean["value"] - 4 * math.hypot(mean["se"], low["se"]) - 0.01 * abs(mean["value"])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", STORED)
 def test_stored_draws_give_the_stored_log_density(name: str, request: pytest.FixtureRequest) -> None:
     """By a forward pass of our own: mean over draws of the density of y, in plain torch."""
@@ -353,42 +353,6 @@ def test_the_page_has_the_tables() -> None:
         want = [*own.values(), energy["spreads"]["places"]["ensemble mean field"][place]["median"]]
         assert shown == pytest.approx([one for one in want if not 0 < one < 0.01], rel=0.06)
         assert spreads[f"energy {place}"][0].startswith("0 / ")
-
-
-def test_the_page_says_where_the_exact_posterior_predicts_worse() -> None:
-    """By the stored rows: a point estimate is better by two standard errors."""
-    text, worse, larger = references_page.text(), [], []
-    for folder, name in sorted(WITH_LEARNED, key=lambda pair: (pair[0] != FOLDER, list(PROBLEMS).index(pair[1]))):
-        table, label = facts(name, folder)["table"], name if folder == FOLDER else f"{name} (learned)"
-        if name == "foong":
-            continue
-        gain = [
-            row["log_density"] - table["reference"]["log_density"] for row in facts(name, folder)["members"]["point"]
-        ]
-        worse += [label] * (sum(gain) / len(gain) > 2 * table["point"]["to_reference_se"])
-        error = "error" if name == "mnist" else "rmse"
-        larger += [label] * (table["reference"][error] > table["point"][error])
-        shown = rows_of(text, "What the exact")[label]
-        assert [float(one.split()[0]) for one in shown[:2]] == pytest.approx(
-            [table[one]["log_density"] for one in ("reference", "point")], abs=6e-4
-        )
-        best = max((row["log_density"], key) for key, row in table.items() if key != "reference")
-        assert shown[2] == f"{best[0]:.3f} ({best[1]})"
-    assert {name for name in worse if "learned" not in name} == {"yacht", "energy"}
-    judging = (Path(__file__).parents[2] / "docs" / "judging.md").read_text(encoding="utf-8")
-    assert (
-        "density than a point estimate on yacht and energy, beyond two standard errors, and on MNIST within" in judging
-    )
-    assert facts("mnist")["table"]["point"]["to_reference"] > 0
-    yacht = facts("yacht", FOLDER / LEARNED)["table"]
-    assert (
-        f"one on yacht, {yacht['reference']['log_density']:.3f} against {yacht['point']['log_density']:.3f}, within two"
-        in judging
-    )
-    assert -2 < yacht["point"]["to_reference"] / yacht["point"]["to_reference_se"] < 0
-    for words, names in (("worse than a point estimate on ", worse), ("RMSE or error is larger on ", larger)):
-        found = text.partition(words)[2].partition(". It is")[0].partition(", and better")[0].split(", ")
-        assert found == (names or ["none"])
 
 
 def test_the_places_of_two_clusters() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch.func import functional_call
 
 from pyrodrop import cli, fit, guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.experiments import solar
-from pyrodrop.analysis.zoo import references, train
+from pyrodrop.analysis.zoo import train
 from pyrodrop.data import Dataset, Split
 from pyrodrop.zoo.rnn import _Forecast, _LanguageModel
 from pyrodrop.zoo.sources import SOURCES
@@ -172,32 +171,3 @@ def test_the_job_of_the_solar_series(
     )
     assert cli.main(["compare", str(tmp_path / "run")]) == 0
     assert "ridge" in capsys.readouterr().out
-
-
-# Numbers of the page
-
-
-def shown(values: list[float], form: str) -> str:
-    """A mean and the standard deviation between seeds, as the page has them."""
-    spread = f" ± {statistics.stdev(values):{form}}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):{form}}{spread}"
-
-
-def test_the_page_has_the_recorded_numbers() -> None:
-    seeds = {name: references.load(f"rnn/{name}")["result"]["seeds"] for name in ("characters", "characters-none")}
-    assert all(list(runs) == ["0", "1", "2"] for runs in seeds.values())
-    bits = {
-        "no dropout": [run["bits"] for run in seeds["characters-none"].values()],
-        "dropout, one pass with the mean weights": [
-            run["bits_of_mean_weights"] for run in seeds["characters"].values()
-        ],
-        "dropout, average of 50 draws": [run["bits"] for run in seeds["characters"].values()],
-    }
-    rows = [f"| {name} | {shown(values, '.3f')} |" for name, values in bits.items()]
-    content = json.loads((references.FOLDER / "solar.json").read_text(encoding="utf-8"))
-    for name, each in content["each"].items():
-        rows.append(f"| {name} | {shown(each['rmse'], '.3f')} | {shown(each['log_density'], '.2f')} |")
-    stored = [run["rmse"] for run in references.load("rnn/solar")["result"]["seeds"].values()]
-    assert stored == pytest.approx(content["each"]["LSTM, MC dropout"]["rmse"])
-    page = (Path(__file__).parents[2] / "docs" / "sequences.md").read_text(encoding="utf-8")
-    assert [row for row in rows if row not in page] == []

@@ -39,7 +39,7 @@ def test_every_entry_is_whole_and_has_a_reference(name: str) -> None:
     assert references.problems(zoo.entry(name)) == []
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", zoo.ENTRIES)
 def test_every_reference_was_measured_on_what_the_entry_is(name: str, data_folder: Path) -> None:
     entry = zoo.entry(name)
@@ -330,6 +330,7 @@ def test_errors_of_what_is_not_published_are_refused() -> None:
         dataclasses.replace(YACHT, published_errors={"crps": 0.1})
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", zoo.ENTRIES)
 def test_every_entry_has_a_result_or_what_it_would_take(name: str) -> None:
     result, entry = references.load(name)["result"], zoo.entry(name)

@@ -145,8 +145,3 @@ def tensor(*shape: int, like: Callable[[tuple[int, ...]], Any] = torch.ones) -> 
         ),
         "objects": lambda: np.full(shape, None),
     }
-
-
-def nowhere() -> Path:
-    """A path of no file."""
-    return Path("/no/such/folder/file")

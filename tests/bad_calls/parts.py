@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import guides, models, priors
+from tests.small import mlp
 
 
 def model(*widths: int, **changed: Any) -> models.MLP:
-    settings: dict[str, Any] = {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(1.0)}
-    return models.MLP(widths or (2, 3, 1), **{**settings, **changed})
+    return mlp(*(widths or (2, 3, 1)), precision=1.0, **changed)
 
 
 def sparse() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.gp import GaussianProcess
+from tests import small
 
 N = 8
 X = torch.linspace(-1, 1, 2 * N).reshape(N, 2)
@@ -24,8 +25,7 @@ QUICK: dict[str, Any] = {"steps": 2, "engine": "pyro", "progress": False}
 def model(*widths: int, **more: Any) -> models.MLP:
     """A network of two inputs with a prior on all parameters."""
     torch.manual_seed(0)
-    settings = {"prior": priors.Gaussian(), "bias_prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(4.0)}
-    return models.MLP(list(widths or (2, 3, 1)), **{**settings, **more})
+    return small.mlp(*(widths or (2, 3, 1)), **{"bias_prior": priors.Gaussian(), **more})
 
 
 @functools.cache

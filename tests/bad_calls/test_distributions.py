@@ -142,7 +142,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.few(15)
+@pytest.mark.few(7)
 @pytest.mark.parametrize("case", cases(CALLS), ids=str)
 def test_distribution(case: Case) -> None:
     assert case.wrong() == {}

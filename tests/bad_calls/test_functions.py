@@ -32,7 +32,6 @@ from .kinds import (
 )
 from .parts import dropout_network, model, sparse
 
-DISTRIBUTION = OBJECT | {"class": lambda: dist.Normal}
 RATES = {"epochs": POSITIVE, "start": FRACTION, "after": NOT_NEGATIVE}
 OUTSIDE = {"above": lambda: torch.full((3,), 1.5), "below": lambda: torch.full((3,), -0.1)}
 LAW_CLASS = OBJECT | {"object": lambda: dist.Normal(0.0, 1.0), "another class": lambda: nn.Linear}
@@ -319,7 +318,7 @@ def _read_nothing(function: Any, *given: Any, **named: Any) -> Any:
             return None
 
 
-@pytest.mark.few(25)
+@pytest.mark.few(12)
 @pytest.mark.parametrize("case", cases(CALLS), ids=str)
 def test_call(case: Case) -> None:
     assert case.wrong() == {}

@@ -62,9 +62,6 @@ def noise() -> dict[str, Any]:
     }
 
 
-FUNCTIONS = {"g": FUNCTION, "noise": FUNCTION, "density": FUNCTION.but("None"), "regularizer": FUNCTION.but("None")}
-
-
 CALLS = [
     Call("guides.Guide", of_model, {"model": MODEL}),
     Call(
@@ -212,7 +209,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("case", cases(CALLS), ids=str)
 def test_guide(case: Case) -> None:
     assert case.wrong() == {}

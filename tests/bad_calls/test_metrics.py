@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 
-import pyrodrop
 from pyrodrop import metrics
 
 from .harness import Call, Case, cases
@@ -75,7 +74,6 @@ def scored(score: Any) -> dict[str, Any]:
 CLASSES = {"predicted": PROBABILITIES, "y": LABELS}
 ENTROPY = PROBABILITIES | {"averaged": lambda: torch.full((3, 2), 0.5)}
 SAMPLES = {"predicted": torch.full((2, 3, 2), 0.5)}
-PREDICTION = OBJECT | {"moments": lambda: _moments(), "class": lambda: pyrodrop.Prediction}
 
 
 def _moments() -> Any:
@@ -189,7 +187,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.few(15)
+@pytest.mark.few(7)
 @pytest.mark.parametrize("case", cases(CALLS), ids=str)
 def test_metric(case: Case) -> None:
     assert case.wrong() == {}

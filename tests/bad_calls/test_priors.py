@@ -82,7 +82,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.filterwarnings("ignore:the log-uniform prior is improper")
 @pytest.mark.parametrize("case", cases(CALLS), ids=str)
 def test_prior(case: Case) -> None:

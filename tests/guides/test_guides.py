@@ -21,6 +21,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.divergences import NoDivergence
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.reparam import STRATEGIES
+from tests.small import normal
 
 
 def _quiet(make: Callable[[], priors.Prior]) -> priors.Prior:
@@ -95,7 +96,7 @@ REFUSED_ESTIMATORS: dict[tuple[str, str], str] = {
 # Pyro's own ELBOs need a log density of what the guide draws, or its divergence.
 SVI_GUIDES = {g: make for g, make in GUIDES.items() if g not in (*TYPE_A, "from_noise", "Ensemble")}
 PROPER = {g: make for g, make in GUIDES.items() if g not in TYPE_A}
-X, Y = torch.randn(20, 3, generator=torch.Generator().manual_seed(1)), torch.linspace(-1, 1, 20)[:, None]
+X, Y = normal(20, 3, seed=1), torch.linspace(-1, 1, 20)[:, None]
 
 
 def small_model(prior: priors.Prior | None = None, bias_prior: priors.Prior | None = None) -> models.NetworkModel:
@@ -123,7 +124,7 @@ def test_every_guide_and_prior_is_in_the_lists_above() -> None:
     assert {c for c in map(vars(priors).get, priors.__all__) if isinstance(c, type)} - NOT_PRIORS == made
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("network", ["MLP", pytest.param("convolution", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("guide_name", GUIDES)
@@ -156,7 +157,7 @@ def test_contract(guide_name: str, prior: str, network: str) -> None:
     assert fit.predict(x, 3).mean.shape[0] == len(x)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", PROPER)
 def test_training_lowers_the_loss_and_rates_can_be_read(name: str) -> None:
     model = small_model()
@@ -190,6 +191,7 @@ def test_unmodified_svi_trains(make: Callable[[Any], guides.Guide], loss: type) 
     assert pyro.settings.get("module_local_params") is False
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("make", SVI_GUIDES.values(), ids=list(SVI_GUIDES))
 def test_elbo_terms_are_pyros_mean_field_loss(make: Callable[[Any], guides.Guide]) -> None:
     """nll + kl and its gradient equal TraceMeanField_ELBO's on the same draw, in a minibatch."""
@@ -219,6 +221,7 @@ def test_trace_elbo_agrees_in_the_mean_for_a_proper_mixture() -> None:
     assert abs(float(difference)) < 4 * float(se)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", GUIDES)
 def test_modules_list_the_parameters_that_pyro_sees(name: str) -> None:
     """Each once, at construction: what wraps the modules (DDP, an optimiser of torch) has no other way to find them."""

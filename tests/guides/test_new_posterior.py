@@ -17,15 +17,17 @@ from pyro.distributions import Laplace, Normal, TorchDistribution
 from torch import Tensor
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import guides, models, priors
 from pyrodrop.distributions import ConstantLeftOut, InputUnits, NoiseForm, WeightDistribution
 from pyrodrop.divergences import Convention, convention, divergence, pair
 from pyrodrop.guides import RateKind
 from pyrodrop.modules import ParameterTree
 from pyrodrop.reparam import STRATEGIES, LocalReparam
 from pyrodrop.reparam.lazy import LazyDistribution, LazyWeight
+from tests import small
+from tests.small import normal
 
-X, Y = torch.randn(20, 3, generator=torch.Generator().manual_seed(1)), torch.linspace(-1, 1, 20)[:, None]
+X, Y = normal(20, 3, seed=1), torch.linspace(-1, 1, 20)[:, None]
 
 
 class UniformScales(WeightDistribution):
@@ -149,8 +151,7 @@ REFUSED = {
 
 
 def mlp(width: int = 6) -> models.NetworkModel:
-    prior = priors.Gaussian()
-    return models.MLP([3, width, 1], "tanh", prior=prior, likelihood=likelihoods.Gaussian(10.0))
+    return small.mlp(3, width, 1, activation="tanh", precision=10.0)
 
 
 def fitted(make: Any, model: models.NetworkModel | None = None, **settings: Any) -> pyrodrop.Fit:
@@ -158,7 +159,7 @@ def fitted(make: Any, model: models.NetworkModel | None = None, **settings: Any)
     return pyrodrop.fit(model, make(model), (X, Y), **{"steps": 60, "lr": 0.02, "progress": False} | settings)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("estimator", STRATEGIES)
 @pytest.mark.parametrize("make", [UniformGuide, ScaleGuide, LaplaceGuide])
 def test_a_new_posterior_trains_or_is_refused_by_name(make: Any, estimator: str) -> None:

@@ -20,8 +20,9 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.elbo import DrawnTerms, elbo_terms
+from tests.small import mlp, normal
 
-X = torch.randn(20, 3, generator=torch.Generator().manual_seed(1))
+X = normal(20, 3, seed=1)
 Y = torch.linspace(-1, 1, 20)[:, None]
 BETA, LOG_NORMAL = dist.Beta(2.0, 8.0), dist.LogNormal(-2.0, 0.7)
 OF_BETA, OF_LOG_NORMAL = stats.beta(2, 8), stats.lognorm(0.7, scale=math.exp(-2))
@@ -40,7 +41,7 @@ GUIDES: dict[str, tuple[Callable[..., Any], Any, Any]] = {
 
 def model(name: str = "") -> models.MLP:
     prior = priors.LogUniform() if name == "variational A" else priors.Gaussian()
-    return models.MLP([3, 6, 1], "tanh", prior=prior, likelihood=likelihoods.Gaussian(10.0))
+    return mlp(3, 6, 1, activation="tanh", precision=10.0, prior=prior)
 
 
 def made(name: str) -> tuple[models.MLP, Any, Any]:

@@ -18,15 +18,11 @@ from torch.utils.checkpoint import checkpoint
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, private_apis
+from tests.small import brought, normal
 
-X = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
-Y = torch.randn(30, 4, generator=torch.Generator().manual_seed(2))
+X = normal(30, 4, seed=1)
+Y = normal(30, 4, seed=2)
 torch.manual_seed(0)  # of the networks below; RReLU draws nothing where all of its inputs are positive
-
-
-def model_of(net: nn.Module, **settings: object) -> models.NetworkModel:
-    prior = settings.pop("prior", priors.Gaussian())
-    return models.from_module(net, prior=prior, likelihood=likelihoods.Gaussian(4.0), **settings)  # type: ignore[arg-type]
 
 
 class Forward(nn.Module):
@@ -62,7 +58,7 @@ class DropPath(nn.Module):
     ids=["F.dropout", "torch.rand", "random", "NumPy", "drop path", "RReLU"],
 )
 def test_noise_of_the_network_itself_is_refused_before_the_first_step(net: nn.Module) -> None:
-    model = model_of(net)
+    model = brought(net)
     with pytest.raises(ValueError, match="draws random numbers itself, in"):
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
 
@@ -90,7 +86,7 @@ def test_other_threads_may_use_pythons_generator() -> None:
 
 
 def test_noise_names_the_module_that_draws_it() -> None:
-    model = model_of(nn.Sequential(nn.Linear(4, 4), nn.Sequential(DropPath(), nn.Linear(4, 4))))
+    model = brought(nn.Sequential(nn.Linear(4, 4), nn.Sequential(DropPath(), nn.Linear(4, 4))))
     with pytest.raises(ValueError, match=r"in '1\.0' \(DropPath\)"):
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
 
@@ -105,7 +101,7 @@ def test_noise_names_the_module_that_draws_it() -> None:
     ids=["rate 0", "evaluation mode", "functional, evaluation mode"],
 )
 def test_dropout_that_drops_nothing_is_no_noise(net: nn.Module) -> None:
-    model = model_of(net)
+    model = brought(net)
     run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=2)
     assert run.predict(X, 1, seed=0).f.equal(run.predict(X, 1, seed=1).f)
 
@@ -119,7 +115,7 @@ def test_a_forward_with_a_counter_is_trained_by_pyro_and_counts_each_step_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     net = Forward(count).double()
-    model, data = model_of(net), (X.double(), Y.double())
+    model, data = brought(net), (X.double(), Y.double())
     with caplog.at_level("INFO", "pyrodrop"):
         run = pyrodrop.fit(model, guides.Point(model), data, steps=320, lr=0.01)
     assert run.settings["engine"] == "pyro"
@@ -138,7 +134,7 @@ def test_a_forward_with_a_counter_is_trained_by_pyro_and_counts_each_step_once(
 
 
 def test_what_a_network_cannot_take_is_said_in_words() -> None:
-    model = model_of(nn.Sequential(nn.Flatten(), nn.Linear(12, 4)))
+    model = brought(nn.Sequential(nn.Flatten(), nn.Linear(12, 4)))
     with pytest.raises(ValueError, match=r"cannot be called on x of shape \[30, 4\]"):
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
 
@@ -169,15 +165,15 @@ def test_examples_are_found_inside_a_network() -> None:
     found = net.examined(torch.randn(9, 7, 3))
     assert found.axes == {"a.weight": (0,), "b.weight": (1,), "c.weight": (None,)}
     assert not found.mixes
-    assert model_of(Graph()).mixes_examples(X)
-    mean = model_of(Forward(lambda own, h: h - h.mean(0)))
+    assert brought(Graph()).mixes_examples(X)
+    mean = brought(Forward(lambda own, h: h - h.mean(0)))
     assert mean.mixes_examples(X)
     assert not mean.examined(X).whole
-    assert not model_of(nn.Linear(4, 4)).mixes_examples(X)
+    assert not brought(nn.Linear(4, 4)).mixes_examples(X)
 
 
 def test_what_rows_that_are_alike_show_is_not_believed_of_others() -> None:
-    largest = model_of(Forward(lambda own, h: h - h.abs().amax(0)))
+    largest = brought(Forward(lambda own, h: h - h.abs().amax(0)))
     x = X[:1] * 10.0 ** torch.arange(6)[:, None]  # whatever the weights, a later row is the largest
     assert not largest.mixes_examples(x[:1])  # one row cannot show it
     assert largest.mixes_examples(x)
@@ -206,7 +202,7 @@ def test_what_a_network_collects_is_that_of_its_steps() -> None:
 
     net = Forward(collect)
     net.seen = [0]
-    model = model_of(net)
+    model = brought(net)
     run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=3, lr=0.01)
     assert run.model.changes_itself == "its forward changes the attributes seen"
     assert run.model.network.seen == [0, 30, 30, 30]
@@ -229,7 +225,7 @@ def test_what_a_network_does_in_training_alone_is_refused(
         with torch.set_grad_enabled(torch.is_grad_enabled() and "weight" not in message):
             return behind(own, h) if own.training else h
 
-    model = model_of(Forward(trained))
+    model = brought(Forward(trained))
     assert not model.mixes_examples(X)
     with pytest.raises(ValueError, match=message):
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
@@ -239,7 +235,7 @@ def test_a_network_that_trains_on_pairs_of_rows_is_trained() -> None:
     def paired(own: Forward, h: Tensor) -> Tensor:
         return (h.reshape(-1, 2, 4) - 0.1 * h.reshape(-1, 2, 4).flip(1)).reshape(-1, 4) if own.training else h
 
-    model = model_of(Forward(paired))
+    model = brought(Forward(paired))
     assert pyrodrop.fit(model, guides.Point(model), (X, Y), steps=2, batch_size=6).history.isfinite().all()
     with pytest.raises(ValueError, match="in training mode .* use estimator='shared'"):
         pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=1, batch_size=6, estimator="local")
@@ -252,7 +248,7 @@ def test_a_network_is_called_nine_times_before_the_first_step() -> None:
         rows.append((len(h), own.training, torch.is_grad_enabled()))
         return h
 
-    model = model_of(Forward(noted))
+    model = brought(Forward(noted))
     pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1, engine="pyro", estimator="local")
     evaluated, trained = (
         [(2, False, False), (3, False, False), *[(2, False, False)] * 3],
@@ -267,7 +263,7 @@ def test_what_a_first_call_keeps_for_later_ones_is_no_change() -> None:
             own.table = torch.linspace(0, 1, 4)
         return h * own.table
 
-    model = model_of(Forward(cached))
+    model = brought(Forward(cached))
     run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=3)
     assert run.model.changes_itself == ""
 
@@ -289,7 +285,7 @@ class InPlace(nn.Module):
 @pytest.mark.parametrize("joint", [True, False])
 def test_a_change_in_place_of_what_is_not_drawn_by_what_is(joint: bool) -> None:
     net = InPlace()
-    model = model_of(net)
+    model = brought(net)
     run = pyrodrop.fit(model, guides.BernoulliDropout(model, {"a.*": 0.0, "*": 0.5}), (X, Y), steps=1, lr=1e-6)
     f = run.predict(X[:1], 3000, joint=joint).f[:, 0]
     a, b = run.guide.loc["a.weight"].detach(), run.guide.loc["b.weight"].detach()
@@ -302,7 +298,7 @@ def test_a_change_in_place_of_what_is_not_drawn_by_what_is(joint: bool) -> None:
 
 def test_noise_per_example_needs_examples_that_are_apart() -> None:
     for net in (Graph(), Forward(lambda own, h: h - h.mean(0))):
-        model = model_of(net)
+        model = brought(net)
         for estimator in ("local", "per_example", "flipout"):
             with pytest.raises(ValueError, match="use estimator='shared'"):
                 pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=1, estimator=estimator)  # type: ignore[arg-type]
@@ -314,15 +310,15 @@ def test_noise_per_example_needs_examples_that_are_apart_in_training() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
     data = (torch.randn(8, 3), torch.randn(8, 1))
     for estimator in ("local", "per_example", "flipout"):
-        model = model_of(net.train())
+        model = brought(net.train())
         with pytest.raises(ValueError, match="in training mode .* use estimator='shared'"):
             pyrodrop.fit(model, guides.MeanField(model), data, steps=1, estimator=estimator)  # type: ignore[arg-type]
-        model = model_of(net.eval())
+        model = brought(net.eval())
         assert pyrodrop.fit(model, guides.MeanField(model), data, steps=1, estimator=estimator).history.isfinite().all()  # type: ignore[arg-type]
 
 
 def test_a_network_of_all_rows_has_no_minibatches() -> None:
-    model = model_of(Graph())
+    model = brought(Graph())
     with pytest.raises(ValueError, match="batch_size"):
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1, batch_size=7)
 
@@ -355,7 +351,7 @@ class Recomputing(nn.Module):
 
 def recomputing(reentrant: bool | None) -> models.NetworkModel:
     torch.manual_seed(0)
-    return model_of(Recomputing(reentrant).double())
+    return brought(Recomputing(reentrant).double())
 
 
 @pytest.mark.few(1)
@@ -426,6 +422,6 @@ def test_hooks_on_saved_tensors_are_refused() -> None:
         with torch.autograd.graph.save_on_cpu():
             return torch.tanh(h)
 
-    model = model_of(Forward(moved))
+    model = brought(Forward(moved))
     with pytest.raises(ValueError, match="must not have hooks on saved tensors"):
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)

@@ -12,14 +12,10 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from tests.small import brought, normal
 
-X = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
-Y = torch.randn(30, 4, generator=torch.Generator().manual_seed(2))
-
-
-def model_of(net: nn.Module, **settings: object) -> models.NetworkModel:
-    prior = settings.pop("prior", priors.Gaussian())
-    return models.from_module(net, prior=prior, likelihood=likelihoods.Gaussian(4.0), **settings)  # type: ignore[arg-type]
+X = normal(30, 4, seed=1)
+Y = normal(30, 4, seed=2)
 
 
 class Tied(nn.Module):
@@ -37,7 +33,7 @@ class Tied(nn.Module):
 @pytest.mark.parametrize("estimator", ["shared", "local", "per_example"])
 def test_a_tied_weight_is_one_site_and_every_use_of_it_is_trained(estimator: str) -> None:
     net = Tied()
-    model = model_of(net)
+    model = brought(net)
     assert list(model.weight_sites()) == ["enc.weight"]
     run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=30, lr=0.02, estimator=estimator)
     w, bias = run.guide.mean()["enc.weight"], run.model.free["dec.bias"].detach()
@@ -56,7 +52,7 @@ def test_a_tied_weight_is_one_site_and_every_use_of_it_is_trained(estimator: str
 
 
 def test_a_tied_weight_has_one_draw_for_all_of_its_uses() -> None:
-    model = model_of(Tied())
+    model = brought(Tied())
     run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.4), (X, Y), steps=1, lr=1e-6)
     f = run.predict(X[:1], 4000).f[:, 0]
     loc, bias = run.guide.loc["enc.weight"].detach(), run.model.free["dec.bias"].detach()
@@ -72,7 +68,7 @@ def test_a_tied_weight_has_one_draw_for_all_of_its_uses() -> None:
 def test_a_module_under_two_names_is_one_place_and_keeps_its_own_values() -> None:
     layer = nn.Linear(4, 4)
     net = nn.Sequential(layer, nn.Tanh(), layer)
-    model = model_of(net)
+    model = brought(net)
     assert list(model.weight_sites()) == ["0.weight"]
     run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3), (X, Y), steps=5)
     run.predict(X, 10)
@@ -91,7 +87,7 @@ def test_a_module_under_two_names_is_one_place_and_keeps_its_own_values() -> Non
 def test_fixed_parameters_stay_and_have_no_prior() -> None:
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
     net[0].requires_grad_(False)
-    model = model_of(net)
+    model = brought(net)
     assert list(model.weight_sites()) == ["2.weight"]
     run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.2), (X, Y), steps=20, lr=0.05)
     body = dict(run.model.network.named_buffers())
@@ -103,7 +99,7 @@ def test_fixed_parameters_stay_and_have_no_prior() -> None:
 
 def test_weights_without_a_prior_are_trained_as_point_estimates() -> None:
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
-    model = model_of(net, prior={"2.*": priors.Gaussian(), "*": None})
+    model = brought(net, prior={"2.*": priors.Gaussian(), "*": None})
     assert list(model.weight_sites()) == ["2.weight"]
     assert sorted(model.free) == ["0.bias", "0.weight", "2.bias"]
     run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=25, lr=0.02)
@@ -121,11 +117,11 @@ def test_weights_without_a_prior_are_trained_as_point_estimates() -> None:
 def test_a_network_without_anything_to_infer_is_refused() -> None:
     net = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(ValueError, match="prior must give at least one weight a prior"):
-        model_of(net, prior={"*": None})
+        brought(net, prior={"*": None})
     with pytest.raises(ValueError, match=r"2 of its parameters are fixed \(requires_grad=False\)"):
-        model_of(net.requires_grad_(False))
+        brought(net.requires_grad_(False))
     with pytest.raises(ValueError, match="Call it once on a batch"):
-        model_of(nn.Sequential(nn.LazyLinear(4)))
+        brought(nn.Sequential(nn.LazyLinear(4)))
 
 
 def test_the_layer_that_sees_x_need_not_be_made_first() -> None:
@@ -137,7 +133,7 @@ def test_the_layer_that_sees_x_need_not_be_made_first() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.head(torch.tanh(self.body(x)))
 
-    model = model_of(Reversed())
+    model = brought(Reversed())
     assert model.first_weights() == ("body.weight",)
     assert guides.BernoulliDropout(model, 0.2, mask_input=False).rates() == {"head.weight": pytest.approx(0.2)}
 
@@ -152,7 +148,7 @@ def test_all_layers_that_see_x_are_found_and_a_residual_is_not_x() -> None:
             h = self.a(x) * self.b(F.layer_norm(x, (4,)))
             return self.c(x + h)
 
-    assert model_of(Two()).first_weights() == ("a.weight", "b.weight")
+    assert brought(Two()).first_weights() == ("a.weight", "b.weight")
 
 
 def test_a_first_layer_that_cannot_be_found_is_asked_for_by_name() -> None:
@@ -165,7 +161,7 @@ def test_a_first_layer_that_cannot_be_found_is_asked_for_by_name() -> None:
             return self.a(x) if x.sum() > 0 else self.a(-x)
 
     with pytest.raises(ValueError, match="set its rate by name"):
-        guides.BernoulliDropout(model_of(Branches()), 0.2, mask_input=False)
+        guides.BernoulliDropout(brought(Branches()), 0.2, mask_input=False)
 
 
 def test_new_starts_are_the_modules_own() -> None:
@@ -181,7 +177,7 @@ def test_new_starts_are_the_modules_own() -> None:
     assert torch.equal(sites["2.weight"], net[2].weight)
     assert torch.equal(model.free["2.bias"].detach(), net[2].bias)
     with pytest.raises(ValueError, match=r"the network itself \(Raw\)"):
-        model_of(Raw()).reset_parameters()
+        brought(Raw()).reset_parameters()
 
 
 class Raw(nn.Module):
@@ -197,8 +193,8 @@ class Raw(nn.Module):
 
 def test_a_weight_of_ones_own_says_which_axis_its_inputs_are() -> None:
     with pytest.raises(ValueError, match="'w'"):
-        guides.BernoulliDropout(model_of(Raw()), 0.3)
-    model = model_of(Raw(), input_axes={"w": 0})
+        guides.BernoulliDropout(brought(Raw()), 0.3)
+    model = brought(Raw(), input_axes={"w": 0})
     run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3), (X, Y), steps=1, lr=1e-6)
     x = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     f = run.predict(x, 500).f[:, 0]  # the first input alone: its row of w, whole or not at all
@@ -207,9 +203,9 @@ def test_a_weight_of_ones_own_says_which_axis_its_inputs_are() -> None:
     assert (kept | (f.abs().amax(1) == 0)).all()
     assert abs(kept.double().mean() - 0.7) < 4.5 * (0.21 / 500) ** 0.5
     with pytest.raises(ValueError, match="input_axes: no parameter is called 'v'"):
-        model_of(Raw(), input_axes={"v": 0})
+        brought(Raw(), input_axes={"v": 0})
     with pytest.raises(ValueError, match=r"an axis in 0 \.\.\. 1 for 'w', or None; got 2"):
-        model_of(Raw(), input_axes={"w": 2})
+        brought(Raw(), input_axes={"w": 2})
 
 
 class Casts(nn.Module):
@@ -232,7 +228,7 @@ def test_weights_of_16_bits_are_trained_in_float32(dtype: torch.dtype, caplog: p
     net[4].requires_grad_(False)
     before, exact, x = copy.deepcopy(net.state_dict()), copy.deepcopy(net).float(), X.to(dtype)
     with caplog.at_level("WARNING", "pyrodrop"):
-        model = model_of(net)
+        model = brought(net)
     (said,) = [record.getMessage() for record in caplog.records]
     assert f"float32 copies of the network's {str(dtype).removeprefix('torch.')} weights" in said
     run = pyrodrop.fit(model, guides.Point(model), (x, Y), steps=25, lr=0.02, engine="traced")
@@ -266,7 +262,7 @@ def test_a_trained_network_of_16_bits_is_read_in_float32() -> None:
 
 
 def test_a_forward_that_casts_to_16_bits_is_refused_with_the_reason() -> None:
-    model = model_of(Casts())
+    model = brought(Casts())
     with pytest.raises(ValueError, match=r"16 bits meet it in the forward; cast to the dtype of the weights"):
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
     with pytest.raises(ValueError, match=r"16 bits meet it in the forward; cast to the dtype of the weights"):
@@ -279,24 +275,24 @@ def test_a_forward_that_casts_to_16_bits_is_refused_with_the_reason() -> None:
 def test_modules_whose_parameters_cannot_be_replaced_are_refused() -> None:
     net = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(TypeError, match="_orig_mod"):
-        model_of(torch.compile(net))  # type: ignore[arg-type]
+        brought(torch.compile(net))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="`module`"):
-        model_of(nn.DataParallel(net))
+        brought(nn.DataParallel(net))
     with pytest.raises(TypeError, match="scripted or traced"):
-        model_of(torch.jit.trace(net, X))  # type: ignore[arg-type]
+        brought(torch.jit.trace(net, X))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"a torch\.nn\.Module; got a builtin"):
-        model_of(torch.relu)  # type: ignore[arg-type]
+        brought(torch.relu)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="weights must be real"):
-        model_of(nn.Linear(4, 4, dtype=torch.complex64))
-    for wrapped in (model_of, models.WithPriorFunction):
+        brought(nn.Linear(4, 4, dtype=torch.complex64))
+    for wrapped in (brought, models.WithPriorFunction):
         with pytest.raises(TypeError, match="a module without priors.*got a model, Network"):
-            wrapped(model_of(net))  # type: ignore[operator]
+            wrapped(brought(net))  # type: ignore[operator]
 
 
 def test_a_pattern_for_all_weights_says_their_axis_too() -> None:
-    model = model_of(nn.Sequential(Raw(), Raw()), input_axes={"*": 0})
+    model = brought(nn.Sequential(Raw(), Raw()), input_axes={"*": 0})
     assert [units.axis for units in model.input_units().values()] == [0, 0]
-    assert model_of(nn.Sequential(Raw(), nn.Linear(4, 4)), input_axes={"0.w": 0}).input_units()["1.weight"].axis == 1
+    assert brought(nn.Sequential(Raw(), nn.Linear(4, 4)), input_axes={"0.w": 0}).input_units()["1.weight"].axis == 1
 
 
 class OfAllRows(nn.Module):

@@ -16,9 +16,10 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from tests.small import brought, normal
 
-X = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
-Y = torch.randn(30, 2, generator=torch.Generator().manual_seed(2))
+X = normal(30, 4, seed=1)
+Y = normal(30, 2, seed=2)
 Pair = namedtuple("Pair", ["loss", "logits"])
 
 
@@ -50,22 +51,18 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[[Any], Tensor], str]] = {
 }
 
 
-def model_of(net: nn.Module, output: Any = None) -> models.NetworkModel:
-    return models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0), output=output)
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_output_that_is_taken_is_trained_and_predicted(kind: str) -> None:
     pack, output, line = KINDS[kind]
     torch.manual_seed(0)
     net = Net(pack)
-    plain = model_of(net)
+    plain = brought(net)
     for call in (lambda: plain(X), lambda: pyrodrop.fit(plain, guides.Point(plain), (X, Y), steps=1)):
         with pytest.raises(ValueError, match="must return a single tensor") as refused:
             call()
         assert line in str(refused.value)
-    model = model_of(net, output)
+    model = brought(net, output=output)
     run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=25, lr=0.02, engine="traced")
     hand = {name: value.detach().clone().requires_grad_() for name, value in net.named_parameters()}
     adam = torch.optim.Adam(list(hand.values()), lr=0.02)
@@ -87,7 +84,7 @@ def test_an_output_that_is_none_is_refused_with_what_the_network_returns() -> No
         (lambda out: out, r"returns one tensor, \[N, \.\.\.\]; it returned a dict with 'loss', 'logits'"),
         (lambda out: out["loss"], r"one row per example, \[N, outputs\].*; got shape \(\)"),
     ):
-        model = model_of(net, output)
+        model = brought(net, output=output)
         with pytest.raises(ValueError, match=line):
             pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
         with pytest.raises(ValueError, match=line):
@@ -109,13 +106,13 @@ def test_parameters_that_are_not_the_networks_are_refused_and_fixed_ones_are_con
             return self.layers[0](torch.tanh(self.body(x)))  # type: ignore[no-any-return]
 
     head, listed = nn.Linear(2, 2), Listed()
-    for model in (model_of(Net(dict), lambda out: head(out["logits"])), model_of(listed)):
+    for model in (brought(Net(dict), output=lambda out: head(out["logits"])), brought(listed)):
         with pytest.raises(
             ValueError, match="uses some that are not its own, such as those of a layer in a plain list"
         ):
             pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
     listed.layers[0].requires_grad_(False)
-    model = model_of(listed)
+    model = brought(listed)
     assert pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1).history.isfinite().all()
 
 
@@ -139,7 +136,7 @@ def test_files_know_which_output_is_taken(tmp_path: Path) -> None:
     net = Net(dict)
 
     def parts(output: Any) -> tuple[Any, Any]:
-        model = model_of(net, output)
+        model = brought(net, output=output)
         return model, guides.Point(model)
 
     for one, again, other in (

@@ -63,7 +63,7 @@ def test_recurrent_layers_compute_with_the_weights_given(kind: Any, options: dic
     torch.testing.assert_close(model.outputs(model.weight_sites(), X), net(X))  # and then its own again
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("estimator", STRATEGIES)
 @pytest.mark.parametrize(("kind", "options"), LAYERS[:2])
 def test_recurrent_layers_are_trained_and_predict(kind: Any, options: dict[str, Any], estimator: Any) -> None:

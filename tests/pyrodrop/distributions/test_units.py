@@ -122,7 +122,7 @@ def test_the_divergence_of_a_grouped_convolution_is_that_of_its_groups(theta: fl
     torch.testing.assert_close(whole, sum(groups))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("group", ["input", "output"])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_ard_pools_by_the_units_of_the_layer(kind: str, group: str) -> None:

@@ -66,7 +66,7 @@ def test_lost_entropy_of_a_fair_coin_has_its_known_values(d: float, h: float) ->
     assert ours == pytest.approx(h, rel=0.04)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("p", [0.5, 0.1, 0.9, 0.999])
 @pytest.mark.parametrize("d", [1e-3, 0.1, 1.0, 3.0, 6.7, 8.6, 12.0, 30.0])
 def test_lost_entropy_is_the_integral_that_defines_it(p: float, d: float) -> None:

@@ -152,6 +152,7 @@ def test_bounds_are_below_the_evidence_and_rise_with_the_number_of_draws(regress
     assert (logsumexp(weights.reshape(-1, 100), 1) - np.log(100)).mean() == pytest.approx(third, abs=4 * e3 + 0.02)
 
 
+@pytest.mark.more
 def test_training_by_a_bound_of_ten_draws(regression: Any) -> None:
     own, guide, x, y, evidence = regression
     loss, more = RenyiELBO(alpha=0, num_particles=10), {"steps": 60, "lr": 0.01, "progress": False}

@@ -165,6 +165,7 @@ def test_a_checkpoint_in_an_epoch_continues_to_the_same_bits(parts: Any, tmp_pat
     assert blocks == [4, 5]  # from the 11th step to the checkpoint, and to the end
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("replayed")
 def test_what_is_called_after_an_epoch_sees_the_random_state_of_single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     def seen() -> list[list[int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,10 +126,10 @@ def test_five_networks_of_figure_1a_compile() -> None:
 
 @pytest.mark.parametrize("differs", [1, 99])
 def test_a_program_that_differs_for_one_noise_is_tried_for_another(
-    differs: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    differs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where rounding crosses the kink of a ReLU; one that differs for every noise is not used."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    """As where rounding crosses the kink of a ReLU; one that differs for every noise is not used. Here it is the graph."""
+    monkeypatch.setattr(compiled, "compile_by_inductor", lambda module, *_: Program(module, None))
     calls: list[float] = []
     same = compiled.check_same
 

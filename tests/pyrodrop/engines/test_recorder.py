@@ -71,7 +71,7 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_recording_is_the_function_in_every_form(name: str, dtype: torch.dtype) -> None:

@@ -21,6 +21,7 @@ from pyrodrop.compression.report import error
 from pyrodrop.data import Dataset
 from pyrodrop.likelihoods import Censored
 from pyrodrop.scaling import Standardize
+from tests.small import linear
 
 INF = math.inf
 TAU = 4.0
@@ -29,10 +30,6 @@ ENDS = {
     "exact": (0.5, 0.5), "right": (0.5, INF), "left": (-INF, 0.5), "interval": (0.5, 2.0), "narrow": (0.5, 0.501),
     "wide": (-30.0, 50.0),
 }  # fmt: skip
-
-
-def linear(likelihood: Any, dtype: torch.dtype = torch.float64) -> Any:
-    return models.from_module(nn.Linear(2, 1, bias=False, dtype=dtype), priors.Gaussian(1.0), likelihood)
 
 
 def survived(rows: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -256,7 +253,7 @@ def test_a_network_that_is_read_and_a_loader() -> None:
         net, x[:8].float(), likelihood=likelihood, weight_decay=1e-3, num_data=40, loss=nn.MSELoss()
     )
     assert bool(reading.predict(x.float(), 10).log_density(y).isfinite().all())
-    model = linear(likelihood, torch.float32)
+    model = linear(likelihood, dtype=torch.float32)
     settings: dict[str, Any] = {"steps": 6, "batch_size": 10, "engine": "traced", "progress": False}
     runs = [pyrodrop.fit(model, guides.MeanField(model), given, **settings) for given in (data, data.tensors)]
     torch.testing.assert_close(runs[0].history, runs[1].history)

@@ -269,7 +269,7 @@ def test_missing_values_are_left_out(name: str) -> None:
     torch.testing.assert_close(got, want)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_fit_is_saved_and_read_back(name: str, tmp_path: Any) -> None:
     case = CASES[name]

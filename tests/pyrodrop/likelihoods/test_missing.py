@@ -21,6 +21,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors, recipes
 from pyrodrop.data import Dataset, Split
 from pyrodrop.scaling import Standardize
+from tests.small import linear
 
 NAN = math.nan
 TAU = 4.0
@@ -64,11 +65,6 @@ REAL = {
 }
 
 
-def linear(inputs: int, outputs: int, likelihood: Any, dtype: torch.dtype = torch.float64) -> Any:
-    net = nn.Linear(inputs, outputs, bias=False, dtype=dtype)
-    return models.from_module(net, priors.Gaussian(1.0), likelihood)
-
-
 def holes(*shape: int) -> Tensor:
     """Whole numbers of at least 0, of which some are NaN, and a whole row."""
     y = torch.poisson(torch.full(shape, 2.0, dtype=torch.float64))
@@ -81,7 +77,7 @@ def holes(*shape: int) -> Tensor:
 def test_the_model_has_the_density_and_gradient_of_the_observed_elements(kind: str) -> None:
     """Times N / M of a minibatch of M rows, missing ones included."""
     base, outputs, log_density = REAL[kind]
-    model = linear(3, outputs, likelihoods.Missing(base))
+    model = linear(likelihoods.Missing(base), 3, outputs)
     x, y, w = torch.randn(7, 3).double(), holes(7, 2), torch.randn(outputs, 3).double().requires_grad_()
     conditioned = poutine.condition(model, {"weight": w})
     trace = poutine.trace(conditioned).get_trace(x, y, num_data=21)
@@ -97,7 +93,7 @@ def test_the_model_has_the_density_and_gradient_of_the_observed_elements(kind: s
 
 @pytest.mark.parametrize("tokens", [(), (5,)], ids=["rows", "tokens"])
 def test_missing_labels_are_those_of_cross_entropy(tokens: tuple[int, ...]) -> None:
-    model = linear(3, 4, likelihoods.Missing(likelihoods.Categorical(), -100))
+    model = linear(likelihoods.Missing(likelihoods.Categorical(), -100), 3, 4)
     x, y = torch.randn(8, *tokens, 3).double(), torch.randint(4, (8, *tokens))
     y[torch.rand(y.shape) < 0.4] = -100
     y[0] = -100
@@ -115,7 +111,7 @@ def test_missing_labels_are_those_of_cross_entropy(tokens: tuple[int, ...]) -> N
 def test_gradient_steps_are_those_of_the_observed_elements(engine: Any, accumulate: int) -> None:
     """Of a point estimate, whose minibatches are all of the data; also as replicates. In float64."""
     x, y = torch.randn(10, 2).double(), holes(10, 3)
-    model = linear(2, 3, likelihoods.Missing(likelihoods.Gaussian(TAU)))
+    model = linear(likelihoods.Missing(likelihoods.Gaussian(TAU)), 2, 3)
     start = model.weight_sites()["weight"].clone()
     settings: dict[str, Any] = {
         "steps": 4,
@@ -142,7 +138,7 @@ def test_gradient_steps_are_those_of_the_observed_elements(engine: Any, accumula
 @pytest.mark.parametrize("estimator", ["shared", "local", "per_example", "flipout"])
 def test_a_missing_row_changes_no_gradient(estimator: Any) -> None:
     """Whatever its x is: the noise of other rows is the same. Of its y, NaN, nothing is seen."""
-    model = linear(2, 1, likelihoods.Missing(likelihoods.Gaussian(TAU)))
+    model = linear(likelihoods.Missing(likelihoods.Gaussian(TAU)))
     x, y = torch.randn(6, 2).double(), torch.randn(6, 1).double()
     y[4] = NAN
     other = x.clone()
@@ -157,7 +153,7 @@ def predicted() -> tuple[Any, Tensor, Tensor]:
     """A fit to y with missing elements, points and y there."""
     torch.manual_seed(2)
     x, y = torch.randn(9, 2).double(), holes(9, 2)
-    model = linear(2, 2, likelihoods.Missing(likelihoods.Gaussian(TAU)))
+    model = linear(likelihoods.Missing(likelihoods.Gaussian(TAU)), 2, 2)
     run = pyrodrop.fit(model, guides.MeanField(model), (x, y), steps=2, engine="pyro", progress=False)
     return run, x, y
 
@@ -199,7 +195,7 @@ def test_scores_are_those_of_the_observed_elements() -> None:
 
 
 def test_scores_of_labels_leave_out_missing_ones() -> None:
-    model = linear(2, 3, likelihoods.Missing(likelihoods.Categorical(), -1), torch.float32)
+    model = linear(likelihoods.Missing(likelihoods.Categorical(), -1), 2, 3, dtype=torch.float32)
     x, y = torch.randn(12, 2), torch.randint(3, (12,))
     y[::4] = -1
     run = pyrodrop.fit(model, guides.MeanField(model), (x, y), steps=2, engine="pyro", progress=False)
@@ -249,7 +245,7 @@ def test_the_posterior_is_that_of_the_observed_rows() -> None:
     """Of a linear model, in closed form: p(y, w) / p(w | y) is the evidence of the observed rows at any w."""
     x, y = torch.randn(20, 2).double(), torch.randn(20, 1).double()
     y[::3] = NAN
-    model = linear(2, 1, likelihoods.Missing(likelihoods.Gaussian(TAU)))
+    model = linear(likelihoods.Missing(likelihoods.Gaussian(TAU)))
     seen = ~y[:, 0].isnan()
     known = x[seen].numpy()
     precision = TAU * known.T @ known + np.eye(2)
@@ -264,11 +260,11 @@ def test_the_posterior_is_that_of_the_observed_rows() -> None:
 
 def test_a_fit_is_saved_with_its_missing_values(tmp_path: Path) -> None:
     run, x, y = predicted()
-    model = linear(2, 2, likelihoods.Missing(likelihoods.Gaussian(TAU)))
+    model = linear(likelihoods.Missing(likelihoods.Gaussian(TAU)), 2, 2)
     loaded = pyrodrop.Fit.load(run.save(tmp_path / "fit"), model, guides.MeanField(model))
     torch.testing.assert_close(loaded.predict(x, 5).log_density(y), run.predict(x, 5).log_density(y))
     for other in (likelihoods.Missing(likelihoods.Gaussian(TAU), -1), likelihoods.Gaussian(TAU)):
-        model = linear(2, 2, other)
+        model = linear(other, 2, 2)
         with pytest.raises(ValueError, match="likelihood"):
             pyrodrop.Fit.load(tmp_path / "fit", model, guides.MeanField(model))
 
@@ -282,8 +278,8 @@ def test_without_it_missing_values_are_refused_with_the_line_to_write() -> None:
         lambda model, data: recipes.regressor(data),
     ):
         with pytest.raises(ValueError, match=r"y must be finite; got NaN in \d of 9 rows.*likelihoods.Missing\("):
-            call(linear(2, 1, likelihoods.Gaussian(TAU)), Dataset(torch.randn(9, 2).double(), y))
-    labels = linear(2, 3, likelihoods.Categorical())
+            call(linear(likelihoods.Gaussian(TAU)), Dataset(torch.randn(9, 2).double(), y))
+    labels = linear(likelihoods.Categorical(), 2, 3)
     with pytest.raises(ValueError, match=r"likelihoods.Missing\(likelihoods.Categorical\(\), -100\)"):
         pyrodrop.fit(
             labels, guides.MeanField(labels), (torch.randn(3, 2).double(), torch.tensor([0, 2, -100])), steps=1
@@ -307,7 +303,7 @@ def test_without_it_missing_values_are_refused_with_the_line_to_write() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_left_out_is_refused(likelihood: Any, y: Tensor, message: str) -> None:
-    model = linear(2, 2, likelihood, torch.float32)
+    model = linear(likelihood, 2, 2, dtype=torch.float32)
     with pytest.raises(ValueError, match=message):
         pyrodrop.fit(model, guides.MeanField(model), (torch.randn(4, 2), y), steps=1, progress=False)
 
@@ -325,7 +321,7 @@ def test_what_needs_every_observation_is_refused() -> None:
     ):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"needs every observation|y must be finite"):
             call()
-    labels = linear(2, 3, likelihoods.Missing(likelihoods.Categorical(), -1), torch.float32)
+    labels = linear(likelihoods.Missing(likelihoods.Categorical(), -1), 2, 3, dtype=torch.float32)
     data = (torch.randn(3, 2), torch.tensor([0, -1, 2]))
     run = pyrodrop.fit(labels, guides.MeanField(labels), data, steps=1, engine="pyro", progress=False)
     for call in (
@@ -366,7 +362,7 @@ def test_observations_in_one_dimension() -> None:
 
 def test_a_precision_that_runs_away_is_said(caplog: pytest.LogCaptureFixture) -> None:
     likelihood = likelihoods.Missing(likelihoods.Gaussian(1e16, learned=True))
-    model = linear(2, 1, likelihood, torch.float32)
+    model = linear(likelihood, dtype=torch.float32)
     y = torch.tensor([[1.0], [NAN], [2.0]])
     pyrodrop.fit(model, guides.Point(model), (torch.zeros(3, 2), y), steps=1, lr=1e-6, engine="pyro", progress=False)
     assert "the learned precision of the likelihood is 1e+16, a noise of 1e-08" in caplog.text

@@ -16,24 +16,10 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.likelihoods import aligned, per_row
 from pyrodrop.scaling import Standardize
+from tests.small import Counts, tokens
 
 pytestmark = pytest.mark.usefixtures("float64")
 N = 7
-
-
-class Poisson(likelihoods.Likelihood):
-    """Counts of one rate: an own likelihood whose y are whole numbers that name no class."""
-
-    def forward(self, output: Tensor, targets: Standardize) -> Any:
-        return dist.Poisson(output.squeeze(-1).exp())
-
-    def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return output.exp()
-
-
-def tokens(outputs: int) -> nn.Module:
-    """The same map of every token, [N, T, 3] -> [N, T, outputs]."""
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs))
 
 
 def normal(f: Tensor, y: Tensor) -> Tensor:
@@ -67,7 +53,7 @@ CASES: dict[str, tuple[Any, Tensor, Tensor, Any, Any]] = {
     "labels_of_one_token": (
         lambda: tokens(3), torch.randn(N, 1, 3), torch.randint(3, (N, 1)), likelihoods.Categorical, labels,
     ),
-    "counts": (lambda: tokens(1), torch.randn(N, 3), torch.randint(9, (N,)), Poisson, counts),
+    "counts": (lambda: tokens(1), torch.randn(N, 3), torch.randint(9, (N,)), Counts, counts),
 }  # fmt: skip
 
 
@@ -119,7 +105,7 @@ def test_shapes_that_do_not_fit_are_refused_and_never_broadcast() -> None:
 @pytest.mark.parametrize(
     ("case", "change", "said"),
     [
-        ("counts", lambda y: torch.where(y == y[-1], -1, y), "values of y must be in the support of Poisson.*got -1"),
+        ("counts", lambda y: torch.where(y == y[-1], -1, y), "values of y must be in the support of Counts.*got -1"),
         ("counts", lambda y: y[:, None].expand(N, 2), r"y must have the shape \[7\].*got \[7, 2\]"),
         ("labels_of_tokens", lambda y: y[:, 0], r"must have shape \[7, 4\], one label per row of logits"),
         ("labels_of_tokens", lambda y: y + 1, r"class labels must lie in 0 \.\.\. 2.*to 3"),
@@ -163,7 +149,7 @@ class Mixed(likelihoods.Likelihood):
         return dist.MixtureSameFamily(dist.Categorical(logits=torch.zeros_like(parts.loc)), parts)
 
 
-@pytest.mark.parametrize("likelihood", [LogNormal, Mixed, Poisson])
+@pytest.mark.parametrize("likelihood", [LogNormal, Mixed, Counts])
 def test_an_own_likelihood_predicts(likelihood: Any) -> None:
     """Of any distribution of Pyro: densities from the functions drawn; and replicates as a mixture, or refused."""
     torch.manual_seed(2)
@@ -172,8 +158,8 @@ def test_an_own_likelihood_predicts(likelihood: Any) -> None:
     x, y = torch.randn(N, 3), torch.arange(1.0, N + 1)
     fit = pyrodrop.Fit(model, guides.BernoulliDropout(model, 0.3).double(), None, torch.zeros(1, 3), {})
     prediction = fit.predict(x, 30)
-    raw = prediction.f.log() if likelihood is Poisson else prediction.f
-    target = y if likelihood is Poisson else y[:, None]
+    raw = prediction.f.log() if likelihood is Counts else prediction.f
+    target = y if likelihood is Counts else y[:, None]
     each = torch.stack([likelihood()(f, Standardize()).log_prob(target).reshape(N) for f in raw])
     torch.testing.assert_close(prediction.log_density(y), each.logsumexp(0) - torch.tensor(30.0).log())
     pair = pyrodrop.Replicates([fit, fit])

@@ -88,6 +88,7 @@ NAMES = (
 FUNCTIONS = ("functions", "native", "off", "stochastic depth", "by hand", "sdpa")  # have no evaluation mode
 
 
+@pytest.mark.few(3)
 @pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:dropout2d:UserWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_masks_of_a_pass_give_its_output(name: str) -> None:
@@ -112,6 +113,7 @@ def test_the_masks_of_a_pass_give_its_output(name: str) -> None:
         assert abs(float(mask.mean()) - (1 - call.drop_rate)) <= 5 * (call.drop_rate / mask.numel()) ** 0.5
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(FUNCTIONS)])
 @pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:dropout2d:UserWarning")
 def test_without_masks_it_is_evaluation_mode(name: str) -> None:

@@ -21,7 +21,7 @@ def convolutional() -> models.NetworkModel:
     return models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(1.0))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("make", "estimator", "sites"),
     [

@@ -145,7 +145,7 @@ def test_the_objective_is_that_of_weight_draws(network: str, guide: str, estimat
     assert se < 0.15 * float(want.std()), "these draws would not see a wrong variance of the outputs"
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("guide", GUIDES)
 def test_joint_predictions_are_those_of_weight_draws(network: str, guide: str) -> None:

@@ -103,7 +103,7 @@ def drawn_weights(block: Block) -> dict[str, Tensor]:
     return found
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(10)
 @pytest.mark.parametrize("points", [2, 9], ids=["wide", "many"])  # noise on the inputs, noise on the weights
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("guide", ["bernoulli", "hidden", "concrete_input", "type_a", "mean_field", "connect", "point"])
@@ -121,7 +121,7 @@ def test_functions_are_those_of_the_weights(net: str, guide: str, points: int) -
     assert bool((got[0] != got[1]).any()) == (guide != "point")
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_joint_distribution_is_that_of_weight_draws(guide: str) -> None:
     """Mean at every point and covariance of every pair of points, against the guide's own weights: 4.5 s.e."""

@@ -142,6 +142,7 @@ def test_the_moments_are_those_of_all_masks(name: str) -> None:
         torch.testing.assert_close(fit.predict(x, method="analytic").spread ** 2, spread)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_done_to_the_last_layers_output_is_seen(name: str) -> None:
     forward, shape, reason = REFUSED[name]

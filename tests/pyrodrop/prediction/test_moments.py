@@ -195,7 +195,7 @@ MARGINAL: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("guide", MARGINAL)
 def test_marginals_have_the_distribution_of_each_point_and_nothing_in_common(guide: str) -> None:
     """Mean and second moment at each point as of joint draws, 4.5 s.e.; equal points correlate 1 jointly and 0 alone."""

@@ -22,25 +22,10 @@ from pyrodrop import data, guides, likelihoods, metrics, models, priors
 from pyrodrop.elbo import divergence, elbo_terms
 from pyrodrop.inputs import arguments, mapped
 from pyrodrop.likelihoods import Likelihood, elements
-from pyrodrop.scaling import Standardize
+from tests.small import Counts, tokens
 
 pytestmark = pytest.mark.usefixtures("float64")
 N, PRECISION = 7, 4.0
-
-
-class Counts(Likelihood):
-    """y ~ Poisson(exp f), one count per example: whole numbers that name no class."""
-
-    def forward(self, output: Tensor, targets: Standardize) -> Any:
-        return dist.Poisson(output.squeeze(-1).exp())
-
-    def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return output.exp()
-
-
-def tokens(outputs: int) -> nn.Module:
-    """The same map of every token, [N, T, 3] -> [N, T, outputs]."""
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs))
 
 
 class Words(nn.Module):
@@ -271,7 +256,7 @@ def test_by_point_the_rows_of_one_point_share_a_mask(name: str) -> None:
     assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 4.5 / math.sqrt(1000)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     _, fit, case = made(name)

@@ -118,6 +118,7 @@ LATENT = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("prior", LATENT)
 @pytest.mark.parametrize("name", ["Point", "BernoulliDropout", "DropConnect"])
 def test_the_objective_is_pyros_log_joint_summed_over_all_masks(name: str, prior: str, float64: None) -> None:

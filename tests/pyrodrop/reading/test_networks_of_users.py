@@ -164,7 +164,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], list[str], in
 }  # fmt: skip
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES)
 def test_moments_are_those_of_passes_by_hand(case: str, passes: Passes, apart: Apart) -> None:
     build, draw, of_weights, of_noise = CASES[case]

@@ -18,10 +18,11 @@ from pyrodrop.private_apis import without_overrides
 from pyrodrop.reparam import FlipoutReparam, LazyWeight, LocalReparam, PerExampleReparam, reparameterize
 from pyrodrop.reparam.lazy import LazyDistribution
 from pyrodrop.reparam.maps import LinearMap
+from tests.small import normal
 
 pytestmark = pytest.mark.usefixtures("float64")
-X = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-Y = torch.randn(6, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+X = normal(6, 3, seed=0, dtype=torch.float64)
+Y = normal(6, 1, seed=1, dtype=torch.float64)
 
 
 CONVOLUTIONS = [
@@ -33,6 +34,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "strategy", [LocalReparam(), PerExampleReparam(), FlipoutReparam()], ids=["local", "per", "flip"]
 )

@@ -18,11 +18,12 @@ from pyrodrop.distributions import BernoulliMixture, CorrelatedNormal, LowRankNo
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.reparam import STRATEGIES, LazyWeight, LocalReparam, reparameterize
 from pyrodrop.reparam.lazy import LazyDistribution
+from tests.small import normal
 
 pytestmark = pytest.mark.usefixtures("float64")
 Linear = tuple[models.NetworkModel, guides.MeanField]
-X = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-Y = torch.randn(6, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+X = normal(6, 3, seed=0, dtype=torch.float64)
+Y = normal(6, 1, seed=1, dtype=torch.float64)
 
 
 def wrap(model: Any, guide: Any, strategy: Any) -> tuple[Any, Any]:

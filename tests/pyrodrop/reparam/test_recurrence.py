@@ -52,7 +52,7 @@ def results(layer: Any, x: Tensor, states: tuple[Tensor, ...] | None, form: str)
     return [*(one.detach() for one in found), *gradients]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("form", ["padded", "packed"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
@@ -181,7 +181,7 @@ def test_a_layer_that_is_called_twice_has_one_draw() -> None:
     torch.testing.assert_close(f, functional_call(net, {**own, **{n: w.drawn[0] for n, w in lazy.items()}}, (x,)))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("name", ["BernoulliDropout", "VariationalDropout"])

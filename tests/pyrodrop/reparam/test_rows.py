@@ -91,7 +91,7 @@ MAPS: dict[str, tuple[Callable[[Tensor, Any], Tensor], tuple[int, ...], tuple[in
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["local", "per_example"])
 @pytest.mark.parametrize("kind", MAPS)
 def test_all_rows_of_an_example_see_its_mask(kind: str, name: str) -> None:
@@ -125,7 +125,7 @@ EXACT = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["tokens", "tokens, examples second", "x @ W", "grouped conv", "conv transpose"])
 @pytest.mark.parametrize(("name", "posterior"), [(n, q) for n, posteriors in EXACT.items() for q in posteriors])
 def test_all_rows_of_an_example_see_one_weight(kind: str, name: str, posterior: str) -> None:

@@ -31,7 +31,7 @@ def model(scale: float = 1.0) -> pyrodrop.models.NetworkModel:
 
 
 def drawn(kernel: Any = "hmc", **options: Any) -> pyrodrop.Sampled:
-    settings = {"chains": 4, "draws": 20, "tune": 100, "engine": "traced", "max_steps": 8, "progress": False}
+    settings = {"chains": 4, "draws": 20, "tune": 100, "engine": "traced", "max_steps": 2, "progress": False}
     data = options.pop("data", (X, Y))
     return pyrodrop.sample(options.pop("model", model()), data, kernel=kernel, **(settings | options))
 
@@ -65,6 +65,7 @@ def same(one: pyrodrop.Sampled, other: pyrodrop.Sampled) -> None:
     }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("kernel", "after", "options"),
     [
@@ -98,6 +99,7 @@ def test_float64_that_rounding_asked_for_goes_on(tmp_path: Path, monkeypatch: py
     same(resumed, drawn())
 
 
+@pytest.mark.more
 def test_a_rounding_that_is_not_known_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[pyrodrop.sample.__module__], "_rounding", lambda *given: float("nan"))
     first = drawn(checkpoint=tmp_path / "chains", dtype=torch.float32, draws=4)
@@ -119,7 +121,7 @@ def other_start() -> Any:
     return pyrodrop.fit(model(), guides.Point(model()), (X, Y), steps=3, progress=False)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -147,7 +149,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("part", ["q", "state.q", "tuned.inverse_mass", "generator", "stats.lp", "numbers", "learned"])
 @pytest.mark.parametrize("how", ["missing", "another shape"])
 def test_a_damaged_file_is_refused(part: str, how: str, ended: Path, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def by_pyro(model: Any, given: Any, dtype: torch.dtype | None, values: dict[str,
     return potential_grad(function, {name: value.clone() for name, value in values.items()})
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", [None, torch.float64])
 @pytest.mark.parametrize("case", CASES)
 def test_value_and_gradient_are_pyros(case: str, dtype: torch.dtype | None) -> None:
@@ -262,6 +262,7 @@ def deep() -> models.MLP:
     return models.MLP([2, 16, 16, 16, 16, 2], prior=gaussian, bias_prior=gaussian, likelihood=_Unbounded())
 
 
+@pytest.mark.few(1)
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("engine", ["traced", "pyro"])
 def test_an_energy_that_overflows_is_infinite_and_no_error(engine: Any) -> None:
@@ -281,6 +282,7 @@ def test_an_energy_that_overflows_is_infinite_and_no_error(engine: Any) -> None:
     torch.testing.assert_close(energy, -torch.stack([term.sum() for term in terms]).sum())
 
 
+@pytest.mark.more
 def test_chains_that_step_where_the_energy_overflows_stay() -> None:
     moves = Isokinetic(density_of(deep(), (20 * X, Y)), 2, "traced")
     generator = torch.Generator().manual_seed(0)

@@ -164,7 +164,7 @@ OPTIMISERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("optim", OPTIMISERS.values(), ids=OPTIMISERS)
 def test_optimisers(optim: Callable[[], Any]) -> None:
     both(program(logistic, by_hand, optim), [(PAIRS, LABELS)] * STEPS)
@@ -232,7 +232,7 @@ LOSSES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(name: str) -> None:
     both(program(logistic, by_hand, loss=LOSSES[name]), [(PAIRS, LABELS)] * STEPS)

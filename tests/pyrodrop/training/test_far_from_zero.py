@@ -106,6 +106,7 @@ def test_training_is_that_of_centred_data(likelihood: str) -> None:
         torch.testing.assert_close(far.double(), near.double(), rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.more
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_recipes_and_estimators_of_scikit_learn_predict_as_at_zero() -> None:
     found = []

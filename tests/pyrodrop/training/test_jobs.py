@@ -189,8 +189,6 @@ def test_what_cannot_be_sent_is_named_before_any_training(lists: None) -> None:
     assert Lists.units == 0
 
 
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_dask_worker_that_is_killed_in_the_middle_of_its_share(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop.training import program_draws
+from tests.small import line
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(12, generator=G)
@@ -29,13 +30,6 @@ Y = 2 * X + 0.3 * torch.randn(12, generator=G)
 def _empty_store() -> None:
     gc.collect()
     pyro.clear_param_store()
-
-
-def line(x: Tensor, y: Tensor | None = None, size: int | None = None) -> Any:
-    slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
-    noise = pyro.sample("noise", dist.LogNormal(0.0, 1.0))
-    with pyro.plate("rows", len(x), subsample_size=size) as rows:
-        return pyro.sample("y", dist.Normal(slope * x[rows], noise), obs=None if y is None else y[rows])
 
 
 def logistic(x: Tensor, y: Tensor | None = None) -> Any:

@@ -23,6 +23,7 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import analysis
 from pyrodrop.training.fitted import Fit
+from tests.small import line
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(30, generator=G)
@@ -34,13 +35,6 @@ DATA = {"x": X, "y": Y}
 def _empty_store() -> None:
     gc.collect()
     pyro.clear_param_store()
-
-
-def line(x: Tensor, y: Tensor | None = None, size: int | None = None) -> Any:
-    slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
-    noise = pyro.sample("noise", dist.LogNormal(0.0, 1.0))
-    with pyro.plate("rows", len(x), subsample_size=size) as rows:
-        return pyro.sample("y", dist.Normal(slope * x[rows], noise), obs=None if y is None else y[rows])
 
 
 @config_enumerate
@@ -311,6 +305,7 @@ def of_both() -> tuple[Fit, Fit]:
     return trained(2), pyrodrop.fit(of_x, AutoNormal(of_x), (X[:, None], Y), steps=2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -136,6 +136,7 @@ def test_steps_and_states_on_a_gpu(engine: Any) -> None:
     assert same(whole, training.fit)
 
 
+@pytest.mark.more
 def test_auto_is_the_choice_of_as_many_steps_as_are_expected() -> None:
     engines = []
     for steps in (None, 20, 400):

@@ -124,6 +124,7 @@ def test_a_point_is_meant_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
     assert not said(caplog)
 
 
+@pytest.mark.more
 def test_replicates_say_it_together(caplog: pytest.LogCaptureFixture) -> None:
     train(300 + 5 * Y, steps=100, lr=1e-3, count=3, starts="new", engine="auto")
     assert ["3 of 3 replicates, of which number 0: " in message for message in said(caplog)] == [True]

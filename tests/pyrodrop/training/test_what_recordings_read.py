@@ -220,7 +220,7 @@ def test_flags_of_parameters_and_modules_are_compared_at_every_step(change: Call
     assert engines[-1] == ("pyro" if change is reloaded else "traced")  # Pyro's store keeps the parameter that it had
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", ["tensor", "argument", "baseline", "random", "numpy"])
 def test_a_recording_that_is_refused_leaves_nothing_behind(what: str, caplog: pytest.LogCaptureFixture) -> None:
     """What a call changes is what calls by Pyro alone make of it."""

@@ -62,7 +62,7 @@ def kept(path: Path, of: Entry, sets: list[Dataset], **result: Any) -> tuple[lis
 # The files of the package
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.unshifted
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_posterior_predicts_as_when_it_was_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +117,7 @@ def test_a_fit_comes_back_without_its_data(tmp_path: Path) -> None:
     assert "250 steps" in str(back)
 
 
+@pytest.mark.more
 def test_replicates_come_back_with_their_own_standardisations_and_priors(tmp_path: Path) -> None:
     sets = [waves(31, 0), Dataset(waves(20, 1).x * 2, waves(20, 1).y * 9).standardized()]
     fits, back = kept(tmp_path / "f", entry(guide=functools.partial(guides.BernoulliDropout, drop_rate=0.1)), sets)
