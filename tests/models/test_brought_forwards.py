@@ -79,7 +79,7 @@ def test_other_threads_may_use_pythons_generator() -> None:
     with ThreadPoolExecutor(1) as other:
         other.submit(busy)
         try:
-            model = model_of(Forward(slow))
+            model = brought(Forward(slow))
             pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=2, engine="traced")
         finally:
             stop.set()
