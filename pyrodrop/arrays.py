@@ -140,7 +140,7 @@ def _unmasked(values: Any, name: str) -> np.ndarray[Any, Any]:
 def _of_table(table: Any, name: str, of: str, missing: bool) -> np.ndarray[Any, Any]:
     """A column, ``[rows]``, or a table of several, ``[rows, columns]``."""
     if isinstance(table, nw.Series):
-        return _of_column(table, name if table.name is None else f"{name}, column {table.name!r}", of, missing)
+        return _of_column(table, name if table.name in (None, "") else f"{name}, column {table.name!r}", of, missing)
     columns = [_of_column(column, f"{name}, column {column.name!r}", of, missing) for column in table.iter_columns()]
     return np.stack(columns, 1) if columns else np.empty((len(table), 0))
 

@@ -104,7 +104,7 @@ def numbers_of(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) 
         if large.any():
             raise ValueError(
                 f"{name}, column {label!r}, must be finite and at most 3.4e38, what float32 holds; got "
-                f"{table[large.argmax(), place]:g} in row {large.argmax()} and {large.sum() - 1} others"
+                f"{table[large.argmax(), place]:g} in row {large.argmax()}, the first of {large.sum()}"
             )
     return table
 
