@@ -78,7 +78,8 @@ def compile_svi(
 
     Pyro makes a step itself where a graph would not do what the program says, and one logged line says why: the program
     cannot be recorded, a call changes what it reads, an argument is an object of another kind or requires a gradient, a
-    parameter has a hook, the loss is not finite. Arguments are validated at Pyro's steps only.
+    parameter has a hook, parameters are on several devices, the loss is not finite. Arguments are validated at Pyro's steps
+    only.
 
     Args:
         model, guide: as of `pyro.infer.SVI`.
