@@ -316,7 +316,6 @@ def test_large_and_imprecise_thin_products_are_left_to_the_library() -> None:
         assert list(module.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default))
 
 
-@pytest.mark.more
 @pytest.mark.few(1)
 @pytest.mark.parametrize("wrong", ["other numbers", "an error", "nothing"])
 def test_a_bare_program_that_does_something_else_is_not_used(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
