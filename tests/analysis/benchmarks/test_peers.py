@@ -17,7 +17,7 @@ from pyrodrop.analysis.benchmarks.peers import PEERS, REQUIREMENTS, Peer, instal
 from pyrodrop.analysis.benchmarks.peers.objective import converted, kl_weight, steps_of
 from pyrodrop.analysis.benchmarks.timing import moves_all
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
