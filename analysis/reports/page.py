@@ -63,7 +63,7 @@ def _alt(run: Run, name: str) -> str:
     """What a figure shows: the sentence of the job, if its results have one."""
     sentences = run.results.get("figures")
     sentence = sentences.get(name) if isinstance(sentences, Mapping) else None
-    return sentence if isinstance(sentence, str) else f"Figure {name.replace('_', ' ')} of this run."
+    return sentence if isinstance(sentence, str) else f"A figure of this run: {name.replace('_', ' ')}"
 
 
 def document(title: str, parts: Sequence[str]) -> str:

@@ -77,7 +77,6 @@ def test_an_object_says_when_it_is_called() -> None:
         fit(look)
 
 
-@pytest.mark.more
 def test_replicates_end_together(tmp_path: Path) -> None:
     file = tmp_path / "state.safetensors"
     many = pyrodrop.fit_replicates(

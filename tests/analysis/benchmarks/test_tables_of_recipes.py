@@ -18,7 +18,7 @@ from pyrodrop.analysis.reports import generated
 from pyrodrop.data import Dataset
 
 STORED = Path(tables.__file__).with_name("results") / "tables.json"
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+PAGE = Path(__file__).parents[3] / "docs" / "recipes.md"
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_the_stored_tables_are_those_of_the_script() -> None:
 
 
 def test_the_page_has_the_stored_numbers() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "your-own-data.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "your-own-data.md").read_text(encoding="utf-8")
     tables = json.loads(STORED.read_text(encoding="utf-8"))["tables"]
     assert generated.marked("own data", own_data.text(tables)) in page
     best = max(tables["prior scale"], key=lambda row: row["log_density"])

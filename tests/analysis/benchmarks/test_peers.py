@@ -26,7 +26,7 @@ from pyrodrop.analysis.peers.training import (
     steps_of,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from pyrodrop.analysis.zoo import references
 from pyrodrop.data import Dataset
 from pyrodrop.zoo.exact import Problem
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # The mean of y plus noise, by the protocol alone: a peer that needs NumPy and nothing else.
 PEER = """

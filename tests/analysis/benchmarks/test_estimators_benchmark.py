@@ -15,7 +15,7 @@ from pyrodrop.analysis.benchmarks import estimators, tables
 from pyrodrop.analysis.reports import generated
 
 STORED = Path(estimators.__file__).with_name("results") / "estimators-cpu.json"
-PAGE = Path(__file__).parents[2] / "docs" / "scikit-learn.md"
+PAGE = Path(__file__).parents[3] / "docs" / "scikit-learn.md"
 
 
 @pytest.fixture

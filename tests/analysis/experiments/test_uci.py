@@ -296,7 +296,7 @@ def test_a_point_whose_training_fails_is_not_chosen() -> None:
 
 def published(protocol: str, name: str, score: str) -> list[float]:
     """The numbers of the splits, as the file has them."""
-    file = Path(__file__).parents[2] / "analysis" / "reference" / "uci" / "published" / f"{protocol}.json"
+    file = Path(__file__).parents[3] / "analysis" / "reference" / "uci" / "published" / f"{protocol}.json"
     numbers: list[float] = json.loads(file.read_text(encoding="utf-8"))["sets"][name][score]
     return numbers
 
