@@ -8,8 +8,6 @@ import json
 import os
 import resource
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -21,7 +19,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from pyrodrop.files import check_writable, read_tensors, whole, write_json, write_tensors
-from pyrodrop.processes import Process
 
 TENSORS = {
     "a": torch.arange(6.0).reshape(2, 3),
@@ -171,18 +168,6 @@ def test_temporary_files_of_killed_processes_are_removed_after_a_day(file: Path)
     assert left.exists(), "of another file"
     write_json(file, {})
     assert sorted(path.name for path in file.parent.iterdir()) == ["file", "other"]
-
-
-def test_processes_are_written_and_read() -> None:
-    me = Process.this()
-    assert Process.of(str(me)) == me
-    assert me.here
-    assert me.runs()
-    assert Process(me.place, me.pid, me.start + 1).runs(), "the clock was adjusted"
-    assert [Process.of(text) for text in ("part123", "a-1", "a-1-2-3", "a-x-2", f"a-1-{'9' * 20}", "")] == [None] * 6
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    assert not Process(me.place, ended.pid, me.start).runs()
 
 
 def test_threads_write_one_file_at_the_same_time(file: Path) -> None:
