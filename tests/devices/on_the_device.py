@@ -208,8 +208,9 @@ def test_networks(network: str, engine: str) -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("guide", ["BernoulliDropout", "MeanField", "ConcreteDropout", "LowRank"])
+@pytest.mark.parametrize("guide", ["Point", "MeanField", "ConcreteDropout", "LowRank"])
 def test_replicates(guide: str) -> None:
+    """Without masks, which a stack on a GPU compares with other numbers than one on a CPU."""
     there, here = (fitted(device, small, GUIDES[guide], count=3, engine="traced") for device in (NAME, "cpu"))
     for one, other in zip(there, here, strict=True):
         same(one.history, other.history)
