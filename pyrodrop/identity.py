@@ -68,7 +68,9 @@ def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path, allow:
 def _kept(words: Mapping[str, str], name: str, part: Any) -> dict[str, str]:
     """The words but for arguments that a tensor of the part starts from, such as rates and precisions."""
     tensors = part.state_dict() if isinstance(part, nn.Module) else {}
-    restored = tuple(f"{name}.{key.removesuffix('_unconstrained')}." for key in tensors)
+    names = [key.removesuffix("_unconstrained") for key in tensors]
+    names += [key.partition("_")[2] for key in names]  # log_scale starts noise_log_scale
+    restored = tuple(f"{name}.{key}." for key in names)
 
     def starts(place: str, word: str) -> bool:
         of_several = word[-1:].isdigit() and any(tensor.startswith(f"{place}.") for tensor in restored)

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
+from torch.distributions import Distribution
 
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Described
@@ -153,6 +155,12 @@ def _top(value: Any) -> str:
 
 def _kind(value: Any) -> str:
     """A value of the user in a few words, a function by its name."""
+    if isinstance(value, operator.itemgetter | operator.attrgetter):
+        return repr(value)
+    if isinstance(value, Distribution):
+        parameters = {name: getattr(value, name) for name in value.arg_constraints}
+        numbers = {n: p.item() if p.numel() == 1 else tuple(p.shape) for n, p in parameters.items()}
+        return f"{type(value).__name__}({', '.join(f'{name}={number}' for name, number in numbers.items())})"
     return f"the function {value.__name__}" if hasattr(value, "__name__") else shown(value)
 
 

@@ -15,7 +15,7 @@ from pyrodrop.data.dataset import check_inputs
 from pyrodrop.scaling import Standardize
 
 from .harness import Call, Case, cases
-from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, POSITIVE, Kind, Shows, kind, tensor
+from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, POSITIVE, UNCHECKED, Kind, Shows, kind, tensor
 from .shared import N, X, Y
 
 TABLE = {"a": np.arange(N), "b": np.linspace(0, 1, N)}
@@ -269,6 +269,7 @@ CALLS = [
             "test": OBJECT | {"other inputs": lambda: Dataset((X, X), Y)},
             "period": POSITIVE.but("None"),
             "truth": FLAG,
+            **dict.fromkeys(("name", "x_unit", "y_unit", "source"), UNCHECKED),
         },
         function=Split,
     ),

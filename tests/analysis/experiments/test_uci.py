@@ -33,6 +33,7 @@ from pyrodrop.analysis.experiments.uci.table import (
     treatment,
     z_score,
 )
+from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.data import uci
 from pyrodrop.data.uci import TABLES
 from pyrodrop.elbo import elbo_terms
@@ -195,7 +196,9 @@ def test_a_network_of_the_table_is_the_same_alone(guide: str, short: None) -> No
     grid = PROTOCOLS["gal2018"].points("yacht", with_rate=column.with_rate)
     trains, tests = zip(*(divided(uci("yacht"), split) for split in (0, 3, 5)), strict=True)
     parts = [Part(train, point) for train, point in zip(trains, grid[:3], strict=True)]
-    many = column.predictors(parts, plan, 5, False)
+    first = plan.seed + 5 * column.members
+    with drawn_as_alone(*range(first, first + 3 * column.members)):
+        many = column.predictors(parts, plan, 5, False)
     members = many[1].fits if isinstance(many[1], Replicates) else [many[1]]
     assert len(members) == column.members
     for number, one in enumerate(members):

@@ -17,6 +17,7 @@ import scipy.stats
 import torch
 
 from pyrodrop import Fit, cli, guides, zoo
+from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.analysis.zoo import card, check, references, train
 from pyrodrop.analysis.zoo.agreement import agreements, verdict
 from pyrodrop.analysis.zoo.train import Measured, load_splits, measure
@@ -165,7 +166,8 @@ def test_an_entry_without_a_field_cannot_be_made() -> None:
 def test_scores_are_means_over_splits_of_fits_alone(data_folder: Path) -> None:
     """Two splits as replicates: each the fit alone with its seed, scored alone."""
     splits = load_splits(YACHT, 2)
-    both = measure(YACHT, splits, draws=10, steps=20, engine="traced", device="cpu", progress=False)
+    with drawn_as_alone(0, 1):
+        both = measure(YACHT, splits, draws=10, steps=20, engine="traced", device="cpu", progress=False)
     alone = [
         YACHT.fit(split.train, seed=number, steps=20, engine="pyro", device="cpu", progress=False)
         for number, split in enumerate(splits)

@@ -446,8 +446,8 @@ def test_every_random_operation_of_a_trace_draws_its_own_numbers(draw: Any) -> N
     torch.manual_seed(4)
     want = draw(p)
     torch.manual_seed(4)
-    (noise,) = (noise for source in sources([[n] for n in noise_of([p])], [None]) for noise in source.draw())
-    assert torch.equal(graph(p, noise[0]), want)
+    (noise,) = (noise for source in sources(noise_of([p])) for noise in source.draw())
+    assert torch.equal(graph(p, noise), want)
 
 
 @pytest.mark.parametrize(

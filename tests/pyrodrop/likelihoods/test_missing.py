@@ -360,14 +360,6 @@ def test_observations_in_one_dimension() -> None:
     assert run.predict(data.x, 3).log_density(y).shape == (5,)  # type: ignore[arg-type]
 
 
-def test_a_precision_that_runs_away_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    likelihood = likelihoods.Missing(likelihoods.Gaussian(1e16, learned=True))
-    model = linear(likelihood, dtype=torch.float32)
-    y = torch.tensor([[1.0], [NAN], [2.0]])
-    pyrodrop.fit(model, guides.Point(model), (torch.zeros(3, 2), y), steps=1, lr=1e-6, engine="pyro", progress=False)
-    assert "the learned precision of the likelihood is 1e+16, a noise of 1e-08" in caplog.text
-
-
 def test_a_likelihood_starts_from_the_rows_whose_labels_are_all_there() -> None:
     class Starts(likelihoods.Categorical):
         def start(self, y: Tensor) -> None:

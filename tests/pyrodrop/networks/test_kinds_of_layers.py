@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.networks.alone import drawn_as_alone
 
 X = torch.randn(12, 5, 4, generator=torch.Generator().manual_seed(1))
 Y = X[:, 0, :1].sin()
@@ -85,7 +86,9 @@ def test_attention_trains_as_in_plain_torch(engine: str) -> None:
 def test_replicates_of_attention_are_the_fits_alone() -> None:
     model = model_of(Attention())
     guide = guides.MeanField(model)
-    for r, one in enumerate(trained(model, guide, count=2, engine="traced")):
+    with drawn_as_alone(0, 1):
+        many = trained(model, guide, count=2, engine="traced")
+    for r, one in enumerate(many):
         alone = trained(model, guide, seed=r, engine="pyro")
         torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(one.guide.mean(), alone.guide.mean(), rtol=1e-3, atol=1e-4)
@@ -140,7 +143,9 @@ def test_recurrent_layers_are_compiled(kind: Any, net: Any) -> None:
 def test_replicates_of_recurrent_layers_are_the_fits_alone(kind: Any, estimator: str) -> None:
     model = model_of(LastStep(kind))
     guide = guides.BernoulliDropout(model, drop_rate=0.2)
-    for r, one in enumerate(trained(model, guide, count=2, estimator=estimator, engine="traced")):
+    with drawn_as_alone(0, 1):
+        many = trained(model, guide, count=2, estimator=estimator, engine="traced")
+    for r, one in enumerate(many):
         alone = trained(model, guide, seed=r, estimator=estimator, engine="pyro")
         torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(one.guide.mean(), alone.guide.mean(), rtol=1e-3, atol=1e-4)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.guides import Guide
 from pyrodrop.modules import LocalModule
 
@@ -147,7 +148,9 @@ def test_replicates_of_a_trained_network_go_on_with_it(model: models.NetworkMode
 
 def test_a_replicate_is_the_fit_alone_from_the_same_weights(model: models.NetworkModel) -> None:
     guide = guides.BernoulliDropout(model, 0.2)
-    for r, one in enumerate(fitted(model, guide, count=2, seed=3)):
+    with drawn_as_alone(3, 4):
+        many = fitted(model, guide, count=2, seed=3)
+    for r, one in enumerate(many):
         alone = fitted(model, guide, seed=3 + r, engine="pyro")
         torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(one.guide.mean(), alone.guide.mean())
@@ -169,7 +172,8 @@ def test_new_starts_are_the_modules_own_initialisation(model: models.NetworkMode
 
 def test_new_starts_of_replicates_are_those_of_their_seeds(model: models.NetworkModel) -> None:
     guide = guides.MeanField(model)
-    many = fitted(model, guide, count=3, starts="new", seed=6)
+    with drawn_as_alone(6, 7, 8):
+        many = fitted(model, guide, count=3, starts="new", seed=6)
     for r, one in enumerate(many):
         alone = fitted(model, guide, starts="new", seed=6 + r)
         by_hand = fitted(*pyrodrop.restart(model, guide, 6 + r), seed=6 + r)
