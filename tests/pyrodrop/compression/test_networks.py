@@ -190,7 +190,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "norm behind an activation": (
         lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)), (3,)
     ),
-    "grouped": (sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)), (2, 3, 3)),
     "reflected": (
         sequential(nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(36, 2)), (1, 3, 3)
     ),
@@ -232,6 +231,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "a product with the size": (
         own(lambda self, x: self.b((h := self.a(x)) * h.shape[1]), a=nn.Linear(3, 6), b=nn.Linear(6, 2)), (3,), "mul"
     ),
+    "grouped": (sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)), (2, 3, 3), "the output"),
     "norm of tokens": (
         lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)), (4, 3), "1 (BatchNorm1d)"
     ),

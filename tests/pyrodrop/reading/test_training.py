@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods
+from pyrodrop.analysis.networks.alone import drawn_as_alone
 
 
 class Tokens(nn.Module):
@@ -56,7 +57,8 @@ def test_engines_have_the_losses_of_pyro(reading: Any, data: Any, estimator: Any
 
 @pytest.mark.more
 def test_replicates_are_the_fits_alone_and_come_back_as_networks(reading: Any, data: Any) -> None:
-    many = fitted(reading, data, count=2)
+    with drawn_as_alone(0, 1):
+        many = fitted(reading, data, count=2)
     for seed, one in enumerate(many):
         alone = fitted(reading, data, seed=seed, engine="traced")
         torch.testing.assert_close(one.losses, alone.losses, rtol=2e-6, atol=0)
