@@ -76,7 +76,7 @@ MOST_LINES = {
     "models": 1_069,
     "guides": 1_767,
     "analysis": 27_535,
-    "tests": 49_043,
+    "tests": 49_046,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = ("pyrodrop/__init__.py", "analysis/__init__.py")  # reach for what stands above them when it is asked for

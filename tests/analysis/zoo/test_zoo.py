@@ -73,7 +73,7 @@ def test_a_check_says_that_its_reference_is_no_good_fit_itself(
         assert check._reported(zoo.entry(name), measured)
     shown = " ".join(capsys.readouterr().out.split())
     assert (
-        "uci/yacht: the reference of this check is no good fit itself: after 300 steps its 95 % intervals hold 42 %"
+        "uci/yacht: the reference of this check is no good fit itself: after 300 steps its 95 % intervals hold 40 %"
         in shown
     )
     assert "uci/boston: the reference" not in shown
