@@ -58,7 +58,7 @@ def examples(model: Any, x: Inputs | None) -> Inputs | None:
     try:
         with evaluating(model), torch.no_grad():
             model.outputs(weights, rows)
-    except Exception:  # inputs with further axes, such as tokens
+    except Exception:  # whatever a network raises for inputs of another shape, such as tokens
         return None
     return rows
 

@@ -124,8 +124,7 @@ def without_unused_units(network: nn.Module, x: Tensor) -> fx.GraphModule:
         x: example rows, for the shapes and a comparison of outputs.
 
     Raises:
-        NotFollowed: it has several layers, and no unit is followed; or the outputs would differ.
-        Untraced: `torch.fx` cannot trace it.
+        NotFollowed: it has several layers, and no unit is followed; `torch.fx` cannot trace it; or the outputs would differ.
     """
     try:
         followed = _Followed(network, trace(network))

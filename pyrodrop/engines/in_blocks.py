@@ -10,7 +10,7 @@ as many single steps, so whatever looks at the training between two blocks sees 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -29,10 +29,9 @@ _STEPS = 100  # of a block
 class Rows(Protocol):
     """Minibatches of which several can be taken at once."""
 
-    order: Tensor
-    position: int
-
     def next(self) -> Arguments: ...
+    def state(self) -> dict[str, Tensor]: ...
+    def load(self, state: Mapping[str, Tensor]) -> None: ...
 
     def coming(self) -> tuple[int, int]:
         """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
@@ -83,15 +82,15 @@ class InBlocks(Engine):
         if batches.coming()[0] not in self._ahead:
             made.append(self.step(batches.next(), len(made)))
             return
-        before = batches.order, batches.position, torch.get_rng_state()
+        before = batches.state(), torch.get_rng_state()
         steps, first = self._fetched(batches, most), len(made)
         try:
             with torch.no_grad():
                 for ahead, place in steps:
                     made.append(self.make(ahead.shapes, ahead.rows[place], ahead.noise[place], len(made)))
         except BaseException:  # also an interruption: what follows must find the state after the steps that were made
-            batches.order, batches.position = before[:2]
-            torch.set_rng_state(before[2])
+            batches.load(before[0])
+            torch.set_rng_state(before[1])
             self._fetched(batches, len(made) - first)
             raise
         finally:

@@ -30,8 +30,6 @@ class WholeCall:
 
     def __init__(self, data: Keywords, device: torch.device) -> None:
         self._call = Call((), over_tensors(lambda tensor: usable(tensor, device), data.values))
-        self.order: Tensor = torch.empty(0, dtype=torch.long, device=device)
-        self.position: int = 0
 
     def first(self) -> Call:
         """The arguments."""
@@ -49,7 +47,7 @@ class WholeCall:
         """Nothing: there is one place."""
         return {}
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
         """Nothing to do."""
 
     def coming(self) -> tuple[int, int]:
@@ -85,8 +83,6 @@ class StackedCalls(WholeCall):
         columns = zip(*(tensors_in(own.values) for own in data), strict=True)
         stacked = iter([torch.stack([usable(value, device) for value in column]) for column in columns])
         self._call = Call((), over_tensors(lambda _: next(stacked), data[0].values))
-        self.order: Tensor = torch.empty(len(data), 0, dtype=torch.long, device=device)
-        self.position: int = 0
 
 
 def arguments_of(data: Dataset | Keywords | Streamed, device: torch.device) -> Arguments:

@@ -5,11 +5,8 @@ A checkpoint knows its run by names, shapes, settings and a hash of the data (`p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from pyrodrop.arguments import count
 from pyrodrop.arguments import path as checked_path
@@ -19,8 +16,6 @@ from pyrodrop.training.record import Identity, check_same
 from pyrodrop.training.state import State
 
 _FILE = "the file to save the state of the training to"
-
-File = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class Checkpoint:
@@ -61,66 +56,32 @@ class Checkpoint:
 
 
 class StateFile:
-    """The file of a checkpoint, which knows the run that it belongs to.
+    """Saves the state of a training, of one fit or of a stack of replicates, and restores it.
+
+    Several ranks all make the same calls; rank 0 reads and writes.
 
     Args:
         saving: where.
+        identity: the run that the file belongs to.
 
     Attributes:
         saved: the state that the file has, in words; empty if it has none.
     """
 
-    def __init__(self, saving: Checkpoint, settings: dict[str, Any], identity: Identity) -> None:
-        self.saving: Checkpoint = saving
-        self.settings: dict[str, Any] = settings
-        self.identity: Identity = identity
-        self.saved = ""
-
-    @property
-    def name(self) -> str:
-        """The file in words, for messages."""
-        return f"the checkpoint {self.saving.path}"
-
-    def read(self) -> File | None:
-        """The tensors of the file and what it says about them; None if there is none."""
-        return read_tensors(self.saving.path) if self.saving.path.exists() else None
-
-    def check_run(self, about: Mapping[str, Any]) -> None:
-        """Raise a ValueError if the file belongs to another run; the log says which settings differ."""
-        check_same(about.get("run"), self.identity, self.name)
-
-    def write(self, tensors: Mapping[str, Tensor], **about: Any) -> None:
-        """Write tensors, and what is said about them, in place of what is in the file.
-
-        Raises:
-            OSError: the file cannot be written; it stays as it was.
-        """
-        write_tensors(self.saving.path, tensors, {"settings": self.settings, **about, "run": self.identity})
-
-    def where(self) -> str:
-        """Where to continue after a failure, as a sentence; empty if nothing was saved."""
-        if not self.saved:
-            return ""
-        return f" The file {self.saving.path} has {self.saved}: the same call with another lr continues from there."
-
-
-class FitFile(StateFile):
-    """Saves the state of one training and restores it.
-
-    Several ranks all make the same calls; rank 0 reads and writes.
-    """
-
     def __init__(
         self, saving: Checkpoint, settings: dict[str, Any], identity: Identity, state: State, ranks: Ranks
     ) -> None:
-        super().__init__(saving, settings, identity)
+        self.saving: Checkpoint = saving
+        self.settings: dict[str, Any] = settings
+        self.identity: Identity = identity
         self.state: State = state
         self.ranks: Ranks = ranks
+        self.saved = ""
         if ranks.first:
             check_writable(saving.path)
 
     def save(self) -> None:
-        """Write the state to the file.
+        """Write the state to the file, in place of what is there.
 
         Raises:
             FloatingPointError: a loss, a parameter or a buffer is not finite; the file stays as it was.
@@ -130,19 +91,27 @@ class FitFile(StateFile):
         loop.check_finite(whole=True)
         tensors = self.state.tensors()
         if self.ranks.first:
-            self.write(tensors)
+            write_tensors(self.saving.path, tensors, {"settings": self.settings, "run": self.identity})
         self.saved = f"the state after {loop.done} steps"
 
     def resume(self) -> None:
-        """Continue from the file if it exists.
+        """Continue from the file if it exists; the log says which settings differ.
 
         Raises:
             ValueError: it belongs to another run, or is no whole checkpoint.
             OSError: it cannot be read.
         """
-        content = self.ranks.of_first(self.read() if self.ranks.first else None)
+        path, name = self.saving.path, f"the checkpoint {self.saving.path}"
+        content = self.ranks.of_first(read_tensors(path) if self.ranks.first and path.exists() else None)
         if content is None:
             return
-        self.check_run(content[1])
-        self.state.load(content[0], self.name)
-        self.saved: str = f"the state after {self.state.loop.done} steps"
+        tensors, about = content
+        check_same(about.get("run"), self.identity, name)
+        self.state.load(tensors, name)
+        self.saved = f"the state after {self.state.loop.done} steps"
+
+    def where(self) -> str:
+        """Where to continue after a failure, as a sentence; empty if nothing was saved."""
+        if not self.saved:
+            return ""
+        return f" The file {self.saving.path} has {self.saved}: the same call with another lr continues from there."

@@ -24,7 +24,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.surroundings import outside
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
-from pyrodrop.training.checkpoint import Checkpoint, FitFile
+from pyrodrop.training.checkpoint import Checkpoint, StateFile
 from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.options import StepOptions, with_options
@@ -196,9 +196,9 @@ def fit(
     return done
 
 
-def _resumed(run: Run, saving: Checkpoint) -> FitFile:
+def _resumed(run: Run, saving: Checkpoint) -> StateFile:
     """The checkpoint of a run, which continues from the file if it exists."""
-    file = FitFile(saving, run.record, run.identity, run.state(), run.ranks)
+    file = StateFile(saving, run.record, run.identity, run.state(), run.ranks)
     file.resume()
     return file
 

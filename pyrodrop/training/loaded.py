@@ -117,11 +117,17 @@ class LoadedMinibatches:
             state["loader"] = _packed(self.data.batches.state_dict() if within else None)
         return state
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
         """Go to a place that `state` has given, or to the beginning of its epoch."""
-        self._epoch, self.position = int(state["epoch"]), int(state["position"])
+        try:
+            epoch, position = int(state["epoch"]), int(state["position"])
+            place = _unpacked(state["loader"]) if self._knows_its_place else None
+        except (ValueError, TypeError, RuntimeError, AttributeError) as error:
+            raise ValueError(f"{name} must have a place in an epoch of a loader; it is damaged: {error}") from error
+        if epoch < 0 or not 0 <= position <= self.per_epoch:
+            raise ValueError(f"{name} must have a place in an epoch of {self.per_epoch} minibatches; got {position}")
+        self._epoch, self.position = epoch, position
         self._under_way.clear()
-        place = _unpacked(state["loader"]) if self._knows_its_place else None
         if place is not None:
             self.data.batches.load_state_dict(place)
         elif self.position < self.per_epoch:

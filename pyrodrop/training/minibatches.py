@@ -35,8 +35,8 @@ class Batches(Protocol):
     def state(self) -> dict[str, Tensor]:
         """The place in the epoch."""
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go to a place in these data that `state` has given."""
+    def load(self, state: Mapping[str, Tensor], name: str = ...) -> None:
+        """Go to a place that `state` has given; a ValueError that names the state if it is none in these data."""
 
 
 class Ordered:
@@ -56,9 +56,17 @@ class Ordered:
         """The order of the rows in this epoch, and how many of them were taken."""
         return {"order": self.order, "position": torch.tensor(self.position)}
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go to a place in these data that `state` has given."""
-        self.order, self.position = state["order"].to(self.order.device), int(state["position"])
+    def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
+        """Go to a place that `state` has given: an order of the rows, or none yet, and the end of a minibatch."""
+        order, position = state["order"], state["position"].flatten().tolist()
+        rows = torch.arange(self.num_rows).expand(*self.order.shape[:-1], -1)
+        whole = order.dtype == rows.dtype and torch.equal(order.cpu().sort(-1).values, rows)
+        ends = range(0, self.per_epoch * self.size * whole + 1, self.size)
+        if not (whole or not order.numel()) or len(position) != 1 or position[0] not in ends:
+            raise ValueError(
+                f"{name} must have a place in an epoch of {self.num_rows} rows; it is of other data, or damaged"
+            )
+        self.order, self.position = order.to(self.order.device), int(position[0])
 
 
 class Minibatches(Ordered):

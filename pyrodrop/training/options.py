@@ -56,16 +56,14 @@ class StepOptions(TrainingOptions, total=False):
 _FIRST = ["model", "guide", "data"]
 _MANY = "it belongs to fit_replicates(model, guide, data, count=...), for several fits"
 _HINTS = {
-    "temperature": "it is now called likelihood_power, since it is the power of the likelihood, and a temperature divides",
-    "schedule": "it is now called lr_schedule; schedules of the KL divergence's weight, such as schedules.linear, belong to "
+    "temperature": "here it is likelihood_power, since it is the power of the likelihood, and a temperature divides",
+    "schedule": "here it is lr_schedule; schedules of the KL divergence's weight, such as schedules.linear, belong to "
     "kl_weight",
     "learning_rate": "here it is lr",
     "epochs": "here it is steps, the number of gradient steps: that of epochs times that of minibatches",
-    "checkpoint_every": "here it is checkpoint=pyrodrop.Checkpoint(path, every=...)",
     "replicates": _MANY,
     "memory": _MANY,
     "jobs": _MANY,
-    "rank_noise": "every rank has noise of its own",
 }
 
 

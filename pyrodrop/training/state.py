@@ -61,11 +61,11 @@ class State:
             optimizer = {}
         if not self.ranks.first:
             tensors = {**tensors, **self._new_noise(self.ranks.noise_seed(loop.settings.seed, done))}
+        loop.batches.load(under("batches.", tensors), name)
         with torch.no_grad():
             for key, value in self._own().items():
                 value.copy_(tensors[key])
         self._load_optimizer(optimizer)
-        loop.batches.load(under("batches.", tensors))
         self._restore_random(tensors)
         loop.history = loop.history.to(tensors["history"].dtype)
         loop.reserve(done)

@@ -21,7 +21,7 @@ from pyrodrop.engines.buffers import modules_of
 from pyrodrop.networks.flags import Flags
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
-from pyrodrop.training.checkpoint import Checkpoint, FitFile
+from pyrodrop.training.checkpoint import Checkpoint, StateFile
 from pyrodrop.training.fitted_replicates import Replicates, grouped, merged, of_all
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.problem import Problem
@@ -120,12 +120,12 @@ def _trained(
     return stack.replicates(loop, seeds, time.perf_counter() - start), error
 
 
-def _resumed(stack: Stack, loop: Loop, saving: Checkpoint, seeds: Sequence[int]) -> FitFile:
+def _resumed(stack: Stack, loop: Loop, saving: Checkpoint, seeds: Sequence[int]) -> StateFile:
     """The checkpoint of a stack, which continues from the file if it exists."""
     settings = stack.settings
     about = record(settings, stack.problems[0], seeds[0])
     identity_of_stack = identity_of_all(settings, stack.problems, stack.losses)
-    file = FitFile(saving, about, identity_of_stack, StackedState(stack, loop), alone(settings.place))
+    file = StateFile(saving, about, identity_of_stack, StackedState(stack, loop), alone(settings.place))
     file.resume()
     return file
 

@@ -56,11 +56,11 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compression": 1_148,
+    "pyrodrop/compression": 1_147,
     "pyrodrop/data": 2_909,
     "pyrodrop/distributions": 1_990,
     "pyrodrop/divergences": 796,
-    "pyrodrop/engines": 4_469,
+    "pyrodrop/engines": 4_468,
     "pyrodrop/export": 820,
     "pyrodrop/likelihoods": 1_517,
     "pyrodrop/metrics": 985,
@@ -70,13 +70,13 @@ MOST_LINES = {
     "pyrodrop/reading": 1_213,
     "pyrodrop/reparam": 1_224,
     "pyrodrop/sampling": 2_800,
-    "pyrodrop/training": 7_087,
+    "pyrodrop/training": 7_064,
     "pyrodrop/zoo": 2_118,
     "pyrodrop/*.py": 4_491,
     "models": 1_069,
     "guides": 1_767,
     "analysis": 27_535,
-    "tests": 49_046,
+    "tests": 49_039,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = ("pyrodrop/__init__.py", "analysis/__init__.py")  # reach for what stands above them when it is asked for

@@ -16,21 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pyrodrop import data, likelihoods, priors
+from tests.small import Own
 
 Lambda = Callable[[Any, Tensor], Tensor]
-
-
-class Own(nn.Module):
-    """A network written as a function of its layers."""
-
-    def __init__(self, forward: Lambda, **layers: nn.Module) -> None:
-        super().__init__()
-        self.own = forward
-        for name, layer in layers.items():
-            self.add_module(name, layer)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.own(self, x)
 
 
 class Tied(nn.Module):

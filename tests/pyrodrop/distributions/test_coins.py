@@ -81,7 +81,7 @@ def test_rates_by_column() -> None:
 def test_masks_of_a_stack_have_their_rates(keep: float) -> None:
     """Also between multiples of 1/256: the rate is a count of 4 million, and so is that of a replicate beside it."""
     torch.manual_seed(0)
-    masks, rates = torch.empty(4, 2, 1000, 500, dtype=torch.uint8), torch.tensor([keep, 0.7])
+    masks, rates = torch.empty(4, 2, 1000, 500, dtype=torch.uint8), torch.tensor([keep, 0.75])
     fill_stacked(masks, rates[:, None, None])
     assert bool((masks <= 1).all())
     for replicate, rate in enumerate(rates.double().tolist()):

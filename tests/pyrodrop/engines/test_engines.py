@@ -27,7 +27,7 @@ from pyrodrop.engines.buffers import Buffers
 from pyrodrop.engines.costs import Costs
 from pyrodrop.engines.graph import _first_line
 from pyrodrop.engines.narrow_products import turn_narrow_products
-from pyrodrop.engines.noise import hoist, sources
+from pyrodrop.engines.noise import Noise, StackedNoise, hoist, sources
 from pyrodrop.engines.optimizers import rules_of
 from pyrodrop.modules import LocalModule
 from pyrodrop.training.problem import Problem
@@ -448,6 +448,25 @@ def test_every_random_operation_of_a_trace_draws_its_own_numbers(draw: Any) -> N
     torch.manual_seed(4)
     (noise,) = (noise for source in sources(noise_of([p])) for noise in source.draw())
     assert torch.equal(graph(p, noise), want)
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "mean", "sd"),
+    [("normal", (1.0, 2.0), 1.0, 2.0), ("uniform", (-1.0, 3.0), 1.0, 12**-0.5 * 4), ("exponential", (2.0,), 0.5, 0.5),
+     ("whole", (0, 10), 4.5, 8.25**0.5), ("bernoulli", (), 0.3, 0.21**0.5), ("coins", (), 0.3, 0.21**0.5)],
+)  # fmt: skip
+def test_noise_of_steps_and_replicates_is_drawn_anew_for_each(
+    kind: str, numbers: tuple[float, ...], mean: float, sd: float
+) -> None:
+    """Of several steps at once; mean and standard deviation are those of the distribution."""
+    torch.manual_seed(0)
+    noise = StackedNoise.of([Noise(kind, torch.full((500,), 0.3), numbers, (500,))] * 4)
+    place = noise.empty(3)
+    noise.fill(place)
+    rows = place.double().flatten(0, 1)
+    assert rows.shape == (12, 500)
+    assert float(rows.mean()) == pytest.approx(mean, abs=5 * sd / 6000**0.5)
+    assert float(torch.corrcoef(rows).fill_diagonal_(0).abs().max()) < 5 / 500**0.5
 
 
 @pytest.mark.parametrize(

@@ -18,22 +18,11 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from tests.small import Own
 
 pytestmark = pytest.mark.usefixtures("float64")
 K, RATE = 4, 0.3
 Forward = Callable[[Any, Tensor], Tensor]
-
-
-class Own(nn.Module):
-    """Two layers, a and b, and what a forward makes of them."""
-
-    def __init__(self, forward: Forward) -> None:
-        super().__init__()
-        self.own = forward
-        self.a, self.b = nn.Linear(3, K), nn.Linear(K, K)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.own(self, x)
 
 
 def hidden(self: Any, x: Tensor) -> Tensor:
@@ -111,7 +100,7 @@ REFUSED: dict[str, tuple[Forward, tuple[int, ...], str]] = {
 
 def fit_of(forward: Forward) -> tuple[nn.Module, Any]:
     torch.manual_seed(3)
-    net = Own(forward)
+    net = Own(forward, a=nn.Linear(3, K), b=nn.Linear(K, K))
     model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
     guide = guides.BernoulliDropout(model, {"a.*": 0.0, "*": RATE})
     return net, pyrodrop.Fit(model, guide, None, torch.zeros(1, 3), {})

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.training.jobs import run_each, through_joblib
 from pyrodrop.training.replicates import Replicates
+from tests.cluster import losing_a_worker
 
 OPTIONS: dict[str, Any] = {
     "steps": 12, "batch_size": 10, "starts": "new", "engine": "traced", "device": "cpu", "progress": False
@@ -193,33 +191,8 @@ def test_what_cannot_be_sent_is_named_before_any_training(lists: None) -> None:
 @pytest.mark.timeout(900)
 def test_a_dask_worker_that_is_killed_in_the_middle_of_its_share(tmp_path: Path) -> None:
     """Two workers of one thread; the share is done again."""
-    distributed = pytest.importorskip("distributed")
     model, guide = made()
-    options = {**OPTIONS, "steps": 1500}
-    killed: list[int] = []
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=str(tmp_path)
-        ) as cluster,
-        distributed.Client(cluster) as client,
-        joblib.parallel_config("dask"),
-    ):
-
-        def kill_one() -> None:
-            while True:
-                busy = [address for address, tasks in client.processing().items() if tasks]
-                if len(busy) == 2:
-                    time.sleep(3.0)
-                    (worker,) = [own for own in cluster.workers.values() if own.worker_address == busy[0]]
-                    if client.processing()[busy[0]]:
-                        killed.append(worker.pid)
-                        os.kill(worker.pid, signal.SIGKILL)
-                    return
-                time.sleep(0.05)
-
-        thread = threading.Thread(target=kill_one, daemon=True)
-        thread.start()
-        in_jobs = pyrodrop.fit_replicates(model, guide, data(40), count=40, **options)
-        thread.join(60)
+    with losing_a_worker(tmp_path) as killed:
+        in_jobs = pyrodrop.fit_replicates(model, guide, data(40), count=40, **{**OPTIONS, "steps": 1500})
     assert len(killed) == 1
     check(in_jobs, data(40))

@@ -14,7 +14,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
 from pyrodrop.files import read_tensors, write_tensors
-from pyrodrop.training.checkpoint import FitFile
+from pyrodrop.training.checkpoint import StateFile
 
 X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -67,14 +67,14 @@ def assert_same(one: pyrodrop.Replicates, two: pyrodrop.Replicates) -> None:
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> None:
     """Make the call, which ends after its first saving."""
-    save = FitFile.save
+    save = StateFile.save
 
     def last(self: Any) -> None:
         save(self)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(FitFile, "save", last)
+        patch.setattr(StateFile, "save", last)
         with pytest.raises(KeyboardInterrupt):
             call()
 
