@@ -71,7 +71,8 @@ def test_an_interrupted_run_goes_on_and_writes_the_same(
     assert results["settings"] == {"device": "cpu", "seed": 3, "steps": 5, "sizes": [1, 2], "more": None, "draws": 7}
     assert results["command"] == "pyrodrop run made-up --steps 5 --sizes 1 2 --seed 3"
     assert results["machine"]["threads"] == 1
-    assert results["versions"] == results["versions"] | {"more": "1", "torch": torch.__version__}
+    assert results["versions"]["more"] == "1"
+    assert torch.__version__.startswith(results["versions"]["torch"])  # which adds what it was built for
     assert re.search(rf"lengths.*yes +they grow.*{tmp_path}/lengths.png.*{tmp_path}/results.json", shown, re.DOTALL)
     assert (tmp_path / "lengths.png").stat().st_size > 100
 
