@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     )
     from pyrodrop import sklearn as sklearn
     from pyrodrop.analysis import Comparison
+    from pyrodrop.compiled.alpha_divergence import AlphaDivergence
     from pyrodrop.data import Data
-    from pyrodrop.engines.alpha_divergence import AlphaDivergence
     from pyrodrop.inputs import Inputs
     from pyrodrop.prediction.moments import Moments
     from pyrodrop.prediction.predict import predict
@@ -182,7 +182,7 @@ __all__ = [
 ]
 
 _FILES = {
-    "engines.alpha_divergence": ("AlphaDivergence",),
+    "compiled.alpha_divergence": ("AlphaDivergence",),
     "prediction.moments": ("Moments",),
     "prediction.predict": ("predict",),
     "prediction.prediction": ("Prediction",),

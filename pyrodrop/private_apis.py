@@ -1,6 +1,6 @@
 """Private APIs of PyTorch and Pyro that tensors, optimisers and Pyro's store need.
 
-No file but this one and `pyrodrop.engines.private_apis` uses any, because a release may change them. `.ci/run` tests
+No file but this one and `pyrodrop.compiled.private_apis` uses any, because a release may change them. `.ci/run` tests
 them with the oldest versions that `pyproject.toml` allows and with those of `constraints.txt`.
 """
 

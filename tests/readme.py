@@ -72,8 +72,8 @@ def run(name: str, images: Path | None = None) -> Iterator[tuple[str, str | None
     import pyro
     import torch
 
-    from pyrodrop.engines import choice
-    from pyrodrop.engines.costs import REFERENCE
+    from pyrodrop.compiled import choice
+    from pyrodrop.compiled.costs import REFERENCE
 
     text = (ROOT / name).read_text(encoding="utf-8")
     found = blocks(text)

@@ -21,8 +21,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
+from pyrodrop.compiled import Arguments
 from pyrodrop.devices import seeded
-from pyrodrop.engines import Arguments
 from pyrodrop.networks.agreement import called, innermost
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.training.calls import arguments_of

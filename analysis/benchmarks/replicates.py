@@ -21,8 +21,8 @@ import torch
 import pyrodrop
 from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interleaved, moves_all, report, write
 from pyrodrop.analysis.peers.networks import BATCH, Network, networks, ours, pair, plain
+from pyrodrop.compiled import Name
 from pyrodrop.data import Dataset
-from pyrodrop.engines import Name
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.compiled import Loss
 from pyrodrop.devices import seeded
-from pyrodrop.engines import Loss
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.problem import Problem
 

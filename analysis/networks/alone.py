@@ -10,8 +10,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from pyrodrop.engines import stacked_compiled
-from pyrodrop.engines.stacked import StackedGraph
+from pyrodrop.compiled import stacked_compiled
+from pyrodrop.compiled.stacked import StackedGraph
 from pyrodrop.training.minibatches import StackedMinibatches
 from pyrodrop.training.stack import Stack
 

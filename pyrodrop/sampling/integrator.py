@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from pyrodrop.engines import Name, Untraceable
-from pyrodrop.engines.compiled import compile_graph
-from pyrodrop.engines.graph import loosen_views, peak
-from pyrodrop.engines.private_apis import record
+from pyrodrop.compiled import Name, Untraceable
+from pyrodrop.compiled.graph import loosen_views, peak
+from pyrodrop.compiled.inductor import compile_graph
+from pyrodrop.compiled.private_apis import record
 from pyrodrop.sampling.density import Density
 from pyrodrop.sampling.posterior import agree, by_pyro
 from pyrodrop.sampling.programs import first_way, fixed_inputs, graph_of, programs

@@ -13,10 +13,10 @@ from pyro.ops.integrator import potential_grad
 from torch import Tensor
 
 from pyrodrop.arguments import shown
+from pyrodrop.compiled.against_pyro import near
 from pyrodrop.constraints import Real, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.engines.against_pyro import near
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel, TrainedNetwork

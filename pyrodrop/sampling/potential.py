@@ -13,9 +13,9 @@ from torch.autograd.function import once_differentiable
 from pyrodrop import threads
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Described
+from pyrodrop.compiled import Name, Untraceable
 from pyrodrop.constraints import Seed, checked
 from pyrodrop.data import Data
-from pyrodrop.engines import Name, Untraceable
 from pyrodrop.models import NetworkModel
 from pyrodrop.sampling.density import Density
 from pyrodrop.sampling.posterior import NOT_FINITE, TRIES, agree, by_pyro, density_of

@@ -14,9 +14,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from pyrodrop.engines import Name, Untraceable, first_that_works, pure_graph
-from pyrodrop.engines.compiled import compile_pure
-from pyrodrop.engines.graph import Graph
+from pyrodrop.compiled import Name, Untraceable, first_that_works, pure_graph
+from pyrodrop.compiled.graph import Graph
+from pyrodrop.compiled.inductor import compile_pure
 from pyrodrop.inputs import parts, rebuilt
 from pyrodrop.sampling.density import Density, unchecked
 from pyrodrop.sampling.posterior import NOT_PYROS

@@ -17,10 +17,10 @@ from tqdm import tqdm
 
 from pyrodrop import threads
 from pyrodrop.arguments import path
+from pyrodrop.compiled import Name
 from pyrodrop.constraints import Count, Progress, Real, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import available, resolve
-from pyrodrop.engines import Name
 from pyrodrop.identity import made_of, values_of
 from pyrodrop.models import NetworkModel
 from pyrodrop.sampling import hmc, mclmc

@@ -24,15 +24,15 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 
 from pyrodrop.arguments import shown
+from pyrodrop.compiled import Call, Loss, Name, OfPyro, Parameter, Untraceable, Watch, worth_compiling
+from pyrodrop.compiled.against_pyro import Results, difference
+from pyrodrop.compiled.graph import Graph
+from pyrodrop.compiled.in_parts import compiled_gradient
+from pyrodrop.compiled.put_back import put_back
+from pyrodrop.compiled.script import scripts_as_they_are
+from pyrodrop.compiled.simplify import SMALL
 from pyrodrop.constraints import checked
 from pyrodrop.devices import random_states, set_random_states
-from pyrodrop.engines import Call, Loss, Name, OfPyro, Parameter, Untraceable, Watch, worth_compiling
-from pyrodrop.engines.against_pyro import Results, difference
-from pyrodrop.engines.graph import Graph
-from pyrodrop.engines.in_parts import compiled_gradient
-from pyrodrop.engines.put_back import put_back
-from pyrodrop.engines.script import scripts_as_they_are
-from pyrodrop.engines.simplify import SMALL
 from pyrodrop.networks.flags import Flags, has_hooks
 from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.threads import training

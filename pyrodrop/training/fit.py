@@ -120,7 +120,7 @@ def fit(
             ``RenyiELBO(alpha=0, num_particles=k)``, the bound of k importance-weighted draws, for all rows at once under the
             estimator ``shared``; or `pyrodrop.AlphaDivergence`. It estimates and differentiates as under ``pyro.infer.SVI``,
             with the same random numbers; `Fit.losses` has its values, and `Fit.elbo` stays the ELBO of the guide.
-        engine: how the steps are computed, see `pyrodrop.engines`: ``pyro``, ``traced``, ``compiled``, or ``auto``, which
+        engine: how the steps are computed, see `pyrodrop.compiled`: ``pyro``, ``traced``, ``compiled``, or ``auto``, which
             weighs the work against the time for tracing and compiling. All draw the same noise. Models that cannot be traced
             are trained with ``pyro``, and the logger `pyrodrop` says why.
         precision: of matrix products: ``bfloat16`` for autocast, ``tf32`` for TensorFloat-32 on NVIDIA GPUs; KL divergences

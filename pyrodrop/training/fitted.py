@@ -16,6 +16,7 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
+from pyrodrop.compiled import Arguments, Call
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords
@@ -24,7 +25,6 @@ from pyrodrop.data.dataset import check_inputs
 from pyrodrop.data.sources import read_for
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import resolve, seeded
-from pyrodrop.engines import Arguments, Call
 from pyrodrop.export import LEVELS, Functions, Output
 from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors

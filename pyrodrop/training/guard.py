@@ -14,8 +14,8 @@ import sys
 import time
 from typing import Any, Protocol
 
-from pyrodrop.engines import Joint, Loss
-from pyrodrop.engines.buffers import modules_of
+from pyrodrop.compiled import Joint, Loss
+from pyrodrop.compiled.buffers import modules_of
 from pyrodrop.networks.agreement import knows_sites
 from pyrodrop.networks.flags import Flags
 from pyrodrop.private_apis import StoreAsItIs

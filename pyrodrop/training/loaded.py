@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import shown
+from pyrodrop.compiled import Batch
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.rows import Rows
 from pyrodrop.data.streamed import Check
-from pyrodrop.engines import Batch
 from pyrodrop.inputs import mapped
 from pyrodrop.training.minibatches import Minibatches, usable
 

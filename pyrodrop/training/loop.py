@@ -1,6 +1,6 @@
 """The loop over training steps, for one fit or for stacked replicates.
 
-The loop decides learning rates, factors and minibatches; an engine makes the steps (`pyrodrop.engines`).
+The loop decides learning rates, factors and minibatches; an engine makes the steps (`pyrodrop.compiled`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from pyrodrop.compiled import Engine, Plan
 from pyrodrop.devices import denormals_flushed, keep_heap
-from pyrodrop.engines import Engine, Plan
 from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.guard import Guard
 from pyrodrop.training.minibatches import Batches

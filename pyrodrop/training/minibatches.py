@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from pyrodrop.compiled import Batch
 from pyrodrop.data import Dataset
-from pyrodrop.engines import Batch
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts, rebuilt
 
 

@@ -17,11 +17,11 @@ from torch.distributions import constraints
 
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
+from pyrodrop.compiled import Arguments, Buffers, Loss, MeanField, Objective, OfPyro, Parameter, Watch
+from pyrodrop.compiled.buffers import places_of
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.data.streamed import Check, Streamed
 from pyrodrop.devices import seeded
-from pyrodrop.engines import Arguments, Buffers, Loss, MeanField, Objective, OfPyro, Parameter, Watch
-from pyrodrop.engines.buffers import places_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.modules import keep_own_parameters
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from pyrodrop.arguments import count, shown
 from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.compiled import Arguments, Untraceable
+from pyrodrop.compiled.against_pyro import near
+from pyrodrop.compiled.graph import Graph, loosen_views, peak, pure_graph
 from pyrodrop.devices import available, seeded
-from pyrodrop.engines import Arguments, Untraceable
-from pyrodrop.engines.against_pyro import near
-from pyrodrop.engines.graph import Graph, loosen_views, peak, pure_graph
 from pyrodrop.networks.agreement import called, innermost, of_any_length
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.surroundings import refuse_without_values

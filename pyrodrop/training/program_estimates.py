@@ -19,12 +19,12 @@ from pyro.infer import ELBO
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from pyrodrop.compiled import Arguments
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention
 from pyrodrop.elbo import DrawnTerms, Factor, elbo_convention, site_factors
-from pyrodrop.engines import Arguments
 from pyrodrop.networks.agreement import check_call
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.surroundings import refuse

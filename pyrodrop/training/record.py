@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.compiled import Loss
+from pyrodrop.compiled.buffers import places_of
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.streamed import Streamed
-from pyrodrop.engines import Loss
-from pyrodrop.engines.buffers import places_of
 from pyrodrop.identity import differences, is_words, made_of, refuse, values_of
 from pyrodrop.inputs import named_parts
 from pyrodrop.schedules import KLSchedule, LRSchedule

@@ -25,9 +25,9 @@ from pyrodrop import threads
 from pyrodrop.arguments import MOST, positive, shown
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import progress as checked_progress
+from pyrodrop.compiled import Loss
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import available
-from pyrodrop.engines import Loss
 from pyrodrop.networks.agreement import check_guide
 from pyrodrop.surroundings import outside
 from pyrodrop.training.after_epoch import AfterEpoch

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from pyrodrop.compiled import Loss, Pyro, choose, choose_in_parts
+from pyrodrop.compiled import Name as EngineName
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.sources import streamed_of
-from pyrodrop.engines import Loss, Pyro, choose, choose_in_parts
-from pyrodrop.engines import Name as EngineName
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.training.calls import batches_for, check_batches
 from pyrodrop.training.fitted import Fit

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrodrop.engines import Batch, Joint, Part
+from pyrodrop.compiled import Batch, Joint, Part
 from pyrodrop.training.minibatches import Minibatches, Ordered
 from pyrodrop.training.ranks import Ranks, alone
 

@@ -1,4 +1,4 @@
-"""Replicates that are trained together, as one step of stacked parameters (`pyrodrop.engines.stacked`)."""
+"""Replicates that are trained together, as one step of stacked parameters (`pyrodrop.compiled.stacked`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import MOST
+from pyrodrop.compiled import Arguments, Loss, Stacked, StackedLoss, Untraceable, choose_stacked
+from pyrodrop.compiled.against_pyro import near
+from pyrodrop.compiled.graph import peak
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import available, seeded
-from pyrodrop.engines import Arguments, Loss, Stacked, StackedLoss, Untraceable, choose_stacked
-from pyrodrop.engines.against_pyro import near
-from pyrodrop.engines.graph import peak
 from pyrodrop.inputs import named_parts, parts
 from pyrodrop.networks.modes import undisturbed
 from pyrodrop.training.autoguides import autoguides

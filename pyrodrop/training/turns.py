@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import torch
 
+from pyrodrop.compiled import Loss
+from pyrodrop.compiled.buffers import modules_of
 from pyrodrop.devices import seeded
-from pyrodrop.engines import Loss
-from pyrodrop.engines.buffers import modules_of
 from pyrodrop.networks.flags import Flags
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.training.after_epoch import AfterEpoch, is_true

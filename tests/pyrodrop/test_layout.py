@@ -39,7 +39,7 @@ LAYERS = (
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam"),
     ("pyrodrop/networks",),
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction", "guides", "models"),
-    ("pyrodrop/engines", "pyrodrop/export", "pyrodrop/metrics"),
+    ("pyrodrop/compiled", "pyrodrop/export", "pyrodrop/metrics"),
     ("pyrodrop/sampling", "pyrodrop/training"),
     ("pyrodrop/reading", "pyrodrop/recipes.py", "pyrodrop/zoo"),
     ("pyrodrop/sklearn.py",),
@@ -56,11 +56,11 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
+    "pyrodrop/compiled": 4_468,
     "pyrodrop/compression": 1_147,
     "pyrodrop/data": 2_909,
     "pyrodrop/distributions": 1_990,
     "pyrodrop/divergences": 796,
-    "pyrodrop/engines": 4_468,
     "pyrodrop/export": 820,
     "pyrodrop/likelihoods": 1_517,
     "pyrodrop/metrics": 985,
@@ -76,7 +76,7 @@ MOST_LINES = {
     "models": 1_069,
     "guides": 1_767,
     "analysis": 27_535,
-    "tests": 49_039,
+    "tests": 49_040,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = ("pyrodrop/__init__.py", "analysis/__init__.py")  # reach for what stands above them when it is asked for
@@ -175,7 +175,7 @@ def test_every_room_keeps_to_its_budget() -> None:
     ("file", "name"),
     [
         ("pyrodrop/distributions/coins.py", "pyrodrop.training.fit"),
-        ("pyrodrop/engines/graph.py", "pyrodrop.training.loop.Training"),
+        ("pyrodrop/compiled/graph.py", "pyrodrop.training.loop.Training"),
         ("guides/guide.py", "pyrodrop.models.network"),
         ("models/network.py", "pyrodrop.guides"),
         ("pyrodrop/training/loop.py", "pyrodrop.analysis.comparison.loo"),

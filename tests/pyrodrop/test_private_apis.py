@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pyrodrop.engines.graph import make_flat
-from pyrodrop.engines.private_apis import record
+from pyrodrop.compiled.graph import make_flat
+from pyrodrop.compiled.private_apis import record
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,7 +50,7 @@ def test_private_apis_are_used_in_two_files_alone() -> None:
     every = (f for top in ("pyrodrop", "models", "guides", "analysis") for f in (ROOT / top).rglob("*.py"))
     files = {f.resolve() for f in every}  # pyrodrop/ has links to the others
     used = {str(f.relative_to(ROOT)): names for f in files if (names := private_names(f.read_text()))}
-    assert set(used) == {"pyrodrop/private_apis.py", "pyrodrop/engines/private_apis.py"}
+    assert set(used) == {"pyrodrop/private_apis.py", "pyrodrop/compiled/private_apis.py"}
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from pyrodrop import fit_replicates, guides, schedules
+from pyrodrop.compiled import Name
 from pyrodrop.data import Dataset
-from pyrodrop.engines import Name
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.replicates import Replicates

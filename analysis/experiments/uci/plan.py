@@ -10,8 +10,8 @@ import torch
 
 from pyrodrop.analysis.experiments.uci import protocol as uci_protocol
 from pyrodrop.analysis.experiments.uci.protocol import Point
+from pyrodrop.compiled import Name as EngineName
 from pyrodrop.data import Dataset
-from pyrodrop.engines import Name as EngineName
 from pyrodrop.prediction.prediction import Predicts
 
 Penalty = Literal["released", "paper"]

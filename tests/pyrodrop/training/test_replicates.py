@@ -18,8 +18,8 @@ from torch.profiler import ProfilerActivity, profile
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.networks.alone import drawn_as_alone
+from pyrodrop.compiled.stacked_compiled import block_size
 from pyrodrop.data import Dataset
-from pyrodrop.engines.stacked_compiled import block_size
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.replicates import data_sets
 from pyrodrop.training.settings import Settings
@@ -184,7 +184,7 @@ def test_blocks_of_replicates_are_equal_parts() -> None:
 @pytest.mark.slow
 def test_blocks_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six in two calls of three, with precisions of their own in the second call alone; one of them fails."""
-    monkeypatch.setattr("pyrodrop.engines.stacked_compiled._BLOCK", 4)
+    monkeypatch.setattr("pyrodrop.compiled.stacked_compiled._BLOCK", 4)
     parts = [network(precision=4.0 if r < 3 else 4.0 + r) for r in range(6)]
     posteriors = [guides.Point(m) for m in parts]
     sets = [Dataset(X + r, Y * (1e19 if r == 4 else r + 1)) for r in range(6)]
@@ -234,7 +234,7 @@ def test_other_posteriors_too(make: Any) -> None:
 
 @pytest.mark.slow
 def test_rates_by_weight_compiled() -> None:
-    """Their gradients come out of narrow products (`pyrodrop.engines.narrow_products`) and are viewed as rows."""
+    """Their gradients come out of narrow products (`pyrodrop.compiled.narrow_products`) and are viewed as rows."""
     model = models.MLP([3, 40, 1], prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(4.0, learned=True))
     guide = guides.VariationalDropout(model, "B", "weight")
     many = []

@@ -1,0 +1,94 @@
+"""Whether a graph computes what Pyro does from the same state and the same random numbers: loss, gradients and buffers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyro
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from pyrodrop.compiled.batch import Arguments
+from pyrodrop.compiled.buffers import Buffers
+from pyrodrop.compiled.objective import Objective
+from pyrodrop.devices import seeded
+from pyrodrop.networks.modes import undisturbed
+
+
+class Results(NamedTuple):
+    """What a step computes.
+
+    Attributes:
+        terms: nll and kl, ``[2]``.
+        gradients: of every parameter.
+        buffers: after the step.
+    """
+
+    terms: Tensor
+    gradients: Sequence[Tensor]
+    buffers: Sequence[Tensor] = ()
+
+
+def by_pyro(objective: Objective, leaves: Sequence[Tensor], batch: Arguments, moving: Buffers, seed: int) -> Results:
+    """What Pyro computes from the random numbers of a seed; modules do not change."""
+    controls = torch.ones(2, dtype=leaves[0].dtype, device=leaves[0].device)
+    with pyro.validation_enabled(False), seeded(seed, batch.device), undisturbed(*moving.parts):
+        terms, gradients = objective.gradients(batch, controls, leaves)
+        return Results(terms, gradients, [buffer.detach().clone() for buffer in moving.tensors()])
+
+
+def difference(
+    wanted: Results, found: Results, names: Sequence[str], precision: torch.dtype | None, size: float = 0.0
+) -> str:
+    """What differs by more than rounding: the loss, the gradient of a parameter or a buffer; empty if nothing does.
+
+    Gradients are compared relative to the largest entry of their own, or to a thousandth of that of all, since one may be 0
+    up to rounding, such as that of the key bias of attention.
+
+    Args:
+        names: of the parameters.
+        precision: dtype of matrix products; None for that of the parameters.
+        size: of the terms that the loss is a sum of, as `size_of_terms` gives it.
+    """
+    tolerance = max(1e-7 if wanted.gradients[0].dtype == torch.float64 else 1e-3, 0.0 if precision is None else 0.05)
+    if not near(wanted.terms.to(found.terms.dtype), found.terms, tolerance, size / 100):
+        return "the loss"
+    sizes = [float(gradient.abs().max()) for gradient in wanted.gradients if gradient.numel()]
+    least = 1e-3 * max((size for size in sizes if math.isfinite(size)), default=0.0)
+    for name, want, got in zip(names, wanted.gradients, found.gradients, strict=True):
+        if not near(want.to(got.dtype), got, tolerance, least):
+            return f"the gradient of {name}"
+    pairs = zip(wanted.buffers, found.buffers, strict=True)
+    return "" if all(near(want.to(got.dtype), got, tolerance) for want, got in pairs) else "a buffer"
+
+
+def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> bool:
+    """Whether two tensors agree up to rounding, relative to the largest entry or to `least` if that is larger.
+
+    Integers must be equal. Tensors that are not finite are not compared.
+    """
+    if want.shape != got.shape or not (want.is_floating_point() and want.numel()):
+        return torch.equal(want, got)
+    scale = want.abs().max().clamp_min(max(least, torch.finfo(want.dtype).tiny))
+    return bool(((want - got).abs().max() <= tolerance * scale) | ~torch.isfinite(scale))
+
+
+def size_of_terms(objective: Objective, batch: Arguments) -> float:
+    """The sum of the absolute log densities of all sites: rounding of the loss is relative to it, not to the loss."""
+    with seeded(1, batch.device), undisturbed(objective.model, objective.guide), _Sizes() as sizes:
+        objective.terms(batch)
+    return sizes.total
+
+
+class _Sizes(Messenger):
+    """Adds up the absolute log densities of sample sites."""
+
+    total = 0.0
+
+    def _pyro_post_sample(self, site: Any) -> None:
+        if not site_is_subsample(site):
+            self.total += float((site["scale"] * site["fn"].log_prob(site["value"])).detach().abs().sum())

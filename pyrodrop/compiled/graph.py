@@ -1,0 +1,372 @@
+"""The ELBO's terms and their gradient as one graph, traced once.
+
+    (parameters, buffers, x, y, controls, constants, noise) -> ([nll, kl], gradients of the loss, buffers)
+
+    loss = controls[0] nll + controls[1] kl(weights) + kl(hyperparameters)
+
+Pyro runs its handlers at every step. Here they run once, and the tensor operations are recorded. Parameters are
+recognised wherever Pyro, a module or a guide finds them. Every other tensor that the trace meets (rates, precisions, prior
+scales, standardisations) becomes an input of the graph, so no value is fixed in it, and so does every random number. What
+depends on such tensors alone is computed once, and its results are the constants. Buffers that a call updates (running
+statistics) are inputs and outputs. The graph is a pure function.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+from torch.distributions import constraints
+
+from pyrodrop.compiled.against_pyro import Results, by_pyro, difference, size_of_terms
+from pyrodrop.compiled.batch import Arguments, Call
+from pyrodrop.compiled.buffers import Buffers
+from pyrodrop.compiled.noise import Noise, hoist, is_random, sources
+from pyrodrop.compiled.objective import Objective
+from pyrodrop.compiled.private_apis import without_validation
+from pyrodrop.compiled.put_back import put_back
+from pyrodrop.compiled.recorder import Recording, Value, recorded
+from pyrodrop.compiled.script import script, scripts_as_they_are
+from pyrodrop.compiled.simplify import SMALL, simplified
+from pyrodrop.compiled.untraceable import Untraceable, users_line
+from pyrodrop.compiled.writes import base_of, written_by
+from pyrodrop.devices import seeded
+from pyrodrop.networks.noise import drawn_outside_torch, outside_torch
+from pyrodrop.reparam.recurrence import elementary
+
+_log = logging.getLogger("pyrodrop")
+
+
+class Parameter(NamedTuple):
+    """A parameter as the optimiser sees it, without constraint, and the constraint of its value."""
+
+    unconstrained: Tensor
+    constraint: constraints.Constraint
+
+
+class ReadNumbers(NamedTuple):
+    """Whole numbers and truth values of arguments that a traced function has read.
+
+    Attributes:
+        values: what they were.
+        of: from the inputs of the function to what they are.
+    """
+
+    values: tuple[int, ...]
+    of: Callable[..., Sequence[Tensor]]
+
+    def now(self, inputs: Sequence[Tensor]) -> tuple[int, ...]:
+        """What they are for these inputs."""
+        with torch.no_grad():
+            return tuple([int(number) for number in self.of(*inputs)])
+
+
+class Graph:
+    """A traced function. Its inputs are those of the function, followed by constants and noise.
+
+    Args:
+        whole: the recorded operations; its inputs are those of the function and the tensors that the trace met.
+        met: the nodes of the tensors that the trace met, and these, by reference.
+        noise_of: from values of the tensors that were met to the `Noise` of each random input, in the order in which Pyro
+            draws them.
+        read: the whole numbers of arguments for which the graph holds; None if it has read none.
+
+    Attributes:
+        constants: their values, computed of the tensors that were met; `refresh` computes them again.
+        draws_itself: the operations by which a call draws further random numbers, whose distributions depend on parameters.
+    """
+
+    def __init__(
+        self,
+        whole: fx.Graph,
+        met: Mapping[fx.Node, Tensor],
+        noise_of: Callable[[Sequence[Tensor]], list[Noise]],
+        read: ReadNumbers | None = None,
+    ) -> None:
+        self.read: ReadNumbers | None = read
+        self.met: list[Tensor] = list(met.values())
+        self.noise_of: Callable[[Sequence[Tensor]], list[Noise]] = noise_of
+        self.graph: fx.Graph
+        self.graph, once = simplified(whole, list(met))
+        self.draws_itself: list[Any] = [node.target for node in self.graph.nodes if is_random(node)]
+        self.once: Callable[..., Sequence[Tensor]] = _program(once)
+        self._seen = [_state(tensor) for tensor in self.met]
+        self.constants: list[Tensor] = self.constants_of(self.met)
+        self._find_noise()
+
+    @functools.cached_property
+    def module(self) -> fx.GraphModule:
+        """The function, called operation by operation from Python."""
+        return fx.GraphModule({}, self.graph)
+
+    @functools.cached_property
+    def program(self) -> Callable[..., Sequence[Tensor]]:
+        """The function, called within `scripts_as_they_are`; the same operations as those of `module`."""
+        return _program(self.graph)
+
+    def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
+        """The results for all inputs."""
+        with torch.no_grad(), scripts_as_they_are():
+            return self.program(*inputs)
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The operations of a call, as text that is equal for equal graphs."""
+        return str(self.graph)
+
+    @property
+    def operations(self) -> list[fx.Node]:
+        """The operations of a call."""
+        return [node for node in self.graph.nodes if node.op == "call_function"]
+
+    @property
+    def entries(self) -> int:
+        """The number of entries of the results of all operations."""
+        return sum(node.meta["val"].numel() for node in self.operations if "val" in node.meta)
+
+    def constants_of(self, met: Sequence[Tensor]) -> list[Tensor]:
+        """The constants for other values of the tensors that were met."""
+        with torch.no_grad(), scripts_as_they_are():
+            return list(self.once(*met))
+
+    def refresh(self) -> bool:
+        """Whether the tensors that were met have changed; then constants, in place, and noise are computed again."""
+        now = [_state(tensor) for tensor in self.met]
+        if all(
+            version == before and torch.equal(a, b) for (version, a), (before, b) in zip(now, self._seen, strict=True)
+        ):
+            return False
+        self._seen = now
+        for old, new in zip(self.constants, self.constants_of(self.met), strict=True):
+            if old.data_ptr() != new.data_ptr():  # else it is a tensor that was met, or a view of one
+                _own_entries(old).copy_(_own_entries(new))
+        self._find_noise()
+        return True
+
+    def _find_noise(self) -> None:
+        self.noise: list[Noise] = self.noise_of(self.met)
+        self._sources = sources(self.noise)
+
+    def shapes(self) -> list[Tensor]:
+        """Uninitialised tensors in the shapes of the random inputs."""
+        return [noise.empty() for noise in self.noise]
+
+    def draw(self) -> list[Tensor]:
+        """Random numbers for one call, from torch's default generator, as Pyro would draw them."""
+        return [drawn for source in self._sources for drawn in source.draw()]
+
+
+def _state(tensor: Tensor) -> tuple[int, Tensor]:
+    """What changes when a tensor does: its version, and the values of a small one, which `Tensor.data` changes alone."""
+    version = 0 if tensor.is_inference() else tensor._version
+    return version, tensor.clone() if tensor.nbytes <= SMALL else tensor.new_empty(0)
+
+
+def _own_entries(values: Tensor) -> Tensor:
+    """The entries of a tensor, of which one that was expanded has fewer in memory."""
+    sizes = [size if stride else min(size, 1) for size, stride in zip(values.shape, values.stride(), strict=True)]
+    return values.as_strided(sizes, values.stride())
+
+
+def _program(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
+    """A graph as a function that is fast to call."""
+    try:
+        return script(graph)
+    except Untraceable as error:
+        _log.info("traced steps are called from Python, which is slower: %s", error)
+        return fx.GraphModule({}, graph)
+
+
+def trace(
+    objective: Objective, parameters: Mapping[str, Tensor], batch: Arguments, moving: Buffers | None = None
+) -> Graph:
+    """Trace the gradient for minibatches in the shapes of `batch`. Model and guide do not change, even if it fails.
+
+    Args:
+        parameters: without constraint, by name.
+        moving: the buffers that a call updates, and the modules that must not change.
+
+    Raises:
+        Untraceable: model or guide does something that depends on the values of tensors, draws random numbers outside
+            torch, updates tensors that are not buffers of a module, or the graph gives other numbers than Pyro; the loss is
+            traced by `torch.jit`.
+    """
+    if objective.jitted:
+        raise Untraceable("torch.jit traces the loss object itself")
+    moving, leaves = moving or Buffers(), list(parameters.values())
+    sizes = [len(leaves), len(moving), len(batch.tensors)]
+
+    def gradient(*tensors: Tensor) -> list[Tensor]:
+        given = iter(tensors)
+        _, buffers, rows = ([next(given) for _ in range(size)] for size in sizes)  # Pyro finds the parameters by itself
+        (controls,) = given
+        with moving.replaced([buffer.clone() for buffer in buffers]) as moved, objective.recordable():
+            terms, gradients = objective.gradients(batch.filled(rows), controls, leaves)
+            after = [buffer.detach() for buffer in moved()]
+        return [terms, *gradients, *after]
+
+    controls = torch.ones(2, dtype=leaves[0].dtype, device=leaves[0].device)
+    rows = range(sum(sizes[:2]), sum(sizes)) if isinstance(batch, Call) else ()
+    graph = pure_graph(gradient, [*leaves, *moving.tensors(), *batch.tensors, controls], moving.parts, rows)
+    with put_back():
+        unlike = differs_from_pyro(graph, objective, parameters, batch, moving)
+    if unlike:
+        raise Untraceable(
+            "its trace gives other numbers than Pyro does: something changes between calls that is no tensor"
+        )
+    return graph
+
+
+def differs_from_pyro(
+    graph: Graph, objective: Objective, parameters: Mapping[str, Tensor], batch: Arguments, moving: Buffers
+) -> str:
+    """What a graph computes otherwise than Pyro does from the same random numbers; empty if nothing.
+
+    Compared are the loss, all gradients and the buffers, for up to three seeds: rounding may carry a value over the kink of
+    a ReLU or a tie of a maximum, and for other noise it is elsewhere, while what is wrong stays wrong.
+
+    Raises:
+        Untraceable: the graph cannot be replayed.
+    """
+    leaves, unlike, size = list(parameters.values()), "", 0.0
+    for seed in (1, 2, 3):
+        wanted = by_pyro(objective, leaves, batch, moving, seed)
+        controls = torch.ones(2, dtype=leaves[0].dtype, device=leaves[0].device)
+        inputs = [*(leaf.detach() for leaf in leaves), *moving.tensors(), *batch.tensors, controls]
+        with seeded(seed, batch.device):
+            try:
+                terms, *results = graph.evaluate(*inputs, *graph.constants, *graph.draw())
+            except Exception as error:  # such as a gradient that needs something a trace does not have
+                raise Untraceable(f"its trace cannot be replayed: {_first_line(error)}") from error
+        found = Results(terms, results[: len(leaves)], results[len(leaves) :])
+        unlike = difference(wanted, found, list(parameters), objective.precision, size)
+        if unlike == "the loss" and not size:
+            size = size_of_terms(objective, batch)
+            unlike = difference(wanted, found, list(parameters), objective.precision, size)
+        if not unlike:
+            break
+    return unlike
+
+
+def pure_graph(
+    function: Callable[..., list[Tensor]],
+    inputs: Sequence[Tensor],
+    parts: Sequence[Any] = (),
+    arguments: Collection[int] = (),
+) -> Graph:
+    """Record a function of tensors as a graph without constants: tensors that it meets, and random numbers, are inputs.
+
+    Args:
+        function: called once, with tensors that have no values.
+        inputs: tensors of the shapes, dtypes and devices to record for.
+        parts: the modules whose buffers and attributes must not change.
+        arguments: the places of the inputs of which the function may read whole numbers: see `Graph.read`.
+
+    Raises:
+        Untraceable: the function does something that depends on the values of tensors, draws random numbers outside torch,
+            or changes a tensor in place that is not an input.
+    """
+    outside = outside_torch()
+    devices = list({tensor.device for tensor in inputs if tensor.is_cuda})
+    with without_validation(), torch.random.fork_rng(devices), put_back(*parts) as replaced:
+        try:
+            with elementary():
+                recording = recorded(function, inputs, arguments)
+            names = replaced()
+            drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
+        except Exception as error:  # whatever a user's model raises when its tensors have no values
+            raise Untraceable(f"it cannot be traced: {_first_line(error)}{users_line(error)}") from error
+    if names:
+        raise Untraceable(f"a call replaces the parameter {names[0]} in Pyro's store")
+    if drawn:
+        raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
+    return _purify(recording)
+
+
+def _purify(recording: Recording) -> Graph:
+    """Turn random numbers into inputs."""
+    graph, read = recording.graph, _read_numbers(recording)
+    _refuse_writes(graph, set(recording.inputs), set(recording.constants))
+    if any(node.target is torch.ops.aten.mkldnn_rnn_layer.default for node in graph.nodes):
+        raise Untraceable("nn.LSTM runs a kernel on this processor whose gradient cannot be replayed")
+    noise_of = hoist(graph, [*recording.inputs, *recording.constants][-1], recording.constants)
+    graph.eliminate_dead_code()
+    return Graph(graph, dict(zip(recording.constants, recording.met, strict=True)), noise_of, read)
+
+
+def _read_numbers(recording: Recording) -> ReadNumbers | None:
+    """The numbers that a recording has read, as a function of its inputs."""
+    if not recording.read:
+        return None
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in recording.inputs:
+        copies[node] = graph.placeholder(node.name)
+
+    def copied(node: fx.Node) -> fx.Node:
+        if node not in copies:
+            for one in node.all_input_nodes:
+                copied(one)
+            copies[node] = graph.node_copy(node, lambda one: copies[one])
+        return copies[node]
+
+    graph.output([copied(node) for node, _ in recording.read])
+    return ReadNumbers(tuple(int(number) for _, number in recording.read), fx.GraphModule({}, graph))
+
+
+def make_flat(module: fx.GraphModule) -> None:
+    """Give a module of `record` a flat list of inputs and of outputs, by a copy of its graph without anything else."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    module.graph = graph
+
+
+def _refuse_writes(graph: fx.Graph, inputs: set[fx.Node], constants: set[fx.Node]) -> None:
+    """Raise `Untraceable` if the graph writes to an argument or a constant, which is not part of the state of a training."""
+    for node in graph.nodes:
+        bases = {base_of(written) for written in written_by(node)}
+        if bases & inputs:
+            raise Untraceable(f"it changes an argument in place, by {node.target}")
+        if bases & constants:
+            raise Untraceable(
+                f"it changes a tensor in place, by {node.target}, that is no buffer of a module and that a trace would "
+                "lose; register it with register_buffer"
+            )
+
+
+def loosen_views(module: fx.GraphModule) -> None:
+    """Turn views into reshapes, which may copy: with an axis of replicates the strides differ from those of the trace."""
+    graph = module.graph
+    written = {base_of(node) for each in graph.nodes for node in written_by(each)}
+    for view in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+        for node in graph.find_nodes(op="call_function", target=view):
+            if base_of(node) not in written:
+                node.target = torch.ops.aten.reshape.default
+    module.recompile()
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"
+
+
+def peak(graph: fx.Graph) -> int:
+    """The largest number of bytes that the results of the graph's operations take at a time."""
+    last = {used: node for node in graph.nodes for used in node.all_input_nodes}
+    live = peak = 0
+    ends: dict[fx.Node, list[fx.Node]] = {}
+    for used, node in last.items():
+        ends.setdefault(node, []).append(used)
+    for node in graph.nodes:
+        live += _bytes(node)
+        peak = max(peak, live)
+        live -= sum(_bytes(used) for used in ends.get(node, []))
+    return peak
+
+
+def _bytes(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    return value.nbytes if isinstance(value, Value) else 0

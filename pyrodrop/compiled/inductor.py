@@ -1,0 +1,330 @@
+"""The engine that compiles gradient and optimiser into one program with TorchInductor.
+
+On a CPU the program is one C++ function, called without PyTorch's checks of every call. On a GPU it is one CUDA graph.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pyrodrop.compiled.against_pyro import near
+from pyrodrop.compiled.batch import Arguments, Shapes
+from pyrodrop.compiled.cuda_graph import Captured
+from pyrodrop.compiled.engine import Plan
+from pyrodrop.compiled.graph import Graph, make_flat
+from pyrodrop.compiled.in_blocks import InBlocks
+from pyrodrop.compiled.loss import Graphs
+from pyrodrop.compiled.narrow_products import rewrite_products
+from pyrodrop.compiled.noise import AS_THEY_ARE
+from pyrodrop.compiled.optimizers import rules_of
+from pyrodrop.compiled.private_apis import Program, compile_by_inductor, elementary_forms, record
+from pyrodrop.compiled.programs import found_or_made
+from pyrodrop.compiled.untraceable import Untraceable, first_that_works
+from pyrodrop.devices import seeded
+
+_log = logging.getLogger("pyrodrop")
+_A: Any = torch.ops.aten
+
+# Options of TorchInductor. For bfloat16 it may make a program that reads a buffer before there is one (2.13, a LeNet with
+# noise on its activations): in Python that is an error, and another engine trains; in C++ the process crashes.
+# Compiling PyTorch's headers ahead takes as long as six programs that do without.
+NATIVE = {"cpp_wrapper": True, "size_asserts": False, "cpp_cache_precompile_headers": False}
+
+Call = Callable[[list[Tensor]], Sequence[Tensor]]
+
+# Operations that write to tensors which their signatures do not mark as written; their elementary forms mark them.
+_BATCH_NORMS = (_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_batch_norm, _A.cudnn_batch_norm_backward)
+
+
+class Compiled(InBlocks):
+    """Makes every step of a fit with one compiled program; there is one for each shape of minibatch.
+
+    Args:
+        loss: to minimise; its graphs are compiled.
+
+    Raises:
+        Untraceable: the optimiser has no rule (`pyrodrop.compiled.optimizers`).
+    """
+
+    name = "compiled"
+    options: ClassVar[dict[str, Any]] = {}  # of TorchInductor
+
+    def __init__(self, loss: Graphs, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(loss)
+        self.optimizer: torch.optim.Optimizer = optimizer
+        self.leaves: list[Tensor] = loss.leaves
+        rules = rules_of(optimizer)
+        if rules is None:
+            raise Untraceable(
+                f"the optimiser {type(optimizer).__name__} has no compiled form (Adam, AdamW and SGD have)"
+            )
+        self.rules = rules
+        group_of = {id(p): i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
+        self.groups: list[int] = [group_of[id(leaf)] for leaf in self.leaves]
+        try:
+            self.state: list[list[Any]] = [
+                [self.optimizer.state[leaf][name] for name in self.rules[group].state]
+                for leaf, group in zip(self.leaves, self.groups, strict=True)
+            ]
+        except KeyError as error:
+            raise Untraceable(f"a parameter had no gradient in the first step, so that it has no {error}") from error
+        leaves, states = [leaf.detach() for leaf in self.leaves], [s for state in self.state for s in state]
+        self._held = [*leaves, *states, *loss.buffers]
+        self._calls: dict[Shapes, tuple[Any, Call]] = {}
+        self._strides: dict[Shapes, list[tuple[int, ...]]] = {}
+
+    def begin(self, plan: Plan) -> None:
+        super().begin(plan)
+        rows = [
+            (
+                *factors,
+                *(n for rule, lr in zip(self.rules, rates, strict=True) for n in rule.schedule(plan.first + i, lr)),
+            )
+            for i, (factors, rates) in enumerate(zip(plan.factors, plan.rates, strict=True), 1)
+        ]
+        self._numbers = torch.tensor(rows, dtype=torch.float64).to(self._held[0])
+        self._controls = self._numbers.unbind(0)
+
+    def prepare(self, batch: Arguments) -> None:
+        """Compile the step for minibatches of this shape."""
+        if batch.shapes not in self._calls:
+            self._strides[batch.shapes] = [tensor.stride() for tensor in batch.tensors]
+            graph = self.loss.graph(batch)
+            self._calls[batch.shapes] = graph, self._call(graph, self._held, batch)
+            self.look_ahead(batch)
+
+    def step(self, batch: Arguments, index: int) -> Tensor:
+        self.prepare(batch)
+        shapes, tensors = batch.shapes, batch.tensors
+        strides = [tensor.stride() for tensor in tensors]
+        if strides != self._strides[shapes]:
+            raise RuntimeError(f"the program takes tensors with strides {self._strides[shapes]}; got {strides}")
+        with torch.no_grad():
+            terms = self.make(shapes, tensors, self._calls[shapes][0].draw(), index)
+        torch.autograd.graph.increment_version(self._held)
+        return terms
+
+    def make(self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
+        graph, call = self._calls[shapes]
+        return call([*self._held, *rows, self._controls[index], *graph.constants, *noise])[0]
+
+    def changed(self) -> list[Tensor]:
+        return self._held
+
+    def finish(self, steps: int) -> None:
+        for leaf in self.leaves:
+            leaf.grad = None  # that of the first step, which Pyro made
+            count = self.optimizer.state[leaf].get("step")
+            if count is not None:
+                count.fill_(steps)
+
+    def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        """A function from the old and the new value of a parameter or state to the value that it takes."""
+        return lambda old, new: new
+
+    def _call(self, graph: Any, held: Sequence[Tensor], batch: Arguments) -> Call:
+        """The call of a graph's program for these tensors and minibatches of this shape."""
+        wrappers = [("in Python", self.options)]
+        if batch.device.type == "cpu" and self.loss.precision is None:  # under autocast, see `NATIVE`
+            wrappers.insert(0, ("as a C++ function", {**self.options, **NATIVE}))
+        if graph.draws_itself:
+            check_draws(graph, held)
+            wrappers = [(words, {**options, "fallback_random": True}) for words, options in wrappers]
+        compiled = ((words, partial(self._compile, graph, held, batch, options)) for words, options in wrappers)
+        _, call = first_that_works(
+            compiled,
+            lambda words, error: _log.info(
+                "the compiled step is called from Python, which is slower: %s, %s", words, error
+            ),
+        )
+        return call
+
+    def _compile(self, graph: Any, held: Sequence[Tensor], batch: Arguments, options: Mapping[str, Any]) -> Call:
+        with torch.no_grad():
+            noise = graph.shapes()
+            controls = torch.ones(2 + sum(rule.numbers for rule in self.rules)).to(self._held[0])
+            inputs = [*held, *batch.tensors, controls, *graph.constants, *noise]
+            update = self._update(graph.module, len(batch.tensors))
+            program = found_or_made(
+                [
+                    type(self).__name__,
+                    graph.text,
+                    *self.rules,
+                    self.groups,
+                    sorted(options.items()),
+                    self.loss.precision,
+                ],
+                inputs,
+                lambda: compile_graph(update, inputs, options),
+                lambda program: self._try(program, graph, held, batch, controls),
+            )
+            if batch.device.type == "cpu":
+                return program.call
+            first, last = len(held), len(inputs) - len(noise)
+            captured = Captured(
+                program, inputs, [*range(first, first + len(batch.tensors) + 1), *range(last, len(inputs))]
+            )
+            return lambda given: [captured(*given)[0].clone()]  # the next call writes over its results
+
+    def _try(
+        self, program: Callable[..., Any], graph: Any, held: Sequence[Tensor], batch: Arguments, controls: Tensor
+    ) -> None:
+        """Make a step on copies, by the program and by the graph, and compare; see `for_some_noise`.
+
+        Compared are nll and kl and what moves in proportion to the gradient: the optimiser's state, or the parameters
+        where it has none, and the buffers. Adam's parameters do not: a gradient of 0 up to rounding moves them, too.
+        """
+        tolerance = 2e-3 if self.loss.precision is None else 0.05
+        first = len(self.leaves) if any(self.state) else 0
+        end = len(self.leaves) + sum(len(state) for state in self.state) + len(self.loss.buffers)
+
+        def compare(noise: list[Tensor]) -> None:
+            rest = [*batch.tensors, controls, *graph.constants, *noise]
+            want, got = ([value.clone() for value in held] for _ in range(2))
+            with seeded(0, batch.device):  # of what the graph itself draws
+                terms = self._update(graph.evaluate, len(batch.tensors))(*want, *rest)
+            try:
+                with seeded(0, batch.device):
+                    ours = program(*got, *rest)
+            except Exception as error:
+                raise Untraceable(f"its compiled program cannot be run: {_first_line(error)}") from error
+            moves = [(a - old, b - old) for a, b, old in list(zip(want, got, held, strict=True))[first:end]]
+            check_same([(terms[0], ours[0])], moves, tolerance)
+
+        for_some_noise(graph.shapes(), compare)
+
+    def _update(self, evaluate: Callable[..., Any], tensors: int) -> Callable[..., list[Tensor]]:
+        """The step as a function of all its inputs that updates parameters, state and buffers in place."""
+        count, buffers = len(self.leaves), len(self.loss.buffers)
+        sizes = [len(state) for state in self.state]
+        extras = len(self._held) - count - sum(sizes) - buffers
+        offsets = [2 + sum(rule.numbers for rule in self.rules[:i]) for i in range(len(self.rules))]
+
+        def step(*inputs: Tensor) -> list[Tensor]:
+            given = iter(inputs)
+            leaves = [next(given) for _ in range(count)]
+            states = [[next(given) for _ in range(size)] for size in sizes]
+            moving = [next(given) for _ in range(buffers)]
+            extra = [next(given) for _ in range(extras)]
+            batch = [next(given) for _ in range(tensors)]
+            controls, *others = given
+            terms, *results = evaluate(*leaves, *moving, *batch, controls[:2], *others)
+            gradients, moved = results[:count], results[count:]
+            choice = self.choice(terms, gradients, extra)
+            for leaf, gradient, old, group in zip(leaves, gradients, states, self.groups, strict=True):
+                rule, first = self.rules[group], offsets[group]
+                after, new = rule.update(leaf, gradient, old, controls[first : first + rule.numbers])
+                for place, value in zip([leaf, *old], [after, *new], strict=True):
+                    place.copy_(choice(place, value))
+            for place, value in zip(moving, moved, strict=True):
+                place.copy_(choice(place, value))
+            return [terms]
+
+        return step
+
+
+def check_same(
+    terms: Sequence[tuple[Tensor, Tensor]], gradients: Sequence[tuple[Tensor, Tensor]], tolerance: float
+) -> None:
+    """Raise `Untraceable` if pairs of results of a graph and of its program differ by more than rounding does.
+
+    Gradients are compared relative to the largest of all.
+    """
+    sizes = [float(one.abs().max()) for one, _ in gradients if one.numel() and one.is_floating_point()]
+    least = 1e-2 * max((size for size in sizes if math.isfinite(size)), default=0.0)
+    same = all(near(*pair, tolerance) for pair in terms)
+    if not same or not all(near(*pair, 5 * tolerance, least) for pair in gradients):
+        raise Untraceable("its compiled program gives other numbers than the trace does")
+
+
+def check_draws(graph: Graph, inputs: Sequence[Tensor]) -> None:
+    """Raise `Untraceable` for a graph whose program would draw other random numbers than the graph itself does."""
+    others = [str(operation) for operation in graph.draws_itself if operation not in AS_THEY_ARE]
+    if others or (graph.draws_itself and any(tensor.is_cuda for tensor in inputs)):
+        raise Untraceable(
+            f"it draws noise whose distribution depends on parameters, by {(others or graph.draws_itself)[0]}, of which a "
+            "compiled program would draw other numbers"
+        )
+
+
+def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
+    """Compile a graph for all of its inputs: those that it was recorded for, its constants and its noise.
+
+    The program does not check its inputs, which must be contiguous and of the shapes and dtypes of `inputs`.
+    `Untraceable` if the compiler fails, or the program cannot be run.
+    """
+    check_draws(graph, inputs)
+    with torch.no_grad():
+        options = {"size_asserts": False, "fallback_random": bool(graph.draws_itself)}
+        program = compile_graph(graph.module, inputs, options)
+        try:
+            program(*inputs)
+        except Exception as error:
+            raise Untraceable(f"its compiled program cannot be run: {_first_line(error)}") from error
+    return program
+
+
+def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: Mapping[str, Any]) -> Program:
+    """Compile a function of tensors by TorchInductor, whose configuration is changed by `options`.
+
+    Raises:
+        Untraceable: the function cannot be recorded, or the compiler fails, as where there is no C++ compiler.
+    """
+    try:
+        module = record(function, inputs, elementary_forms(_BATCH_NORMS))
+    except Exception as error:  # whatever an operation that cannot be mapped over replicates or chains raises
+        raise Untraceable(f"it cannot be recorded: {_first_line(error)}") from error
+    make_flat(module)
+    rewrite_products(module)
+    for attempt in ({}, _SMALL_KERNELS):
+        try:
+            return compile_by_inductor(module, inputs, {**options, **attempt})
+        except Exception as error:  # the compiler's errors have no common type
+            failure = error
+    raise Untraceable(f"the compiler failed: {_first_line(failure)}") from failure
+
+
+# Fusing loops of different depths, TorchInductor 2.13 may look up a buffer that one of them does not read: a KeyError.
+_SMALL_KERNELS = {"max_fusion_size": 8}
+
+
+def any_number(noise: Tensor) -> float:
+    """A value that any random input of this dtype may take."""
+    return 0.5 if noise.is_floating_point() else float(noise.dtype == torch.uint8)
+
+
+def for_some_noise(likes: Sequence[Tensor], compare: Callable[[list[Tensor]], None]) -> None:
+    """Compare a graph and its program for the same noise everywhere, and if they differ, for two random ones.
+
+    Rounding may carry one value over the kink of a ReLU or a tie of a maximum, and a gradient then changes by the share of
+    that value. For other noise it is elsewhere, while a wrong program stays wrong.
+
+    Raises:
+        Untraceable: `compare` raises it for all of them.
+    """
+    for attempt in range(3):
+        noise = [torch.full_like(like, any_number(like)) for like in likes]
+        generator = torch.Generator().manual_seed(attempt)
+        for values in noise if attempt else ():
+            if values.is_floating_point():
+                values.copy_(torch.rand(values.shape, generator=generator))
+            elif values.dtype == torch.uint8:  # a mask
+                values.copy_(torch.rand(values.shape, generator=generator) > 0.5)
+        try:
+            compare(noise)
+            return
+        except Untraceable as error:
+            failure = error
+    raise failure
+
+
+def _first_line(error: Exception) -> str:
+    return "".join(traceback.format_exception_only(error)).strip().splitlines()[0]

@@ -1,0 +1,323 @@
+"""Private APIs of PyTorch and Pyro that recorded and compiled steps need. See `pyrodrop.private_apis`."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor, fx
+
+from pyrodrop.compiled.untraceable import Untraceable
+
+_c: Any = torch._C
+
+
+@contextmanager
+def _replaced_by(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def without_nan_warnings() -> Iterator[None]:
+    """Disable Pyro's warnings about losses that are NaN within the block: recorded tensors have no values."""
+    import pyro.util
+
+    with _replaced_by(pyro.util, "torch_isnan", lambda _: False):
+        yield
+
+
+@contextmanager
+def without_validation() -> Iterator[None]:
+    """Have no distribution look at its values within the block, also those that were made before it, as by `expand`."""
+    kind = torch.distributions.Distribution
+    with _replaced_by(kind, "_validate_sample", lambda self, value: None), pyro.validation_enabled(False):
+        yield
+
+
+@contextmanager
+def costs_weighted() -> Iterator[None]:
+    """Have `TraceEnum_ELBO` take the expected costs as sums with fixed shapes within the block.
+
+    Pyro leaves out the costs of probability 0, so shapes depend on values. Here such a cost counts 0. A factor of the guide
+    is a log probability, or 0 with the gradient of one, so that products of their exponentials do not overflow.
+    """
+    from pyro.infer import traceenum_elbo
+    from pyro.ops.einsum import contract
+
+    class Weighted(traceenum_elbo.Dice):  # type: ignore[misc]
+        def compute_expectation(self, costs: Mapping[Any, Sequence[Any]]) -> Any:
+            total: Any = 0.0
+            for plates, terms in costs.items():
+                factors = self._get_log_factors(plates)
+                tensors = [factor for factor in factors if isinstance(factor, Tensor)]
+                count = math.exp(sum(factor for factor in factors if not isinstance(factor, Tensor)))
+                probabilities: dict[str, Tensor] = {}
+                for cost in terms:
+                    names = cost._pyro_dims
+                    if names not in probabilities:
+                        probabilities[names] = probability(tensors, names, cost)
+                    chance = probabilities[names]
+                    total = total + count * (chance * torch.where(chance > 0, cost, 0.0)).sum()
+            return total
+
+    def probability(factors: Sequence[Any], names: str, cost: Tensor) -> Tensor:
+        """The product of the factors' exponentials, summed over all dimensions but the cost's."""
+        inputs = [*(factor._pyro_dims for factor in factors), names]
+        values = [*(factor.exp() for factor in factors), torch.ones_like(cost)]
+        return contract(f"{','.join(inputs)}->{names}", *values, backend="torch")  # type: ignore[no-any-return]
+
+    with _replaced_by(traceenum_elbo, "Dice", Weighted):
+        yield
+
+
+def stand_in(kind: type[Tensor], of: Tensor) -> Any:
+    """A tensor of a subclass in the form of another, with its strides, and without memory."""
+    make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+    place = of.storage_offset()
+    return make(kind, of.shape, strides=of.stride(), storage_offset=place, dtype=of.dtype, device=of.device)
+
+
+def without_dispatch(operation: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call an operation on tensors of `stand_in` as it is, such as one that changes their shape and reads no value."""
+    with _c._DisableTorchDispatch():
+        return operation(*args, **kwargs)
+
+
+def record(function: Callable[..., Any], inputs: Sequence[Tensor], elementary: Any = None) -> fx.GraphModule:
+    """Record the operations that a function of tensors calls.
+
+    Args:
+        function: called once, with fake tensors, which have shapes but no values.
+        inputs: tensors of the shapes, dtypes and devices to record for.
+        elementary: operations that are to be recorded in other forms, by `elementary_forms`.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(function, elementary, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+
+
+def elementary_forms(operations: Sequence[Any]) -> Any:
+    """PyTorch's definitions of these operations by more elementary ones, as an argument of `record`."""
+    from torch._decomp import get_decompositions
+
+    return get_decompositions(operations)
+
+
+def arguments_of(operation: Any) -> Sequence[Any]:
+    """The arguments of an ATen operation, each with ``name``, ``default_value`` and ``alias_info``."""
+    return operation._schema.arguments  # type: ignore[no-any-return]
+
+
+class ScriptBuilder:
+    """Builds a program of TorchScript, operation by operation."""
+
+    def __init__(self) -> None:
+        self._graph = _c.Graph()
+        self._tensor = _c.TensorType.get()
+        self._constants: dict[tuple[str, str], Any] = {}
+
+    def input(self) -> Any:
+        """A tensor."""
+        value = self._graph.addInput()
+        value.setType(self._tensor)
+        return value
+
+    def constant(self, value: Any, kind: str = "") -> Any:
+        """A number, a list of them, a dtype, device, layout, memory format, or None; `kind` is the type for empty lists."""
+        key = type(value).__name__, repr(value) + (kind if value == [] else "")
+        if key not in self._constants:
+            number = _MEMORY_FORMATS.get(value) if isinstance(value, torch.memory_format) else value
+            self._constants[key] = self._empty(kind) if value == [] else self._tried(self._graph.insertConstant, number)
+        return self._constants[key]
+
+    def tensors(self, values: Sequence[Any], kind: str) -> Any:
+        """A list of tensors, of which some may be None if its type says so."""
+        of = (
+            _c.OptionalType(self._tensor) if "Optional[Tensor]" in kind.removeprefix("Optional[List[") else self._tensor
+        )
+        return self._list(list(values), of)
+
+    def call(self, operation: Any, values: Sequence[Any], count: int = 1) -> Any:
+        """The result of an operation, or a list of its results; `count` is their number where it gives a list."""
+        schema = operation._schema
+        returns = [str(result.type) for result in schema.returns]
+        lists = returns == ["List[Tensor]"]
+        if not lists and any(kind != "Tensor" for kind in returns):
+            raise Untraceable(f"TorchScript has no form of {operation} with results {', '.join(returns)}")
+        node = self._tried(self._graph.create, schema.name, list(values), len(returns))
+        results = self._added(node, _c.ListType(self._tensor) if lists else self._tensor)
+        if node.schema() != str(schema):
+            raise Untraceable(f"TorchScript has {node.schema()} for {operation} with these arguments")
+        if lists:
+            return self._added(self._graph.create("prim::ListUnpack", results, count), self._tensor)
+        return results[0] if len(results) == 1 else results
+
+    def program(self, results: Sequence[Any]) -> Callable[..., Sequence[Tensor]]:
+        """The program, with these results."""
+        self._graph.registerOutput(self._list(list(results), self._tensor))
+        self._tried(self._graph.lint)
+        return self._tried(_c._create_function_from_graph, "step", self._graph)  # type: ignore[no-any-return]
+
+    def _empty(self, kind: str) -> Any:
+        of = {"int": _c.IntType.get, "float": _c.FloatType.get, "bool": _c.BoolType.get}
+        name = next((name for name in of if name in kind.lower()), None)
+        if name is None:
+            raise Untraceable(f"TorchScript has no form of an empty {kind}")
+        return self._list([], of[name]())
+
+    def _list(self, values: list[Any], kind: Any) -> Any:
+        return self._added(self._graph.create("prim::ListConstruct", values, 1), _c.ListType(kind))[0]
+
+    def _added(self, node: Any, kind: Any) -> list[Any]:
+        """The results, of this type, of a node that is added to the program."""
+        self._graph.appendNode(node)
+        results = list(node.outputs())
+        for result in results:
+            result.setType(kind)
+        return results
+
+    def _tried(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except (RuntimeError, TypeError) as error:
+            raise Untraceable(f"TorchScript has no form of it: {error}") from error
+
+
+_MEMORY_FORMATS = {
+    torch.contiguous_format: 0,
+    torch.preserve_format: 1,
+    torch.channels_last: 2,
+    torch.channels_last_3d: 3,
+}
+
+
+class Program:
+    """A compiled graph; call it with all of its inputs. Autograd must be off.
+
+    Attributes:
+        call: takes the inputs as a list, which it may empty.
+        file: the library that the program is; None if it is none, or not known.
+    """
+
+    def __init__(self, call: Callable[[list[Tensor]], Sequence[Tensor]], file: Path | None = None) -> None:
+        self.call = call
+        self.file: Path | None = file
+
+    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
+        return self.call(list(inputs))
+
+
+def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]) -> Program:
+    """Compile a graph with TorchInductor. If compilation fails, any exception may be raised.
+
+    On a CPU the program is without what PyTorch does around every call, if it can be had: it checks the mode, turns autograd
+    off, counts the versions of the tensors that the graph writes to, and more.
+    """
+    from torch._functorch import config
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    inner: list[Any] = []
+    outputs = _outputs(module)
+
+    def compile_inner(graph: fx.GraphModule, given: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        same = _alike(given, inputs) and _outputs(graph) == outputs
+        compiled = compile_fx_inner(graph, given, *args, **kwargs)
+        inner.append(getattr(compiled, "current_callable", None) if same else None)
+        return compiled
+
+    # Not from PyTorch's cache of whole programs, in which the inner one is not seen; its kernels still are.
+    with config.patch(enable_autograd_cache=False), _without_notes():
+        whole: Any = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
+    if len(inner) == 1 and callable(inner[0]) and not any(tensor.is_cuda for tensor in inputs):
+        return Program(inner[0], _library(inner[0]))
+    return Program(lambda given: whole(*given))
+
+
+@contextmanager
+def compiler_folder(path: Path | None) -> Iterator[None]:
+    """Have TorchInductor keep what it compiles in a folder, unless the user has named one."""
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    if path is None or name in os.environ:
+        yield
+        return
+    os.environ[name] = str(path)
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+
+
+_ENTRY = "inductor_entry_cpp"  # the function of a library of TorchInductor
+
+
+def _library(bare: Callable[..., Any]) -> Path | None:
+    """The library that a bare program calls and is nothing else than."""
+    held = [cell.cell_contents for cell in getattr(bare, "__closure__", None) or ()]
+    libraries: list[Any] = [
+        getattr(value, "__self__", None) for value in held if getattr(value, "__name__", "") == _ENTRY
+    ]
+    files = [Path(library.__file__) for library in libraries if getattr(library, "__file__", None)]
+    return files[0] if len(held) == len(files) == 1 else None
+
+
+def load_program(path: Path) -> Program:
+    """The program of a library that TorchInductor has made.
+
+    Raises:
+        ImportError: it is no such library.
+    """
+    give, take = _c._aoti.unsafe_alloc_void_ptrs_from_tensors, _c._aoti.alloc_tensors_by_stealing_from_void_ptrs
+    pointer = _c._dynamo.guards._torchinductor_pyobject_tensor_data_ptr
+    os.environ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"] = str(pointer)  # where the library looks for it
+    spec = importlib.util.spec_from_file_location(f"pyrodrop_{path.stem}.{_ENTRY}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no library of Python")
+    library = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(library)
+    entry = getattr(library, _ENTRY)
+
+    return Program(lambda inputs: take(entry(give(inputs))), path)
+
+
+@contextmanager
+def _without_notes() -> Iterator[None]:
+    """Without what TorchInductor says about its own code: operations that it calls in a slower way, deprecated names."""
+    log = logging.getLogger("torch._inductor.ir")
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return "c-shim" not in record.getMessage()
+
+    log.addFilter(is_news)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
+            yield
+    finally:
+        log.removeFilter(is_news)
+
+
+def _outputs(module: fx.GraphModule) -> int:
+    results = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
+    return len(results) if isinstance(results, tuple | list) else 1
+
+
+def _alike(given: Sequence[Any], wanted: Sequence[Tensor]) -> bool:
+    """Whether these are as many tensors of the same shapes and dtypes."""
+    return len(given) == len(wanted) and all(
+        isinstance(one, Tensor) and one.shape == other.shape and one.dtype == other.dtype
+        for one, other in zip(given, wanted, strict=True)
+    )

@@ -1,0 +1,294 @@
+"""Recording the operations of a function of tensors as a graph.
+
+The function is called once, on tensors that have values which only this file can read. Every operation of PyTorch that it
+makes is made on the values and becomes a node of the graph. What Python would compute from values (a branch on a tensor,
+`float`, a conversion to NumPy) raises an error, since a graph could not repeat it; `Tensor.item` gives the tensor, without
+gradient. A whole number or truth value that depends on arguments alone may be read: the graph holds where they give the same
+one. Inputs that require a gradient are parameters: the function need not use what it is given, they are recognised
+wherever it meets them, as in Pyro's store. Other tensors that it meets, such as buffers, become inputs as well.
+
+`torch.fx.experimental.proxy_tensor.make_fx` records in the same way, with tensors that have no values. That takes ten times
+as long, and a second more at its first call, in which it imports the compiler.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from pyrodrop.compiled.noise import draws
+from pyrodrop.compiled.private_apis import stand_in, without_dispatch
+from pyrodrop.compiled.writes import written
+from pyrodrop.inputs import over_tensors
+from pyrodrop.private_apis import intercepted
+
+_A: Any = torch.ops.aten
+COUNT = "count"  # of the results of a node, where there are several, in its `meta`
+
+
+class Value(NamedTuple):
+    """What is known of the result of a node.
+
+    Attributes:
+        shape, stride, dtype, device: of the tensor.
+    """
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Value:
+        return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
+
+class Unrecordable(RuntimeError):
+    """A function computes something from the values of tensors, which a graph cannot repeat."""
+
+
+class Recorded(Tensor):
+    """A tensor in a recording.
+
+    Attributes:
+        value: what it stands for; the tensor itself has no memory, so nothing else can read it.
+        fixed: whether the function made it of numbers alone, as `torch.arange` does, so that its values may be read.
+        given: whether it was made of arguments and numbers alone.
+        number: whether it stands for a number of Python, the result of `item`.
+    """
+
+    value: Tensor
+    node: fx.Node
+    fixed: bool
+    given: bool
+    number: bool
+
+    def item(self) -> Any:
+        """The tensor itself, without gradient, in place of the number: whoever only computes with it sees no difference.
+
+        A whole number is refused, since it may be the number of something.
+        """
+        if self.fixed or not self.is_floating_point() or self.numel() != 1:
+            return Tensor.item(self)
+        number: Any = self.detach()
+        number.number = True
+        return number
+
+    def __hash__(self) -> int:
+        return hash(Tensor.item(self)) if self.number else id(self)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return repr(self._read())
+
+    def __format__(self, form: str) -> str:
+        return format(self._read(), form)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._read()
+
+    def _read(self) -> Any:
+        """Refused by the recording."""
+        return torch.equal(self, self)
+
+    @classmethod
+    def __torch_dispatch__(cls, operation: Any, *_: Any) -> Any:
+        raise Unrecordable(f"{operation} makes another kind of tensor of one in a recording, or comes after its end")
+
+
+class Recording(NamedTuple):
+    """A function of tensors as a graph.
+
+    Attributes:
+        graph: its placeholders are the inputs, followed by the constants.
+        inputs, constants: their nodes.
+        met: the constants, which are the tensors that the function met, by reference.
+        read: the whole numbers and truth values of arguments that the function has read, with their nodes.
+    """
+
+    graph: fx.Graph
+    inputs: list[fx.Node]
+    constants: list[fx.Node]
+    met: list[Tensor]
+    read: list[tuple[fx.Node, int]]
+
+
+def recorded(
+    function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], arguments: Collection[int] = ()
+) -> Recording:
+    """Call a function of tensors and record its operations.
+
+    Args:
+        inputs: those that require a gradient are given as they are, the others as tensors of the recording.
+        arguments: the places of the inputs whose whole numbers may be read.
+
+    Raises:
+        Unrecordable: the function computes something from values.
+    """
+    recorder = _Recorder()
+    given = [recorder.input(tensor, number, number in arguments) for number, tensor in enumerate(inputs)]
+    nodes = [recorder.node(tensor) for tensor in given]
+    with intercepted(recorder.call):
+        results = function(*given)
+    if recorder.refused is not None:  # though the function has caught the error
+        raise recorder.refused
+    recorder.graph.output([recorder.node(result) for result in results])
+    constants = recorder.constants
+    return Recording(recorder.graph, nodes, list(constants), list(constants.values()), recorder.read)
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.constants: dict[fx.Node, Tensor] = {}  # which also keeps their ids from being used again
+        self._nodes: dict[int, fx.Node] = {}
+        self.refused: Unrecordable | None = None
+        self._parameters: set[int] = set()
+        self._written: set[StorageWeakRef] = set()  # memory that was made of numbers alone and is not any more
+        self._touched: set[StorageWeakRef] = set()  # memory that was written to
+        self.read: list[tuple[fx.Node, int]] = []
+        self._last: fx.Node | None = None
+
+    def input(self, tensor: Tensor, number: int, argument: bool = False) -> Tensor:
+        """An input of the function in place of this tensor; a parameter as it is."""
+        node = self._placeholder(f"input_{number}", tensor)
+        if not tensor.requires_grad:
+            return _wrapped(tensor.detach(), node, given=argument)
+        self._nodes[id(tensor)] = node
+        self._parameters.add(id(tensor))
+        return tensor
+
+    def node(self, tensor: Tensor) -> fx.Node:
+        """The node of a tensor; that of a new constant if the recording has not met it."""
+        if isinstance(tensor, Recorded):
+            return tensor.node
+        if id(tensor) not in self._nodes:
+            node = self._placeholder(f"constant_{len(self.constants)}", tensor)
+            self._nodes[id(tensor)], self.constants[node] = node, tensor
+        return self._nodes[id(tensor)]
+
+    def call(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Make an operation on values and record it."""
+        try:
+            return self._call(operation, args, kwargs)
+        except Unrecordable as error:
+            self.refused = self.refused or error
+            raise
+
+    def _call(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        met: list[Tensor] = []
+
+        def value_of(tensor: Tensor) -> Tensor:
+            met.append(tensor)
+            return tensor.value if isinstance(tensor, Recorded) else tensor
+
+        values = over_tensors(value_of, (tuple(args), dict(kwargs)))
+        loose = [one for one in met if not self._is_fixed(one)]
+        if operation is _A._local_scalar_dense.default and (not loose or self._may_be_read(met[0])):
+            number = operation(*values[0])
+            if loose:
+                self.read.append((self.node(met[0]), number))
+            return number
+        _refuse(operation, met, loose)
+        targets, fixed = written(operation, args, kwargs), not loose and not draws(operation, args, kwargs)
+        if any(id(one) in self._parameters for one in targets):
+            raise Unrecordable(f"{operation} changes a parameter in place")
+        memory = {_memory(one) for one in targets if isinstance(one, Recorded)}
+        self._touched |= memory
+        self._written |= set() if fixed else memory
+        given = not draws(operation, args, kwargs) and all(self._is_given(one) for one in met)
+        if torch.Tag.inplace_view in operation.tags:
+            without_dispatch(operation, args, kwargs)  # so that the tensor of the recording has the new shape as well
+        result = operation(*values[0], **values[1])
+        fresh = operation is _A.lift_fresh.default
+        known = [one for one in met if isinstance(one, Recorded) and (one.number or one.fixed)]
+        number = len(known) == len(met) and any(one.number for one in known)
+        nodes = over_tensors(self.node, (tuple(args), dict(kwargs)))
+        node = self.graph.call_function(_A.lift_fresh_copy.default if fresh else operation, *nodes)
+        same = {id(one.value): one for one in met if isinstance(one, Recorded)}
+        return self._results(result, node, {} if fresh else same, fresh or fixed, number, given)
+
+    def _is_fixed(self, one: Tensor) -> bool:
+        return isinstance(one, Recorded) and one.fixed and _memory(one) not in self._written
+
+    def _is_given(self, one: Tensor) -> bool:
+        """Whether a tensor is made of arguments and numbers alone."""
+        return isinstance(one, Recorded) and (one.fixed or one.given) and _memory(one) not in self._touched
+
+    def _may_be_read(self, one: Tensor) -> bool:
+        return self._is_given(one) and not one.is_floating_point() and not one.is_complex()
+
+    def _results(
+        self,
+        result: Any,
+        node: fx.Node,
+        same: Mapping[int, Recorded],
+        fixed: bool,
+        number: bool = False,
+        given: bool = False,
+    ) -> Any:
+        """Tensors of the recording in place of the results of an operation; what it has written to stays the same tensor."""
+        if isinstance(result, Tensor):
+            node.meta["val"] = Value.of(result)
+            known = same.get(id(result))
+            if known is not None:
+                known.node, known.fixed, known.given = node, fixed, given
+                return known
+            return _wrapped(result, node, fixed, number, given)
+        if isinstance(result, tuple | list):
+            node.meta[COUNT] = len(result)
+            return type(result)(
+                self._results(one, self._part(node, place), same, fixed, given=given)
+                if isinstance(one, Tensor)
+                else one
+                for place, one in enumerate(result)
+            )
+        return result
+
+    def _part(self, node: fx.Node, number: int) -> fx.Node:
+        return self.graph.call_function(operator.getitem, (node, number))
+
+    def _placeholder(self, name: str, tensor: Tensor) -> fx.Node:
+        with self.graph.inserting_after(self._last) if self._last is not None else nullcontext():
+            self._last = self.graph.placeholder(name)
+        self._last.meta["val"] = Value.of(tensor)
+        return self._last
+
+
+def _refuse(operation: Any, met: Sequence[Tensor], loose: Sequence[Tensor]) -> None:
+    """Raise `Unrecordable` for an operation whose result is not a function of tensors alone with shapes that are known.
+
+    Args:
+        loose: those of them that are not made of numbers alone.
+    """
+    tags = operation.tags
+    if operation.overloadpacket in (_A.set_, _A.resize_, _A.resize_as_):
+        raise Unrecordable(f"{operation} changes the memory of a tensor in place")
+    if torch.Tag.data_dependent_output in tags:
+        raise Unrecordable(f"{operation} gives Python a number that depends on the values of a tensor")
+    masks = [one for one in met[1:] if one.dtype in (torch.bool, torch.uint8)] if operation is _A.index.Tensor else met
+    if torch.Tag.dynamic_output_shape in tags and any(one is mask for one in loose for mask in masks):
+        raise Unrecordable(f"the shape of the result of {operation} depends on the values of a tensor")
+
+
+def _memory(one: Recorded) -> StorageWeakRef:
+    """The memory of a value; its address would be another's once it is freed."""
+    return StorageWeakRef(one.value.untyped_storage())
+
+
+def _wrapped(value: Tensor, node: fx.Node, fixed: bool = False, number: bool = False, given: bool = False) -> Recorded:
+    made: Recorded = stand_in(Recorded, value)
+    made.value, made.node, made.fixed, made.number, made.given = value, node, fixed, number, given
+    return made

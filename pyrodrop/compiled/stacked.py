@@ -1,0 +1,228 @@
+"""Many independent fits at once: a graph with a leading axis of replicates, and the engine that replays it.
+
+Optimisers are elementwise, so R fits are one fit of parameters ``[R, ...]``. The traced gradient of one replicate is mapped
+over all of them (`torch.vmap`); tensors that all replicates share are stored once. torch's default generator draws the noise
+of all replicates, independent of each other, in one call per random input. A replicate whose loss or gradient is no longer
+finite keeps its last parameters; the others continue.
+
+Convolutions of R replicates are mapped to one with R groups, which is slower on a CPU than R convolutions. There, a graph
+that has some is called for one replicate after the other.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop.compiled.batch import Arguments, Shapes
+from pyrodrop.compiled.engine import Engine, Plan
+from pyrodrop.compiled.graph import Graph, loosen_views
+from pyrodrop.compiled.loss import Loss
+from pyrodrop.compiled.noise import StackedNoise, sources
+from pyrodrop.compiled.optimizers import Update
+from pyrodrop.compiled.untraceable import Untraceable
+
+
+class StackedGraph:
+    """A `Graph` with an axis of replicates on parameters, x, y, noise, outputs, and on constants that differ.
+
+    Args:
+        held: per replicate, the tensors of model and guide that are no parameters, by name.
+    """
+
+    draws_itself: tuple[()] = ()
+
+    def __init__(
+        self,
+        graph: Graph,
+        held: Sequence[Mapping[str, Tensor]],
+        parameters: int,
+        tensors: int,
+        device: torch.device,
+    ) -> None:
+        if graph.draws_itself:
+            raise Untraceable(
+                "it draws noise whose distribution depends on parameters or data, which replicates cannot draw together"
+            )
+        self.graph: Graph = graph
+        loosen_views(graph.module)
+        names = [_name_of(tensor, held[0]) for tensor in graph.met]
+        met = [
+            [tensor if name is None else own[name] for tensor, name in zip(graph.met, names, strict=True)]
+            for own in held
+        ]
+        self.constants: list[Tensor] = []
+        axes: list[int | None] = []
+        for column in zip(*(graph.constants_of(row) for row in met), strict=True):
+            same = all(torch.equal(column[0], other) for other in column[1:])
+            self.constants.append(column[0] if same else torch.stack(column))
+            axes.append(None if same else 0)
+        self.axes = axes
+        inputs = (*(0,) * (parameters + tensors), None, *axes, *(0,) * len(graph.noise))
+        convolves = any(node.target is torch.ops.aten.convolution.default for node in graph.graph.nodes)
+        self.looped: bool = convolves and device.type == "cpu"
+        one: Callable[..., Any] = lambda *given: tuple(graph.module(*given))  # noqa: E731
+        self._mapped: Callable[..., Any] = torch.vmap(one, in_dims=inputs)
+        self.module: Callable[..., Any] = _looped(one, inputs) if self.looped else self._mapped
+        self.noise: list[StackedNoise] = [
+            StackedNoise.of(noises) for noises in zip(*(graph.noise_of(row) for row in met), strict=True)
+        ]
+
+    def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
+        """The results for all inputs."""
+        return self.module(*inputs)
+
+    @property
+    def text(self) -> str:
+        """What the graph computes, as text that is equal for equal graphs."""
+        return f"{self.graph.text} mapped over {self.axes}"
+
+    def part(self, rows: slice) -> StackedGraph:
+        """This graph for some of the replicates, mapped over them in any case.
+
+        TorchInductor 2.13 computes other gradients of convolutions from the loop than from the mapped graph.
+        """
+        part = copy.copy(self)
+        part.module = self._mapped
+        part.constants = [c if axis is None else c[rows] for c, axis in zip(self.constants, self.axes, strict=True)]
+        part.noise = [noise.some(rows) for noise in self.noise]
+        return part
+
+    def shapes(self) -> list[Tensor]:
+        """Uninitialised tensors in the shapes of the random inputs, ``[R, ...]`` each."""
+        return [noise.empty() for noise in self.noise]
+
+    def draw(self) -> list[Tensor]:
+        """Random numbers for one step, ``[R, ...]`` each."""
+        drawn = self.shapes()
+        for noise, place in zip(self.noise, drawn, strict=True):
+            noise.fill(place)
+        return drawn
+
+    def draw_alone(self, replicate: int) -> list[Tensor]:
+        """Random numbers for one step of one replicate, as Pyro would draw them for it."""
+        alone = sources(noise.alone(replicate) for noise in self.noise)
+        return [drawn for source in alone for drawn in source.draw()]
+
+
+def _looped(function: Callable[..., Any], axes: Sequence[int | None]) -> Callable[..., Any]:
+    """A function of tensors and the function itself, mapped over their first axes (None for none) by a loop."""
+
+    def run(*given: Tensor) -> tuple[Tensor, ...]:
+        rows = [value.unbind(0) if axis == 0 else None for value, axis in zip(given, axes, strict=True)]
+        results = [
+            function(*(value if own is None else own[r] for value, own in zip(given, rows, strict=True)))
+            for r in range(len(given[0]))
+        ]
+        return tuple(
+            column[0][None] if len(column) == 1 else torch.stack(column) for column in zip(*results, strict=True)
+        )
+
+    return run
+
+
+class StackedLoss:
+    """The losses of all replicates as one, with a leading axis ``[R, ...]`` on parameters, buffers and results.
+
+    Args:
+        losses: one per replicate; their graphs differ in tensors alone.
+        leaves: all replicates' values of the parameters, ``[R, ...]``.
+        held: per replicate, the tensors of model and guide that are no parameters, by name.
+
+    Attributes:
+        alive: which replicates had finite losses and gradients at every step, ``[R]``.
+        lived: the number of steps that each replicate made, ``[R]``.
+    """
+
+    def __init__(self, losses: Sequence[Loss], leaves: Sequence[Tensor], held: Sequence[Mapping[str, Tensor]]) -> None:
+        self.first: Loss = losses[0]
+        self.leaves: list[Tensor] = list(leaves)
+        self.precision: torch.dtype | None = losses[0].precision
+        self.held: Sequence[Mapping[str, Tensor]] = held
+        self.buffers: list[Tensor] = [torch.stack(own) for own in zip(*(loss.buffers for loss in losses), strict=True)]
+        self.alive: Tensor = torch.ones(len(held), dtype=torch.bool, device=self.leaves[0].device)
+        self.lived: Tensor = torch.zeros(len(held), dtype=torch.long, device=self.leaves[0].device)
+        self._graphs: dict[Shapes, StackedGraph] = {}
+
+    def refresh(self) -> bool:
+        """Whether the tensors that replicates hold have changed, which they do not while these train."""
+        return False
+
+    def graph(self, batch: Arguments) -> StackedGraph:
+        """The graph for minibatches of this shape."""
+        if batch.shapes not in self._graphs:
+            one = self.first.graph(batch.at(0))
+            if one.read is not None:
+                raise Untraceable("it reads whole numbers of its arguments, in which replicates may differ")
+            updated = len(self.leaves) + len(self.buffers)
+            self._graphs[batch.shapes] = StackedGraph(one, self.held, updated, len(batch.tensors), batch.device)
+        return self._graphs[batch.shapes]
+
+
+class Stacked(Engine):
+    """Replays the mapped graph of all replicates at every step; the optimiser updates the stacked parameters.
+
+    Args:
+        loss: of all replicates.
+        optimizer: of the stacked parameters.
+    """
+
+    name = "traced"
+
+    def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer) -> None:
+        self.loss: StackedLoss = loss
+        self.update: Update = Update(optimizer)
+
+    def begin(self, plan: Plan) -> None:
+        super().begin(plan)
+        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.loss.leaves[0])
+
+    def step(self, batch: Arguments, index: int) -> Tensor:
+        loss, leaves, graph = self.loss, self.loss.leaves, self.loss.graph(batch)
+        before = [leaf.detach().clone() for leaf in leaves]
+        with torch.no_grad():
+            inputs = (*loss.buffers, *batch.tensors, self._factors[index], *graph.constants, *graph.draw())
+            terms, *results = graph.module(*leaves, *inputs)
+        gradients, moved = results[: len(leaves)], results[len(leaves) :]
+        loss.alive &= finite(terms, gradients)
+        loss.lived += loss.alive
+        for leaf, gradient in zip(leaves, gradients, strict=True):
+            leaf.grad = gradient
+        self.update(self.plan.rates[index])
+        with torch.no_grad():
+            for leaf, old in zip(leaves, before, strict=True):
+                leaf.copy_(torch.where(over(loss.alive, leaf), leaf, old))
+            for buffer, new in zip(loss.buffers, moved, strict=True):
+                buffer.copy_(torch.where(over(loss.alive, buffer), new, buffer))
+        return terms  # type: ignore[no-any-return]
+
+    def finish(self, steps: int) -> None:
+        self.update.clear()
+
+
+def finite(terms: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+    """Which replicates have finite losses and gradients, ``[R]``."""
+    sums = torch.stack([_sum(terms), *map(_sum, gradients)])
+    return torch.isfinite(sums).all(0)
+
+
+def _sum(values: Tensor) -> Tensor:
+    """The sum of each replicate's entries, in the order in which they are in memory, whatever their strides."""
+    return values.sum(list(range(1, values.dim()))) if values.dim() > 1 else values
+
+
+def over(alive: Tensor, values: Tensor) -> Tensor:
+    """A mask ``[R]`` in a shape that broadcasts to values ``[R, ...]``."""
+    return alive.reshape(-1, *(1,) * (values.dim() - 1))
+
+
+def _name_of(constant: Tensor, held: Mapping[str, Tensor]) -> str | None:
+    """The name of this tensor in the model or guide that owns it."""
+    for name, value in held.items():
+        if value.data_ptr() == constant.data_ptr() and value.shape == constant.shape and value.dtype == constant.dtype:
+            return name
+    return None

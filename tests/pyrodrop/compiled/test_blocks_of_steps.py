@@ -1,0 +1,404 @@
+"""Steps that an engine makes in blocks are, bit for bit, those that it makes one by one.
+
+Most tests replay the graph of a step operation by operation in place of the compiled program, since what is tested is what
+the engine does around it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.compiled import in_blocks, inductor, programs
+from pyrodrop.compiled.in_blocks import InBlocks
+from pyrodrop.compiled.narrow_products import spell_out_thin_products
+from pyrodrop.compiled.noise import Noise, sources
+from pyrodrop.compiled.noise_ahead import NoiseAhead
+from pyrodrop.compiled.private_apis import Program
+from pyrodrop.distributions.coins import Masks, MasksAhead
+
+X = torch.randn(45, 3, generator=torch.Generator().manual_seed(1))
+Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
+STEPS = 37
+
+
+def program(module: Any, inputs: Any, options: Any) -> Program:
+    """A step that is replayed, in place of one that is compiled."""
+    return Program(lambda given: module(*given))
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inductor, "compile_by_inductor", program)
+    monkeypatch.setattr(programs, "folder", lambda name: None)
+
+
+def mlp(prior: priors.Prior | None = None, widths: Sequence[int] = (3, 5, 1)) -> models.MLP:
+    torch.manual_seed(0)
+    return models.MLP(list(widths), prior=prior or priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+
+
+def masks() -> tuple[Any, Any, str]:
+    model = mlp()
+    return model, guides.BernoulliDropout(model, 0.3), "local"
+
+
+def weights() -> tuple[Any, Any, str]:
+    """15 and 5 normal numbers per step: less than 16 of some, no multiple of 16 of others."""
+    model = mlp()
+    return model, guides.MeanField(model), "shared"
+
+
+def activations() -> tuple[Any, Any, str]:
+    """With 16 rows, multiples of 16 normal numbers."""
+    model = mlp(priors.LogUniform())
+    return model, guides.VariationalDropout(model, "B", "layer"), "local"
+
+
+def mixed() -> tuple[Any, Any, str]:
+    """Masks and normal numbers."""
+    model = mlp()
+    return model, guides.BernoulliDropout(model, 0.3, theta=0.1), "local"
+
+
+PARTS = [masks, *(pytest.param(parts, marks=pytest.mark.slow) for parts in (weights, activations, mixed))]
+
+
+def fitted(parts: Callable[[], tuple[Any, Any, str]], steps: int = STEPS, **options: Any) -> pyrodrop.Fit:
+    model, guide, estimator = parts()
+    given = {"lr": 1e-2, "engine": "compiled", "progress": False, "seed": 3, **options}
+    fit = pyrodrop.fit(model, guide, (X, Y), steps=steps, estimator=estimator, **given)  # type: ignore[arg-type]
+    assert isinstance(fit, pyrodrop.Fit)
+    return fit
+
+
+def training(parts: Callable[[], tuple[Any, Any, str]], **options: Any) -> pyrodrop.Training:
+    model, guide, estimator = parts()
+    given = {"lr": 1e-2, "engine": "compiled", "seed": 3, **options}
+    return pyrodrop.Training(model, guide, (X, Y), steps=STEPS, estimator=estimator, **given)  # type: ignore[arg-type]
+
+
+def same(one: pyrodrop.Fit, other: pyrodrop.Fit) -> bool:
+    """Whether all losses and parameters have the same bits."""
+    pairs = [(one.history, other.history), *zip(one.guide.parameters(), other.guide.parameters(), strict=True)]
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.fixture
+def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of steps of every block."""
+    sizes: list[int] = []
+    block = InBlocks.block
+
+    def counted(engine: InBlocks, batches: Any, most: int) -> None:
+        before = len(engine.made)
+        block(engine, batches, most)
+        sizes.append(len(engine.made) - before)
+
+    monkeypatch.setattr(InBlocks, "block", counted)
+    return sizes
+
+
+GIVEN = [(parts, size) for parts in (masks, weights, activations, mixed) for size in (None, 16, 7)]
+FAST = [(masks, 7), (weights, None), (activations, 16)]
+
+
+@pytest.mark.few(2)
+@pytest.mark.usefixtures("replayed")
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+@pytest.mark.parametrize(
+    ("parts", "size"),
+    [
+        pytest.param(*given, marks=[] if given in FAST else pytest.mark.slow, id=f"{given[0].__name__}-{given[1]}")
+        for given in GIVEN
+    ],
+)
+def test_blocks_are_single_steps(parts: Any, size: int | None, engine: str, blocks: list[int]) -> None:
+    """Minibatches of all 45 rows; of 16, 16 and 13; of 7, six times, and 3. A block goes on in the next epoch."""
+    made = training(parts, batch_size=size, engine=engine)
+    made.advance(3)
+    start = made.state()
+    blocks.clear()
+    made.advance(STEPS - 3)
+    assert blocks == [STEPS - 3]
+    together = made.state()
+    made.load_state(start)
+    blocks.clear()
+    for _ in range(STEPS - 3):
+        made.step()
+    assert set(blocks) == {1}
+    singly = made.state()
+    made.load_state(start)
+    for count in (4, 1, 1, 9, 2, 1, 16):
+        made.advance(count)
+    mixed = made.state()
+    for name, value in together.items():
+        assert torch.equal(value, singly[name])
+        assert torch.equal(value, mixed[name])
+
+
+@pytest.mark.usefixtures("replayed")
+@pytest.mark.parametrize("parts", PARTS)
+def test_the_noise_is_that_of_the_other_engines(parts: Any) -> None:
+    """The same steps up to rounding, which other noise or other rows would not give."""
+    want, got = (fitted(parts, batch_size=16, engine=engine) for engine in ("pyro", "compiled"))
+    torch.testing.assert_close(got.history, want.history, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.usefixtures("replayed")
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_checkpoint_in_an_epoch_continues_to_the_same_bits(parts: Any, tmp_path: Path, blocks: list[int]) -> None:
+    whole = fitted(parts, steps=20, batch_size=7)
+    file = tmp_path / "run.safetensors"
+    fitted(parts, steps=11, batch_size=7, checkpoint=pyrodrop.Checkpoint(file, every=4))
+    blocks.clear()
+    assert same(whole, fitted(parts, steps=20, batch_size=7, checkpoint=pyrodrop.Checkpoint(file, every=5)))
+    assert blocks == [4, 5]  # from the 11th step to the checkpoint, and to the end
+
+
+@pytest.mark.more
+@pytest.mark.usefixtures("replayed")
+def test_what_is_called_after_an_epoch_sees_the_random_state_of_single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen() -> list[list[int]]:
+        states: list[list[int]] = []
+        fitted(masks, batch_size=7, after_epoch=lambda fit, epoch: states.append(torch.get_rng_state().tolist()))
+        return states
+
+    together = seen()
+    monkeypatch.setattr(in_blocks, "_STEPS", 1)
+    assert together == seen()
+    assert len(together) == STEPS // 7
+
+
+@pytest.mark.usefixtures("replayed")
+@pytest.mark.parametrize("parts", PARTS)
+def test_an_interrupted_block_leaves_the_state_after_its_steps(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = training(parts, batch_size=7)
+    made.advance(9)  # of the second epoch 2
+    start = made.state()
+    engine: Any = made._run.loop.engine
+    make = engine.make
+    for steps, at in ((4, 0), (4, 1), (4, 3), (4, 5), (11, 2)):  # the fourth is in the next epoch
+        made.load_state(start)
+        made.advance(STEPS - 9)
+        whole = made.state()
+        made.load_state(start)
+        if steps > 4:
+            made.advance(steps - 4)
+        calls = iter(range(100))
+
+        def interrupted(*given: Any, calls: Iterator[int] = calls, at: int = at) -> Tensor:
+            if next(calls) == at:
+                raise KeyboardInterrupt
+            return make(*given)  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(engine, "make", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made.advance(6)
+        monkeypatch.setattr(engine, "make", make)
+        assert made.steps_done == 9 + steps - 4 + at
+        made.advance(STEPS - made.steps_done)
+        assert all(torch.equal(value, whole[name]) for name, value in made.state().items())
+
+
+@pytest.mark.more
+@pytest.mark.usefixtures("replayed")
+def test_a_block_is_bounded_in_memory(monkeypatch: pytest.MonkeyPatch, blocks: list[int]) -> None:
+    bytes_of_a_step = 16 * (3 + 1) * 4 + 16 * (3 + 5)  # rows, and masks as bytes
+    whole = fitted(masks, batch_size=16)
+    for steps, most in ((4, 6), (1, 2)):  # as of 16, 16, 13, 16, 16 and 13 rows; of 13 and 16
+        monkeypatch.setattr(in_blocks, "_BYTES", steps * bytes_of_a_step)
+        blocks.clear()
+        assert same(whole, fitted(masks, batch_size=16))
+        assert max(blocks) == most
+
+
+@pytest.mark.usefixtures("replayed")
+def test_a_loss_that_breaks_within_a_block_is_found() -> None:
+    with pytest.raises(FloatingPointError, match="stopped being finite at step"):
+        fitted(weights, steps=100, batch_size=16, lr=1e30)
+
+
+def rates(size: int) -> Tensor:
+    return torch.linspace(0.1, 0.9, size)
+
+
+NOISES: Mapping[str, list[Noise]] = {
+    "one mask": [Noise("coins", torch.tensor(0.7).expand(1), shape=(9, 5))],
+    "masks": [Noise("coins", torch.tensor(0.7), shape=(9, 5)), Noise("coins", rates(3), shape=(4, 3))],
+    "a mask of one unit": [Noise("coins", torch.tensor(1 - 2.0**-17), shape=())],
+    "normal, groups": [Noise("normal", torch.empty(8, 4)), Noise("normal", torch.empty(16))],
+    "normal, one group and a rest": [Noise("normal", torch.empty(16)), Noise("normal", torch.empty(17))],
+    "normal, few": [Noise("normal", torch.empty(3)), Noise("normal", torch.empty(2, 7))],
+    "one normal number": [Noise("normal", torch.empty(()))],
+    "normal, float64": [Noise("normal", torch.empty(32, dtype=torch.float64))],
+    "normal, two dtypes": [Noise("normal", torch.empty(32, dtype=torch.float64)), Noise("normal", torch.empty(16))],
+    "uniform": [Noise("uniform", torch.empty(16)), Noise("uniform", torch.empty(2, 16))],
+    "uniform, any number": [Noise("uniform", torch.empty(3)), Noise("uniform", torch.empty(2))],
+    "bernoulli": [Noise("bernoulli", rates(5)), Noise("normal", torch.empty(16))],
+    "whole numbers": [Noise("whole", torch.empty(5, dtype=torch.long), (0, 7))],
+    "all": [
+        Noise("normal", torch.empty(16)), Noise("coins", torch.tensor(0.2), shape=(3,)), Noise("uniform", torch.empty(2)),
+        Noise("coins", rates(4), shape=(2, 4)), Noise("coins", torch.tensor(0.9), shape=(2,)),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("noises", NOISES.values(), ids=list(NOISES))
+def test_noise_of_several_steps_is_that_of_each(noises: list[Noise]) -> None:
+    """Drawn in parts, then again for other steps, and the generator is left where it would be."""
+    each = sources(noises)
+    ahead = NoiseAhead(noises, 6)
+    torch.manual_seed(0)
+    want = [[drawn for source in each for drawn in source.draw()] for _ in range(9)]
+    after = torch.get_rng_state()
+    torch.manual_seed(0)
+    for first, count in ((0, 5), (5, 4)):
+        ahead.draw(slice(0, 2))
+        ahead.draw(slice(2, count))
+        ahead.finish(count)
+        for step, inputs in zip(want[first : first + count], ahead.inputs, strict=False):
+            for one, other in zip(step, inputs, strict=True):
+                assert one.dtype == other.dtype
+                assert other.is_contiguous()
+                assert torch.equal(one, other)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_masks_of_several_steps_are_those_of_single_steps() -> None:
+    """They have the bytes of `Masks`, which the tests of its distribution are about."""
+    keeps, shapes = [torch.tensor(0.3), rates(4)], [(5,), (3, 4)]
+    masks_of_steps, ahead = Masks([keep.double() for keep in keeps], shapes), MasksAhead(keeps, shapes, 3)
+    torch.manual_seed(0)
+    want = [masks_of_steps.draw() for _ in range(3)]
+    torch.manual_seed(0)
+    ahead.draw(slice(0, 1))
+    ahead.draw(slice(1, 3))
+    ahead.compare(3)
+    for step, masks in enumerate(want):
+        for mask, drawn in zip(masks, ahead.masks, strict=True):
+            assert torch.equal(mask, drawn[step])
+
+
+def test_thin_products_are_spelled_out_and_stay_what_they_were() -> None:
+    pairs = [((6, 5), (5, 1)), ((1, 5), (5, 6)), ((6, 1), (1, 5)), ((1, 5), (5, 1)), ((6, 5), (5, 2))]
+    values = [torch.randn(shape, dtype=torch.float64) for pair in pairs for shape in pair]
+
+    def products(*given: Tensor) -> list[Tensor]:
+        return [given[i] @ given[i + 1] for i in range(0, len(given), 2)]
+
+    module = make_fx(products)(*values)
+    spell_out_thin_products(module)
+    calls = [node.target for node in module.graph.nodes if node.target is torch.ops.aten.mm.default]
+    assert len(calls) == 1  # the last
+    for got, want in zip(module(*values), products(*values), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-14, atol=1e-14)
+
+
+def test_large_and_imprecise_thin_products_are_left_to_the_library() -> None:
+    large = torch.randn(300, 300), torch.randn(300, 1)
+    small = torch.randn(3, 3, dtype=torch.bfloat16), torch.randn(3, 1, dtype=torch.bfloat16)
+    for pair in (large, small):
+        module = make_fx(torch.mm)(*pair)
+        spell_out_thin_products(module)
+        assert list(module.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default))
+
+
+@pytest.mark.more
+def test_without_a_program_in_cpp_one_in_python_is_called(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[bool] = []
+
+    def compile_or_fail(module: Any, inputs: Any, options: Mapping[str, Any]) -> Program:
+        asked.append("cpp_wrapper" in options)
+        if asked[-1]:
+            raise RuntimeError("no such function in C++")
+        return program(module, inputs, options)
+
+    monkeypatch.setattr(inductor, "compile_by_inductor", compile_or_fail)
+    monkeypatch.setattr(programs, "folder", lambda name: None)
+    with caplog.at_level(logging.INFO, "pyrodrop"):
+        got = fitted(masks, batch_size=None)
+    assert got.settings["engine"] == "compiled"
+    assert asked == [True, True, False]  # with kernels of any size, with small ones
+    assert (
+        "called from Python, which is slower: as a C++ function, the compiler failed: RuntimeError: no such"
+        in caplog.text
+    )
+
+
+@pytest.mark.usefixtures("replayed")
+def test_a_program_is_not_given_tensors_of_other_strides() -> None:
+    made = training(masks, batch_size=16)
+    made.advance(2)
+    loop = made._run.loop
+    batch = loop.batches.first()
+    turned = batch._replace(x=batch.x.t().contiguous().t())
+    loop.engine.begin(loop.plan(2, 3))
+    with pytest.raises(RuntimeError, match=r"takes tensors with strides \[\(3, 1\), \(1, 1\)\]; got \[\(1, 16\), "):
+        loop.engine.step(turned, 0)
+
+
+@pytest.mark.usefixtures("replayed")
+def test_autograd_knows_that_parameters_have_moved() -> None:
+    made = training(masks, batch_size=16)
+    made.advance(2)
+    leaf = next(iter(made._run.loop.parameters.values()))
+    for steps in (1, 3):
+        with torch.enable_grad():
+            value = (leaf**2).sum()
+        made.advance(steps)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            value.backward()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [16, 7])
+def test_a_compiled_training_makes_the_same_steps_in_blocks_and_singly(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With TorchInductor's own program, called as a C++ function without PyTorch's checks."""
+    programs: list[Program] = []
+    compile_graph = inductor.compile_graph
+    monkeypatch.setattr(inductor, "compile_graph", lambda *args: programs.append(compile_graph(*args)) or programs[-1])
+    monkeypatch.setattr("pyrodrop.compiled.programs.folder", lambda name: None)
+    made = training(activations, batch_size=size)
+    made.advance(3)
+    start = made.state()
+    made.advance(STEPS - 3)
+    together = made.state()
+    made.load_state(start)
+    for _ in range(STEPS - 3):
+        made.step()
+    assert all(torch.equal(value, together[name]) for name, value in made.state().items())
+    pyro = fitted(activations, batch_size=size, engine="pyro")
+    torch.testing.assert_close(made.fit.history, pyro.history, rtol=2e-4, atol=2e-4)
+    engine: Any = made._run.loop.engine
+    assert isinstance(engine, InBlocks)
+    assert programs
+    assert all(program.file is not None for program in programs)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+@pytest.mark.usefixtures("replayed")
+def test_rates_that_a_callback_changes_are_those_of_the_next_steps(engine: str) -> None:
+    """As with Pyro's handlers, which read them at every step: masks, divergence and precision."""
+
+    def change(fit: pyrodrop.Fit, epoch: int) -> None:
+        with torch.no_grad():
+            fit.guide.drop_rate.mul_(1.1)
+            fit.model.likelihood.precision.data.mul_(0.9)
+
+    want, got = (fitted(masks, batch_size=16, engine=name, after_epoch=change) for name in ("pyro", engine))
+    torch.testing.assert_close(got.history, want.history, rtol=2e-4, atol=2e-4)

@@ -1,0 +1,515 @@
+"""The engines of `fit`: a step traced once gives Pyro's numbers, with Pyro's noise, or says why it cannot."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import TraceMeanField_ELBO
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import pyrodrop
+from pyrodrop import elbo, guides, likelihoods, models, priors
+from pyrodrop.compiled import Untraceable, choice, inductor, worth_compiling
+from pyrodrop.compiled.batch import Batch
+from pyrodrop.compiled.buffers import Buffers
+from pyrodrop.compiled.costs import Costs
+from pyrodrop.compiled.graph import _first_line
+from pyrodrop.compiled.narrow_products import turn_narrow_products
+from pyrodrop.compiled.noise import Noise, StackedNoise, hoist, sources
+from pyrodrop.compiled.optimizers import rules_of
+from pyrodrop.distributions.coins import coins
+from pyrodrop.modules import LocalModule
+from pyrodrop.training.problem import Problem
+
+X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
+Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
+
+
+def parts(rate: float = 0.2) -> tuple[models.NetworkModel, guides.Guide]:
+    likelihood = likelihoods.Gaussian(4.0, learned=True)
+    model = models.MLP([3, 8, 1], prior=priors.Gaussian(), likelihood=likelihood)
+    return model, guides.BernoulliDropout(model, rate)
+
+
+def trained(engine: str, model: Any, guide: Any, **settings: Any) -> pyrodrop.Fit:
+    settings = {"steps": 40, "batch_size": 32, "lr": 1e-2, "estimator": "local", "progress": False} | settings
+    train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
+    return train(model, guide, (X, Y), engine=engine, **settings)
+
+
+def values(fit: pyrodrop.Fit) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in (*fit.guide.parameters(), *fit.model.parameters())])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+def test_a_member_that_is_drawn_at_random_is_not_traced(engine: str, caplog: pytest.LogCaptureFixture) -> None:
+    """After the first step the optimiser has a state for the parameters of one member alone."""
+    model, _ = parts()
+    guide = guides.Ensemble(model, guides.Point, 2)
+    with caplog.at_level(logging.WARNING, "pyrodrop"):
+        fit = trained(engine, model, guide, steps=3, estimator="shared")
+    assert fit.settings["engine"] == "pyro"
+    assert f"training with engine 'pyro' instead of '{engine}': it cannot be traced" in caplog.text
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        functools.partial(torch.optim.Adam, fused=True),
+        pytest.param(functools.partial(torch.optim.AdamW, weight_decay=0.1), marks=pytest.mark.slow),
+        pytest.param(
+            functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.01), marks=pytest.mark.slow
+        ),
+    ],
+    ids=["Adam", "AdamW", "SGD"],
+)
+def test_a_compiled_step_is_pyros_with_the_same_noise(optimizer: Any) -> None:
+    """A part of an epoch is a smaller minibatch (100 = 3 x 32 + 4), rates and divergence are scheduled."""
+    model, guide = parts()
+    settings: dict[str, Any] = {
+        "optimizer": optimizer,
+        "lr": (lambda name: 1e-3 if "bias" in name else 5e-4),
+        "lr_schedule": lambda step: 1 / (1 + step),
+        "kl_weight": pyrodrop.schedules.linear(5),
+        "likelihood_power": 0.5,
+    }
+    by_pyro, compiled = (trained(engine, model, guide, **settings) for engine in ("pyro", "compiled"))
+    assert compiled.settings["engine"] == "compiled"
+    torch.testing.assert_close(values(compiled), values(by_pyro), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(compiled.history, by_pyro.history, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [32, None])
+def test_a_compiled_step_takes_data_that_are_not_contiguous(batch_size: int | None) -> None:
+    model, guide = parts()
+    settings: dict[str, Any] = {"steps": 8, "lr": 1e-3, "batch_size": batch_size}
+    table = torch.cat([X, Y, X], 1)
+    by_pyro, of_columns, transposed = (
+        pyrodrop.fit(model, guide, data, engine=engine, **settings)
+        for data, engine in [
+            ((X, Y), "pyro"),
+            ((table[:, :3], table[:, 3:4]), "compiled"),
+            ((X.T.contiguous().T, Y), "compiled"),
+        ]
+    )
+    for fit in (of_columns, transposed):
+        torch.testing.assert_close(values(fit), values(by_pyro), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (torch.optim.Adam, {"weight_decay": 0.1, "betas": (0.8, 0.99)}),
+        (torch.optim.AdamW, {"weight_decay": 0.1, "eps": 1e-6}),
+        (torch.optim.SGD, {}),
+        (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1, "weight_decay": 0.01}),
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    ],
+)
+@pytest.mark.usefixtures("float64")
+def test_rules_are_torchs_optimisers(optimizer: Any, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    w = torch.randn(5, requires_grad=True)
+    theirs = optimizer([w], lr=0.1, **options)
+    gradients = torch.randn(30, 5)
+    w.grad = gradients[0]
+    theirs.step()
+    (rule,) = rules_of(theirs) or []
+    ours, state = w.detach().clone(), [theirs.state[w][name].clone() for name in rule.state]
+    for step, gradient in enumerate(gradients[1:], 2):
+        theirs.param_groups[0]["lr"] = 0.1 / step
+        w.grad = gradient
+        theirs.step()
+        ours, state = rule.update(ours, gradient, state, torch.tensor(rule.schedule(step, 0.1 / step)))
+    torch.testing.assert_close(ours, w.detach(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-10)])
+def test_the_graphs_gradient_is_that_of_pyros_elbo(dtype: torch.dtype, tolerance: float) -> None:
+    torch.set_default_dtype(dtype)
+    model = models.MLP([3, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    problem = Problem.of(model, guides.MeanField(model), (X.to(dtype), Y.to(dtype)), "shared", torch.device("cpu"))
+    batch = Batch(X.to(dtype), Y.to(dtype), {})
+    own = problem.loss(batch, None)
+    graph, leaves = own.graph(batch), own.leaves
+    torch.manual_seed(3)
+    loss = TraceMeanField_ELBO().differentiable_loss(*problem.trained, X.to(dtype), Y.to(dtype))
+    wanted = torch.autograd.grad(loss, leaves)
+    torch.manual_seed(3)
+    terms, *ours = graph.module(*leaves, batch.x, batch.y, torch.ones(2, dtype=dtype), *graph.constants, *graph.draw())
+    torch.testing.assert_close(terms.sum(), loss.detach(), rtol=tolerance, atol=0)
+    for got, want in zip(ours, wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance * float(want.abs().max()))
+
+
+def test_noise_is_fresh_every_step_and_comes_from_the_seed() -> None:
+    model, guide = parts()
+    one, again, other = (
+        trained("traced", model, guide, steps=300, lr=1e-9, seed=s, batch_size=None) for s in (1, 1, 2)
+    )
+    assert len(one.losses.unique()) == 300
+    assert torch.equal(one.history, again.history)
+    assert not torch.equal(one.history, other.history)
+
+
+def test_what_a_model_holds_is_an_input_and_not_baked_in() -> None:
+    """Another precision, another drop rate and another prior scale, without another trace."""
+    model = models.MLP([3, 8, 1], prior=priors.Gaussian(1.0), likelihood=likelihoods.Gaussian(4.0))
+    guide = guides.BernoulliDropout(model, 0.2)
+    problem = Problem.of(model, guide, (X, Y), "local", torch.device("cpu"))
+    batch = Batch(X, Y, {})
+    loss = problem.loss(batch, None)
+    graph = loss.graph(batch)
+    held = [node for node in graph.graph.nodes if node.name.startswith("fixed_")]
+    assert [node.meta["val"].shape for node in held] == [constant.shape for constant in graph.constants]
+    assert len({constant.shape for constant in graph.constants}) > 1
+    with torch.no_grad():
+        for name, value in problem.tensors().items():
+            if name.endswith(("precision", "scale", "drop_rate")) and "inputs" not in name and "targets" not in name:
+                value.mul_(1.5)
+    leaves = [leaf.detach() for leaf in loss.leaves]
+    assert loss.refresh()
+    assert not loss.refresh()
+    torch.manual_seed(3)
+    ours = graph.module(*leaves, X, Y, torch.ones(2), *graph.constants, *graph.draw())[0]
+    torch.manual_seed(3)
+    terms = elbo.elbo_terms(*problem.trained, X, Y)
+    torch.testing.assert_close(ours, torch.stack([terms.nll, terms.kl]).detach())
+    assert problem.guide.rates()["layers.1.weight"] == pytest.approx(0.3)
+
+
+class Strange(LocalModule):
+    """A model that does `what` beside its work."""
+
+    def __init__(self, what: Any) -> None:
+        super().__init__()
+        self.what = what
+
+    def forward(self, x: Tensor, y: Tensor | None = None, num_data: int | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        f = (x @ w) * self.what(x)
+        with pyro.plate("data", num_data or len(x), subsample=torch.arange(len(x))):
+            pyro.sample("y", dist.Normal(f, 1.0), obs=None if y is None else y.squeeze(-1))
+
+
+class Simple(LocalModule):
+    """A Gaussian guide of `Strange`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loc = nn.Parameter(torch.zeros(3))
+
+    def forward(self, *args: Any, **kwargs: Any) -> None:
+        pyro.sample("w", dist.Normal(self.loc, 0.1).to_event(1))
+
+
+class Writer:
+    """Writes to a view of a tensor that is no buffer."""
+
+    def __init__(self, view: Any) -> None:
+        self.held, self.view = torch.zeros(4), view
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return 1 + 0 * self.view(self.held).add_(1).sum()
+
+
+class Counter:
+    """Different at every call."""
+
+    def __init__(self, change: float = 0.1) -> None:
+        self.calls, self.change = 0, change
+
+    def __call__(self, x: Tensor) -> float:
+        self.calls += 1
+        return 1.0 + self.change * self.calls
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        (lambda x: 2.0 if x.sum() > 0 else 1.0, "cannot be traced"),
+        (lambda x: float(x.mean()), "cannot be traced"),
+        (lambda x: random.random(), "outside torch"),
+        (lambda x: np.random.random(), "outside torch"),
+        (Counter(), "a call changes calls"),
+        (Writer(lambda held: held), "changes a tensor in place"),
+        (Writer(lambda held: held.view(2, 2)[0]), "changes a tensor in place"),
+        (Writer(lambda held: held.chunk(2)[0]), "changes a tensor in place"),
+        (Writer(lambda held: held.unbind()[1]), "changes a tensor in place"),
+    ],
+    ids=["branch", "item", "random", "numpy", "counter"]
+    + ["write", "write to a view", "write to a chunk", "write to an entry"],
+)
+def test_what_cannot_be_traced_is_named_and_trained_by_pyro(
+    what: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "pyrodrop"):
+        fit = trained("traced", Strange(what), Simple(), estimator="shared", steps=3)
+    assert fit.settings["engine"] == "pyro"
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "pyrodrop"]
+    assert reason in line
+
+
+@pytest.mark.parametrize(("dtype", "change"), [(torch.float32, 1e-2), (torch.float64, 1e-5)])
+def test_a_trace_is_compared_to_the_digits_of_its_dtype(dtype: torch.dtype, change: float) -> None:
+    torch.set_default_dtype(dtype)
+    fit = pyrodrop.fit(
+        Strange(Counter(change)), Simple(), (X.to(dtype), Y.to(dtype)), engine="traced", estimator="shared", steps=2
+    )
+    assert fit.settings["engine"] == "pyro"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda x: torch.bernoulli(x.sigmoid()).mean() + torch.rand(()),  # after which no noise is an input
+        lambda x: torch.empty(()).geometric_(0.5) * torch.randn(()),
+        lambda x: torch.randn(()) + torch.randperm(len(x))[0] + torch.empty(()).uniform_(-1, 2).exponential_(3.0),
+    ],
+    ids=["data-dependent rate", "unknown noise", "known noise"],
+)
+def test_noise_that_is_no_input_is_drawn_by_the_graph(what: Any) -> None:
+    """Steps have the bits of Pyro's, in one block or several."""
+    one, other = (
+        trained(engine, Strange(what), Simple(), estimator="shared", steps=120, batch_size=10)
+        for engine in ("pyro", "traced")
+    )
+    assert (one.settings["engine"], other.settings["engine"]) == ("pyro", "traced")
+    assert torch.equal(one.losses, other.losses)
+    assert torch.equal(values(one), values(other))
+
+
+def test_what_can_be_traced_is(caplog: pytest.LogCaptureFixture) -> None:
+    fits = [trained(e, Strange(lambda x: 2.0), Simple(), estimator="shared") for e in ("pyro", "traced")]
+    assert fits[1].settings["engine"] == "traced"
+    assert torch.equal(values(fits[0]), values(fits[1]))
+
+
+def test_an_optimiser_without_a_compiled_form_is_used_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    model, guide = parts()
+    fit = trained("compiled", model, guide, steps=3, optimizer=torch.optim.RMSprop)
+    assert fit.settings["engine"] == "traced"
+    assert "RMSprop has no compiled form" in caplog.text
+
+
+def test_auto_takes_pyro_for_a_few_steps_and_the_trace_for_many() -> None:
+    model, guide = parts()
+    assert trained("auto", model, guide, steps=20).settings["engine"] == "pyro"
+    assert trained("auto", model, guide, steps=40).settings["engine"] == "traced"
+
+
+@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_an_interrupted_run_goes_on_where_it_was(engine: str, tmp_path: Path) -> None:
+    model, guide = parts()
+    rows = 32 if engine == "traced" else None  # one shape of minibatch is one compilation
+    whole = trained(engine, model, guide, steps=30, batch_size=rows)
+    for steps in (13, 30):
+        kept = {"checkpoint": pyrodrop.Checkpoint(tmp_path / "state", every=7)}
+        rest = trained(engine, model, guide, steps=steps, batch_size=rows, **kept)
+    torch.testing.assert_close(values(rest), values(whole), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("low_rank", [False, True], ids=["", "LowRank, with matrix products in its divergence"])
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_bfloat16_is_for_matrix_products_alone(engine: str, low_rank: bool) -> None:
+    model, guide = parts()
+    guide = guides.LowRank(model, 2) if low_rank else guide
+    plain = trained("pyro", model, guide, steps=2)
+    low = trained(engine, model, guide, steps=2, precision="bfloat16")
+    assert not torch.equal(low.history[0, 0], plain.history[0, 0])
+    assert torch.equal(low.history[0, 1], plain.history[0, 1])  # the divergence
+    torch.testing.assert_close(low.history[0, 0], plain.history[0, 0], rtol=0.02, atol=0)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("more", [{}, {"count": 2}], ids=["fit", "replicates"])
+@pytest.mark.parametrize("precision", [None, "bfloat16"])
+def test_programs_in_bfloat16_are_not_cpp(precision: Any, more: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where TorchInductor makes a wrong one, an error in Python would be a crash in C++."""
+    seen: list[bool] = []
+
+    def refuse(module: Any, inputs: Any, options: Any = None) -> Any:
+        seen.append(bool((options or {}).get("cpp_wrapper")))
+        raise Untraceable("it is not compiled here")
+
+    monkeypatch.setattr("pyrodrop.compiled.inductor.compile_graph", refuse)
+    model, guide = parts()
+    trained("compiled", model, guide, steps=3, precision=precision, **more)
+    assert any(seen) == (precision is None)
+    assert seen
+
+
+def test_unknown_engines_and_precisions_are_named() -> None:
+    model, guide = parts()
+    with pytest.raises(ValueError, match="engine.*'compiled'"):
+        trained("compile", model, guide)
+    with pytest.raises(ValueError, match="precision"):
+        trained("auto", model, guide, precision="float16")
+
+
+def test_narrow_products_are_turned_and_stay_what_they_were() -> None:
+    a, b = torch.randn(5, 50, 12, dtype=torch.float64), torch.randn(5, 12, 3, dtype=torch.float64)
+    graph = make_fx(lambda a, b: (torch.bmm(a, b).view(5, 150), torch.bmm(a, a.mT)))(a, b)
+    turn_narrow_products(graph)
+    shapes = [node.args[0].op for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.bmm.default)]
+    assert shapes == ["call_function", "placeholder"]
+    narrow, wide = graph(a, b)
+    torch.testing.assert_close(narrow, torch.einsum("rij,rjk->rik", a, b).reshape(5, 150))
+    torch.testing.assert_close(wide, torch.einsum("rij,rkj->rik", a, a))
+
+
+@pytest.mark.parametrize(
+    ("operations", "entries", "replicates", "shapes", "steps"),
+    [
+        (1000, 10**8, 1, 1, 471),  # saves 1.7 ms and 10 ms per step; compiling takes 16.5 s, of which a third counts
+        (1000, 10**8, 10, 1, 132),  # mapped over replicates: 25.1 ms and 100 ms; 49.5 s
+        (1000, 10**8, 10, 2, 264),
+        (100, 10**3, 1, 1, 9612),  # 260.1 us, 7.5 s
+    ],
+)
+def test_compiling_is_worth_its_seconds_from_some_number_of_steps(
+    operations: int, entries: int, replicates: int, shapes: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "costs", lambda: Costs(operation=1e-6, entry=2e-10))
+    graph: Any = SimpleNamespace(operations=[None] * operations, entries=entries)
+    assert worth_compiling(graph, steps, replicates, shapes=shapes)
+    assert not worth_compiling(graph, steps - 1, replicates, shapes=shapes)
+
+
+def test_nothing_is_measured_for_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "costs", lambda: pytest.fail("measured"))
+    assert not worth_compiling(SimpleNamespace(operations=[None] * 100, entries=10**4), 1000)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("first\nsecond"), "ValueError: first"),
+        (KeyError(), "KeyError: "),
+        (ValueError("\n shapes  \n"), "ValueError: shapes"),
+    ],
+)
+def test_an_engine_says_the_first_line_of_an_error(error: Exception, line: str) -> None:
+    assert _first_line(error) == line
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda p: torch.randn(3, 2),
+        lambda p: torch.randn_like(p),
+        lambda p: torch.empty(5).normal_(),
+        lambda p: torch.rand(4, 1),
+        lambda p: torch.rand_like(p),
+        lambda p: torch.empty(5).uniform_(),
+        lambda p: torch.bernoulli(p),
+        lambda p: torch.randint(7, (50, 1)),
+        lambda p: torch.randint(-3, 4, (50, 1)),
+        lambda p: coins(p, (20, 3)),
+        lambda p: coins(1 - p / 2, (20, 3)),
+    ],
+    ids=[
+        "randn",
+        "randn_like",
+        "normal_",
+        "rand",
+        "rand_like",
+        "uniform_",
+        "bernoulli",
+        "randint",
+        "between",
+        "coins",
+        "rates",
+    ],
+)
+def test_every_random_operation_of_a_trace_draws_its_own_numbers(draw: Any) -> None:
+    """The numbers of the operation itself, whatever was drawn during the trace."""
+    p = torch.tensor([0.1, 0.5, 0.9])
+    graph = make_fx(lambda p: draw(p) * 1)(p)
+    (place,) = (node for node in graph.graph.nodes if node.op == "placeholder")
+    noise_of = hoist(graph.graph, place, [place])
+    graph.recompile()
+    torch.manual_seed(4)
+    want = draw(p)
+    torch.manual_seed(4)
+    (noise,) = (noise for source in sources(noise_of([p])) for noise in source.draw())
+    assert torch.equal(graph(p, noise), want)
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "mean", "sd"),
+    [("normal", (1.0, 2.0), 1.0, 2.0), ("uniform", (-1.0, 3.0), 1.0, 12**-0.5 * 4), ("exponential", (2.0,), 0.5, 0.5),
+     ("whole", (0, 10), 4.5, 8.25**0.5), ("bernoulli", (), 0.3, 0.21**0.5), ("coins", (), 0.3, 0.21**0.5)],
+)  # fmt: skip
+def test_noise_of_steps_and_replicates_is_drawn_anew_for_each(
+    kind: str, numbers: tuple[float, ...], mean: float, sd: float
+) -> None:
+    """Of several steps at once; mean and standard deviation are those of the distribution."""
+    torch.manual_seed(0)
+    noise = StackedNoise.of([Noise(kind, torch.full((500,), 0.3), numbers, (500,))] * 4)
+    place = noise.empty(3)
+    noise.fill(place)
+    rows = place.double().flatten(0, 1)
+    assert rows.shape == (12, 500)
+    assert float(rows.mean()) == pytest.approx(mean, abs=5 * sd / 6000**0.5)
+    assert float(torch.corrcoef(rows).fill_diagonal_(0).abs().max()) < 5 / 500**0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "chosen"),
+    [
+        ("pyro", 5000, "pyro"),
+        ("auto", 29, "pyro"),
+        ("auto", 30, "traced"),
+        ("auto", 999, "traced"),
+        ("auto", 1000, "compiled"),
+        ("traced", 5000, "traced"),
+        ("compiled", 1, "compiled"),
+    ],
+)
+def test_the_engine_that_is_chosen(name: Any, steps: int, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where compiling is worth it from 1000 steps; every minibatch's program is prepared."""
+    prepared = []
+
+    class Compiler:
+        name = "compiled"
+
+        def __init__(self, loss: Any, optimizer: Any) -> None:
+            pass
+
+        def prepare(self, batch: Any) -> None:
+            prepared.append(batch)
+
+    monkeypatch.setattr(choice, "Compiled", Compiler)
+    monkeypatch.setattr(choice.Traced, "prepare", lambda engine, batch: None)
+    monkeypatch.setattr(choice, "worth_compiling", lambda graph, steps, _, shapes: (steps, shapes) >= (1000, 2))
+    loss: Any = SimpleNamespace(changes="", leaves=[], moving=Buffers(), graph=lambda batch: None)
+    batches: Any = ["whole", "rest"]
+    optimizer = torch.optim.SGD([torch.zeros(1)], 0.1)
+    assert choice.choose(name, loss, optimizer, batches, steps).name == chosen
+    assert prepared == (batches if chosen == "compiled" else [])
+
+
+def test_a_compiled_program_that_cannot_be_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(*inputs: Any) -> Any:
+        raise IndexError("first\nsecond")
+
+    monkeypatch.setattr(inductor, "record", lambda *given: None)
+    monkeypatch.setattr(inductor, "compile_graph", lambda *given: program)
+    graph: Any = SimpleNamespace(module=None, draws_itself=[])
+    with pytest.raises(Untraceable, match="^its compiled program cannot be run: IndexError: first$"):
+        inductor.compile_pure(graph, [])

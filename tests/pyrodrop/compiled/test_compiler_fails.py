@@ -1,0 +1,145 @@
+"""Where the compiler fails, training goes on: with smaller kernels if they can be compiled, else by the traced graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.compiled import inductor
+from pyrodrop.compiled.private_apis import Program
+from pyrodrop.compiled.untraceable import Untraceable
+from pyrodrop.guides import Guide
+from pyrodrop.models import NetworkModel
+
+X = torch.linspace(-2, 2, 23)[:, None] * torch.tensor([1.0, -0.5])
+Y = X.sin().sum(1, keepdim=True)
+SETTINGS: Mapping[str, Any] = {"steps": 12, "batch_size": 10, "lr": 1e-2, "progress": False}
+
+
+def parts(seed: int = 0) -> tuple[NetworkModel, Guide]:
+    torch.manual_seed(seed)
+    model = models.MLP([2, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    return model, guides.BernoulliDropout(model, 0.2)
+
+
+def weights(fit: pyrodrop.Fit) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in fit.guide.parameters()])
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[Mapping[str, Any]], bool]) -> list[Mapping[str, Any]]:
+    """The compiler fails for options of which `fails` says so; the options of all its calls."""
+    calls: list[Mapping[str, Any]] = []
+    works = inductor.compile_by_inductor
+
+    def compile_or_fail(module: Any, inputs: Any, options: Mapping[str, Any]) -> Any:
+        calls.append(options)
+        if fails(options):
+            raise KeyError("buf126")  # as TorchInductor has it
+        return works(module, inputs, {**options})
+
+    monkeypatch.setattr(inductor, "compile_by_inductor", compile_or_fail)
+    return calls
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("replicates", [None, 2])
+def test_without_a_compiler_the_traced_step_trains(
+    replicates: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    train, extra = (pyrodrop.fit, {}) if replicates is None else (pyrodrop.fit_replicates, {"count": replicates})
+    want = train(*parts(), (X, Y), engine="traced", **SETTINGS, **extra)
+    failing(monkeypatch, lambda options: True)
+    with caplog.at_level(logging.WARNING, "pyrodrop"):
+        got = train(*parts(), (X, Y), engine="compiled", **SETTINGS, **extra)
+    assert "the compiler failed: KeyError: 'buf126'" in caplog.text
+    for a, b in [(got, want)] if replicates is None else zip(got, want, strict=True):
+        assert a.settings["engine"] == "traced"
+        assert torch.equal(weights(a), weights(b))
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("replicates", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_smaller_kernels_are_tried(replicates: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, extra = (pyrodrop.fit, {}) if replicates is None else (pyrodrop.fit_replicates, {"count": replicates})
+    want = train(*parts(), (X, Y), engine="traced", **SETTINGS, **extra)
+    calls = failing(monkeypatch, lambda options: "max_fusion_size" not in options)
+    got = train(*parts(), (X, Y), engine="compiled", **SETTINGS, **extra)
+    smaller = ["max_fusion_size" in options for options in calls]
+    # For whole minibatches and the last one; twice where C++ cannot call the program (PyTorch 2.6), so that Python does.
+    assert smaller in ([False, True] * 2, [False, True] * 4)
+    for a, b in [(got, want)] if replicates is None else zip(got, want, strict=True):
+        assert a.settings["engine"] == "compiled"
+        torch.testing.assert_close(weights(a), weights(b), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("replicates", [None, 2])
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_program_with_another_gradient_is_not_used(
+    wrong: bool,
+    optimizer: Any,
+    replicates: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its losses are right. It runs the graph and moves one parameter, or its first moment, by 3 % more."""
+
+    def compile_wrongly(module: Any, inputs: Any, options: Mapping[str, Any]) -> Any:
+        def program(given: list[torch.Tensor]) -> Any:
+            place = given[0] if optimizer is torch.optim.SGD else given[4]  # four parameters before
+            before = place.clone()
+            results = module(*given)
+            if wrong:
+                place.add_(0.03 * (place - before))
+            return results
+
+        return Program(program)
+
+    train, extra = (pyrodrop.fit, {}) if replicates is None else (pyrodrop.fit_replicates, {"count": replicates})
+    monkeypatch.setattr(inductor, "compile_by_inductor", compile_wrongly)
+    with caplog.at_level(logging.WARNING, "pyrodrop"):
+        got = train(*parts(), (X, Y), engine="compiled", optimizer=optimizer, **SETTINGS, **extra)
+    assert ("gives other numbers than the trace does" in caplog.text) is wrong
+    assert (got if replicates is None else got[0]).settings["engine"] == ("traced" if wrong else "compiled")
+
+
+@pytest.mark.slow
+def test_five_networks_of_figure_1a_compile() -> None:
+    """A step that TorchInductor 2.13 cannot compile with all its fusions: variational dropout B, three hidden layers."""
+    x, y = torch.rand(200, 40), torch.randint(10, (200,))
+    networks = [
+        models.MLP([40, 16, 16, 16, 10], prior=priors.LogUniform(), likelihood=likelihoods.Categorical())
+        for _ in range(5)
+    ]
+    posteriors = [guides.VariationalDropout(network, "B", "layer") for network in networks]
+    settings = {"steps": 3, "batch_size": 100, "estimator": "local", "count": 5, "progress": False}
+    many = pyrodrop.fit_replicates(networks, posteriors, (x, y), engine="compiled", **settings)
+    assert many[0].settings["engine"] == "compiled"
+
+
+@pytest.mark.parametrize("differs", [1, 99])
+def test_a_program_that_differs_for_one_noise_is_tried_for_another(
+    differs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where rounding crosses the kink of a ReLU; one that differs for every noise is not used. Here it is the graph."""
+    monkeypatch.setattr(inductor, "compile_by_inductor", lambda module, *_: Program(lambda given: module(*given)))
+    calls: list[float] = []
+    same = inductor.check_same
+
+    def check_same(terms: Any, gradients: Any, tolerance: float) -> None:
+        calls.append(float(terms[0][0][0]))
+        if len(calls) <= differs:
+            raise Untraceable("its compiled program gives other numbers than the trace does")
+        same(terms, gradients, tolerance)
+
+    monkeypatch.setattr(inductor, "check_same", check_same)
+    fit = pyrodrop.fit(*parts(), (X, Y), engine="compiled", **SETTINGS)
+    assert fit.settings["engine"] == ("compiled" if differs == 1 else "traced")
+    assert calls[0] != calls[1]
