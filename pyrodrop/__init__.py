@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from pyrodrop import sklearn as sklearn
     from pyrodrop.analysis import Comparison
-    from pyrodrop.compiled.alpha_divergence import AlphaDivergence
+    from pyrodrop.training.alpha_divergence import AlphaDivergence
     from pyrodrop.data import Data
     from pyrodrop.inputs import Inputs
     from pyrodrop.prediction.moments import Moments
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyrodrop.sampling.sample import sample
     from pyrodrop.sampling.sampled import Sampled
     from pyrodrop.training.checkpoint import Checkpoint
-    from pyrodrop.training.compiled_svi import compile_svi
+    from pyrodrop.compiled.svi import compile_svi
     from pyrodrop.training.early_stopping import EarlyStopping
     from pyrodrop.training.estimates import Elbo, Objective
     from pyrodrop.training.fit import fit
@@ -182,13 +182,13 @@ __all__ = [
 ]
 
 _FILES = {
-    "compiled.alpha_divergence": ("AlphaDivergence",),
+    "training.alpha_divergence": ("AlphaDivergence",),
     "prediction.moments": ("Moments",),
     "prediction.predict": ("predict",),
     "prediction.prediction": ("Prediction",),
     "reading": ("Reading", "read"),
     "sampling": ("Potential", "Sampled", "potential", "sample"),
-    "training.compiled_svi": ("compile_svi",),
+    "compiled.svi": ("compile_svi",),
     "training.estimates": ("Elbo", "Objective"),
     "training.fit": ("fit",),
     "training.fitted": ("Fit",),

@@ -21,7 +21,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
-from pyrodrop.compiled import Arguments
+from pyrodrop.steps import Arguments
 from pyrodrop.devices import seeded
 from pyrodrop.networks.agreement import called, innermost
 from pyrodrop.networks.modes import evaluating, undisturbed

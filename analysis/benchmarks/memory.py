@@ -19,7 +19,7 @@ import torch
 from pyrodrop.analysis.benchmarks.timing import begin, command, elsewhere, moves_all, report, write
 from pyrodrop.analysis.peers.networks import TABLE, Network, Steps, networks, ours, plain
 from pyrodrop.analysis.peers.training import TRAINERS, installed, releases
-from pyrodrop.compiled import Name
+from pyrodrop.constraints import EngineName as Name
 
 PLAIN = "plain PyTorch, nn.Dropout"
 OURS: dict[str, tuple[str, Name]] = {

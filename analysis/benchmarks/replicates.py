@@ -21,7 +21,7 @@ import torch
 import pyrodrop
 from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interleaved, moves_all, report, write
 from pyrodrop.analysis.peers.networks import BATCH, Network, networks, ours, pair, plain
-from pyrodrop.compiled import Name
+from pyrodrop.constraints import EngineName as Name
 from pyrodrop.data import Dataset
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.problem import Problem, training_mode

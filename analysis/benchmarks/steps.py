@@ -13,7 +13,7 @@ from pathlib import Path
 from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interleaved, moves_all, report, write
 from pyrodrop.analysis.peers.networks import TABLE, Network, networks, ours, plain
 from pyrodrop.analysis.peers.training import Trainer, installed, releases
-from pyrodrop.compiled import Name
+from pyrodrop.constraints import EngineName as Name
 
 ENGINES: tuple[Name, ...] = ("compiled", "traced", "pyro")
 OURS: dict[str, tuple[str, Name]] = {

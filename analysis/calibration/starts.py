@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.compiled import Loss
+from pyrodrop.steps import Loss
 from pyrodrop.devices import seeded
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.problem import Problem

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pyrodrop import likelihoods, models, priors
-from pyrodrop.compiled import Name as EngineName
+from pyrodrop.constraints import EngineName
 from pyrodrop.inputs import Inputs, arguments, mapped, num_rows
 from pyrodrop.training.settings import Estimator
 

@@ -1,13 +1,13 @@
 """Engines: who makes the steps of stochastic variational inference (Pyro, a replayed trace, or a compiled graph)."""
 
-from pyrodrop.compiled.batch import Arguments, Batch, Call
-from pyrodrop.compiled.buffers import Buffers, Watch
+from pyrodrop.steps.batch import Arguments, Batch, Call
+from pyrodrop.steps.buffers import Buffers, Watch
 from pyrodrop.compiled.choice import choose, choose_in_parts, choose_stacked, worth_compiling
 from pyrodrop.compiled.engine import NAMES, Engine, Name, Plan
 from pyrodrop.compiled.graph import Parameter, pure_graph
 from pyrodrop.compiled.in_parts import InParts, Joint, Part
-from pyrodrop.compiled.loss import Loss
-from pyrodrop.compiled.objective import MeanField, Objective, OfPyro
+from pyrodrop.compiled.recorded import Recorded
+from pyrodrop.steps.loss import MeanField, Objective, OfPyro
 from pyrodrop.compiled.pyro_engine import Pyro
 from pyrodrop.compiled.stacked import Stacked, StackedLoss
 from pyrodrop.compiled.untraceable import Untraceable, first_that_works

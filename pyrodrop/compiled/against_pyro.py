@@ -12,9 +12,9 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrodrop.compiled.batch import Arguments
-from pyrodrop.compiled.buffers import Buffers
-from pyrodrop.compiled.objective import Objective
+from pyrodrop.steps.batch import Arguments
+from pyrodrop.steps.buffers import Buffers
+from pyrodrop.steps.loss import Objective
 from pyrodrop.devices import seeded
 from pyrodrop.networks.modes import undisturbed
 

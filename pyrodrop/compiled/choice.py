@@ -10,13 +10,14 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from pyrodrop.compiled.batch import Arguments
+from pyrodrop.steps.batch import Arguments
 from pyrodrop.compiled.costs import BOUNDS, Costs, costs
-from pyrodrop.compiled.engine import Engine, Name
+from pyrodrop.compiled.engine import Engine
+from pyrodrop.constraints import EngineName as Name
 from pyrodrop.compiled.graph import Graph
 from pyrodrop.compiled.in_parts import Average, ByCompiledGraph, ByGraph, ByPyro, Gradient, InParts, Joint
 from pyrodrop.compiled.inductor import Compiled
-from pyrodrop.compiled.loss import Loss
+from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.pyro_engine import Pyro
 from pyrodrop.compiled.stacked import Stacked, StackedLoss
 from pyrodrop.compiled.stacked_compiled import StackedCompiled

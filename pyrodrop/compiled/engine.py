@@ -1,40 +1,24 @@
-"""The interface of an engine, which makes the training steps.
+"""The interface of an engine, which makes training steps.
 
-    pyro       runs Pyro's handlers at every step; works for any model and guide
     traced     replays a graph of the gradient, operation by operation; the optimiser updates the parameters
     compiled   compiles gradient and update together with TorchInductor; on a GPU, launches them as one CUDA graph
 
-All three draw the same random numbers in the same order and update the network's buffers alike. `traced` does the same
+Both draw the random numbers of Pyro's steps in the same order and update the network's buffers alike. `traced` does the same
 arithmetic as Pyro; `compiled` does it in another order and agrees up to rounding.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any
 
 from torch import Tensor
 
-Name = Literal["auto", "pyro", "traced", "compiled"]
-NAMES: tuple[Name, ...] = get_args(Name)
-
-
-class Plan(NamedTuple):
-    """The factors and learning rates of a block of consecutive steps, one entry per step.
-
-    Attributes:
-        first: number of the block's first step, counted from 0.
-        factors: power of the likelihood, and weight of the KL divergence of the weights.
-        rates: learning rate of every parameter group.
-    """
-
-    first: int
-    factors: list[tuple[float, float]]
-    rates: list[list[float]]
+from pyrodrop.steps import Plan
 
 
 class Engine(ABC):
-    """Makes the training steps.
+    """Makes training steps.
 
     Attributes:
         name: of the engine.

@@ -23,10 +23,10 @@ from torch import Tensor, fx
 from torch.distributions import constraints
 
 from pyrodrop.compiled.against_pyro import Results, by_pyro, difference, size_of_terms
-from pyrodrop.compiled.batch import Arguments, Call
-from pyrodrop.compiled.buffers import Buffers
+from pyrodrop.steps.batch import Arguments, Call
+from pyrodrop.steps.buffers import Buffers
 from pyrodrop.compiled.noise import Noise, hoist, is_random, sources
-from pyrodrop.compiled.objective import Objective
+from pyrodrop.steps.loss import Objective
 from pyrodrop.compiled.private_apis import without_validation
 from pyrodrop.compiled.put_back import put_back
 from pyrodrop.compiled.recorder import Recording, Value, recorded

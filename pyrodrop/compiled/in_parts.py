@@ -18,12 +18,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled.batch import Arguments, Shapes
-from pyrodrop.compiled.engine import Engine, Plan
+from pyrodrop.steps.batch import Arguments, Shapes
+from pyrodrop.compiled.engine import Engine
+from pyrodrop.steps import Plan
 from pyrodrop.compiled.graph import Graph
 from pyrodrop.compiled.inductor import any_number, check_same, compile_pure, for_some_noise
-from pyrodrop.compiled.loss import Loss
-from pyrodrop.compiled.optimizers import Update
+from pyrodrop.compiled.recorded import Recorded
+from pyrodrop.steps import Update
 from pyrodrop.devices import seeded
 
 Average = Callable[[Tensor], None]

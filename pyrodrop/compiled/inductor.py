@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from pyrodrop.compiled.against_pyro import near
-from pyrodrop.compiled.batch import Arguments, Shapes
+from pyrodrop.steps.batch import Arguments, Shapes
 from pyrodrop.compiled.cuda_graph import Captured
-from pyrodrop.compiled.engine import Plan
+from pyrodrop.steps import Plan
 from pyrodrop.compiled.graph import Graph, make_flat
 from pyrodrop.compiled.in_blocks import InBlocks
-from pyrodrop.compiled.loss import Graphs
+from pyrodrop.compiled.recorded import Graphs
 from pyrodrop.compiled.narrow_products import rewrite_products
 from pyrodrop.compiled.noise import AS_THEY_ARE
 from pyrodrop.compiled.optimizers import rules_of

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled.batch import Arguments, Shapes
-from pyrodrop.compiled.engine import Engine, Plan
+from pyrodrop.steps.batch import Arguments, Shapes
+from pyrodrop.compiled.engine import Engine
+from pyrodrop.steps import Plan
 from pyrodrop.compiled.graph import Graph, loosen_views
-from pyrodrop.compiled.loss import Loss
+from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.noise import StackedNoise, sources
-from pyrodrop.compiled.optimizers import Update
+from pyrodrop.steps import Update
 from pyrodrop.compiled.untraceable import Untraceable
 
 

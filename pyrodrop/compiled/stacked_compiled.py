@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled.batch import Arguments
+from pyrodrop.steps.batch import Arguments
 from pyrodrop.compiled.in_blocks import Rows
 from pyrodrop.compiled.inductor import Call, Compiled
 from pyrodrop.compiled.noise_ahead import spaced

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled.batch import Arguments, Shapes
-from pyrodrop.compiled.buffers import Buffers
-from pyrodrop.compiled.engine import Plan
+from pyrodrop.steps.batch import Arguments, Shapes
+from pyrodrop.steps.buffers import Buffers
+from pyrodrop.steps import Plan
 from pyrodrop.compiled.graph import Graph
 from pyrodrop.compiled.in_blocks import InBlocks
-from pyrodrop.compiled.loss import Loss
-from pyrodrop.compiled.optimizers import Update
+from pyrodrop.compiled.recorded import Recorded
+from pyrodrop.steps import Update
 from pyrodrop.compiled.script import scripts_as_they_are
 
 

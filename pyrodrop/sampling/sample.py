@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from pyrodrop import threads
 from pyrodrop.arguments import path
-from pyrodrop.compiled import Name
+from pyrodrop.constraints import EngineName as Name
 from pyrodrop.constraints import Count, Progress, Real, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import available, resolve

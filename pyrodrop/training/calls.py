@@ -10,7 +10,7 @@ import torch
 from pyro.infer import RenyiELBO
 from torch import Tensor, nn
 
-from pyrodrop.compiled import Arguments, Batch, Call
+from pyrodrop.steps import Arguments, Batch, Call
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.rows import Rows

@@ -16,7 +16,7 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
-from pyrodrop.compiled import Arguments, Call
+from pyrodrop.steps import Arguments, Call
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import shown
-from pyrodrop.compiled import Batch
+from pyrodrop.steps import Batch
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.rows import Rows

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from pyrodrop.compiled import Engine, Plan
 from pyrodrop.devices import denormals_flushed, keep_heap
 from pyrodrop.training.after_epoch import AfterEpoch
-from pyrodrop.training.guard import Guard
+from pyrodrop.compiled.guard import Guard
 from pyrodrop.training.minibatches import Batches
 from pyrodrop.training.settings import Settings
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled import Batch
+from pyrodrop.steps import Batch
 from pyrodrop.data import Dataset
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts, rebuilt
 

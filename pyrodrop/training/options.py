@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
 import torch
 from pyro.infer import ELBO
 
-from pyrodrop.compiled import Name as EngineName
+from pyrodrop.constraints import EngineName
 from pyrodrop.names import did_you_mean
 from pyrodrop.training.settings import (
     Estimator,

@@ -18,7 +18,7 @@ from torch.distributions import constraints
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
 from pyrodrop.compiled import Arguments, Buffers, Loss, MeanField, Objective, OfPyro, Parameter, Watch
-from pyrodrop.compiled.buffers import places_of
+from pyrodrop.steps.buffers import places_of
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.data.streamed import Check, Streamed
 from pyrodrop.devices import seeded
@@ -33,7 +33,7 @@ from pyrodrop.private_apis import constraint_in_store
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.training.autoguides import autoguides, check_model, prepare
-from pyrodrop.training.watched import Watched
+from pyrodrop.steps.watched import Watched
 
 
 @dataclass

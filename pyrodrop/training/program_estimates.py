@@ -19,7 +19,7 @@ from pyro.infer import ELBO
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrodrop.compiled import Arguments
+from pyrodrop.steps import Arguments
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import seeded

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled import Loss
-from pyrodrop.compiled.buffers import places_of
+from pyrodrop.steps import Loss
+from pyrodrop.steps.buffers import places_of
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.streamed import Streamed

@@ -25,7 +25,7 @@ from pyrodrop import threads
 from pyrodrop.arguments import MOST, positive, shown
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import progress as checked_progress
-from pyrodrop.compiled import Loss
+from pyrodrop.steps import Loss
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import available
 from pyrodrop.networks.agreement import check_guide

@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from pyrodrop.compiled import Loss, Pyro, choose, choose_in_parts
-from pyrodrop.compiled import Name as EngineName
+from pyrodrop.constraints import EngineName
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.sources import streamed_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.training.calls import batches_for, check_batches
 from pyrodrop.training.fitted import Fit
-from pyrodrop.training.guard import Guard
+from pyrodrop.compiled.guard import Guard
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.optimizer import optimizer_of

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 import torch
 
-from pyrodrop.compiled import Loss
-from pyrodrop.compiled.buffers import modules_of
+from pyrodrop.steps import Loss
+from pyrodrop.steps.buffers import modules_of
 from pyrodrop.devices import seeded
 from pyrodrop.networks.flags import Flags
 from pyrodrop.networks.modes import evaluating

@@ -32,7 +32,7 @@ from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
-from pyrodrop.compiled import Name
+from pyrodrop.constraints import EngineName as Name
 from pyrodrop.data import Dataset
 from pyrodrop.devices import processor
 from pyrodrop.json_files import Record

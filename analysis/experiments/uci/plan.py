@@ -10,7 +10,7 @@ import torch
 
 from pyrodrop.analysis.experiments.uci import protocol as uci_protocol
 from pyrodrop.analysis.experiments.uci.protocol import Point
-from pyrodrop.compiled import Name as EngineName
+from pyrodrop.constraints import EngineName
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.prediction import Predicts
 

@@ -21,8 +21,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import pyrodrop
 from pyrodrop import elbo, guides, likelihoods, models, priors
 from pyrodrop.compiled import Untraceable, choice, inductor, worth_compiling
-from pyrodrop.compiled.batch import Batch
-from pyrodrop.compiled.buffers import Buffers
+from pyrodrop.steps.batch import Batch
+from pyrodrop.steps.buffers import Buffers
 from pyrodrop.compiled.costs import Costs
 from pyrodrop.compiled.graph import _first_line
 from pyrodrop.compiled.narrow_products import turn_narrow_products

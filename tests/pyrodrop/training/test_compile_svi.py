@@ -184,7 +184,7 @@ def test_compiled() -> None:
 
 @pytest.mark.more
 def test_auto_compiles_when_it_has_paid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyrodrop.training.compiled_svi.worth_compiling", lambda graph, steps: steps >= 64)
+    monkeypatch.setattr("pyrodrop.compiled.svi.worth_compiling", lambda graph, steps: steps >= 64)
     svi = pyrodrop.compile_svi(logistic, by_hand, adam(), Trace_ELBO())
     engines = [svi.step(PAIRS, LABELS) and svi.engine for _ in range(72)]
     assert set(engines[5:60]) == {"traced", "pyro"}

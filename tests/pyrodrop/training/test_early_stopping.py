@@ -12,7 +12,7 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.compiled import Name as EngineName
+from pyrodrop.constraints import EngineName
 
 GENERATOR = torch.Generator().manual_seed(3)
 X = torch.rand(40, 1, generator=GENERATOR) * 4 - 2

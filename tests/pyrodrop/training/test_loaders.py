@@ -17,7 +17,7 @@ from torch.utils.data import Dataset as TorchDataset
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.loaders import of_file
-from pyrodrop.compiled import Name as EngineName
+from pyrodrop.constraints import EngineName
 
 ROWS, SIZE, STEPS = 70, 16, 23
 GENERATOR = torch.Generator().manual_seed(5)

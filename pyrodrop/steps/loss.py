@@ -1,12 +1,16 @@
-"""What training minimises: minus the ELBO with closed-form divergences, or a loss object of Pyro."""
+"""The loss of a model and a guide as a function of their parameters and the arguments of a step.
+
+loss = likelihood_power * nll + kl_weight * kl(weights) + kl(hyperparameters), or the value of a loss object of Pyro.
+"""
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from pyro import poutine
@@ -16,17 +20,21 @@ from pyro.infer import (
     JitTraceEnum_ELBO,
     JitTraceGraph_ELBO,
     JitTraceMeanField_ELBO,
-    TraceEnum_ELBO,
 )
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import Independent
+from torch.distributions import constraints
 
-from pyrodrop.compiled.batch import Arguments
-from pyrodrop.compiled.private_apis import costs_weighted, without_nan_warnings
-from pyrodrop.elbo import elbo_terms
+from pyrodrop.steps.batch import Arguments
+from pyrodrop.steps.buffers import Buffers
 
 _JITTED = JitTrace_ELBO, JitTraceEnum_ELBO, JitTraceGraph_ELBO, JitTraceMeanField_ELBO
+
+
+class Parameter(NamedTuple):
+    """A parameter as the optimiser sees it, without constraint, and the constraint of its value."""
+
+    unconstrained: Tensor
+    constraint: constraints.Constraint
 
 
 class Objective(ABC):
@@ -77,50 +85,9 @@ class Objective(ABC):
             drawn = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
             poutine.trace(poutine.replay(self.model, trace=drawn)).get_trace(*batch.args, **batch.kwargs)
 
-    def recordable(self) -> AbstractContextManager[Any]:
-        """The same operations within the block, whatever the values of tensors."""
-        return nullcontext()
-
     def cast(self, batch: Arguments) -> AbstractContextManager[Any]:
         """Matrix products in `precision` within the block."""
         return torch.autocast(batch.device.type, dtype=self.precision, enabled=self.precision is not None)
-
-
-class MeanField(Objective):
-    """factors[0] nll + factors[1] kl(weights) + kl(hyperparameters), with divergences in closed form where there are."""
-
-    def terms(self, batch: Arguments) -> Tensor:
-        return self._loss(batch, (1.0, 1.0))[0]
-
-    def backward(self, batch: Arguments, factors: Any) -> Tensor:
-        terms, loss = self._loss(batch, factors)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return terms
-
-    def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        terms, loss = self._loss(batch, factors)
-        return terms, list(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
-
-    def check(self, batch: Arguments) -> None:
-        """Raise a ValueError for draws of the guide that cannot be differentiated by their distribution's parameters."""
-        trace: Any = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
-        for site in trace.nodes.values():
-            if site["type"] != "sample" or site["is_observed"] or site_is_subsample(site) or site["fn"].has_rsample:
-                continue
-            if site["fn"].log_prob(site["value"]).requires_grad:
-                kind = type(_elements(site["fn"])).__name__
-                raise ValueError(
-                    "objective None differentiates draws of the guide by its parameters, which is impossible for the site "
-                    f"{site['name']!r} with its {kind} distribution: the gradient would lack a term. Pass "
-                    "objective=pyro.infer.Trace_ELBO(), or mark the site with infer={'enumerate': 'parallel'} and pass "
-                    "objective=pyro.infer.TraceEnum_ELBO(max_plate_nesting=...), which sums over its values"
-                )
-
-    def _loss(self, batch: Arguments, factors: Any) -> tuple[Tensor, Tensor]:
-        with self.cast(batch):
-            terms = elbo_terms(self.model, self.guide, *batch.args, **batch.kwargs)
-        loss = factors[0] * terms.nll + factors[1] * terms.kl_weights + terms.kl_hyper
-        return torch.stack([terms.nll.detach(), terms.kl.detach()]), loss
 
 
 class OfPyro(Objective):
@@ -168,13 +135,48 @@ class OfPyro(Objective):
             for leaf, gradient in zip(leaves, kept, strict=True):
                 leaf.grad = gradient
 
-    def recordable(self) -> AbstractContextManager[Any]:
-        block = ExitStack()
-        block.enter_context(without_nan_warnings())
-        if isinstance(self.loss, TraceEnum_ELBO):
-            block.enter_context(costs_weighted())
-        return block
 
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """What training minimises, with all that a step changes.
 
-def _elements(distribution: Any) -> Any:
-    return distribution.base_dist if isinstance(distribution, Independent) else distribution
+    Attributes:
+        objective: the kind of loss, with model, guide and precision.
+        parameters: what the optimiser changes, by name.
+        moving: the buffers that a call of model or guide updates.
+        changes: the Python attributes that a call changes, as words for a message; empty if there are none.
+        recordings: what `pyrodrop.compiled` keeps of it.
+    """
+
+    objective: Objective
+    parameters: Mapping[str, Parameter]
+    moving: Buffers = field(default_factory=Buffers)
+    changes: str = ""
+    recordings: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def trained(self) -> dict[str, Tensor]:
+        """The unconstrained parameters that require a gradient now, by name."""
+        unconstrained = {name: parameter.unconstrained for name, parameter in self.parameters.items()}
+        return {name: leaf for name, leaf in unconstrained.items() if leaf.requires_grad}
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The unconstrained parameters that require a gradient now."""
+        return list(self.trained.values())
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The buffers that a step updates."""
+        return self.moving.tensors()
+
+    def backward(self, batch: Arguments, factors: Any) -> Tensor:
+        """Add the gradient to that of the parameters, by Pyro; returns nll and kl, ``[2]``."""
+        return self.objective.backward(batch, factors)
+
+    def gradients(self, batch: Arguments, factors: Any) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """nll and kl, ``[2]``, the gradient of every parameter, and the buffers as the step leaves them, by Pyro."""
+        with self.moving.replaced([buffer.clone() for buffer in self.moving.tensors()]) as moved:
+            terms, gradients = self.objective.gradients(batch, factors, self.leaves)
+            after = [buffer.detach() for buffer in moved()]
+        return terms, gradients, after

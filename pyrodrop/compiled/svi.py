@@ -36,8 +36,8 @@ from pyrodrop.devices import random_states, set_random_states
 from pyrodrop.networks.flags import Flags, has_hooks
 from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.threads import training
-from pyrodrop.training.own_update import Update
-from pyrodrop.training.watched import Watched
+from pyrodrop.compiled.svi_update import Update
+from pyrodrop.steps.watched import Watched
 
 _log = logging.getLogger("pyrodrop")
 

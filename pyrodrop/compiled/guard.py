@@ -15,11 +15,11 @@ import time
 from typing import Any, Protocol
 
 from pyrodrop.compiled import Joint, Loss
-from pyrodrop.compiled.buffers import modules_of
+from pyrodrop.steps.buffers import modules_of
 from pyrodrop.networks.agreement import knows_sites
 from pyrodrop.networks.flags import Flags
 from pyrodrop.private_apis import StoreAsItIs
-from pyrodrop.training.watched import Watched
+from pyrodrop.steps.watched import Watched
 
 _log = logging.getLogger("pyrodrop")
 

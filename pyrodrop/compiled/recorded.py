@@ -1,0 +1,89 @@
+"""A loss with the graphs of its gradient, one for each shape of minibatch."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from pyrodrop.compiled.graph import Graph, differs_from_pyro, trace
+from pyrodrop.compiled.untraceable import Untraceable
+from pyrodrop.modules import has_hooks
+from pyrodrop.steps import Arguments, Buffers, Loss, Shapes
+
+
+class Graphs(Protocol):
+    """A loss with graphs to compile: `Recorded`, or `StackedLoss`."""
+
+    @property
+    def leaves(self) -> list[Tensor]: ...
+
+    @property
+    def buffers(self) -> list[Tensor]: ...
+
+    @property
+    def precision(self) -> torch.dtype | None: ...
+
+    def graph(self, batch: Arguments) -> Any: ...
+
+    def refresh(self) -> bool: ...
+
+
+class Recorded:
+    """A loss and the graphs of its gradient, which stay with the loss."""
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss: Loss = loss
+        self.precision: torch.dtype | None = loss.objective.precision
+        self._graphs: dict[Shapes, Graph | str] = loss.recordings  # or why there is none
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The unconstrained parameters that require a gradient now."""
+        return self.loss.leaves
+
+    @property
+    def moving(self) -> Buffers:
+        """The buffers that a step updates."""
+        return self.loss.moving
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """Their present values, by reference."""
+        return self.loss.buffers
+
+    def refresh(self) -> bool:
+        """Have all graphs use the present values of the tensors that model and guide hold. Returns whether these have changed."""
+        return any([graph.refresh() for graph in self._graphs.values() if isinstance(graph, Graph)])
+
+    def graph(self, batch: Arguments) -> Graph:
+        """The graph of the gradient for minibatches of this shape, recorded at the first request.
+
+        Raises:
+            Untraceable: a call changes Python attributes, or see `pyrodrop.compiled.graph.trace`; at every request.
+        """
+        if self.loss.changes:
+            raise Untraceable(f"{self.loss.changes}, which a trace would freeze")
+        if any(map(has_hooks, self.leaves)):
+            raise Untraceable("a parameter has a hook")
+        if batch.shapes not in self._graphs:
+            try:
+                self._graphs[batch.shapes] = trace(self.loss.objective, self.loss.trained, batch, self.moving)
+            except Untraceable as error:
+                self._graphs[batch.shapes] = str(error)
+        graph = self._graphs[batch.shapes]
+        if isinstance(graph, str):
+            raise Untraceable(graph)
+        return graph
+
+    def forget(self) -> None:
+        """Drop all graphs, so that the next are recorded anew."""
+        self._graphs.clear()
+
+    def differs(self, batch: Arguments) -> str:
+        """What the graph for such minibatches computes otherwise than Pyro, or an empty string; also without a graph."""
+        graph = self._graphs.get(batch.shapes)
+        if not isinstance(graph, Graph):
+            return ""
+        return differs_from_pyro(graph, self.loss.objective, self.loss.trained, batch, self.moving)

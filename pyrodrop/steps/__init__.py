@@ -1,0 +1,21 @@
+"""What a step of training is made of, whoever makes it: arguments, a loss, the buffers it updates, and an update."""
+
+from pyrodrop.steps.batch import Arguments, Batch, Call, Shapes
+from pyrodrop.steps.buffers import Buffers, Watch
+from pyrodrop.steps.loss import Loss, Objective, OfPyro, Parameter
+from pyrodrop.steps.update import Plan, Update
+
+__all__ = [
+    "Arguments",
+    "Batch",
+    "Buffers",
+    "Call",
+    "Loss",
+    "Objective",
+    "OfPyro",
+    "Parameter",
+    "Plan",
+    "Shapes",
+    "Update",
+    "Watch",
+]
