@@ -23,8 +23,8 @@ from torch import Tensor
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.compiled import Arguments
 from pyrodrop.devices import seeded
+from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.agreement import called, innermost
-from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.training.calls import arguments_of
 from pyrodrop.training.fitted import Fit, data_for
 from pyrodrop.training.problem import describe

@@ -16,7 +16,7 @@ from pyrodrop.compiled.batch import Arguments
 from pyrodrop.compiled.buffers import Buffers
 from pyrodrop.compiled.objective import Objective
 from pyrodrop.devices import seeded
-from pyrodrop.networks.modes import undisturbed
+from pyrodrop.module_states import undisturbed
 
 
 class Results(NamedTuple):

@@ -34,8 +34,7 @@ from pyrodrop.compiled.script import script, scripts_as_they_are
 from pyrodrop.compiled.simplify import SMALL, simplified
 from pyrodrop.compiled.untraceable import Untraceable, users_line
 from pyrodrop.compiled.writes import base_of, written_by
-from pyrodrop.devices import seeded
-from pyrodrop.networks.noise import drawn_outside_torch, outside_torch
+from pyrodrop.devices import drawn_outside_torch, outside_torch, seeded
 from pyrodrop.reparam.recurrence import elementary
 
 _log = logging.getLogger("pyrodrop")

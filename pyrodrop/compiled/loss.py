@@ -17,7 +17,7 @@ from pyrodrop.compiled.buffers import Buffers
 from pyrodrop.compiled.graph import Graph, Parameter, differs_from_pyro, trace
 from pyrodrop.compiled.objective import Objective
 from pyrodrop.compiled.untraceable import Untraceable
-from pyrodrop.networks.flags import has_hooks
+from pyrodrop.module_flags import has_hooks
 
 
 class Graphs(Protocol):

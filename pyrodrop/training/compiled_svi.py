@@ -33,7 +33,7 @@ from pyrodrop.compiled.script import scripts_as_they_are
 from pyrodrop.compiled.simplify import SMALL
 from pyrodrop.constraints import checked
 from pyrodrop.devices import random_states, set_random_states
-from pyrodrop.networks.flags import Flags, has_hooks
+from pyrodrop.module_flags import Flags, has_hooks
 from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.threads import training
 from pyrodrop.training.own_update import Update

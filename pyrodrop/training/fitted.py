@@ -31,9 +31,9 @@ from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.identity import check_made_of, is_settings
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods.missing import check_complete, leaves_out_missing
+from pyrodrop.module_states import evaluating
 from pyrodrop.modules import assign, check_assignable, parts_of_file
 from pyrodrop.networks.agreement import check_guide, knows_sites
-from pyrodrop.networks.modes import evaluating
 from pyrodrop.parts import made_with
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions

@@ -23,11 +23,11 @@ from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.data.streamed import Check, Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods.missing import leaves_out_missing
+from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.modules import keep_own_parameters
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.checks import check_values
 from pyrodrop.networks.examine import mixes_examples
-from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.networks.starts import started_anew
 from pyrodrop.private_apis import constraint_in_store
 from pyrodrop.reparam import STRATEGIES, reparameterize

@@ -29,8 +29,8 @@ from pyrodrop.compiled import Arguments, Untraceable
 from pyrodrop.compiled.against_pyro import near
 from pyrodrop.compiled.graph import Graph, loosen_views, peak, pure_graph
 from pyrodrop.devices import available, seeded
+from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.agreement import called, innermost, of_any_length
-from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.surroundings import refuse_without_values
 from pyrodrop.threads import exclusive
 

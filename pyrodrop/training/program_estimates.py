@@ -25,8 +25,8 @@ from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention
 from pyrodrop.elbo import DrawnTerms, Factor, elbo_convention, site_factors
+from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.agreement import check_call
-from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.surroundings import refuse
 from pyrodrop.training.calls import arguments_of
 from pyrodrop.training.estimates import Elbo, Objective, mean_of

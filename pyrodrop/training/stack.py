@@ -19,7 +19,7 @@ from pyrodrop.compiled.graph import peak
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import named_parts, parts
-from pyrodrop.networks.modes import undisturbed
+from pyrodrop.module_states import undisturbed
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.calls import batches_of, stacked_batches_of
 from pyrodrop.training.fitted import Fit

@@ -35,7 +35,8 @@ LAYERS = (
         "pyrodrop/json_files.py",
     )
     + ("pyrodrop/parts.py", "pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
-    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/modules.py", "pyrodrop/priors"),
+    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/priors")
+    + ("pyrodrop/module_flags.py", "pyrodrop/module_states.py", "pyrodrop/modules.py"),
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam"),
     ("pyrodrop/networks",),
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction", "guides", "models"),
