@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pyrodrop.arguments import shown
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.noise_form import is_constant
-from pyrodrop.networks.modes import STAYS
+from pyrodrop.module_states import STAYS
 
 
 def to_module(run: Any) -> nn.Module:

@@ -28,6 +28,7 @@ from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
+from pyrodrop.module_states import STAYS, evaluating, mode_changes, undisturbed
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.call import Output, batch_shape, call, check_function, for_each
@@ -40,7 +41,6 @@ from pyrodrop.networks.checks import (
     width_of,
 )
 from pyrodrop.networks.examine import Calls, Examined, check_used, examine, examine_training, signature
-from pyrodrop.networks.modes import STAYS, evaluating, mode_changes, undisturbed
 from pyrodrop.networks.noise import check_dropout_layers
 from pyrodrop.networks.prior_function import drawn_anew
 from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of

@@ -20,16 +20,17 @@ from torch import Tensor, nn
 from pyrodrop.arguments import instance
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.models.network import NetworkModel
+from pyrodrop.module_states import undisturbed
 from pyrodrop.networks.dropouts import Dropouts, Mask
 from pyrodrop.networks.examine import Examined
-from pyrodrop.networks.modes import undisturbed
 
 
 class TrainedNetwork(NetworkModel):
     """The model of a network with dropout of its own.
 
     Args:
-        network: as for `NetworkModel`; the modules that drop units are marked to stay in training mode (`modes.STAYS`).
+        network: as for `NetworkModel`; the modules that drop units are marked to stay in training mode
+            (`module_states.STAYS`).
         dropouts: the calls of the network that drop units.
         settings: further arguments of `NetworkModel`.
 

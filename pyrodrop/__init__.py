@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from pyrodrop import sklearn as sklearn
     from pyrodrop.analysis import Comparison
-    from pyrodrop.training.alpha_divergence import AlphaDivergence
+    from pyrodrop.compiled import compile_svi
     from pyrodrop.data import Data
     from pyrodrop.inputs import Inputs
     from pyrodrop.prediction.moments import Moments
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from pyrodrop.sampling.potential import Potential, potential
     from pyrodrop.sampling.sample import sample
     from pyrodrop.sampling.sampled import Sampled
+    from pyrodrop.training.alpha_divergence import AlphaDivergence
     from pyrodrop.training.checkpoint import Checkpoint
-    from pyrodrop.compiled.svi import compile_svi
     from pyrodrop.training.early_stopping import EarlyStopping
     from pyrodrop.training.estimates import Elbo, Objective
     from pyrodrop.training.fit import fit
@@ -188,7 +188,7 @@ _FILES = {
     "prediction.prediction": ("Prediction",),
     "reading": ("Reading", "read"),
     "sampling": ("Potential", "Sampled", "potential", "sample"),
-    "compiled.svi": ("compile_svi",),
+    "compiled": ("compile_svi",),
     "training.estimates": ("Elbo", "Objective"),
     "training.fit": ("fit",),
     "training.fitted": ("Fit",),

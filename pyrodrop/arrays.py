@@ -175,3 +175,14 @@ def _of_list(values: Sequence[Any], name: str) -> Tensor:
         return torch.as_tensor(np.asarray(values) if any(isinstance(value, np.ndarray) for value in values) else values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise TypeError(f"{name} {_ALLOWED} in equally long rows; got {shown(values)}: {error}") from None
+
+
+def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> bool:
+    """Whether two tensors agree up to rounding, relative to the largest entry or to `least` if that is larger.
+
+    Integers must be equal. Tensors that are not finite are not compared.
+    """
+    if want.shape != got.shape or not (want.is_floating_point() and want.numel()):
+        return torch.equal(want, got)
+    scale = want.abs().max().clamp_min(max(least, torch.finfo(want.dtype).tiny))
+    return bool(((want - got).abs().max() <= tolerance * scale) | ~torch.isfinite(scale))

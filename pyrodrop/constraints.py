@@ -91,6 +91,7 @@ class Choice(Constraint):
 
 
 Seed = Annotated[int, Count("the seed of the random numbers", least=0)]
+EngineName = Literal["auto", "pyro", "traced", "compiled"]
 Progress = Annotated[bool, Flag("whether to show a progress bar, None being for a terminal,")] | None
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import functools
 import math
 import platform
+import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 from torch import Tensor
 
 from pyrodrop.arguments import shown
 from pyrodrop.threads import exclusive
+
+_CALLS = 3  # that tell what a function draws outside torch from what other threads draw
 
 
 def resolve(device: str | torch.device) -> torch.device:
@@ -84,6 +88,28 @@ def set_random_state(state: Tensor, device: torch.device) -> None:
         torch.cuda.set_rng_state(state, device)
     else:
         torch.set_rng_state(state)
+
+
+def outside_torch() -> tuple[Any, ...]:
+    """States of the generators of Python and NumPy."""
+    _, keys, *rest = np.random.get_state(legacy=True)
+    # with the normal number that NumPy keeps for the next call
+    return random.getstate(), keys.tobytes(), *rest  # type: ignore[union-attr]
+
+
+def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> bool:
+    """Whether a call that was just made drew numbers from the generators of Python or NumPy, whose states were `before`.
+
+    Another thread may have, as the event loop of a Dask worker does twice a second: the call is made again, and one in which
+    the states stay as they are shows that it draws nothing.
+    """
+    for _ in range(_CALLS):
+        after = outside_torch()
+        if after == before:
+            return False
+        before = after
+        call()
+    return outside_torch() != before
 
 
 @contextmanager

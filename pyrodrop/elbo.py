@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributions import Independent
 
 from pyrodrop.divergences import Convention, NoDivergence, convention, divergence, worst
-from pyrodrop.networks.modes import repeatable
+from pyrodrop.module_states import repeatable
 from pyrodrop.reparam.lazy import LazyDistribution
 
 

@@ -21,10 +21,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
-from pyrodrop.steps import Arguments
 from pyrodrop.devices import seeded
+from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.agreement import called, innermost
-from pyrodrop.networks.modes import evaluating, undisturbed
+from pyrodrop.steps import Arguments
 from pyrodrop.training.calls import arguments_of
 from pyrodrop.training.fitted import Fit, data_for
 from pyrodrop.training.problem import describe

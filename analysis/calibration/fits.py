@@ -19,7 +19,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs
 from pyrodrop.models import NetworkModel
-from pyrodrop.networks.modes import evaluating
+from pyrodrop.module_states import evaluating
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.minibatches import check_minibatches
 from pyrodrop.training.problem import Problem, training_mode

@@ -45,7 +45,7 @@ from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.models import NetworkModel
-from pyrodrop.networks.modes import evaluating
+from pyrodrop.module_states import evaluating
 from pyrodrop.training.problem import describe
 from pyrodrop.training.settings import Estimator, LearningRate, LearningRateSchedule, Settings, Starts
 

@@ -27,7 +27,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, num_rows
 from pyrodrop.likelihoods import aligned, elements, per_row
 from pyrodrop.models import NetworkModel
-from pyrodrop.networks.modes import evaluating
+from pyrodrop.module_states import evaluating
 
 _NUMBERS = 2**23  # of weights and outputs at a time
 

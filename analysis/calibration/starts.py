@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.steps import Loss
 from pyrodrop.devices import seeded
 from pyrodrop.models import NetworkModel
+from pyrodrop.steps import Loss
 from pyrodrop.training.problem import Problem
 
 _OTHERWISE = "starts='model' has all fits start from the weights of the model"

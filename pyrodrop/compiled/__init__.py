@@ -1,43 +1,27 @@
-"""Engines: who makes the steps of stochastic variational inference (Pyro, a replayed trace, or a compiled graph)."""
+"""What makes steps, densities and draws faster than Pyro's handlers, and agrees with them.
 
-from pyrodrop.steps.batch import Arguments, Batch, Call
-from pyrodrop.steps.buffers import Buffers, Watch
-from pyrodrop.compiled.choice import choose, choose_in_parts, choose_stacked, worth_compiling
-from pyrodrop.compiled.engine import NAMES, Engine, Name, Plan
-from pyrodrop.compiled.graph import Parameter, pure_graph
-from pyrodrop.compiled.in_parts import InParts, Joint, Part
-from pyrodrop.compiled.recorded import Recorded
-from pyrodrop.steps.loss import MeanField, Objective, OfPyro
-from pyrodrop.compiled.pyro_engine import Pyro
-from pyrodrop.compiled.stacked import Stacked, StackedLoss
+    accelerate(loss, optimizer, samples, steps)     the steps of a fit by a recorded or compiled graph
+    StackedLoss, accelerate_stacked                 those of many fits at once
+    pure(function, inputs)                          a function of tensors, for densities, samplers and predictions
+    compile_svi                                     faster steps for a loop of one's own
+
+`Untraceable` says why a program cannot be recorded, with the line of it that prevents that.
+"""
+
+from pyrodrop.compiled.accelerated import accelerate
+from pyrodrop.compiled.choice import accelerate_stacked
+from pyrodrop.compiled.graph import pure
+from pyrodrop.compiled.stacked import StackedLoss, bytes_of_step
+from pyrodrop.compiled.svi import compile_svi
 from pyrodrop.compiled.untraceable import Untraceable, first_that_works
 
 __all__ = [
-    "NAMES",
-    "Arguments",
-    "Batch",
-    "Buffers",
-    "Call",
-    "Engine",
-    "InParts",
-    "Joint",
-    "Loss",
-    "MeanField",
-    "Name",
-    "Objective",
-    "OfPyro",
-    "Parameter",
-    "Part",
-    "Plan",
-    "Pyro",
-    "Stacked",
     "StackedLoss",
     "Untraceable",
-    "Watch",
-    "choose",
-    "choose_in_parts",
-    "choose_stacked",
+    "accelerate",
+    "accelerate_stacked",
+    "bytes_of_step",
+    "compile_svi",
     "first_that_works",
-    "pure_graph",
-    "worth_compiling",
+    "pure",
 ]

@@ -12,11 +12,10 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrodrop.steps.batch import Arguments
-from pyrodrop.steps.buffers import Buffers
-from pyrodrop.steps.loss import Objective
+from pyrodrop.arrays import near
 from pyrodrop.devices import seeded
-from pyrodrop.networks.modes import undisturbed
+from pyrodrop.module_states import undisturbed
+from pyrodrop.steps import Arguments, Buffers, Objective
 
 
 class Results(NamedTuple):
@@ -64,17 +63,6 @@ def difference(
             return f"the gradient of {name}"
     pairs = zip(wanted.buffers, found.buffers, strict=True)
     return "" if all(near(want.to(got.dtype), got, tolerance) for want, got in pairs) else "a buffer"
-
-
-def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> bool:
-    """Whether two tensors agree up to rounding, relative to the largest entry or to `least` if that is larger.
-
-    Integers must be equal. Tensors that are not finite are not compared.
-    """
-    if want.shape != got.shape or not (want.is_floating_point() and want.numel()):
-        return torch.equal(want, got)
-    scale = want.abs().max().clamp_min(max(least, torch.finfo(want.dtype).tiny))
-    return bool(((want - got).abs().max() <= tolerance * scale) | ~torch.isfinite(scale))
 
 
 def size_of_terms(objective: Objective, batch: Arguments) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -10,19 +9,17 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from pyrodrop.steps.batch import Arguments
 from pyrodrop.compiled.costs import BOUNDS, Costs, costs
-from pyrodrop.compiled.engine import Engine
-from pyrodrop.constraints import EngineName as Name
 from pyrodrop.compiled.graph import Graph
-from pyrodrop.compiled.in_parts import Average, ByCompiledGraph, ByGraph, ByPyro, Gradient, InParts, Joint
+from pyrodrop.compiled.in_parts import ByCompiledGraph, ByGraph, Combine, InParts
 from pyrodrop.compiled.inductor import Compiled
 from pyrodrop.compiled.recorded import Recorded
-from pyrodrop.compiled.pyro_engine import Pyro
 from pyrodrop.compiled.stacked import Stacked, StackedLoss
 from pyrodrop.compiled.stacked_compiled import StackedCompiled
 from pyrodrop.compiled.traced import Traced
 from pyrodrop.compiled.untraceable import Untraceable, first_that_works
+from pyrodrop.constraints import EngineName
+from pyrodrop.steps import Arguments, Engine
 
 _log = logging.getLogger("pyrodrop")
 
@@ -33,77 +30,70 @@ class _Prepares(Protocol):
 
 K = TypeVar("K")
 P = TypeVar("P", bound=_Prepares)
-Kinds = Mapping[Name, Callable[[], K]]
+Kinds = Mapping[EngineName, Callable[[], K]]
 
 _WORTH_A_TRACE = 30  # steps
 _COUNTED = 1 / 3  # of a compilation's time: later fits find the program again
 
 
 def choose(
-    name: Name, loss: Loss, optimizer: torch.optim.Optimizer, batches: Sequence[Arguments], steps: int
-) -> Engine:
-    """The engine of this name for the remaining steps; Pyro's, with one logged line that says why, where it is impossible.
+    name: EngineName,
+    loss: Recorded,
+    optimizer: torch.optim.Optimizer,
+    batches: Sequence[Arguments],
+    steps: int,
+    combine: Combine | None = None,
+) -> Engine | None:
+    """The engine of this name for the remaining steps; None, with one logged line that says why, where only Pyro can.
 
     Args:
         name: of the engine.
         loss: to minimise.
         optimizer: of the loss's parameters.
-        batches: one minibatch of every shape to come.
+        batches: one minibatch, or part of one, of every shape to come.
         steps: number of remaining steps.
+        combine: see `InParts`; None for whole minibatches.
 
     `auto` weighs the work: a trace costs as much as some tens of Pyro's steps, a compilation takes seconds (`Costs`). It
     decides by the size of the graph and, where machines would differ, by what this one takes, which is kept: the same call
     takes the same engine and gives the same bits, unless this machine is found to be faster than when it was measured.
     """
-    first = batches[0]
 
     def compiled() -> Engine:
         for batch in batches:  # before the state of its optimiser, which what cannot be traced need not have
             loss.graph(batch)
         return _prepared(Compiled(loss, optimizer), batches)
 
-    kinds: Kinds[Engine] = {
-        "compiled": compiled,
-        "traced": lambda: _prepared(Traced(loss, optimizer), batches),
-        "pyro": lambda: Pyro(loss, optimizer),
+    def in_parts(gradient: ByGraph) -> Engine:
+        assert combine is not None
+        return InParts(_prepared(gradient, batches), loss, optimizer, combine)
+
+    kinds: Kinds[Engine | None] = {
+        "compiled": compiled if combine is None else lambda: in_parts(ByCompiledGraph(loss)),
+        "traced": (
+            (lambda: _prepared(Traced(loss, optimizer), batches))
+            if combine is None
+            else (lambda: in_parts(ByGraph(loss)))
+        ),
+        "pyro": lambda: None,
     }
-    return _chosen(name, kinds, lambda: loss.graph(first), steps, shapes=len(batches))
+    return _chosen(name, kinds, lambda: loss.graph(batches[0]), steps, shapes=len(batches))
 
 
-def choose_in_parts(
-    name: Name,
-    loss: Loss,
-    optimizer: torch.optim.Optimizer,
-    joints: Sequence[Joint],
-    steps: int,
-    average: Average | None = None,
+def accelerate_stacked(
+    loss: StackedLoss, optimizer: torch.optim.Optimizer, batches: Sequence[Arguments], steps: int, *, engine: EngineName
 ) -> Engine:
-    """As `choose`, for minibatches that are evaluated in parts; `average` is that of `InParts`."""
-    parts = joints[0].parts
-    kinds: Kinds[Gradient] = {
-        "compiled": lambda: _prepared(ByCompiledGraph(loss), joints),
-        "traced": lambda: _prepared(ByGraph(loss), joints),
-        "pyro": lambda: ByPyro(loss),
-    }
-    graph = functools.partial(loss.graph, parts[0].batch)
-    gradient = _chosen(name, kinds, graph, steps * len(parts), shapes=len(joints))
-    return InParts(gradient, loss, optimizer, average)
-
-
-def choose_stacked(
-    name: Name, loss: StackedLoss, optimizer: torch.optim.Optimizer, batches: Sequence[Arguments], steps: int
-) -> Engine:
-    """As `choose`, for replicates, which are always traced."""
+    """What makes the steps of replicates, given a minibatch of every shape to come and the number of steps; see `choose`."""
     graph = loss.graph(batches[0])
     kinds: Kinds[Engine] = {
         "compiled": lambda: _prepared(StackedCompiled(loss, optimizer, graph.looped), batches),
         "traced": lambda: Stacked(loss, optimizer),
     }
-    return _chosen(name, kinds, lambda: graph.graph, steps, len(loss.held))
+    return _chosen(engine, kinds, lambda: graph.graph, steps, len(loss.held))
 
 
 def _chosen(
-    name: Name,
+    name: EngineName,
     kinds: Kinds[K],
     graph: Callable[[], Graph],
     steps: int,

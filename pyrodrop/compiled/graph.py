@@ -16,36 +16,27 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NamedTuple
 
 import torch
+from pyro.infer import TraceEnum_ELBO
 from torch import Tensor, fx
-from torch.distributions import constraints
 
 from pyrodrop.compiled.against_pyro import Results, by_pyro, difference, size_of_terms
-from pyrodrop.steps.batch import Arguments, Call
-from pyrodrop.steps.buffers import Buffers
 from pyrodrop.compiled.noise import Noise, hoist, is_random, sources
-from pyrodrop.steps.loss import Objective
-from pyrodrop.compiled.private_apis import without_validation
+from pyrodrop.compiled.private_apis import costs_weighted, without_nan_warnings, without_validation
 from pyrodrop.compiled.put_back import put_back
 from pyrodrop.compiled.recorder import Recording, Value, recorded
 from pyrodrop.compiled.script import script, scripts_as_they_are
 from pyrodrop.compiled.simplify import SMALL, simplified
 from pyrodrop.compiled.untraceable import Untraceable, users_line
 from pyrodrop.compiled.writes import base_of, written_by
-from pyrodrop.devices import seeded
-from pyrodrop.networks.noise import drawn_outside_torch, outside_torch
-from pyrodrop.reparam.recurrence import elementary
+from pyrodrop.devices import drawn_outside_torch, outside_torch, seeded
+from pyrodrop.recurrence import elementary
+from pyrodrop.steps import Arguments, Buffers, Call, Objective, OfPyro
 
 _log = logging.getLogger("pyrodrop")
-
-
-class Parameter(NamedTuple):
-    """A parameter as the optimiser sees it, without constraint, and the constraint of its value."""
-
-    unconstrained: Tensor
-    constraint: constraints.Constraint
 
 
 class ReadNumbers(NamedTuple):
@@ -147,6 +138,16 @@ class Graph:
         self._find_noise()
         return True
 
+    @property
+    def bytes(self) -> int:
+        """The largest memory that the results of the operations of a call take at a time."""
+        return peak(self.graph)
+
+    def mapped(self, axes: Sequence[int | None]) -> Callable[..., Sequence[Tensor]]:
+        """The function for many values of some inputs at once (`torch.vmap`), whose axes are given; None for one value."""
+        loosen_views(self.module)
+        return torch.vmap(lambda *inputs: tuple(self.module(*inputs)), in_dims=tuple(axes))  # type: ignore[no-any-return]
+
     def _find_noise(self) -> None:
         self.noise: list[Noise] = self.noise_of(self.met)
         self._sources = sources(self.noise)
@@ -204,14 +205,14 @@ def trace(
         given = iter(tensors)
         _, buffers, rows = ([next(given) for _ in range(size)] for size in sizes)  # Pyro finds the parameters by itself
         (controls,) = given
-        with moving.replaced([buffer.clone() for buffer in buffers]) as moved, objective.recordable():
+        with moving.replaced([buffer.clone() for buffer in buffers]) as moved, _whatever_the_values(objective):
             terms, gradients = objective.gradients(batch.filled(rows), controls, leaves)
             after = [buffer.detach() for buffer in moved()]
         return [terms, *gradients, *after]
 
     controls = torch.ones(2, dtype=leaves[0].dtype, device=leaves[0].device)
     rows = range(sum(sizes[:2]), sum(sizes)) if isinstance(batch, Call) else ()
-    graph = pure_graph(gradient, [*leaves, *moving.tensors(), *batch.tensors, controls], moving.parts, rows)
+    graph = pure(gradient, [*leaves, *moving.tensors(), *batch.tensors, controls], moving.parts, rows)
     with put_back():
         unlike = differs_from_pyro(graph, objective, parameters, batch, moving)
     if unlike:
@@ -219,6 +220,16 @@ def trace(
             "its trace gives other numbers than Pyro does: something changes between calls that is no tensor"
         )
     return graph
+
+
+def _whatever_the_values(objective: Objective) -> AbstractContextManager[Any]:
+    """Have a loss object of Pyro make the same operations within the block, whatever the values of tensors."""
+    block = ExitStack()
+    if isinstance(objective, OfPyro):
+        block.enter_context(without_nan_warnings())
+        if isinstance(objective.loss, TraceEnum_ELBO):
+            block.enter_context(costs_weighted())
+    return block
 
 
 def differs_from_pyro(
@@ -252,7 +263,7 @@ def differs_from_pyro(
     return unlike
 
 
-def pure_graph(
+def pure(
     function: Callable[..., list[Tensor]],
     inputs: Sequence[Tensor],
     parts: Sequence[Any] = (),

@@ -16,12 +16,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pyrodrop.steps.batch import Arguments, Shapes
-from pyrodrop.compiled.engine import Engine
-from pyrodrop.steps import Plan
 from pyrodrop.compiled.graph import Graph
-from pyrodrop.compiled.recorded import Graphs
 from pyrodrop.compiled.noise_ahead import NoiseAhead, spaced
+from pyrodrop.compiled.recorded import Graphs
+from pyrodrop.steps import Engine, Plan
+from pyrodrop.steps.batch import Arguments, Shapes
 
 _BYTES = 2**20  # of rows and noise of a block: what stays in a core's own cache
 _STEPS = 100  # of a block

@@ -1,68 +1,27 @@
 """Steps whose minibatch is evaluated in parts: one after the other (gradient accumulation), by several processes, or both.
 
-    gradient of the step  =  sum over all parts of  weight * gradient of the loss of the part's rows
-
-where the loss is scaled to the data set, and the weight is the part's share of the rows of the minibatch. So the gradient is
-unbiased, and the KL divergence counts once. Every part updates buffers, such as running statistics, in its turn; of several
-ranks the mean is taken.
-
-Every part draws noise of its own. There are two programs: the gradient, by Pyro, by a replayed graph or by a compiled one,
-and the optimiser.
+There are two programs: the gradient of a part, by a replayed graph or by a compiled one, and the optimiser.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyrodrop.steps.batch import Arguments, Shapes
-from pyrodrop.compiled.engine import Engine
-from pyrodrop.steps import Plan
 from pyrodrop.compiled.graph import Graph
 from pyrodrop.compiled.inductor import any_number, check_same, compile_pure, for_some_noise
 from pyrodrop.compiled.recorded import Recorded
-from pyrodrop.steps import Update
 from pyrodrop.devices import seeded
+from pyrodrop.steps import Arguments, Engine, Plan, Shapes, Update
 
-Average = Callable[[Tensor], None]
-
-
-class Part(NamedTuple):
-    """Some rows of the minibatch of a step.
-
-    Attributes:
-        batch: the rows; its ``num_data`` is the size of the whole data set.
-        weight: of its gradient, of which the mean over all ranks is taken.
-    """
-
-    batch: Arguments
-    weight: float
-
-
-class Joint(NamedTuple):
-    """The minibatch of a step, as far as this process evaluates it: at least one part."""
-
-    parts: list[Part]
-
-    @property
-    def rows(self) -> int:
-        """Number of rows that this process evaluates."""
-        return sum(part.batch.rows for part in self.parts)
-
-
-class Gradient(Protocol):
-    """Computes the gradient of a part."""
-
-    name: str
-
-    def prepare(self, joint: Joint) -> None:
-        """Trace or compile for parts of these shapes."""
-
-    def of(self, batch: Arguments, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """nll and kl ``[2]``, the gradient of every parameter, and the updated buffers; `factors` are of nll and kl."""
+Gradients = Callable[[Arguments, Tensor], tuple[Tensor, list[Tensor], list[Tensor]]]
+"""From a part and the factors of nll and kl ``[2]`` to nll and kl ``[2]``, the gradient of every parameter, and the updated
+buffers."""
+Combine = Callable[[Any, Any, Gradients], Tensor]
+"""From a minibatch, the factors and `Gradients` to its nll and kl ``[2]``; gives the parameters its gradient."""
 
 
 class InParts(Engine):
@@ -72,70 +31,27 @@ class InParts(Engine):
         gradient: of a part.
         loss: to minimise.
         optimizer: of the loss's parameters.
-        average: replaces a tensor, in place, by its mean over all processes; None for one process.
+        combine: gives the parameters the gradient of a minibatch, by that of its parts.
     """
 
-    def __init__(
-        self, gradient: Gradient, loss: Loss, optimizer: torch.optim.Optimizer, average: Average | None = None
-    ) -> None:
-        self.gradient: Gradient = gradient
-        self.loss: Loss = loss
+    def __init__(self, gradient: ByGraph, loss: Recorded, optimizer: torch.optim.Optimizer, combine: Combine) -> None:
+        self.gradient: ByGraph = gradient
+        self.loss: Recorded = loss
         self.update: Update = Update(optimizer)
-        self.average: Average | None = average
-        self.leaves: list[Tensor] = loss.leaves
+        self.combine: Combine = combine
         self.name = gradient.name
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
         self.loss.refresh()
 
-    def step(self, joint: Joint, index: int) -> Tensor:
-        factors = torch.tensor(self.plan.factors[index], dtype=torch.float64).to(self.leaves[0])
-        total: Tensor | float = 0.0
-        for part in joint.parts:
-            terms, gradients, moved = self.gradient.of(part.batch, factors)
-            total = total + part.weight * torch.cat([value.reshape(-1) for value in (terms, *gradients)])
-            self.loss.moving.take(moved)
-        assert isinstance(total, Tensor)
-        if self.average is not None:
-            total = self._averaged(total, self.average)
-        terms, *gradients = total.split([2, *(leaf.numel() for leaf in self.leaves)])
-        for leaf, gradient in zip(self.leaves, gradients, strict=True):
-            leaf.grad = gradient.view_as(leaf).to(leaf.dtype)
+    def step(self, batch: Any, index: int) -> Tensor:
+        terms = self.combine(batch, self.plan.factors[index], self.gradient.of)
         self.update(self.plan.rates[index])
         return terms
 
-    def _averaged(self, total: Tensor, average: Average) -> Tensor:
-        """The mean over ranks; buffers get that of their floating-point values."""
-        buffers = [buffer for buffer in self.loss.buffers if buffer.is_floating_point()]
-        flat = torch.cat([total, *(buffer.reshape(-1) for buffer in buffers)])
-        average(flat)
-        total, *means = flat.split([len(total), *(buffer.numel() for buffer in buffers)])
-        for buffer, mean in zip(buffers, means, strict=True):
-            buffer.copy_(mean.view_as(buffer))
-        return total
-
     def finish(self, steps: int) -> None:
         self.update.clear()
-
-
-class ByPyro:
-    """The gradient by Pyro's handlers, for any model and guide."""
-
-    name = "pyro"
-
-    def __init__(self, loss: Loss) -> None:
-        self.loss = loss
-
-    def prepare(self, joint: Joint) -> None:
-        pass
-
-    def of(self, batch: Arguments, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        moving = self.loss.moving
-        with moving.replaced([buffer.clone() for buffer in moving.tensors()]) as moved:
-            terms, gradients = self.loss.gradients(batch, factors)
-            after = [buffer.detach() for buffer in moved()]
-        return terms, gradients, after
 
 
 class ByGraph:
@@ -143,14 +59,15 @@ class ByGraph:
 
     name = "traced"
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: Recorded) -> None:
         self.loss = loss
 
-    def prepare(self, joint: Joint) -> None:
-        for part in joint.parts:
-            self.loss.graph(part.batch)
+    def prepare(self, batch: Arguments) -> None:
+        """Record the gradient for parts of this shape."""
+        self.loss.graph(batch)
 
     def of(self, batch: Arguments, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """See `Gradients`."""
         graph, leaves = self.loss.graph(batch), self.loss.leaves
         noise = graph.draw()
         with torch.no_grad():
@@ -168,21 +85,20 @@ class ByCompiledGraph(ByGraph):
 
     name = "compiled"
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: Recorded) -> None:
         super().__init__(loss)
         self._programs: dict[Shapes, Callable[..., Any]] = {}
 
-    def prepare(self, joint: Joint) -> None:
-        super().prepare(joint)
-        for part in joint.parts:
-            if part.batch.shapes not in self._programs:
-                self._programs[part.batch.shapes] = compiled_gradient(self.loss, part.batch)
+    def prepare(self, batch: Arguments) -> None:
+        super().prepare(batch)
+        if batch.shapes not in self._programs:
+            self._programs[batch.shapes] = compiled_gradient(self.loss, batch)
 
     def run(self, graph: Graph, batch: Arguments, inputs: list[Tensor]) -> Sequence[Tensor]:
         return self._programs[batch.shapes](*inputs)  # type: ignore[no-any-return]
 
 
-def compiled_gradient(loss: Loss, batch: Arguments) -> Callable[..., Sequence[Tensor]]:
+def compiled_gradient(loss: Recorded, batch: Arguments) -> Callable[..., Sequence[Tensor]]:
     """The program of the loss's graph for arguments of this shape; it takes what the graph takes.
 
     Raises:

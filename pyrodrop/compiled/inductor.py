@@ -15,20 +15,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled.against_pyro import near
-from pyrodrop.steps.batch import Arguments, Shapes
+from pyrodrop.arrays import near
 from pyrodrop.compiled.cuda_graph import Captured
-from pyrodrop.steps import Plan
 from pyrodrop.compiled.graph import Graph, make_flat
 from pyrodrop.compiled.in_blocks import InBlocks
-from pyrodrop.compiled.recorded import Graphs
 from pyrodrop.compiled.narrow_products import rewrite_products
 from pyrodrop.compiled.noise import AS_THEY_ARE
 from pyrodrop.compiled.optimizers import rules_of
 from pyrodrop.compiled.private_apis import Program, compile_by_inductor, elementary_forms, record
 from pyrodrop.compiled.programs import found_or_made
+from pyrodrop.compiled.recorded import Graphs
 from pyrodrop.compiled.untraceable import Untraceable, first_that_works
 from pyrodrop.devices import seeded
+from pyrodrop.steps import Plan
+from pyrodrop.steps.batch import Arguments, Shapes
 
 _log = logging.getLogger("pyrodrop")
 _A: Any = torch.ops.aten

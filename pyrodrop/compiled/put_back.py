@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyrodrop.compiled.writes import written
 from pyrodrop.inputs import tensors_in
-from pyrodrop.networks.modes import undisturbed
+from pyrodrop.module_states import undisturbed
 from pyrodrop.private_apis import StoreAsItIs, intercepted
 
 

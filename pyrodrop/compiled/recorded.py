@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pyrodrop.compiled.graph import Graph, differs_from_pyro, trace
 from pyrodrop.compiled.untraceable import Untraceable
-from pyrodrop.modules import has_hooks
+from pyrodrop.module_flags import has_hooks
 from pyrodrop.steps import Arguments, Buffers, Loss, Shapes
 
 
@@ -54,8 +54,8 @@ class Recorded:
         return self.loss.buffers
 
     def refresh(self) -> bool:
-        """Have all graphs use the present values of the tensors that model and guide hold. Returns whether these have changed."""
-        return any([graph.refresh() for graph in self._graphs.values() if isinstance(graph, Graph)])
+        """Have all graphs use the present values of what model and guide hold. Returns whether these have changed."""
+        return any([graph.refresh() for graph in self._graphs.values() if isinstance(graph, Graph)])  # noqa: C419  all
 
     def graph(self, batch: Arguments) -> Graph:
         """The graph of the gradient for minibatches of this shape, recorded at the first request.

@@ -18,14 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.steps.batch import Arguments, Shapes
-from pyrodrop.compiled.engine import Engine
-from pyrodrop.steps import Plan
 from pyrodrop.compiled.graph import Graph, loosen_views
-from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.noise import StackedNoise, sources
-from pyrodrop.steps import Update
+from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.untraceable import Untraceable
+from pyrodrop.steps import Arguments, Engine, Loss, Plan, Shapes, Update
 
 
 class StackedGraph:
@@ -140,9 +137,9 @@ class StackedLoss:
     """
 
     def __init__(self, losses: Sequence[Loss], leaves: Sequence[Tensor], held: Sequence[Mapping[str, Tensor]]) -> None:
-        self.first: Loss = losses[0]
+        self.first: Recorded = Recorded(losses[0])
         self.leaves: list[Tensor] = list(leaves)
-        self.precision: torch.dtype | None = losses[0].precision
+        self.precision: torch.dtype | None = self.first.precision
         self.held: Sequence[Mapping[str, Tensor]] = held
         self.buffers: list[Tensor] = [torch.stack(own) for own in zip(*(loss.buffers for loss in losses), strict=True)]
         self.alive: Tensor = torch.ones(len(held), dtype=torch.bool, device=self.leaves[0].device)
@@ -162,6 +159,11 @@ class StackedLoss:
             updated = len(self.leaves) + len(self.buffers)
             self._graphs[batch.shapes] = StackedGraph(one, self.held, updated, len(batch.tensors), batch.device)
         return self._graphs[batch.shapes]
+
+
+def bytes_of_step(loss: Loss, batch: Arguments) -> int:
+    """The memory that the gradient of a replicate's step takes; `Untraceable` if it cannot be recorded."""
+    return Recorded(loss).graph(batch).bytes
 
 
 class Stacked(Engine):

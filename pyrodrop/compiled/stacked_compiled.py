@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pyrodrop.steps.batch import Arguments
 from pyrodrop.compiled.in_blocks import Rows
 from pyrodrop.compiled.inductor import Call, Compiled
 from pyrodrop.compiled.noise_ahead import spaced
 from pyrodrop.compiled.stacked import StackedGraph, StackedLoss, finite, over
+from pyrodrop.steps.batch import Arguments
 
 _BLOCK = 64  # replicates per call
 _BYTES = 2**22  # of rows and noise of the steps of a block

@@ -24,20 +24,24 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 
 from pyrodrop.arguments import shown
-from pyrodrop.compiled import Call, Loss, Name, OfPyro, Parameter, Untraceable, Watch, worth_compiling
 from pyrodrop.compiled.against_pyro import Results, difference
+from pyrodrop.compiled.choice import worth_compiling
 from pyrodrop.compiled.graph import Graph
 from pyrodrop.compiled.in_parts import compiled_gradient
 from pyrodrop.compiled.put_back import put_back
+from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.script import scripts_as_they_are
 from pyrodrop.compiled.simplify import SMALL
+from pyrodrop.compiled.svi_update import Update
+from pyrodrop.compiled.untraceable import Untraceable
+from pyrodrop.constraints import EngineName as Name
 from pyrodrop.constraints import checked
 from pyrodrop.devices import random_states, set_random_states
-from pyrodrop.networks.flags import Flags, has_hooks
+from pyrodrop.module_flags import Flags, has_hooks
 from pyrodrop.private_apis import pyro_handlers
-from pyrodrop.threads import training
-from pyrodrop.compiled.svi_update import Update
+from pyrodrop.steps import Call, Loss, OfPyro, Parameter, Watch
 from pyrodrop.steps.watched import Watched
+from pyrodrop.threads import training
 
 _log = logging.getLogger("pyrodrop")
 
@@ -223,7 +227,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
                     raise Untraceable("a parameter has a hook")
                 with put_back(modules):
                     moved = _with_gradient(objective, call, leaves)
-                loss = Loss(objective, parameters, seen.moving, seen.changes)
+                loss = Recorded(Loss(objective, parameters, seen.moving, seen.changes))
                 graph = loss.graph(call)
         except Untraceable:
             raise
@@ -303,7 +307,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         assert record is not None
         gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in record.leaves]
         exact = Results(torch.tensor([torch_item(loss), 0.0], dtype=torch.float64), gradients, record.loss.buffers)
-        unlike = difference(exact, found, list(record.loss.parameters), None) and record.loss.differs(call)
+        unlike = difference(exact, found, list(record.loss.loss.parameters), None) and record.loss.differs(call)
         if not unlike:
             record.compared = record.steps
             return
@@ -384,7 +388,7 @@ class _Record:
     def __init__(
         self,
         svi: CompiledSVI,
-        loss: Loss,
+        loss: Recorded,
         graph: Graph,
         sites: Mapping[str, Tensor],
         moved: list[bool],

@@ -17,8 +17,8 @@ from pyro.optim.clipped_adam import ClippedAdam
 from pyro.optim.optim import PyroOptim
 from torch import Tensor
 
-from pyrodrop.steps.update import does_more
 from pyrodrop.private_apis import fused_adam, fused_adamw, fused_sgd
+from pyrodrop.steps.update import does_more
 
 Settings = dict[str, Any]  # the param_group of an optimiser of one parameter
 State = dict[str, Any]

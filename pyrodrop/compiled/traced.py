@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.steps.batch import Arguments, Shapes
-from pyrodrop.steps.buffers import Buffers
-from pyrodrop.steps import Plan
 from pyrodrop.compiled.graph import Graph
 from pyrodrop.compiled.in_blocks import InBlocks
 from pyrodrop.compiled.recorded import Recorded
-from pyrodrop.steps import Update
 from pyrodrop.compiled.script import scripts_as_they_are
+from pyrodrop.steps import Plan, Update
+from pyrodrop.steps.batch import Arguments, Shapes
+from pyrodrop.steps.buffers import Buffers
 
 
 class Traced(InBlocks):
@@ -23,7 +22,7 @@ class Traced(InBlocks):
 
     name = "traced"
 
-    def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, loss: Recorded, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(loss)
         self.update: Update = Update(optimizer)
         self.leaves: list[Tensor] = loss.leaves

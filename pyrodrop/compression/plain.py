@@ -19,9 +19,9 @@ from torch import Tensor, fx, nn
 
 from pyrodrop.arguments import shown
 from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.module_states import evaluating
 from pyrodrop.networks.call import Output, taken
 from pyrodrop.networks.examine import close
-from pyrodrop.networks.modes import evaluating
 from pyrodrop.scaling import Standardize
 from pyrodrop.threads import Tracer
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pyrodrop.private_apis import body_of
+from pyrodrop.recurrence import elementary
 from pyrodrop.reparam.lazy import LazyWeight
-from pyrodrop.reparam.recurrence import elementary
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Inspect and call a user's network: properties are read from its modules or found by running it.
 
-modes          training and evaluation mode; restoring buffers and attributes after a call
 sites          parameters by role (trained weights, trained vectors, fixed) and the names of tied ones
 units          which axis of a weight indexes its input units, and which weights are applied to x itself
 assignment     priors and input units of every parameter, from settings by name pattern

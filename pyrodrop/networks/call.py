@@ -15,7 +15,7 @@ from pyrodrop.arguments import function
 from pyrodrop.inputs import Inputs, arguments
 from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.private_apis import activations_kept
-from pyrodrop.reparam.recurrence import elementary
+from pyrodrop.recurrence import elementary
 
 Output = Callable[[Any], Tensor]  # from what a network returns to the input of the likelihood
 

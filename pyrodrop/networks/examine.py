@@ -27,14 +27,14 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
+from pyrodrop.module_states import Snapshot, say_changes
 from pyrodrop.networks.call import RECOMPUTES, Unfit
 from pyrodrop.networks.checks import cannot_run, say_unused, wrong_inputs
-from pyrodrop.networks.modes import Snapshot, say_changes
 from pyrodrop.networks.noise import random_module, say_noise
 from pyrodrop.private_apis import activations_kept, in_function_transform
+from pyrodrop.recurrence import elementary
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
-from pyrodrop.reparam.recurrence import elementary
 
 _log = logging.getLogger("pyrodrop")
 

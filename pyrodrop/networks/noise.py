@@ -8,19 +8,16 @@ generators before and after.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import nn
 
+from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.private_apis import in_function_transform, intercepted
 
 T = TypeVar("T")
-
-_CALLS = 3  # by which what draws is told from what other threads draw
 
 
 def check_dropout_layers(network: nn.Module) -> None:
@@ -71,28 +68,6 @@ def _draws_by_torch(call: Callable[[], object]) -> bool:
     with intercepted(watch):
         call()
     return drawn
-
-
-def outside_torch() -> tuple[Any, ...]:
-    """States of the generators of Python and NumPy."""
-    _, keys, *rest = np.random.get_state(legacy=True)
-    # with the normal number that NumPy keeps for the next call
-    return random.getstate(), keys.tobytes(), *rest  # type: ignore[union-attr]
-
-
-def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> bool:
-    """Whether a call that was just made drew numbers from the generators of Python or NumPy, whose states were `before`.
-
-    Another thread may have, as the event loop of a Dask worker does twice a second: the call is made again, and one in which
-    the states stay as they are shows that it draws nothing.
-    """
-    for _ in range(_CALLS):
-        after = outside_torch()
-        if after == before:
-            return False
-        before = after
-        call()
-    return outside_torch() != before
 
 
 def say_noise(what: str) -> str:

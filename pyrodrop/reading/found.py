@@ -20,12 +20,12 @@ from torch.overrides import TorchFunctionMode
 
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, tensors_in
+from pyrodrop.module_states import STAYS, undisturbed
 from pyrodrop.networks.call import Output, Unfit, call
 from pyrodrop.networks.checks import first_line, wrong_inputs
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Layout
 from pyrodrop.networks.examine import check_output, close, few_rows
-from pyrodrop.networks.modes import STAYS, undisturbed
 from pyrodrop.networks.noise import random_module
 from pyrodrop.private_apis import intercepted
 

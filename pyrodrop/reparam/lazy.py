@@ -39,8 +39,8 @@ from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import divergence
 from pyrodrop.inputs import over_tensors, tensors_in
 from pyrodrop.private_apis import without_overrides, without_values
+from pyrodrop.recurrence import LAYERS, by_steps, is_packed
 from pyrodrop.reparam.maps import LinearMap, recognise
-from pyrodrop.reparam.recurrence import LAYERS, by_steps, is_packed
 
 
 class LazyReparam(Reparam):

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import handle_torch_function, has_torch_function
+
+from pyrodrop.recurrence import step_linear
 
 
 @dataclass(frozen=True)
@@ -121,13 +122,6 @@ def _linear(w: Any, input: Tensor, weight: Any, bias: Tensor | None = None) -> L
     if weight is not w or input is w or w.dim() != 2:
         return None
     return _by_matrix(w, input, transposed=not w.transposed, bias=bias)
-
-
-def step_linear(input: Tensor, weight: Any, bias: Any = None) -> Tensor:
-    """`F.linear` in a recurrent layer, whose lazy weight has the same noise at every step of a sequence."""
-    if has_torch_function((weight, bias)):
-        return handle_torch_function(step_linear, (weight, bias), input, weight, bias)  # type: ignore[no-any-return]
-    return F.linear(input, weight, bias)
 
 
 def _step_linear(w: Any, input: Tensor, weight: Any, bias: Tensor | None = None) -> LinearMap | None:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled import Name, Untraceable
+from pyrodrop.compiled import Untraceable
 from pyrodrop.compiled.graph import loosen_views, peak
 from pyrodrop.compiled.inductor import compile_graph
 from pyrodrop.compiled.private_apis import record
+from pyrodrop.constraints import EngineName as Name
 from pyrodrop.sampling.density import Density
 from pyrodrop.sampling.posterior import agree, by_pyro
 from pyrodrop.sampling.programs import first_way, fixed_inputs, graph_of, programs

@@ -13,7 +13,7 @@ from pyro.ops.integrator import potential_grad
 from torch import Tensor
 
 from pyrodrop.arguments import shown
-from pyrodrop.compiled.against_pyro import near
+from pyrodrop.arrays import near
 from pyrodrop.constraints import Real, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded

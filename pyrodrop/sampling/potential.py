@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 from pyrodrop import threads
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Described
-from pyrodrop.compiled import Name, Untraceable
+from pyrodrop.compiled import Untraceable
+from pyrodrop.constraints import EngineName as Name
 from pyrodrop.constraints import Seed, checked
 from pyrodrop.data import Data
 from pyrodrop.models import NetworkModel

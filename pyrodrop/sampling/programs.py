@@ -14,9 +14,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled import Name, Untraceable, first_that_works, pure_graph
+from pyrodrop.compiled import Untraceable, first_that_works, pure
 from pyrodrop.compiled.graph import Graph
 from pyrodrop.compiled.inductor import compile_pure
+from pyrodrop.constraints import EngineName as Name
 from pyrodrop.inputs import parts, rebuilt
 from pyrodrop.sampling.density import Density, unchecked
 from pyrodrop.sampling.posterior import NOT_PYROS
@@ -86,7 +87,7 @@ def graph_of(density: Density) -> Graph:
     """The traced energy and gradient; its inputs are the sites' values, x, y and the graph's constants."""
     if density.model.changes_itself:
         raise Untraceable(f"{density.model.changes_itself}, which a trace would freeze")
-    graph = pure_graph(_function(density), [*_start(density), *_data(density)], [density.model])
+    graph = pure(_function(density), [*_start(density), *_data(density)], [density.model])
     if graph.noise or graph.draws_itself:
         raise Untraceable("it draws random numbers")
     return graph

@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from pyrodrop import threads
 from pyrodrop.arguments import path
-from pyrodrop.constraints import EngineName as Name
 from pyrodrop.constraints import Count, Progress, Real, Seed, checked
+from pyrodrop.constraints import EngineName as Name
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import available, resolve
 from pyrodrop.identity import made_of, values_of

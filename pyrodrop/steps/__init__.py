@@ -2,14 +2,16 @@
 
 from pyrodrop.steps.batch import Arguments, Batch, Call, Shapes
 from pyrodrop.steps.buffers import Buffers, Watch
+from pyrodrop.steps.engine import Engine, Plan
 from pyrodrop.steps.loss import Loss, Objective, OfPyro, Parameter
-from pyrodrop.steps.update import Plan, Update
+from pyrodrop.steps.update import Update
 
 __all__ = [
     "Arguments",
     "Batch",
     "Buffers",
     "Call",
+    "Engine",
     "Loss",
     "Objective",
     "OfPyro",

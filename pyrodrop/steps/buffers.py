@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Transform
 
+from pyrodrop.module_states import Snapshot, modules_in, say_changes
 from pyrodrop.modules import LocalModule
-from pyrodrop.networks.modes import Snapshot, modules_in, say_changes
 
 Place = tuple[nn.Module, str]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,20 +12,6 @@ from pyrodrop.private_apis import fused_adam, fused_adamw
 
 Group = dict[str, Any]  # one of torch.optim's param_groups
 _UNKNOWN_OPTIONS = ("amsgrad", "maximize", "differentiable")
-
-
-class Plan(NamedTuple):
-    """The factors and learning rates of consecutive steps, one entry per step.
-
-    Attributes:
-        first: number of the first step, counted from 0.
-        factors: power of the likelihood, and weight of the KL divergence of the weights.
-        rates: learning rate of every parameter group.
-    """
-
-    first: int
-    factors: list[tuple[float, float]]
-    rates: list[list[float]]
 
 
 def does_more(optimizer: torch.optim.Optimizer) -> bool:

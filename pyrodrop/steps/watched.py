@@ -2,7 +2,7 @@
 
 They are in attributes of objects, classes and imported modules, in containers, closures and global names. A recording
 reads them once, so every step looks whether they are as they were. Only what the code of model and guide names is found: not
-what a function of another library reads, or a number in an array. `pyrodrop.networks.flags` compares modules of networks.
+what a function of another library reads, or a number in an array. `pyrodrop.module_flags` compares modules of networks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LIBRARIES = ("torch", "pyro", "pyrodrop", "numpy", "builtins", "functools", "ma
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)  # that nothing changes in place
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _ITEMS = 100  # of a container; of a longer one only the object is compared
-_FLAGS = set(nn.Module().__dict__)  # attributes of a module that `pyrodrop.networks.flags` compares
+_FLAGS = set(nn.Module().__dict__)  # attributes of a module that `pyrodrop.module_flags` compares
 _PACKAGES = str(Path(torch.__file__).parents[1])
 _ABSENT = object()
 

@@ -10,13 +10,13 @@ import torch
 from pyro.infer import RenyiELBO
 from torch import Tensor, nn
 
-from pyrodrop.steps import Arguments, Batch, Call
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.rows import Rows
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.inputs import mapped, over_tensors, tensors_in
+from pyrodrop.steps import Arguments, Batch, Call
 from pyrodrop.training.loaded import LoadedMinibatches, ReadMinibatches
 from pyrodrop.training.minibatches import Minibatches, StackedMinibatches, check_minibatches, usable
 from pyrodrop.training.problem import Problem, describe

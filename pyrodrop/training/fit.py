@@ -21,7 +21,7 @@ from pyrodrop.arguments import count
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data
 from pyrodrop.devices import seeded
-from pyrodrop.networks.modes import evaluating
+from pyrodrop.module_states import evaluating
 from pyrodrop.surroundings import outside
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
 from pyrodrop.training.checkpoint import Checkpoint, StateFile

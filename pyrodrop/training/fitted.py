@@ -16,7 +16,6 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
-from pyrodrop.steps import Arguments, Call
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords
@@ -31,13 +30,14 @@ from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.identity import check_made_of, is_settings
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods.missing import check_complete, leaves_out_missing
+from pyrodrop.module_states import evaluating
 from pyrodrop.modules import assign, check_assignable, parts_of_file
 from pyrodrop.networks.agreement import check_guide, knows_sites
-from pyrodrop.networks.modes import evaluating
 from pyrodrop.parts import made_with
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.steps import Arguments, Call
 from pyrodrop.threads import exclusive
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.calls import arguments_of

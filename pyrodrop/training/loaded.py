@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import shown
-from pyrodrop.steps import Batch
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.rows import Rows
 from pyrodrop.data.streamed import Check
 from pyrodrop.inputs import mapped
+from pyrodrop.steps import Batch
 from pyrodrop.training.minibatches import Minibatches, usable
 
 

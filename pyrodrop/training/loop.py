@@ -1,6 +1,7 @@
 """The loop over training steps, for one fit or for stacked replicates.
 
-The loop decides learning rates, factors and minibatches; an engine makes the steps (`pyrodrop.compiled`).
+The loop decides learning rates, factors and minibatches; an engine makes the steps. `ByPyro` is the definition of a step,
+with which the faster engines of `pyrodrop.compiled` agree.
 """
 
 from __future__ import annotations
@@ -13,22 +14,46 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrodrop.compiled import Engine, Plan
 from pyrodrop.devices import denormals_flushed, keep_heap
+from pyrodrop.steps import Engine, Plan, Update
 from pyrodrop.training.after_epoch import AfterEpoch
-from pyrodrop.compiled.guard import Guard
 from pyrodrop.training.minibatches import Batches
 from pyrodrop.training.settings import Settings
 
 CHECK_EVERY = 100  # steps between checks of the losses: each waits for the device
 
 
+Backward = Callable[[Any, Any], Tensor]
+"""From a minibatch and the factors of nll and of the weights' KL divergence to nll and kl ``[2]``; adds the gradient of the
+loss to that of the parameters."""
+
+
+class ByPyro(Engine):
+    """Steps by Pyro's handlers, for any model and guide."""
+
+    name = "pyro"
+
+    def __init__(self, backward: Backward, optimizer: torch.optim.Optimizer) -> None:
+        self.backward: Backward = backward
+        self.update: Update = Update(optimizer)
+
+    def step(self, batch: Any, index: int) -> Tensor:
+        self.update.clear()
+        terms = self.backward(batch, self.plan.factors[index])
+        self.update(self.plan.rates[index])
+        return terms
+
+    def finish(self, steps: int) -> None:
+        self.update.clear()
+
+
 class Loop:
     """Parameters, optimiser, losses and the number of steps done.
 
     Args:
-        first: makes the first step, with Pyro's validation.
-        choose: returns the engine of the other steps, given a minibatch of every shape to come and the number of steps.
+        first: makes the first step, with Pyro's validation, and all that no other engine makes.
+        accelerate: returns the engine of the other steps, None for the first one, given the number of steps done and that by
+            which it is chosen.
         replicates: shape of the losses of a step: () or [R].
 
     Attributes:
@@ -36,7 +61,7 @@ class Loop:
         done: number of steps made so far.
         checked: number of steps whose losses are known to be finite.
         moving: returns the buffers that a step updates, by name.
-        guard: keeps recorded steps true; None if nothing does.
+        check: called before every block of steps.
         hint: what to add to the error of a loss that is not finite, as a sentence.
         ahead: makes what comes before the first step of a training.
         history: nll, kl and the weight of the KL divergence for every step, ``[at least done, ..., 3]``.
@@ -50,7 +75,7 @@ class Loop:
         settings: Settings,
         *,
         first: Engine,
-        choose: Callable[[Sequence[Any], int], Engine],
+        accelerate: Callable[[int, int], Engine | None],
         title: str,
         replicates: Sequence[int] = (),
     ) -> None:
@@ -60,7 +85,7 @@ class Loop:
         self.settings: Settings = settings
         self._first = first
         self.engine: Engine = first
-        self._choose = choose
+        self._accelerate = accelerate
         self._chosen = False
         self.title: str = title
         self.base_rates: list[Any] = [group["lr"] for group in optimizer.param_groups]
@@ -71,7 +96,7 @@ class Loop:
         self.history: Tensor = torch.zeros(self.steps or 0, *replicates, 3, dtype=torch.float32, device=device)
         self.moving: Callable[[], Mapping[str, Tensor]] = dict
         self.hint: Callable[[], str] = str
-        self.guard: Guard | None = None
+        self.check: Callable[[], None] = lambda: None
         self.ahead: Callable[[], None] = lambda: None
 
     def run(
@@ -119,8 +144,7 @@ class Loop:
                     bar.set_postfix_str(f"{epochs}{words} {float(loss):.4g}", refresh=False)
                     bar.update(self.done - bar.n)
             self.check_finite(whole=True)
-            if self.guard is not None:
-                self.guard.compare(self, at_end=True)
+            self.engine.check(self.done)
         self.engine.finish(self.done)
         if ended and save is not None and self.done < steps:
             save()
@@ -136,8 +160,7 @@ class Loop:
                 return False
         with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []), self.settings.sharing():
             ends = after_epoch.ends(self.done, per_epoch)
-        if self.guard is not None:
-            self.guard.called(self.done)
+        self.engine.called(self.done)
         return ends
 
     def start(self) -> None:
@@ -147,29 +170,17 @@ class Loop:
             self.first_step()
         if self.done < len(self.history):
             # by all steps, so that a run that was interrupted takes the same engine as one that was not
-            self.choose_engine(len(self.history) - 1, len(self.history) - self.done)
+            self.choose_engine(len(self.history) - 1)
 
-    def choose_engine(self, steps: int, most: int | None) -> None:
-        """Choose the engine of the next steps, unless it is chosen already.
-
-        Args:
-            most: the largest number of steps; None if there is no limit.
-        """
+    def choose_engine(self, steps: int) -> None:
+        """Choose the engine of the next steps by so many, unless it is chosen already."""
         if not self._chosen:
-            self.engine, self._chosen = self._choose(self.batches.samples(most), steps), True
+            self.engine, self._chosen = self._accelerate(self.done, steps) or self._first, True
 
     def forget_engine(self) -> None:
         """Return to the engine of the first step, as after the optimiser's state was replaced."""
         self.engine = self._first
         self._chosen = False
-
-    def record_again(self, steps: int) -> None:
-        """Choose the engine of the next steps anew, so many of which are expected before the next change."""
-        self.engine.finish(self.done)
-        self.forget_engine()
-        self.optimizer.zero_grad()  # of parameters that no longer get one
-        left = None if self.steps is None else self.steps - self.done
-        self.choose_engine(steps if left is None else min(steps, left), left)
 
     def reserve(self, steps: int) -> None:
         """Make room in the history for so many steps."""
@@ -181,18 +192,16 @@ class Loop:
     def advance(self, end: int, save: Callable[[], None] | None = None, save_every: int = 0) -> None:
         """Make the steps up to number `end`, without waiting for the device."""
         while self.done < end:
-            if self.guard is not None:
-                self.guard.look(self)
-            due = end if self.guard is None else self.guard.due
-            self._advance(min(end, due) if due > self.done else end, save, save_every)
+            self.check()
+            if not self.engine.holds(self.done):
+                self.engine = self._first
+            self._advance(self.engine.until(self.done, end), save, save_every)
 
     def _advance(self, end: int, save: Callable[[], None] | None, save_every: int) -> None:
         self.reserve(end)
         first = self.done
         plan = self.plan(first, end)
         self.engine.begin(plan)
-        if self.guard is not None:
-            self.guard.compare(self)
         weights = torch.tensor([weight for _, weight in plan.factors]).to(self.history)
         self.history[first:end, ..., 2] = weights.reshape(-1, *(1,) * (self.history.dim() - 2))
         while self.done < end:

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pyrodrop.steps import Batch
 from pyrodrop.data import Dataset
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts, rebuilt
+from pyrodrop.steps import Batch
 
 
 class Batches(Protocol):

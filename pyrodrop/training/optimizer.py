@@ -13,7 +13,10 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 
 from pyrodrop.arguments import real
-from pyrodrop.private_apis import without_compiler
+from pyrodrop.module_flags import Flags
+from pyrodrop.private_apis import StoreAsItIs, without_compiler
+from pyrodrop.steps import Loss
+from pyrodrop.steps.buffers import modules_of
 from pyrodrop.training.settings import LearningRate, Optimizer
 
 _SIZES = (1.0, 1e4, 1e8, 1e12)  # of the gradients of a loss that is a sum over the data
@@ -117,3 +120,38 @@ def _check_one_gradient(optimizer: Any) -> None:
             f"be evaluated again for a line search; got {optimizer.__name__}, whose step needs a closure: use "
             "torch.optim.Adam or SGD"
         )
+
+
+class Trained:
+    """The parameters that a training changes, which model and guide must keep.
+
+    Args:
+        model, guide: of the training.
+        loss: whose parameters the optimiser has.
+    """
+
+    def __init__(self, model: Any, guide: Any, loss: Loss) -> None:
+        self._parts, self._leaves = (model, guide), {n: p.unconstrained for n, p in loss.parameters.items()}
+        self._note()
+
+    def _note(self) -> None:
+        self._flags = Flags(modules_of(*self._parts), self._leaves)
+        learning = {id(p) for p in (*self._flags.parameters.values(), *self._leaves.values()) if p.requires_grad}
+        self._learning = learning
+        self._known = learning | set(map(id, self._leaves.values()))
+        self._store = StoreAsItIs()
+
+    def check(self) -> None:
+        """Raise a RuntimeError if a parameter has been replaced, or one requires a gradient that did not before."""
+        replaced = [name for name in self._store.replaced() if id(self._store.before[name]) in self._known]
+        if not replaced and not self._flags.changed():
+            return
+        known = self._known
+        self._note()
+        new = [name for name, p in self._flags.parameters.items() if id(p) in self._learning - known]
+        if new or replaced:
+            raise RuntimeError(
+                f"the parameter {(new or replaced)[0]} has been replaced, or requires a gradient and did not when the "
+                "training began, so that no step would change it: change values in place (copy_), and let parameters "
+                "require a gradient before the training, which may freeze them"
+            )

@@ -17,23 +17,24 @@ from torch.distributions import constraints
 
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
-from pyrodrop.compiled import Arguments, Buffers, Loss, MeanField, Objective, OfPyro, Parameter, Watch
-from pyrodrop.steps.buffers import places_of
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.data.streamed import Check, Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods.missing import leaves_out_missing
+from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.modules import keep_own_parameters
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.checks import check_values
 from pyrodrop.networks.examine import mixes_examples
-from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.networks.starts import started_anew
 from pyrodrop.private_apis import constraint_in_store
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
-from pyrodrop.training.autoguides import autoguides, check_model, prepare
+from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, Watch
+from pyrodrop.steps.buffers import places_of
 from pyrodrop.steps.watched import Watched
+from pyrodrop.training.autoguides import autoguides, check_model, prepare
+from pyrodrop.training.objective import MeanField
 
 
 @dataclass

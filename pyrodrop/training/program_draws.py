@@ -25,12 +25,11 @@ from torch import Tensor
 
 from pyrodrop.arguments import count, shown
 from pyrodrop.arguments import seed as checked_seed
-from pyrodrop.compiled import Arguments, Untraceable
-from pyrodrop.compiled.against_pyro import near
-from pyrodrop.compiled.graph import Graph, loosen_views, peak, pure_graph
+from pyrodrop.arrays import near
 from pyrodrop.devices import available, seeded
+from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.agreement import called, innermost, of_any_length
-from pyrodrop.networks.modes import evaluating, undisturbed
+from pyrodrop.steps import Arguments
 from pyrodrop.surroundings import refuse_without_values
 from pyrodrop.threads import exclusive
 
@@ -203,12 +202,13 @@ def _check_memory(size: int, num_samples: int, device: torch.device) -> None:
 
 def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -> Callable[[int], list[Tensor]] | None:
     """A function of the number of draws that makes all of them at once; None where there is none."""
+    from pyrodrop.compiled import Untraceable, pure
+
     try:
-        graph = pure_graph(lambda _: [value.clone() for value in draw()], [torch.zeros((), device=device)])
+        graph = pure(lambda _: [value.clone() for value in draw()], [torch.zeros((), device=device)])
         if graph.draws_itself:
             operation = str(graph.draws_itself[0]).split(".")[1].strip("_")
             raise Untraceable(f"the distribution of what it draws by {operation} depends on other draws")
-        loosen_views(graph.module)
         several = _several(graph, device)
         with seeded(seed, device):
             ours = several(_CHECKED)
@@ -229,21 +229,21 @@ def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -
     return several if same else None
 
 
-def _several(graph: Graph, device: torch.device) -> Callable[[int], list[Tensor]]:
+def _several(graph: Any, device: torch.device) -> Callable[[int], list[Tensor]]:
     """A recorded draw, mapped over the noise of many, as many at a time as fit into memory."""
     start = torch.zeros((), device=device)
     axes = (None, *(None for _ in graph.constants), *(0 for _ in graph.noise))
-    one: Callable[..., Any] = lambda *inputs: tuple(graph.module(*inputs))  # noqa: E731
-    size = max(1, _BYTES // max(1, peak(graph.graph)))
+    mapped = graph.mapped(axes)
+    size = max(1, _BYTES // max(1, graph.bytes))
 
     def draws(count: int) -> list[Tensor]:
         if not graph.noise:  # a point
-            return [value.expand(count, *value.shape).clone() for value in one(start, *graph.constants)]
+            return [value.expand(count, *value.shape).clone() for value in graph.module(start, *graph.constants)]
         parts = []
         for first in range(0, count, size):
             noise = zip(*(graph.draw() for _ in range(min(size, count - first))), strict=True)
             stacked = [torch.stack(own) for own in noise]
-            parts.append(torch.vmap(one, in_dims=axes)(start, *graph.constants, *stacked))
+            parts.append(mapped(start, *graph.constants, *stacked))
         return [torch.cat(column) for column in zip(*parts, strict=True)]
 
     return draws

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.steps import Loss
-from pyrodrop.steps.buffers import places_of
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.identity import differences, is_words, made_of, refuse, values_of
 from pyrodrop.inputs import named_parts
 from pyrodrop.schedules import KLSchedule, LRSchedule
+from pyrodrop.steps import Loss
+from pyrodrop.steps.buffers import places_of
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.settings import Settings
 

@@ -25,10 +25,10 @@ from pyrodrop import threads
 from pyrodrop.arguments import MOST, positive, shown
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import progress as checked_progress
-from pyrodrop.steps import Loss
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import available
 from pyrodrop.networks.agreement import check_guide
+from pyrodrop.steps import Loss
 from pyrodrop.surroundings import outside
 from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.autoguides import autoguides

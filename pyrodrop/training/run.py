@@ -10,22 +10,22 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pyrodrop.compiled import Loss, Pyro, choose, choose_in_parts
 from pyrodrop.constraints import EngineName
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.sources import streamed_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
+from pyrodrop.networks.agreement import knows_sites
+from pyrodrop.steps import Engine, Loss
 from pyrodrop.training.calls import batches_for, check_batches
 from pyrodrop.training.fitted import Fit
-from pyrodrop.compiled.guard import Guard
-from pyrodrop.training.loop import Loop
+from pyrodrop.training.loop import ByPyro, Loop
 from pyrodrop.training.minibatches import Minibatches
-from pyrodrop.training.optimizer import optimizer_of
+from pyrodrop.training.optimizer import Trained, optimizer_of
 from pyrodrop.training.problem import Problem, describe, restart
 from pyrodrop.training.ranks import Ranks, alone
 from pyrodrop.training.record import Identity, identity, record
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.shards import Shards
+from pyrodrop.training.shards import Shards, backward
 from pyrodrop.training.state import State
 
 _log = logging.getLogger("pyrodrop")
@@ -70,22 +70,25 @@ class Run:
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
         _check_trainable(leaves)
         optimizer = optimizer_of(leaves, settings.optimizer, settings.lr)
-        average = None if ranks.size == 1 else ranks.mean
-        loop = Loop(
-            leaves,
-            shards or batches,
-            optimizer,
-            settings,
-            first=Pyro(loss, optimizer)
-            if shards is None
-            else choose_in_parts("pyro", loss, optimizer, [shards.first()], 1, average),
-            choose=functools.partial(choose, _engine(settings, problem), loss, optimizer)
-            if shards is None
-            else functools.partial(choose_in_parts, settings.engine, loss, optimizer, average=average),
-            title=describe(problem.guide).split("(")[0],
-        )
+        combine = None if shards is None else functools.partial(backward, loss, ranks)
+        engine = _engine(settings, problem)
+
+        def faster(done: int, steps: int) -> Engine | None:
+            if engine == "pyro":
+                return None
+            from pyrodrop.compiled import accelerate
+
+            samples = batches.samples if shards is None else shards.shapes
+            return accelerate(
+                loss, optimizer, samples, steps, engine=engine, done=done, total=settings.steps,
+                program=not knows_sites(problem.model, problem.guide), combine=combine,
+            )  # fmt: skip
+
+        first = ByPyro(combine or loss.backward, optimizer)
+        title = describe(problem.guide).split("(")[0]
+        loop = Loop(leaves, shards or batches, optimizer, settings, first=first, accelerate=faster, title=title)
         loop.moving = loss.moving.named
-        loop.guard = Guard(problem.model, problem.guide, loss)
+        loop.check = Trained(problem.model, problem.guide, loss).check
         if loss.objective.guesses and shards is None:
             loop.ahead = functools.partial(loss.objective.guess, samples[0])
         state = State(loop, functools.partial(problem.buffers, loss), ranks)

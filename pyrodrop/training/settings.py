@@ -13,8 +13,7 @@ from pyro.infer import ELBO, RenyiELBO, ReweightedWakeSleep, TraceTailAdaptive_E
 
 from pyrodrop import threads
 from pyrodrop.arguments import positive, real, shown
-from pyrodrop.constraints import EngineName
-from pyrodrop.constraints import Count, Flag, Real, Seed, checked
+from pyrodrop.constraints import Count, EngineName, Flag, Real, Seed, checked
 from pyrodrop.devices import resolve, tf32_products
 from pyrodrop.schedules import KLSchedule, LRSchedule
 

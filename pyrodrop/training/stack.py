@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import MOST
-from pyrodrop.compiled import Arguments, Loss, Stacked, StackedLoss, Untraceable, choose_stacked
-from pyrodrop.compiled.against_pyro import near
-from pyrodrop.compiled.graph import peak
+from pyrodrop.arrays import near
+from pyrodrop.compiled import StackedLoss, Untraceable, accelerate_stacked, bytes_of_step
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import named_parts, parts
-from pyrodrop.networks.modes import undisturbed
+from pyrodrop.module_states import undisturbed
+from pyrodrop.steps import Arguments, Engine, Loss
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.calls import batches_of, stacked_batches_of
 from pyrodrop.training.fitted import Fit
@@ -80,12 +80,10 @@ class Stack:
         data, loss = self.data[0], self.losses[0]
         batch = batches_of(data, self.settings).first()
         try:
-            graph = loss.graph(batch)
+            need = bytes_of_step(loss, batch)
         except Untraceable as error:
             raise _refusal(str(error)) from error
-        need = peak(graph.graph) + sum(
-            x.nbytes for x in (batch.tensors if isinstance(data, Keywords) else parts(data.x))
-        )
+        need += sum(x.nbytes for x in (batch.tensors if isinstance(data, Keywords) else parts(data.x)))
         need += 5 * sum(leaf.nbytes for leaf in loss.leaves)  # parameters, their gradients and the optimiser's state
         return max(1, int(min(memory or 0.5 * available(self.settings.place), MOST) // need))
 
@@ -117,8 +115,8 @@ class Stack:
             self.batches,
             optimizer,
             settings,
-            first=Stacked(self.loss, optimizer),
-            choose=functools.partial(choose_stacked, settings.engine, self.loss, optimizer),
+            first=accelerate_stacked(self.loss, optimizer, [self.batches.first()], 1, engine="traced"),
+            accelerate=self._faster(optimizer),
             title=f"{count} x {describe(self.problems[0].guide).split('(')[0]}",
             replicates=(count,),
         )
@@ -126,6 +124,14 @@ class Stack:
         if self.losses[0].objective.guesses:
             loop.ahead = functools.partial(self._guess, self.batches.samples(settings.steps)[0])
         return loop
+
+    def _faster(self, optimizer: torch.optim.Optimizer) -> Callable[[int, int], Engine]:
+        def choose(done: int, steps: int) -> Engine:
+            left = None if self.settings.steps is None else self.settings.steps - done
+            batches = self.batches.samples(left)
+            return accelerate_stacked(self.loss, optimizer, batches, steps, engine=self.settings.engine)
+
+        return choose
 
     def replicates(self, loop: Loop, seeds: Sequence[int], seconds: float) -> Replicates:
         """All replicates, whose models and guides get the present parameters and buffers."""

@@ -165,10 +165,9 @@ class Training:
             if first == 0:
                 keep_heap()
                 loop.first_step()
-            elif loop.guard is not None:
-                loop.guard.called(first)
+            loop.engine.called(first)
             if loop.done < end:
-                loop.choose_engine(max(1, self._expected - 1), None)
+                loop.choose_engine(max(1, self._expected - 1))
             with pyro.validation_enabled(False):
                 while loop.done < end:
                     loop.advance(min(end, (loop.done // CHECK_EVERY + 1) * CHECK_EVERY))

@@ -15,11 +15,11 @@ from dataclasses import replace
 
 import torch
 
+from pyrodrop.devices import seeded
+from pyrodrop.module_flags import Flags
+from pyrodrop.module_states import evaluating
 from pyrodrop.steps import Loss
 from pyrodrop.steps.buffers import modules_of
-from pyrodrop.devices import seeded
-from pyrodrop.networks.flags import Flags
-from pyrodrop.networks.modes import evaluating
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
 from pyrodrop.training.checkpoint import Checkpoint, StateFile
 from pyrodrop.training.fitted_replicates import Replicates, grouped, merged, of_all

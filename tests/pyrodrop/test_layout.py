@@ -34,12 +34,19 @@ LAYERS = (
         "pyrodrop/inputs.py",
         "pyrodrop/json_files.py",
     )
-    + ("pyrodrop/parts.py", "pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
-    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/modules.py", "pyrodrop/priors"),
-    ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam"),
-    ("pyrodrop/networks",),
+    + (
+        "pyrodrop/parts.py",
+        "pyrodrop/recurrence.py",
+        "pyrodrop/scaling.py",
+        "pyrodrop/schedules.py",
+        "pyrodrop/threads.py",
+    ),
+    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/priors")
+    + ("pyrodrop/module_flags.py", "pyrodrop/module_states.py", "pyrodrop/modules.py"),
+    ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam", "pyrodrop/steps"),
+    ("pyrodrop/compiled", "pyrodrop/networks"),
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction", "guides", "models"),
-    ("pyrodrop/compiled", "pyrodrop/export", "pyrodrop/metrics"),
+    ("pyrodrop/export", "pyrodrop/metrics"),
     ("pyrodrop/sampling", "pyrodrop/training"),
     ("pyrodrop/reading", "pyrodrop/recipes.py", "pyrodrop/zoo"),
     ("pyrodrop/sklearn.py",),
@@ -70,6 +77,7 @@ MOST_LINES = {
     "pyrodrop/reading": 1_213,
     "pyrodrop/reparam": 1_224,
     "pyrodrop/sampling": 2_800,
+    "pyrodrop/steps": 600,
     "pyrodrop/training": 7_064,
     "pyrodrop/zoo": 2_118,
     "pyrodrop/*.py": 4_491,
@@ -143,6 +151,18 @@ def upward(file: Path, names: set[str]) -> list[str]:
 def test_every_file_is_in_one_layer_and_imports_run_down_only() -> None:
     wrong = {str(file): bad for file in files() if (bad := upward(file, imported(ROOT / file)))}
     assert not wrong
+
+
+def test_the_accelerator_stands_on_the_ground_floor_behind_one_door() -> None:
+    """`compiled` imports what knows no model, guide or data; nobody imports below its `__init__`."""
+    ground = {room for layer in LAYERS[:4] for room in layer} | {"pyrodrop/steps", "pyrodrop/compiled"}
+    for file in files():
+        names = [name for name in imported(ROOT / file) if (other := target(name)) is not None]
+        if file.parts[:2] == ("pyrodrop", "compiled"):
+            assert {room_of(other) for name in names if (other := target(name))} <= ground, file
+        else:
+            below = [name for name in names if (other := target(name)) and other.parts[:2] == ("pyrodrop", "compiled")]
+            assert {target(name) for name in below} <= {Path("pyrodrop/compiled/__init__.py")}, file
 
 
 def test_no_two_files_import_each_other() -> None:

@@ -185,7 +185,7 @@ def test_an_interrupted_block_leaves_the_state_after_its_steps(parts: Any, monke
     made = training(parts, batch_size=7)
     made.advance(9)  # of the second epoch 2
     start = made.state()
-    engine: Any = made._run.loop.engine
+    engine: Any = made._run.loop.engine._engine
     make = engine.make
     for steps, at in ((4, 0), (4, 1), (4, 3), (4, 5), (11, 2)):  # the fourth is in the next epoch
         made.load_state(start)

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.compiled import Joint
 from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.ranks import Ranks
-from pyrodrop.training.shards import Shards
+from pyrodrop.training.shards import Joint, Shards
 
 ROWS, SIZE = 47, 20  # minibatches of 20, 20 and 7 rows
 OPTIONS: dict[str, Any] = {"steps": 4, "batch_size": SIZE, "lr": 1e-3, "optimizer": torch.optim.SGD, "device": "cpu"}

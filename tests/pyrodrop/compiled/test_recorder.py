@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pyrodrop.compiled import Untraceable, pure_graph
+from pyrodrop.compiled import Untraceable, pure
 from pyrodrop.compiled.recorder import Unrecordable, recorded
 from pyrodrop.compiled.script import script, scripts_as_they_are
 from pyrodrop.compiled.simplify import simplified
@@ -107,7 +107,7 @@ def test_networks_with_their_parameters_as_inputs(network: nn.Module) -> None:
         return [out.detach(), *torch.autograd.grad(out.square().sum(), leaves)]
 
     values = [parameter.detach() for parameter in parameters.values()]
-    graph = pure_graph(function, [torch.randn(4, 3), *values], [network])
+    graph = pure(function, [torch.randn(4, 3), *values], [network])
     x, others = torch.randn(4, 3), [torch.randn_like(value) for value in values]
     buffers = [buffer.clone() for buffer in network.buffers()]
     got = graph.evaluate(x, *others, *graph.constants)
@@ -148,7 +148,7 @@ def test_what_a_graph_cannot_repeat_is_refused(what: Any, reason: str) -> None:
 def test_values_that_leave_pytorch_are_refused_too(what: Any) -> None:
     """An address is 0 or an error: nothing of the value can be read."""
     try:
-        graph = pure_graph(what, [torch.randn(4, 3)])
+        graph = pure(what, [torch.randn(4, 3)])
     except Untraceable:
         return
     assert not graph.evaluate(torch.randn(4, 3), *graph.constants)[0].any()
@@ -187,7 +187,7 @@ READERS: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("name", READERS)
 def test_no_value_reaches_python_in_silence(name: str) -> None:
     with pytest.raises(Untraceable, match=r"cannot be traced.*, at test_recorder\.py, line \d+: "):
-        pure_graph(lambda x: [x * READERS[name](x)], [torch.randn(4, 3)])
+        pure(lambda x: [x * READERS[name](x)], [torch.randn(4, 3)])
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_no_value_reaches_python_in_silence(name: str) -> None:
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:To copy construct")
 def test_numbers_to_compute_with_and_numbers_that_are_fixed(what: Callable[[Tensor], Any]) -> None:
-    graph = pure_graph(lambda x: [x * what(x)], [torch.randn(4, 3)])
+    graph = pure(lambda x: [x * what(x)], [torch.randn(4, 3)])
     other = torch.randn(4, 3)
     torch.testing.assert_close(graph.evaluate(other, *graph.constants)[0], other * what(other))
 
@@ -217,7 +217,7 @@ def test_what_is_known_of_memory_ends_with_it() -> None:
         return [total]
 
     x = torch.arange(12.0)
-    torch.testing.assert_close(pure_graph(function, [x]).module(x), function(x))
+    torch.testing.assert_close(pure(function, [x]).module(x), function(x))
 
 
 def test_what_does_nothing_is_left_out_and_what_is_fixed_moves_out() -> None:

@@ -16,9 +16,9 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.recurrence import elementary
 from pyrodrop.reparam import STRATEGIES, PerExampleReparam, reparameterize
 from pyrodrop.reparam.lazy import LazyDistribution, LazyWeight
-from pyrodrop.reparam.recurrence import elementary
 
 KINDS: list[Any] = [
     (nn.LSTM, {}),

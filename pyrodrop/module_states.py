@@ -1,4 +1,7 @@
-"""Training and evaluation mode of modules, and contexts that restore a module's state."""
+"""The state of modules that calls may change: training or evaluation mode, buffers, and Python attributes.
+
+`Snapshot` tells what a call has changed; `evaluating` and `undisturbed` restore it after a block.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,21 @@ from torch import Tensor, nn
 
 STAYS = "stays_in_training"  # attribute of a module whose mode does not change: a dropout of a network that was read
 
-_OWN = {*nn.Module().__dict__, "_flat_weights", "_flat_weight_refs"}  # the last two: recurrent layers' second list
+_MODULES_OWN = {
+    *nn.Module().__dict__,
+    "_flat_weights",
+    "_flat_weight_refs",
+}  # the last two: recurrent layers' second list
 _VALUES = (type(None), bool, int, float, complex, str, bytes)  # that nothing changes in place
 
 
-def modules_in(part: Any, name: str = "") -> dict[str, nn.Module]:
+def modules_in(function: Any, name: str = "") -> dict[str, nn.Module]:
     """The modules that a model or guide calls, by name: itself, or those that a function reaches by its variables.
 
     Args:
-        part: a module; a function, also within handlers of Pyro and decorators, or a method; anything else has none.
+        function: a module; a function, also within handlers of Pyro and decorators, or a method; anything else has none.
     """
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     seen: dict[int, Any] = {}  # which keeps their ids from being used again
 
     def look(value: Any, name: str) -> None:
@@ -32,22 +39,22 @@ def modules_in(part: Any, name: str = "") -> dict[str, nn.Module]:
             return
         seen[id(value)] = value
         if isinstance(value, nn.Module):
-            found.setdefault(name, value)
+            modules.setdefault(name, value)
         elif isinstance(value, functools.partial):
             look([value.func, *value.args, *value.keywords.values()], name)
         elif isinstance(value, types.MethodType):
             look([value.__self__, value.__func__], name)
         elif isinstance(value, types.FunctionType) and not (value.__module__ or "").startswith(("torch.", "pyro.")):
             cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-            used = {own: value.__globals__.get(own) for own in value.__code__.co_names}
-            for own, one in {**used, **{own: cell.cell_contents for own, cell in cells if _is_set(cell)}}.items():
-                look(one, f"{name}.{own}")
+            variables = {variable: value.__globals__.get(variable) for variable in value.__code__.co_names}
+            variables |= {variable: cell.cell_contents for variable, cell in cells if _is_set(cell)}
+            look(variables, name)
         elif isinstance(value, list | tuple | dict):
-            for place, one in value.items() if isinstance(value, dict) else enumerate(value):
-                look(one, f"{name}.{place}")
+            for place, item in value.items() if isinstance(value, dict) else enumerate(value):
+                look(item, f"{name}.{place}")
 
-    look(part, name)
-    return found
+    look(function, name)
+    return modules
 
 
 def _is_set(cell: types.CellType) -> bool:
@@ -64,15 +71,14 @@ def mode_changes(module: nn.Module) -> bool:
 
 
 @contextmanager
-def evaluating(*parts: Any) -> Iterator[None]:
-    """Put these modules in evaluation mode within the block, and restore the mode of every submodule afterwards.
+def evaluating(*functions: Any) -> Iterator[None]:
+    """Put those that are modules in evaluation mode within the block, and restore the mode of every submodule afterwards.
 
-    Modules that are in evaluation mode already are not written to, so threads may share a trained model. Arguments that are
-    not modules are ignored, and so are the dropouts of a network that was read, whose model asks for them or not.
+    Modules that are in evaluation mode already are not written to, so threads may share a trained model. The dropouts of a
+    network that was read keep their mode (`STAYS`).
     """
-    training = [
-        module for part in parts if isinstance(part, nn.Module) for module in part.modules() if mode_changes(module)
-    ]
+    roots = [function for function in functions if isinstance(function, nn.Module)]
+    training = [module for root in roots for module in root.modules() if mode_changes(module)]
     for module in training:
         module.training = False
     try:
@@ -135,9 +141,10 @@ def say_changes(names: Sequence[str]) -> str:
 
 
 @contextmanager
-def undisturbed(*parts: Any) -> Iterator[None]:
+def undisturbed(*functions: Any) -> Iterator[None]:
     """Restore buffers and Python attributes of the modules in these (`modules_in`) after the block."""
-    modules = dict.fromkeys(module for part in parts for own in modules_in(part).values() for module in own.modules())
+    roots = [root for function in functions for root in modules_in(function).values()]
+    modules = dict.fromkeys(module for root in roots for module in root.modules())
     before = Snapshot({str(number): module for number, module in enumerate(modules)})
     try:
         yield
@@ -157,7 +164,9 @@ def repeatable(model: Any) -> Iterator[None]:
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
     """Copies of a module's Python attributes that a forward may change: numbers, strings, tensors, collections of these."""
-    return {name: _copied(value) for name, value in module.__dict__.items() if name not in _OWN and _plain(value)}
+    return {
+        name: _copied(value) for name, value in module.__dict__.items() if name not in _MODULES_OWN and _plain(value)
+    }
 
 
 def _copied(value: Any) -> Any:
@@ -173,7 +182,7 @@ def _copied(value: Any) -> Any:
 
 def _changed(module: nn.Module, before: dict[str, Any]) -> list[str]:
     """Names of the attributes that are new, missing or of another value than in `before`, a result of `_attributes`."""
-    now = {n: value for n, value in module.__dict__.items() if n in before or (n not in _OWN and _plain(value))}
+    now = {n: value for n, value in module.__dict__.items() if n in before or (n not in _MODULES_OWN and _plain(value))}
     return [
         name for name in sorted(now.keys() | before.keys()) if not _same(now.get(name, _NONE), before.get(name, _NONE))
     ]
@@ -182,18 +191,18 @@ def _changed(module: nn.Module, before: dict[str, Any]) -> list[str]:
 _NONE = object()
 
 
-def _same(one: Any, two: Any) -> bool:
-    if one is two:
+def _same(a: Any, b: Any) -> bool:
+    if a is b:
         return True
-    if type(one) is not type(two):
+    if type(a) is not type(b):
         return False
-    if isinstance(one, Tensor):
-        return one.shape == two.shape and one.dtype == two.dtype and torch.equal(one, two)
-    if isinstance(one, list | tuple):
-        return len(one) == len(two) and all(map(_same, one, two))
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(_same(one[key], two[key]) for key in one)
-    return bool(one == two) or one != one  # NaN counts as equal to NaN
+    if isinstance(a, Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    return bool(a == b) or a != a  # NaN counts as equal to NaN
 
 
 def _plain(value: Any) -> bool:

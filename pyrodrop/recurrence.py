@@ -30,10 +30,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
 from pyrodrop.private_apis import pack, unpack
-from pyrodrop.reparam.maps import step_linear
 
 State = tuple[Tensor, ...]  # (h,) or (h, c), [N, H] each
 Cell = Callable[[Tensor, State, Sequence[Any]], State]  # of W x + b, the state, and U, c and R, to the next state
@@ -73,6 +72,13 @@ def by_steps(layer: Callable[..., Any], input: Tensor, *args: Any) -> tuple[Tens
         if number + 1 < layers:
             x = F.dropout(x, drop_rate, bool(training))
     return (x.transpose(0, 1) if turned else x, *(torch.stack(column) for column in zip(*ends, strict=True)))
+
+
+def step_linear(input: Tensor, weight: Any, bias: Any = None) -> Tensor:
+    """`F.linear` in a recurrent layer, whose lazy weight has the same noise at every step of a sequence."""
+    if has_torch_function((weight, bias)):
+        return handle_torch_function(step_linear, (weight, bias), input, weight, bias)  # type: ignore[no-any-return]
+    return F.linear(input, weight, bias)
 
 
 def _direction(

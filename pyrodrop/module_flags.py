@@ -30,13 +30,13 @@ class Flags:
 
     def __init__(self, modules: Mapping[str, nn.Module], parameters: Mapping[str, Tensor] | None = None) -> None:
         self._modules = dict(modules)
-        self._tables: list[dict[str, Any]] = [getattr(own, table) for own in modules.values() for table in TABLES]
+        self._tables: list[dict[str, Any]] = [getattr(module, table) for module in modules.values() for table in TABLES]
         self._sizes = list(map(len, self._tables))
         self._filled = [table for table in self._tables if table]
         self._values = [value for table in self._tables for value in table.values()]  # which also keeps their ids
         self._ids = self._ids_now()
-        own = {_name(at, name): p for at, module in modules.items() for name, p in module._parameters.items()}
-        named = {id(p): (name, p) for name, p in {**own, **(parameters or {})}.items() if p is not None}
+        of_modules = {_name(at, name): p for at, module in modules.items() for name, p in module._parameters.items()}
+        named = {id(p): (name, p) for name, p in {**of_modules, **(parameters or {})}.items() if p is not None}
         self.parameters: dict[str, Tensor] = dict(named.values())
         self._states = [_copied(state) for state in map(_STATE, self.parameters.values())]
         self._hooks = [getattr(module, hooks) for module in modules.values() for hooks in HOOKS]
@@ -56,7 +56,8 @@ class Flags:
             return "a hook of a module"
         if list(map(_MODE, self._attributes)) != self._modes:
             modes = zip(self._modules.items(), self._modes, strict=True)
-            return f"training or evaluation mode of {next(name for (name, own), mode in modes if own.training != mode)}"
+            name = next(name for (name, module), mode in modes if module.training != mode)
+            return f"training or evaluation mode of {name}"
         return ""
 
     def _ids_now(self) -> list[int]:

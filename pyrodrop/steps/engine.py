@@ -1,20 +1,33 @@
-"""The interface of an engine, which makes training steps.
+"""The interface of what makes training steps: Pyro (`pyrodrop.training.loop`), or `pyrodrop.compiled`.
 
+    pyro       runs Pyro's handlers at every step; works for any model and guide
     traced     replays a graph of the gradient, operation by operation; the optimiser updates the parameters
     compiled   compiles gradient and update together with TorchInductor; on a GPU, launches them as one CUDA graph
 
-Both draw the random numbers of Pyro's steps in the same order and update the network's buffers alike. `traced` does the same
+All three draw the same random numbers in the same order and update the network's buffers alike. `traced` does the same
 arithmetic as Pyro; `compiled` does it in another order and agrees up to rounding.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from pyrodrop.steps import Plan
+
+class Plan(NamedTuple):
+    """The factors and learning rates of consecutive steps, one entry per step.
+
+    Attributes:
+        first: number of the first step, counted from 0.
+        factors: power of the likelihood, and weight of the KL divergence of the weights.
+        rates: learning rate of every parameter group.
+    """
+
+    first: int
+    factors: list[tuple[float, float]]
+    rates: list[list[float]]
 
 
 class Engine(ABC):
@@ -29,6 +42,17 @@ class Engine(ABC):
     name: str
     plan: Plan
     made: list[Tensor]
+
+    def holds(self, done: int) -> bool:
+        """Whether it can make the steps after so many, which it prepares again where something has changed."""
+        return True
+
+    def until(self, done: int, end: int) -> int:
+        """The number of the step, at most `end`, before which it has to be asked again whether it holds."""
+        return end
+
+    def called(self, done: int) -> None:  # noqa: B027  most need not know
+        """The user's code has run after so many steps, and may have changed something."""
 
     def begin(self, plan: Plan) -> None:
         """Prepare for some consecutive steps."""
@@ -47,6 +71,9 @@ class Engine(ABC):
     @abstractmethod
     def step(self, batch: Any, index: int) -> Tensor:
         """Make the step of this index in the plan; returns nll and kl before it, ``[2]``."""
+
+    def check(self, done: int) -> None:  # noqa: B027
+        """Compare the last steps of a training with Pyro's where that is due; a RuntimeError where they differ."""
 
     @abstractmethod
     def finish(self, steps: int) -> None:
