@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import pyro
@@ -28,20 +27,20 @@ from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
-from pyrodrop.module_states import STAYS, evaluating, mode_changes, undisturbed
+from pyrodrop.module_states import STAYS, mode_changes, undisturbed
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.call import Output, batch_shape, call, check_function, for_each
 from pyrodrop.networks.checks import (
     cannot_run,
+    check_dropout_layers,
     check_labels,
     check_parametrised,
     check_resolution,
     check_width,
     width_of,
 )
-from pyrodrop.networks.examine import Calls, Examined, check_used, examine, examine_training, signature
-from pyrodrop.networks.noise import check_dropout_layers
+from pyrodrop.networks.observe import Calls, Properties, observe, observe_training, signature
 from pyrodrop.networks.prior_function import drawn_anew
 from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of
 from pyrodrop.networks.starts import new_values
@@ -51,8 +50,6 @@ from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.scaling import Standardize, check_spread
 from pyrodrop.threads import exclusive
-
-_TRIED = 256  # rows on which a network must use all of its weights
 
 
 class NetworkModel(Part, LocalModule):
@@ -132,7 +129,7 @@ class NetworkModel(Part, LocalModule):
         self.columns: Columns | None = None  # of the data frame that it was trained on
         # A sentence about the Python attributes that forward changes; empty if there are none.
         self.changes_itself: str = ""
-        self._examined: dict[Any, Examined] = {}
+        self._properties: dict[Any, Properties] = {}
 
     def _check_network(self, network: nn.Module) -> None:
         """Raise a ValueError for a network that this kind of model cannot have."""
@@ -158,9 +155,9 @@ class NetworkModel(Part, LocalModule):
     @property
     def maps_weights(self) -> bool:
         """Whether `torch.vmap` can run the network for many weights, as replicates do, with recurrent layers by elementary
-        operations. False for networks that failed under vmap in `examined`.
+        operations. False for networks that failed under vmap in `properties`.
         """
-        return all(examined.maps for examined in self._examined.values())
+        return all(properties.maps for properties in self._properties.values())
 
     def weight_sites(self) -> dict[str, Tensor]:
         """Name and initial value of every weight that has a prior, in the order of the network."""
@@ -261,11 +258,7 @@ class NetworkModel(Part, LocalModule):
         for name, part in named_parts(data.x).items():
             check_spread(part, name, 1e-30)
         check_spread(data.y, "y", 1e-18)  # whose square is a variance
-        self._examine_training(data.x)
-        with self._calls(training=False) as calls:
-            two, _ = self._few(calls, data.x)
-            output = check_used(calls, two, lambda: self._rows(data.x, _TRIED))
-        self._check_against(data, output)
+        self._check_against(data, self._observe_training(data.x))
         dtype = next(iter(self.weight_sites().values())).dtype
         for name, part in named_parts(data.x).items():
             if part.is_floating_point() or self.in_features is not None:  # or they are ids
@@ -288,13 +281,12 @@ class NetworkModel(Part, LocalModule):
         Raises:
             ValueError: the network cannot be called on the inputs.
         """
-        self.examined(x)
-        with self._calls(training=False) as calls:
-            two, _ = self._few(calls, x)
-            try:
-                output = calls(two)
-            except (RuntimeError, IndexError) as error:
-                raise ValueError(cannot_run(two, error, together=self.mixes_examples(x))) from error
+        calls, properties = self._calls(), self.properties(x)
+        few = calls.all(x) if properties.whole else calls.few(x)[0]
+        try:
+            output = calls(few)
+        except (RuntimeError, IndexError) as error:
+            raise ValueError(cannot_run(few, error, together=properties.mixes)) from error
         return lambda data: self._check_against(data, output)
 
     def _check_against(self, data: Dataset, output: Tensor) -> None:
@@ -304,7 +296,7 @@ class NetworkModel(Part, LocalModule):
             check_labels(data.columns, self.likelihood(output, self.targets), self.likelihood)
 
     @exclusive()
-    def examined(self, x: Inputs) -> Examined:
+    def properties(self, x: Inputs) -> Properties:
         """Properties of the network found by running it on a few rows of x.
 
         The network is run once for every shape of an example, and again as long as all rows seen were equal.
@@ -314,33 +306,35 @@ class NetworkModel(Part, LocalModule):
                 return a single tensor.
         """
         key = signature(x)
-        known = self._examined.get(key)
+        known = self._properties.get(key)
         if known is None or not known.differed:
             check_width(x, self.in_features)
-            with self._calls(training=False) as calls:
-                self._examined[key] = examine(calls, x)
-        return self._examined[key]
+            self._properties[key] = observe(self._calls(), x)
+        return self._properties[key]
 
-    def _examine_training(self, x: Inputs) -> None:
-        """Run the network in the modes of training, too, and store what that shows; a ValueError as `check`."""
-        examined = self.examined(x)
-        with self._calls(training=True) as calls:
-            mixes, self.changes_itself = examine_training(calls, *self._few(calls, x))
-        self._examined[signature(x)] = replace(examined, mixes_in_training=examined.mixes or mixes)
+    def _observe_training(self, x: Inputs) -> Tensor:
+        """Run the network as in training, too, and store what that shows; a ValueError as `check`.
+
+        Returns:
+            The outputs at a few rows, in evaluation mode.
+        """
+        self._properties[signature(x)], output = observe_training(self._calls(), x, self.properties(x))
+        self.changes_itself = self._properties[signature(x)].changes
+        return output
 
     def mixes_examples(self, x: Inputs) -> bool:
         """Whether the output of one row depends on the other rows, as in a graph network, so that x cannot be split."""
-        return self.examined(x).mixes
+        return self.properties(x).mixes
 
     def mixes_in_training(self, x: Inputs) -> bool:
         """As `mixes_examples`, in the modes used in training: True under BatchNorm, which normalises over the minibatch."""
-        if self.examined(x).mixes_in_training is None:
-            self._examine_training(x)
-        return bool(self._examined[signature(x)].mixes_in_training)
+        if self.properties(x).mixes_in_training is None:
+            self._observe_training(x)
+        return bool(self._properties[signature(x)].mixes_in_training)
 
     def takes_all_rows(self, x: Inputs) -> bool:
         """Whether the network can only be called on all rows of x at once, not on a minibatch."""
-        return self.examined(x).whole
+        return self.properties(x).whole
 
     def forward(self, x: Inputs, y: Tensor | None = None, num_data: int | None = None) -> Tensor:
         check_width(x, self.in_features)
@@ -380,14 +374,14 @@ class NetworkModel(Part, LocalModule):
         batch = batch_shape(weights, initial)
         lazy = {n: w for n, w in weights.items() if isinstance(w, LazyWeight)}
         if lazy:
-            examined = self._examined.get(signature(x)) or self.examined(x)
-            if examined.differentiates:
+            properties = self._properties.get(signature(x)) or self.properties(x)
+            if properties.differentiates:
                 weights, lazy = {**weights, **{n: w.realise() for n, w in lazy.items()}}, {}
             lazy = {n: w.unbatched() if batch else w for n, w in lazy.items()}
             for name, weight in lazy.items():
                 of_site = weight.distribution
-                whole = name in examined.rows and of_site.strategy.whole_for_rows(of_site.base)
-                of_site.examples = (None,) if whole else examined.axes[name]
+                whole = name in properties.rows and of_site.strategy.whole_for_rows(of_site.base)
+                of_site.examples = (None,) if whole else properties.axes[name]
         if not batch:
             return self._draw(weights, x)
         if len(lazy) == len(weights):  # noise per example: treat particles as additional examples
@@ -417,42 +411,25 @@ class NetworkModel(Part, LocalModule):
         values = {**{n: self.free[n] for n in self.free if n not in weights}, **weights}
         return call(self.network, values, self._names, x, self.output, attends=self._attends, recurs=self._recurs)
 
-    def _few(self, calls: Calls, x: Inputs) -> tuple[Any, Any]:
-        """Two and three rows of x, which was examined; twice all rows if the network needs them."""
-        return (calls.all(x),) * 2 if self._examined[signature(x)].whole else calls.few(x)
-
-    def _rows(self, x: Inputs, count: int) -> Any:
-        """The first `count` rows of x, repeated if there are fewer, on the weights' device; all if the network needs all."""
-        known = self._examined.get(signature(x))
-        count = num_rows(x) if known is not None and known.whole else count
-        rows = torch.arange(count) % num_rows(x)
-        device = next(iter(self.weight_sites().values())).device
-        return mapped(lambda part: part[rows.to(part.device)].to(device), x)
-
     def _moves(self) -> bool:
         """Whether a call updates running statistics."""
         network: nn.Module = self.network
         return bool(self._moving) and any(mode_changes(module) for module in network.modules())
 
-    @contextmanager
-    def _calls(self, *, training: bool) -> Iterator[Calls]:
-        """Calls of the network in one mode, without gradients and Pyro's handlers; all is restored after each."""
-        with self._in_training_mode() if training else evaluating(self), pyro.poutine.block(), torch.no_grad():
+    def _calls(self) -> Calls:
+        """Calls of the network with its present weights, which change nothing."""
+        with torch.inference_mode(False):  # whose tensors do not count their changes
             weights = {name: value.detach().clone() for name, value in self.weight_sites().items()}
-            free = {name: self.free[name].detach() for name in self.free}
-            yield Calls(self.network, lambda given, x: self._call({**given, **free}, x), weights)
 
-    @contextmanager
-    def _in_training_mode(self) -> Iterator[None]:
-        """Have the model in training mode within the block, and restore modes, buffers and attributes afterwards."""
-        modes = [(module, module.training) for module in self.modules()]
-        with undisturbed(self.network):
-            self.train()
-            try:
-                yield
-            finally:
-                for module, mode in modes:
-                    module.training = mode
+        def run(sampled: Mapping[str, Tensor], x: Inputs) -> Tensor:
+            return self._call({**sampled, **{name: self.free[name].detach() for name in self.free}}, x)
+
+        return Calls(self.network, run, weights, self._in_training)
+
+
+def mixes_examples(model: Any, x: Inputs) -> bool:
+    """Whether outputs at some rows of x depend on other rows, as in a graph network; False for what is no `NetworkModel`."""
+    return isinstance(model, NetworkModel) and model.mixes_examples(x)
 
 
 def from_module(

@@ -22,7 +22,7 @@ from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.module_states import undisturbed
 from pyrodrop.networks.dropouts import Dropouts, Mask
-from pyrodrop.networks.examine import Examined
+from pyrodrop.networks.observe import Properties
 
 
 class TrainedNetwork(NetworkModel):
@@ -48,20 +48,20 @@ class TrainedNetwork(NetworkModel):
     def _check_network(self, network: nn.Module) -> None:
         """Its dropout is known."""
 
-    def examined(self, x: Inputs) -> Examined:
-        """As `NetworkModel.examined`.
+    def properties(self, x: Inputs) -> Properties:
+        """As `NetworkModel.properties`.
 
         Raises:
             ValueError: also if examples depend on each other, which those of the reading did not show.
         """
-        examined = super().examined(x)
+        properties = super().properties(x)
         apart = [call.name for call in self.dropouts.calls if call.layout.axis is not None]
-        if examined.mixes and apart:
+        if properties.mixes and apart:
             raise ValueError(
                 "the output of one example depends on other examples here, which it did not when the network was read, so "
                 f"the masks of {', '.join(apart)} are not those of its passes: read it with several examples that differ"
             )
-        return examined
+        return properties
 
     def noise_shapes(self, x: Inputs) -> dict[str, tuple[float, torch.Size | None]]:
         """Drop rate and shape of one mask for all rows of x, for every dropout of the network that no weight carries.
@@ -71,7 +71,7 @@ class TrainedNetwork(NetworkModel):
         if not self.dropouts.noise:
             return {}
         seen: list[torch.Size] = []
-        with self._calls(training=True) as calls, calls.restored():
+        with self._calls().restored(training=True), torch.no_grad():
             self._call(self.weight_sites(), x, seen=seen)
         return {
             call.name: (call.drop_rate, shape if call.layout.joint else None)

@@ -143,7 +143,7 @@ def _why_not(model: NetworkModel, x: Inputs) -> str:
         )
     if hasattr(model, "noise_shapes"):
         return f"a {type(model).__name__} draws masks that are not weights: make a model with models.from_module"
-    model.examined(x)
+    model.properties(x)
     if not model.mixes_examples(x) and model.mixes_in_training(x):
         return (
             "in training this network normalises over the minibatch (BatchNorm), so that the fitted model is not the one "

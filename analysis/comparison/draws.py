@@ -35,8 +35,8 @@ from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import aligned, per_row
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel
+from pyrodrop.models.network import mixes_examples
 from pyrodrop.module_states import evaluating
-from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.prediction.blocks import Block, draw_masks
 from pyrodrop.prediction.predict import masks_of, tiles_of
 from pyrodrop.training.fitted import Fit

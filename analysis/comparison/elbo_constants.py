@@ -21,8 +21,8 @@ from pyrodrop.divergences import ATOMS, EXACT, POINT
 from pyrodrop.elbo import Factor, site_factors
 from pyrodrop.inputs import mapped
 from pyrodrop.models import NetworkModel
+from pyrodrop.models.network import mixes_examples
 from pyrodrop.module_states import evaluating
-from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.reparam.lazy import LazyDistribution
 from pyrodrop.training.fitted import Fit, rows_of
 

@@ -19,7 +19,7 @@ from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import standardisation_of
 from pyrodrop.likelihoods.missing import check_complete
-from pyrodrop.networks.examine import mixes_examples
+from pyrodrop.models.network import mixes_examples
 from pyrodrop.prediction.prediction import Predicts, prediction_of
 from pyrodrop.scaling import Standardize
 from pyrodrop.training.options import check_settings

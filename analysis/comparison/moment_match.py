@@ -18,7 +18,7 @@ from pyrodrop.analysis.comparison.az import az
 from pyrodrop.data import Dataset
 from pyrodrop.inputs import mapped
 from pyrodrop.likelihoods import aligned
-from pyrodrop.networks.examine import mixes_examples
+from pyrodrop.models.network import mixes_examples
 from pyrodrop.sampling import Sampled
 from pyrodrop.sampling.leapfrog import Leapfrog
 from pyrodrop.sampling.posterior import density_of

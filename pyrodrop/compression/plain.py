@@ -21,7 +21,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.module_states import evaluating
 from pyrodrop.networks.call import Output, taken
-from pyrodrop.networks.examine import close
+from pyrodrop.networks.observe import close
 from pyrodrop.scaling import Standardize
 from pyrodrop.threads import Tracer
 

@@ -23,8 +23,8 @@ from pyrodrop.export.mapped import drawn, for_any_rows, product
 from pyrodrop.export.summaries import Output, summaries
 from pyrodrop.inputs import Inputs, mapped, num_rows, rebuilt
 from pyrodrop.likelihoods import Missing, per_row
+from pyrodrop.models.network import mixes_examples
 from pyrodrop.module_states import evaluating
-from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.prediction.blocks import Block, blocks
 from pyrodrop.prediction.closed_form import closed_form
 from pyrodrop.prediction.predict import BLOCK_BYTES, masks_of

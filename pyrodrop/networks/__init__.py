@@ -4,10 +4,10 @@ sites          parameters by role (trained weights, trained vectors, fixed) and 
 units          which axis of a weight indexes its input units, and which weights are applied to x itself
 assignment     priors and input units of every parameter, from settings by name pattern
 call           call a network with given parameter values, or with many sets of them
-examine        what a network does with a few rows of x, found by calling it
-agreement      whether model and guide sample the same sites
-checks         checks before training and prediction
+observe        what a network does with a few rows of x, found by calling it
 noise          random numbers that the network draws itself
+checks         checks of types, shapes and numbers before training and prediction
+agreement      whether model and guide sample the same sites
 dropout_calls  calls that drop units, with masks from outside
 uniform        masks that are made of uniform random numbers
 dropouts       the dropouts of a network that was read

@@ -21,7 +21,7 @@ Output = Callable[[Any], Tensor]  # from what a network returns to the input of 
 
 
 class Unfit(ValueError):
-    """What a network returns cannot be the input of a likelihood."""
+    """A network that runs, and cannot be that of a model."""
 
 
 def call(

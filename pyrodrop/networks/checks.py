@@ -11,7 +11,6 @@ input unit of v does not drop it in W. The same holds for pruning and custom par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -31,8 +30,32 @@ from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.networks.sites import about_casts
 from pyrodrop.scaling import Standardize, within
 
+DETERMINISTIC = (
+    "the network of a model must be deterministic, its noise comes from the guide (guides.BernoulliDropout for dropout); "
+    "got"
+)
 _RESOLVED = 1e-3  # of the standard deviation of a column, what a network's dtype may change its values by
 _FEW = 4  # rows, of which nothing can be said
+
+
+def check_dropout_layers(network: nn.Module) -> None:
+    """Raise a ValueError for dropout layers, and layers with built-in dropout, in training mode at a rate above 0."""
+    active = {name: module for name, module in network.named_modules() if module.training}
+    dropping = [
+        name for name, module in active.items() if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+    ]
+    inner = [
+        name or type(network).__name__
+        for name, module in active.items()
+        if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
+    ]
+    if dropping or inner:
+        layers = [f"dropout layers {', '.join(dropping)}: put nn.Identity() in their place"] if dropping else []
+        layers += [f"layers {', '.join(inner)} that drop units: build them with dropout=0"] if inner else []
+        raise ValueError(
+            f"{DETERMINISTIC} a network with {'; and with '.join(layers)} (or put them in evaluation mode). "
+            "If the network was trained with them, pyrodrop.read reads them as a posterior"
+        )
 
 
 def check_width(x: Inputs, in_features: int | tuple[int, ...] | None) -> None:
@@ -114,33 +137,6 @@ def wrong_inputs(x: Inputs, error: Exception) -> str:
 def first_line(error: Exception) -> str:
     """The first line of an error's message."""
     return (str(error).strip().splitlines() or [""])[0]
-
-
-def say_unused(
-    network: nn.Module,
-    call: Callable[[Mapping[str, Tensor]], Tensor],
-    weights: Mapping[str, Tensor],
-    unused: Collection[str],
-) -> str:
-    """The error message about weights whose gradient does not exist: those that change the output, if there are any, or
-    those that do not.
-    """
-    before = call(weights)
-    stepped = [name for name in unused if not torch.equal(call({**weights, name: -weights[name]}), before)]
-    if stepped:
-        return (
-            f"these weights have a prior and change the output, but have no gradient: {', '.join(stepped)}. The network "
-            "uses them in steps (argmax, topk, a comparison, rounding) or detaches them, so that training cannot learn "
-            "them: fix them (requires_grad_(False)), or make the output depend on them smoothly"
-        )
-    text = (
-        f"these weights have a prior but do not affect the output: {', '.join(unused)}. Remove a layer that is never "
-        "called, or fix its weights (requires_grad_(False)); a layer that computes with a copy of its weights ignores the "
-        "sampled ones"
-    )
-    owners = {network.get_submodule(name.rpartition(".")[0]) for name in unused}
-    recurrent = sorted({type(owner).__name__ for owner in owners if isinstance(owner, nn.RNNBase)})
-    return text + "".join(f"; instead of nn.{name}, call nn.{name}Cell for every step" for name in recurrent)
 
 
 def check_labels(columns: Columns | None, distribution: Distribution, likelihood: Likelihood) -> None:

@@ -22,9 +22,9 @@ from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import per_row
+from pyrodrop.models.network import mixes_examples
 from pyrodrop.module_states import evaluating, repeatable
 from pyrodrop.networks.checks import cannot_run
-from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.prediction.blocks import Block, Masks, blocks, local_blocks
 from pyrodrop.prediction.closed_form import dropout_moments
 from pyrodrop.prediction.moments import Moments, RunningMoments

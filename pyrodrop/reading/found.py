@@ -25,8 +25,8 @@ from pyrodrop.networks.call import Output, Unfit, call
 from pyrodrop.networks.checks import first_line, wrong_inputs
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Layout
-from pyrodrop.networks.examine import check_output, close, few_rows
 from pyrodrop.networks.noise import random_module
+from pyrodrop.networks.observe import check_output, close, few_rows
 from pyrodrop.private_apis import intercepted
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)

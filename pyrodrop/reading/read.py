@@ -141,7 +141,7 @@ def read(
     guide = BernoulliDropout(model, drop_rate=rates | {"*": 0.0}, per=singly | {"*": "input"})
     model.to(where).eval()
     guide.to(where)
-    model.examined(x)
+    model.properties(x)
     _check_reading(model, guide, trial, planned)
     return Reading(
         model=model,

@@ -18,10 +18,10 @@ from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
 from pyrodrop.elbo import DrawnTerms, Factor, Terms, site_factors
 from pyrodrop.inputs import mapped
+from pyrodrop.models.network import mixes_examples
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.checks import cannot_run
-from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.surroundings import refuse
 from pyrodrop.training.minibatches import takes_num_data
 

@@ -21,11 +21,11 @@ from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.data.streamed import Check, Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods.missing import leaves_out_missing
+from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.modules import keep_own_parameters
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.checks import check_values
-from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.networks.starts import started_anew
 from pyrodrop.private_apis import constraint_in_store
 from pyrodrop.reparam import STRATEGIES, reparameterize
@@ -127,9 +127,9 @@ class Problem:
 
     def noise_by_row(self) -> list[str]:
         """Names of the weights whose noise training draws independently for every row of an example (`LocalReparam`)."""
-        if self.estimator != "local" or not hasattr(self.model, "examined") or isinstance(self.data, Keywords):
+        if self.estimator != "local" or not isinstance(self.model, NetworkModel) or isinstance(self.data, Keywords):
             return []
-        sites = self.model.examined(self.example.x).rows
+        sites = self.model.properties(self.example.x).rows
         guides = getattr(self.guide, "members", [self.guide])
         return [
             name

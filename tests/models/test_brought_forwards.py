@@ -162,13 +162,13 @@ def test_examples_are_found_inside_a_network() -> None:
             return self.c(h.transpose(0, 1).reshape(-1, 5)).reshape(len(x), -1)
 
     net = models.from_module(Inside(), priors.Gaussian(), likelihoods.Gaussian(1.0))
-    found = net.examined(torch.randn(9, 7, 3))
+    found = net.properties(torch.randn(9, 7, 3))
     assert found.axes == {"a.weight": (0,), "b.weight": (1,), "c.weight": (None,)}
     assert not found.mixes
     assert brought(Graph()).mixes_examples(X)
     mean = brought(Forward(lambda own, h: h - h.mean(0)))
     assert mean.mixes_examples(X)
-    assert not mean.examined(X).whole
+    assert not mean.properties(X).whole
     assert not brought(nn.Linear(4, 4)).mixes_examples(X)
 
 
@@ -189,7 +189,7 @@ def test_a_network_that_changes_its_weights_as_it_is_called_is_refused() -> None
     with pytest.raises(ValueError, match=r"changes 0\.weight in place, as nn\.Embedding\(max_norm"):
         pyrodrop.fit(model, guide, (words, y), steps=1)
     with pytest.raises(ValueError, match="in place"):
-        model.examined(words)
+        model.properties(words)
     for name, w in model.weight_sites().items():
         assert torch.equal(w, before[name])
 

@@ -386,9 +386,9 @@ def test_plain_networks_of_other_threads_run_while_a_guide_is_made(monkeypatch: 
 
 
 def test_a_network_is_not_refused_for_what_another_thread_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    met(monkeypatch, lambda: torch.rand(3)).examined(X)
+    met(monkeypatch, lambda: torch.rand(3)).properties(X)
     with pytest.raises(ValueError, match="draws random numbers itself"):
-        met(monkeypatch, lambda: torch.rand(3), noise=0.1).examined(X)
+        met(monkeypatch, lambda: torch.rand(3), noise=0.1).properties(X)
 
 
 @pytest.mark.more

@@ -174,7 +174,7 @@ def test_layers_before_the_first_noise_run_once(net: str) -> None:
     """By counting multiplications: the first layer's do not grow with the number of draws."""
     model, guide = make(net, "hidden")
     x = some(net, 2)
-    model.examined(x)  # runs the network, once for every shape of x
+    model.properties(x)  # runs the network, once for every shape of x
 
     def flops(draws: int) -> int:
         (block,) = blocks(guide, model.weight_sites(), x, draws, BYTES)
@@ -213,7 +213,7 @@ def test_a_narrow_layer_takes_no_copy_of_its_input() -> None:
     model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     guide = guides.BernoulliDropout(model, 0.5, mask_input=False)
     x = torch.randn(1000, 3)
-    model.examined(x)
+    model.properties(x)
     with torch.no_grad():
         (block,) = blocks(guide, model.weight_sites(), x, 10, BYTES)
         counted = cost(block, model.outputs, x)

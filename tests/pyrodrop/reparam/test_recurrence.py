@@ -239,7 +239,7 @@ def test_outputs_are_those_of_all_masks_with_their_probabilities(estimator: str)
         weights = {n: m * parts[n] for n, m in means.items()}
         outputs.append(functional_call(net, {**own, **weights}, (x,)).detach().flatten())
         probabilities.append((1 - rate) ** sum(mask) * rate ** (5 - sum(mask)))
-    model.examined(torch.randn(3, 6, 2))  # rows that differ
+    model.properties(torch.randn(3, 6, 2))  # rows that differ
     with torch.no_grad():
         f, _ = traced(model, guide, estimator, x.expand(count, -1, -1))
     gap, which = torch.cdist(f.flatten(1), torch.stack(outputs)).min(1)

@@ -1,36 +1,38 @@
-"""One look at a network: what it does to a few rows of x, found by calling it before training and prediction.
+"""One look at a network: what it does with a few rows of x, found by calling it before training and prediction.
 
     mode         weights                     rows    shows
     evaluation   that record their use       2, 3    axes and rows of examples, derivatives, whether examples are apart
-    evaluation   as they are                 2       random numbers, weights changed in place
+    evaluation   as they are                 2       random numbers
     evaluation   others, and both by vmap    2       whether `torch.vmap` can map over weights
     training     with gradients              2       random numbers, parameters of others, what a call changes
     training     without                     3       whether gradients matter, and whether examples are apart
     evaluation   with gradients              2       weights that have no gradient
 
-Every call starts from the same buffers and Python attributes. If one shows something, further calls find out what it is.
-Networks that need all rows of x are called on those. An axis of length 2 in one run and 3 in the other indexes examples; if
-the network merges examples and their rows into one axis, no axis does.
+`observe` makes the first three, `observe_training` the others; `Properties` has what they show. Every call starts from the
+same buffers and Python attributes, must return one row per example and may not change its weights. If one shows something,
+further calls find out what it is. Networks that need all rows of x are called on those. An axis of length 2 in one run and 3
+in the other indexes examples; if the network merges examples and their rows into one axis, no axis does.
 """
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyro.distributions as dist
 import torch
+from pyro import poutine
 from torch import Tensor, nn
 
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
-from pyrodrop.module_states import Snapshot, say_changes
+from pyrodrop.module_states import STAYS, Snapshot, say_changes
 from pyrodrop.networks.call import RECOMPUTES, Unfit
-from pyrodrop.networks.checks import cannot_run, say_unused, wrong_inputs
-from pyrodrop.networks.noise import random_module, say_noise
+from pyrodrop.networks.checks import DETERMINISTIC, cannot_run, wrong_inputs
+from pyrodrop.networks.noise import random_module
 from pyrodrop.private_apis import activations_kept, in_function_transform
 from pyrodrop.recurrence import elementary
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
@@ -38,11 +40,11 @@ from pyrodrop.reparam.maps import LinearMap
 
 _log = logging.getLogger("pyrodrop")
 
-_SOUGHT = 256  # number of rows that are searched for one that differs from the first
+_SOUGHT = 256  # number of rows that are searched for one that differs from the first, or on which weights must be used
 
 
 @dataclass(frozen=True)
-class Examined:
+class Properties:
     """Properties of a network found by running it.
 
     Attributes:
@@ -52,11 +54,11 @@ class Examined:
         mixes: whether the output of one example depends on other examples.
         whole: whether the network runs only on all rows of its data at once, not on a part of them.
         maps: whether `torch.vmap` over weights gives the same outputs as separate calls.
-        output: shape of the output for one example.
         differed: whether the rows that it ran on differed. Equal rows cannot show whether one example affects another.
         differentiates: whether it computes derivatives, or transforms functions by `torch.func`, within its forward. The
             derivative of an activation with noise of its own is not that of a weight sample.
         mixes_in_training: as `mixes`, in the modes of training, such as under BatchNorm; None if it was not run in them.
+        changes: a sentence about the Python attributes that calls change, empty if there are none or it was not trained.
     """
 
     axes: dict[str, tuple[int | None, ...]]
@@ -64,82 +66,122 @@ class Examined:
     mixes: bool
     whole: bool
     maps: bool
-    output: torch.Size
     differed: bool
     differentiates: bool = False
     mixes_in_training: bool | None = None
+    changes: str = ""
 
 
 class Calls:
-    """Calls of a network in one mode, each from the same buffers and Python attributes.
+    """Calls of a network, each from the same modes, buffers and Python attributes, without Pyro's handlers.
 
     Args:
-        network: whose buffers and attributes are restored after every call.
+        run: calls the network with weights, by site, at inputs.
+        weights: their initial values.
+        in_training: names of the modules that are in training mode while the network is trained.
 
     Attributes:
         changed: whether a call changed buffers or attributes.
     """
 
     def __init__(
-        self, network: nn.Module, run: Callable[[Mapping[str, Tensor], Inputs], Tensor], weights: Mapping[str, Tensor]
+        self,
+        network: nn.Module,
+        run: Callable[[Mapping[str, Tensor], Inputs], Tensor],
+        weights: Mapping[str, Tensor],
+        in_training: Collection[str],
     ) -> None:
         self.network: nn.Module = network
         self.run = run
         self.weights: Mapping[str, Tensor] = weights
         self.changed = False
-        self._before, self._device = self._now(), next(iter(weights.values())).device
+        self._in_training = in_training
+        self._device = next(iter(weights.values())).device
+        self._before = self._now()
 
-    def __call__(self, x: Inputs, weights: Mapping[str, Tensor] | None = None) -> Tensor:
-        with self.restored():
-            return self.run(self.weights if weights is None else weights, x)
+    def __call__(self, x: Inputs, weights: Mapping[str, Tensor] | None = None, *, training: bool = False) -> Tensor:
+        """The output, without gradients.
+
+        Raises:
+            Unfit: it has not one row per example, or the network changes its weights in place.
+        """
+        with self.restored(training=training), torch.no_grad():
+            return self._output(self.weights if weights is None else weights, x)
+
+    def _output(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        lazy = any(isinstance(value, LazyWeight) for value in weights.values())
+        versions = {} if lazy else {name: value._version for name, value in weights.items()}
+        y = self.run(weights, x)
+        check_output(y, num_rows(x))
+        changed = [name for name, version in versions.items() if weights[name]._version != version]
+        if changed:  # their density would be that of other values
+            raise Unfit(
+                "the network of a model must not change its weights when it is called; this network changes "
+                f"{', '.join(changed)} in place, as nn.Embedding(max_norm=...) does, so that its output would not be that "
+                "of the sampled weights. Remove max_norm, or scale a copy of the weight in the forward"
+            )
+        return y
 
     def few(self, x: Inputs) -> tuple[Any, Any]:
         """Two and three rows of x (`few_rows`) on the weights' device."""
         two, three = (mapped(lambda part: part.to(self._device), rows) for rows in few_rows(x))
         return two, three
 
+    def many(self, x: Inputs) -> Any:
+        """The first 256 rows of x, repeated if there are fewer, on that device."""
+        rows = torch.arange(_SOUGHT) % num_rows(x)
+        return mapped(lambda part: part[rows.to(part.device)].to(self._device), x)
+
     def all(self, x: Inputs) -> Any:
         """A copy of x on that device, which the network may change in place."""
         return mapped(lambda part: part.to(self._device, copy=True), x)
 
     @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Restore buffers and attributes after the block."""
+    def restored(self, *, training: bool) -> Iterator[None]:
+        """Have the network in the modes of evaluation or training; restore modes, buffers and attributes after the block."""
+        modes = {
+            module: STAYS in module.__dict__ or (training and name in self._in_training)
+            for name, module in self.network.named_modules()
+        }
+        others = [module for module, mode in modes.items() if module.training != mode]  # as threads may share a model
+        for module in others:
+            module.training = modes[module]
         try:
-            yield
+            with poutine.block():
+                yield
         finally:
+            for module in others:
+                module.training = not modes[module]
             self.changed |= self._before.restore()
 
-    def with_gradients(self, x: Inputs) -> tuple[Tensor, list[str], list[Tensor]]:
+    def with_gradients(self, x: Inputs, *, training: bool = False) -> tuple[Tensor, list[str], list[Tensor]]:
         """The output, the names of the weights that it has no gradient by, and the other tensors that it has one by.
 
         Raises:
-            ValueError: the network has hooks on saved tensors, or changes its weights in place.
+            Unfit: as a call, or the network has hooks on saved tensors.
         """
         leaves = {name: value.detach().requires_grad_() for name, value in self.weights.items()}
-        versions = _versions(leaves)
         try:
-            with self.restored(), torch.enable_grad():
-                y = self.run(leaves, x)
+            with self.restored(training=training), torch.enable_grad():
+                y = self._output(leaves, x)
                 total = y.sum()
                 gradients: Any = [None] * len(leaves)
                 if total.requires_grad:
                     gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
         except RuntimeError as error:
             if str(error) == RECOMPUTES or "use_reentrant" in str(error):
-                raise ValueError(RECOMPUTES) from error
+                raise Unfit(RECOMPUTES) from error
             raise
-        _check_kept(leaves, versions)
         unused = [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None]
         ours = {id(tensor) for tensor in (*leaves.values(), *parts(x))}
         return y.detach(), unused, [leaf for leaf in _leaves(y) if id(leaf) not in ours]
 
     def changes(self, x: Inputs) -> str:
-        """A sentence about the attributes that a second call changes, empty if there are none.
+        """A sentence about the attributes that a second call in training changes, empty if there are none.
 
         What the first call alone sets, a cache, is no such change.
         """
-        with self.restored():
+        with self.restored(training=True), torch.no_grad():
             self.run(self.weights, x)
             between = self._now()
             self.run(self.weights, x)
@@ -149,62 +191,66 @@ class Calls:
         return Snapshot(dict(self.network.named_modules()))
 
 
-def examine(calls: Calls, x: Inputs) -> Examined:
+def observe(calls: Calls, x: Inputs) -> Properties:
     """Find the properties of a network by running it on a few rows of x, in evaluation mode and without gradients.
 
     Raises:
         ValueError: the network runs neither on a few rows of x nor on all of them, does not return a single tensor with one
             row per example, draws random numbers, or changes its weights in place.
     """
-    weights = calls.weights
     two, three = calls.few(x)
-    small, large = _Probe(), _Probe()
+    small, large = ({name: _Probe(name, value) for name, value in calls.weights.items()} for _ in range(2))
     failed = None
     try:
-        y2, y3 = calls(two, small.weights(weights)), calls(three, large.weights(weights))
+        y2, y3 = calls(two, _lazy(small)), calls(three, _lazy(large))
     except Unfit:
         raise
     except Exception as error:  # of any type: the network may need all rows
-        failed, two = error, calls.all(x)  # which it may change in place
-    else:
-        check_output(y2, 2)
-        check_output(y3, 3)
-    versions = _versions(weights)
+        failed, two = error, calls.all(x)
     try:
         y, culprit = random_module(calls.network, lambda: calls(two))
+    except Unfit:
+        raise
     except Exception:
         if failed is None:
             raise
         raise ValueError(wrong_inputs(x, failed)) from failed
-    check_output(y, num_rows(two))
     _check_culprit(culprit)
-    _check_kept(weights, versions)
     if failed is not None or not close(y2, y):  # each of them runs the network as it is, but for rounding
         _check_same(y, calls(two))
     maps = _maps(calls, two, y)
     if failed is not None:
-        return Examined(dict.fromkeys(weights, ()), (), True, True, maps, y.shape[1:], True)
-    axes = {name: (None,) if small.calls(name) > 1 else _axes(small.seen[name], large.seen[name]) for name in weights}
-    several = tuple(name for name in weights if None not in axes[name] and any(n > 2 for n in small.rows[name]))
-    mixes = not close(y3[:2], y2)
-    return Examined(axes, several, mixes, False, maps, y.shape[1:], differ(x), small.differentiates)
+        axes: dict[str, tuple[int | None, ...]] = dict.fromkeys(calls.weights, ())
+        return Properties(axes, rows=(), mixes=True, whole=True, maps=maps, differed=True)
+    axes = {name: probe.axes(large[name]) for name, probe in small.items()}
+    return Properties(
+        axes,
+        rows=tuple(n for n, probe in small.items() if None not in axes[n] and any(rows > 2 for rows in probe.rows)),
+        mixes=not close(y3[:2], y2),
+        whole=False,
+        maps=maps,
+        differed=differ(x),
+        differentiates=any(probe.differentiates for probe in small.values()),
+    )
 
 
-def examine_training(calls: Calls, two: Inputs, three: Inputs) -> tuple[bool, str]:
-    """Whether the output of one example depends on others in the modes of training, and a sentence about the Python
-    attributes that calls change, empty if there are none.
+def observe_training(calls: Calls, x: Inputs, properties: Properties) -> tuple[Properties, Tensor]:
+    """Add what the network does while it is trained: in the modes of training, and with gradients.
 
     Args:
-        calls: in these modes.
-        two, three: as `few_rows`; twice all rows for a network that needs them.
+        properties: what `observe` found.
+
+    Returns:
+        What is known then, and the outputs at a few rows in evaluation mode.
 
     Raises:
         ValueError: the network cannot run in these modes, draws random numbers, has gradients by parameters that are not its
-            own or none that can be computed, or has other outputs without them.
+            own or none that can be computed, or has other outputs without them; a weight has no gradient in evaluation mode.
     """
+    two, three = (calls.all(x),) * 2 if properties.whole else calls.few(x)
     with _training(two), activations_kept() as recomputation:
         before = recomputation.calls
-        (y, _, others), culprit = random_module(calls.network, lambda: calls.with_gradients(two))
+        (y, _, others), culprit = random_module(calls.network, lambda: calls.with_gradients(two, training=True))
         recomputes = recomputation.calls > before
     _check_culprit(culprit)
     if recomputes:
@@ -212,83 +258,65 @@ def examine_training(calls: Calls, two: Inputs, three: Inputs) -> tuple[bool, st
             "the network recomputes activations (torch.utils.checkpoint), which would be with other weights and noise: they "
             "are kept instead, so training takes the memory of the network without checkpointing"
         )
-    if others and {id(one) for one in others} & {id(one) for one in calls.with_gradients(two)[2]}:
+    if others and {id(leaf) for leaf in others} & {id(leaf) for leaf in calls.with_gradients(two, training=True)[2]}:
         # one that is there in every call, unlike what a forward makes to differentiate by
-        raise ValueError(
+        raise Unfit(
             "the network of a model must have all parameters that it uses, as nothing would train others; this one uses "
             "some that are not its own, such as those of a layer in a plain list, of another module, or in `output`: "
             "register them in the network, or fix them (requires_grad_(False))"
         )
     try:
-        mixes = not close(calls(three)[: len(y)], y)
+        mixes = not close(calls(three, training=True)[: len(y)], y)
     except Exception:  # of any type: it may need an even number of rows
         mixes = True
     if mixes:
         with _training(two):
-            predicted = calls(two)
+            predicted = calls(two, training=True)
         if not close(predicted, y):
-            _check_same(y, calls.with_gradients(two)[0])
-            raise ValueError(
+            _check_same(y, calls.with_gradients(two, training=True)[0])
+            raise Unfit(
                 "the network of a model must not depend on torch.is_grad_enabled(), as training and prediction would use "
                 f"different functions; its outputs differ by up to {float((predicted - y).abs().max()):.2g}"
             )
-    return mixes, calls.changes(two) if calls.changed else ""
-
-
-def check_used(calls: Calls, x: Inputs, more: Callable[[], Inputs]) -> Tensor:
-    """The output at a few rows, after a check that it has a gradient by every weight.
-
-    Args:
-        calls: in evaluation mode.
-        more: makes more rows, to be tried before the network is refused: a forward may branch on x.
-
-    Raises:
-        ValueError: a weight has no gradient.
-    """
-    output, unused, _ = calls.with_gradients(x)
+    changes = calls.changes(two) if calls.changed else ""
+    output, unused, _ = calls.with_gradients(two)
     if unused:
-        x = more()
-        _, unused, _ = calls.with_gradients(x)
-        if unused:
-            raise ValueError(say_unused(calls.network, lambda weights: calls(x, weights), calls.weights, unused))
-    return output
+        _check_used(calls, two if properties.whole else calls.many(x))  # a forward may branch on x
+    return replace(properties, mixes_in_training=properties.mixes or mixes, changes=changes), output
 
 
-def mixes_examples(model: Any, x: Inputs) -> bool:
-    """Whether outputs at some rows of x depend on other rows, as in a graph network.
-
-    False for a model without a method ``mixes_examples``.
-    """
-    return bool(model.mixes_examples(x)) if hasattr(model, "mixes_examples") else False
+def _check_used(calls: Calls, x: Inputs) -> None:
+    """Raise a ValueError for weights without gradient: those that change the output, if any do, or those that do not."""
+    y, unused, _ = calls.with_gradients(x)
+    if not unused:
+        return
+    negated = {name: {**calls.weights, name: -calls.weights[name]} for name in unused}
+    stepped = [name for name in unused if not torch.equal(calls(x, negated[name]), y)]
+    if stepped:
+        raise ValueError(
+            f"these weights have a prior and change the output, but have no gradient: {', '.join(stepped)}. The network "
+            "uses them in steps (argmax, topk, a comparison, rounding) or detaches them, so that training cannot learn "
+            "them: fix them (requires_grad_(False)), or make the output depend on them smoothly"
+        )
+    owners = {calls.network.get_submodule(name.rpartition(".")[0]) for name in unused}
+    recurrent = sorted({type(owner).__name__ for owner in owners if isinstance(owner, nn.RNNBase)})
+    hints = [f"; instead of nn.{name}, call nn.{name}Cell for every step" for name in recurrent]
+    raise ValueError(
+        f"these weights have a prior but do not affect the output: {', '.join(unused)}. Remove a layer that is never "
+        "called, or fix its weights (requires_grad_(False)); a layer that computes with a copy of its weights ignores the "
+        f"sampled ones{''.join(hints)}"
+    )
 
 
 @contextmanager
 def _training(x: Inputs) -> Iterator[None]:
-    """Turn what a network raises on x in the modes of training into a ValueError, but for a `ValueError` that says more."""
+    """Turn what a network raises on x in the modes of training into a ValueError, but for an `Unfit`, which says more."""
     try:
         yield
+    except Unfit:
+        raise
     except Exception as error:
-        if isinstance(error, Unfit) or (
-            isinstance(error, ValueError) and str(error).startswith("the network of a model")
-        ):
-            raise
         raise ValueError(cannot_run(x, error, doing="be trained")) from error
-
-
-def _versions(weights: Mapping[str, Tensor]) -> dict[str, int]:
-    """How often each weight has been changed in place."""
-    return {name: value._version for name, value in weights.items()}
-
-
-def _check_kept(weights: Mapping[str, Tensor], before: Mapping[str, int]) -> None:
-    """Raise a ValueError if a call has changed weights in place: their density would be that of other values."""
-    changed = [name for name, version in _versions(weights).items() if version != before[name]]
-    if changed:
-        raise ValueError(
-            "the network of a model must not change its weights when it is called; this network changes "
-            f"{', '.join(changed)} in place, as nn.Embedding(max_norm=...) does, so that its output would not be that of "
-            "the sampled weights. Remove max_norm, or scale a copy of the weight in the forward"
-        )
 
 
 def _maps(calls: Calls, x: Inputs, y: Tensor) -> bool:
@@ -297,29 +325,29 @@ def _maps(calls: Calls, x: Inputs, y: Tensor) -> bool:
     alone = torch.stack([y, calls(x, other)])
     both = {name: torch.stack([value, other[name]]) for name, value in calls.weights.items()}
     try:
-        with calls.restored(), elementary(), warnings.catch_warnings():
+        with calls.restored(training=False), torch.no_grad(), elementary(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            together = torch.vmap(lambda one: calls.run(one, x))(both)
+            together = torch.vmap(lambda weights: calls.run(weights, x))(both)
     except Exception:  # torch raises many types where vmap is not supported
         return False
     return close(together, alone)
 
 
 def _check_culprit(culprit: str | None) -> None:
-    """Raise a ValueError for a network in which a module (`random_module`) draws random numbers."""
+    """Raise an `Unfit` for a network in which a module (`random_module`) draws random numbers."""
     if culprit is not None:
-        raise ValueError(
-            f"{say_noise('that draws random numbers itself')}{culprit}. Dropout and stochastic depth in evaluation mode, or "
-            "at rate 0, draw none; pyrodrop.read reads those of a trained network as a posterior"
+        raise Unfit(
+            f"{DETERMINISTIC} a network that draws random numbers itself{culprit}. Dropout and stochastic depth in "
+            "evaluation mode, or at rate 0, draw none; pyrodrop.read reads those of a trained network as a posterior"
         )
 
 
 def _check_same(first: Tensor, second: Tensor) -> None:
-    """Raise a ValueError unless two calls gave the same outputs."""
+    """Raise an `Unfit` unless two calls gave the same outputs."""
     if not close(first, second):
         gap = float((first - second).abs().max())
-        raise ValueError(
-            f"{say_noise(f'whose outputs change by up to {gap:.2g} when it is called again')} with the same input"
+        raise Unfit(
+            f"{DETERMINISTIC} a network whose outputs change by up to {gap:.2g} when it is called again with the same input"
         )
 
 
@@ -348,16 +376,16 @@ def close(a: Tensor, b: Tensor) -> bool:
 
 
 def signature(x: Inputs) -> tuple[Any, ...]:
-    """Key of inputs that need only one examination: structure, shape of one example, dtypes."""
+    """Key of inputs that need only one look: structure, shape of one example, dtypes."""
     names = tuple(x) if isinstance(x, dict) else isinstance(x, tuple)
     return (names, *((tuple(part.shape[1:]), part.dtype) for part in parts(x)))
 
 
 def check_output(y: Tensor, rows: int) -> None:
-    """Raise a ValueError unless y has that many rows."""
+    """Raise an `Unfit` unless y has that many rows."""
     if y.dim() < 2 or len(y) != rows:
         hint = ": have forward return its output.unsqueeze(-1), [N, 1]" if y.shape == (rows,) else ""
-        raise ValueError(
+        raise Unfit(
             "the network of a model must return one row per example, [N, outputs] or [N, ..., outputs]; got shape "
             f"{tuple(y.shape)} for {rows} examples{hint}"
         )
@@ -386,17 +414,6 @@ def _unlike_the_first(x: Inputs) -> Tensor:
     return torch.stack(unlike).any(0).nonzero()[:, 0]
 
 
-def _axes(two: list[torch.Size | None], three: list[torch.Size | None]) -> tuple[int | None, ...]:
-    """The axis, per use of a weight, whose length went from 2 to 3.
-
-    None for every use of a weight that has several (tied, recurrent): noise per example would differ between them, so such
-    a weight must be sampled as a whole. All steps of a call of a recurrent layer are one use.
-    """
-    if len(two) != 1 or len(three) != 1 or two[0] is None or three[0] is None:
-        return (None,) * max(len(two), len(three))
-    return (_axis(two[0], three[0]),)
-
-
 def _axis(two: torch.Size, three: torch.Size) -> int | None:
     if len(two) != len(three):
         return None
@@ -404,38 +421,38 @@ def _axis(two: torch.Size, three: torch.Size) -> int | None:
     return other[0] if len(other) == 1 and (two[other[0]], three[other[0]]) == (2, 3) else None
 
 
-class _Probe:
-    """Makes lazy weights that record the shapes of the inputs that they are applied to."""
+class _Probe(LazyReparam):
+    """Has a weight at its value in every use, and records what it is applied to.
 
-    def __init__(self) -> None:
-        self.seen: dict[str, list[torch.Size | None]] = {}
-        self.rows: dict[str, list[int]] = {}
-        self.made: dict[str, LazyDistribution] = {}
-        self.differentiates = False
-
-    def weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        self.seen = {name: [] for name in values}
-        self.rows = {name: [] for name in values}
-        strategies = {name: _One(self.seen[name], self.rows[name], self._differentiated) for name in values}
-        self.made = {name: LazyDistribution(_constant(v), strategies[name], name) for name, v in values.items()}
-        return {name: LazyWeight(distribution) for name, distribution in self.made.items()}
-
-    def calls(self, name: str) -> int:
-        """The number of calls of recurrent layers with a weight. Several may have the examples in other orders."""
-        return self.made[name].layers
-
-    def _differentiated(self, _: object = None) -> None:
-        self.differentiates = True
-
-
-class _One(LazyReparam):
-    """The strategy of one probed weight: its constant value in every use."""
+    Attributes:
+        shapes: of the input of every use; None for one that is not a linear map.
+        rows: the numbers of rows of the outputs, of the examples together.
+        differentiates: whether the network differentiates it, or transforms a function of it.
+    """
 
     one_weight = True
 
-    def __init__(self, seen: list[torch.Size | None], rows: list[int], differentiated: Callable[..., None]) -> None:
-        self.seen, self.rows, self.differentiated = seen, rows, differentiated
-        self.repeated: torch.Size | None = None  # the shape of the input at every step of a recurrent layer
+    def __init__(self, name: str, value: Tensor) -> None:
+        self.shapes: list[torch.Size | None] = []
+        self.rows: list[int] = []
+        self.differentiates = False
+        self._repeated: torch.Size | None = None  # the shape of the input at every step of a recurrent layer
+        constant = dist.Normal(value, torch.ones_like(value), validate_args=False).to_event(value.dim())
+        self.of_weight: LazyDistribution = LazyDistribution(constant, self, name)
+
+    def axes(self, other: _Probe) -> tuple[int | None, ...]:
+        """The axis, per use of the weight, whose length is 2 here and 3 there.
+
+        None for every use of a weight that has several (tied, recurrent): noise per example would differ between them, so
+        such a weight must be sampled as a whole. All steps of a call of a recurrent layer are one use, but several calls may
+        have the examples in other orders.
+        """
+        if self.of_weight.layers > 1:
+            return (None,)
+        uses = max(len(self.shapes), len(other.shapes))
+        if len(self.shapes) != 1 or len(other.shapes) != 1 or self.shapes[0] is None or other.shapes[0] is None:
+            return (None,) * uses
+        return (_axis(self.shapes[0], other.shapes[0]),)
 
     def keeps(self, q: Any) -> bool:
         return True
@@ -443,14 +460,14 @@ class _One(LazyReparam):
     def push(self, q: Any, at: LinearMap) -> Tensor:
         y = at.f(at.x, q.base_dist.loc)
         if in_function_transform():
-            self.differentiated()
+            self._differentiated()
         elif y.requires_grad:
-            y.register_hook(self.differentiated)
+            y.register_hook(self._differentiated)
         if not at.repeated:
             self.rows.append(y.numel() // y.shape[at.outputs])
-        if not at.repeated or at.x.shape != self.repeated:
-            self.seen.append(at.x.shape)
-        self.repeated = at.x.shape if at.repeated else self.repeated
+        if not at.repeated or at.x.shape != self._repeated:
+            self.shapes.append(at.x.shape)
+        self._repeated = at.x.shape if at.repeated else self._repeated
         return y
 
     def bias(self, q: Any, at: LinearMap) -> Tensor:
@@ -458,10 +475,13 @@ class _One(LazyReparam):
 
     def whole(self, q: Any) -> Tensor:
         if in_function_transform():
-            self.differentiated()
-        self.seen.append(None)
+            self._differentiated()
+        self.shapes.append(None)
         return q.base_dist.loc  # type: ignore[no-any-return]
 
+    def _differentiated(self, _: object = None) -> None:
+        self.differentiates = True
 
-def _constant(value: Tensor) -> Any:
-    return dist.Normal(value, torch.ones_like(value), validate_args=False).to_event(value.dim())
+
+def _lazy(probes: Mapping[str, _Probe]) -> dict[str, Tensor]:
+    return {name: LazyWeight(probe.of_weight) for name, probe in probes.items()}
