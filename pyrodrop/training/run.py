@@ -16,7 +16,6 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.data.sources import streamed_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.training.calls import batches_for, check_batches
-from pyrodrop.training.fitted import Fit
 from pyrodrop.training.guard import Guard
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.minibatches import Minibatches
@@ -24,6 +23,7 @@ from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe, restart
 from pyrodrop.training.ranks import Ranks, alone
 from pyrodrop.training.record import Identity, identity, record
+from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.shards import Shards
 from pyrodrop.training.state import State

@@ -22,12 +22,12 @@ from pyrodrop.inputs import named_parts, parts
 from pyrodrop.networks.modes import undisturbed
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.calls import batches_of, stacked_batches_of
-from pyrodrop.training.fitted import Fit
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.record import record
+from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.state import State
 
