@@ -31,7 +31,7 @@ from pyrodrop.inputs import parts
 from pyrodrop.metrics import Predicted, calibration_curve
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts, prediction_of
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 
 if TYPE_CHECKING:
     from pyrodrop.analysis.comparison.loo import Loo

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from pyrodrop.training.early_stopping import EarlyStopping
     from pyrodrop.training.estimates import Elbo, Objective
     from pyrodrop.training.fit import fit
-    from pyrodrop.training.fitted import Fit
     from pyrodrop.training.problem import restart
     from pyrodrop.training.replicates import Replicates, fit_replicates
+    from pyrodrop.training.result import Fit
     from pyrodrop.training.training import StepLosses, Training
 
 try:
@@ -191,7 +191,7 @@ _FILES = {
     "compiled": ("compile_svi",),
     "training.estimates": ("Elbo", "Objective"),
     "training.fit": ("fit",),
-    "training.fitted": ("Fit",),
+    "training.result": ("Fit",),
     "training.problem": ("restart",),
     "training.replicates": ("Replicates", "fit_replicates"),
     "training.checkpoint": ("Checkpoint",),

@@ -38,11 +38,11 @@ from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import narrowed, varies
 from pyrodrop.schedules import cosine
+from pyrodrop.training.advice import TRIAL, collected, say
 from pyrodrop.training.fit import fit
-from pyrodrop.training.fitted import Fit
 from pyrodrop.training.options import TrainingOptions
 from pyrodrop.training.replicates import Replicates, fit_replicates
-from pyrodrop.training.warnings import TRIAL, collected, say
+from pyrodrop.training.result import Fit
 
 __all__ = ["Recipe", "classifier", "regressor"]
 

@@ -30,9 +30,9 @@ from pyrodrop.names import explains
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import narrowed
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.advice import collected
 from pyrodrop.training.fitted_replicates import Replicates
-from pyrodrop.training.warnings import collected
+from pyrodrop.training.result import Fit
 
 try:
     from scipy.sparse import issparse

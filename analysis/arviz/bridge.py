@@ -61,9 +61,9 @@ from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
 from pyrodrop.surroundings import refuse
 from pyrodrop.threads import exclusive
-from pyrodrop.training.fitted import Fit
 from pyrodrop.training.problem import describe
 from pyrodrop.training.replicates import Replicates
+from pyrodrop.training.result import Fit
 
 _log = logging.getLogger("pyrodrop")
 

@@ -26,9 +26,9 @@ from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.agreement import called, innermost
 from pyrodrop.steps import Arguments
 from pyrodrop.training.calls import arguments_of
-from pyrodrop.training.fitted import Fit, data_for
 from pyrodrop.training.problem import describe
 from pyrodrop.training.program_draws import Undrawable, check_whole, drawn_anew, many
+from pyrodrop.training.result import Fit, data_for
 
 _ELBO_DRAWS = 100
 Variables = dict[Hashable, tuple[tuple[str, ...], Any]]

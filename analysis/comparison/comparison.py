@@ -46,8 +46,8 @@ from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
 from pyrodrop.surroundings import refuse
 from pyrodrop.threads import exclusive
-from pyrodrop.training.fitted import Fit
 from pyrodrop.training.replicates import Replicates
+from pyrodrop.training.result import Fit
 
 By = Literal["log_density", "loo", "elbo", "total_variation", "agreement", "wasserstein", "covariance", "correlation"]
 Bar: TypeAlias = Any  # of tqdm

@@ -39,7 +39,7 @@ from pyrodrop.models.network import mixes_examples
 from pyrodrop.module_states import evaluating
 from pyrodrop.prediction.blocks import Block, draw_masks
 from pyrodrop.prediction.predict import masks_of, tiles_of
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 
 _BYTES = 256 * 2**20  # of weights in memory at a time
 

@@ -31,7 +31,7 @@ from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.sampling import Sampled
 from pyrodrop.threads import exclusive
-from pyrodrop.training.fitted import Fit, rows_of
+from pyrodrop.training.result import Fit, rows_of
 
 
 class UnreliableLoo(ValueError):

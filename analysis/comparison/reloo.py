@@ -24,9 +24,9 @@ from pyrodrop.analysis.comparison.loo import Loo, loo
 from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.models.network import mixes_examples
-from pyrodrop.training.fitted import Fit, rows_of
 from pyrodrop.training.options import check_settings
 from pyrodrop.training.replicates import fit_replicates
+from pyrodrop.training.result import Fit, rows_of
 
 
 def reloo(

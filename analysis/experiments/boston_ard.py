@@ -29,8 +29,8 @@ from pyrodrop.devices import seeded
 from pyrodrop.guides import Point, SparseDropout
 from pyrodrop.metrics import rmse
 from pyrodrop.models import NetworkModel
-from pyrodrop.training.fitted import Fit
 from pyrodrop.training.replicates import fit_replicates
+from pyrodrop.training.result import Fit
 
 UNITS, STEPS, SHARE = 150, 100_000, 0.8
 METRICS = ("MSE train", "MSE test", "dropped %")

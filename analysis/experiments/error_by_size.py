@@ -26,8 +26,8 @@ from pyrodrop.devices import processor, seeded
 from pyrodrop.json_files import Record
 from pyrodrop.metrics import accuracy
 from pyrodrop.models import NetworkModel
-from pyrodrop.training.fitted import Fit
 from pyrodrop.training.replicates import fit_replicates
+from pyrodrop.training.result import Fit
 from pyrodrop.zoo.kingma_methods import Method
 
 COLORS = (BLACK, GREY, RED, ORANGE, BLUE, SKY, GREEN)  # of the methods

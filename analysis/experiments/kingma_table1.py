@@ -33,7 +33,7 @@ from pyrodrop.guides import Guide, Point
 from pyrodrop.models import NetworkModel
 from pyrodrop.reparam import STRATEGIES, PerExampleReparam, reparameterize
 from pyrodrop.training.checkpoint import Checkpoint
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 from pyrodrop.zoo.kingma import BATCH
 
 # Top layer after 10 and 100 epochs, bottom layer after 10 and 100.

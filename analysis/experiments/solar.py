@@ -31,7 +31,7 @@ from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.zoo.train import load_splits
 from pyrodrop.data import Dataset
 from pyrodrop.metrics import log_predictive_density, regression_scores, rmse
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 from pyrodrop.zoo import entry
 
 NAME = "rnn/solar"

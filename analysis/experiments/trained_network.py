@@ -32,7 +32,7 @@ from pyrodrop.guides import to_module
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.metrics import accuracy, ece, negative_log_likelihood
 from pyrodrop.reading import Reading
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 
 _PART = 1000  # images per pass: the activations of all would leave the processor's cache
 

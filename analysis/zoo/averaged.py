@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from pyrodrop.guides import Guide, Point
 from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.prediction.prediction import Predicts
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 
 
 def averaged(run: Predicts) -> Fit:

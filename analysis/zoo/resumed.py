@@ -8,7 +8,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.files import write_json
 from pyrodrop.json_files import read_record
 from pyrodrop.training.checkpoint import Checkpoint
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 from pyrodrop.zoo import Entry
 
 

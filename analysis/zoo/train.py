@@ -44,8 +44,8 @@ from pyrodrop.likelihoods import elements
 from pyrodrop.metrics import accuracy, classification_scores, regression_scores
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.training.fitted import Fit
-from pyrodrop.training.warnings import still_falls
+from pyrodrop.training.advice import still_falls
+from pyrodrop.training.result import Fit
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.sources import SOURCES
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyrodrop.models import TrainedNetwork
 from pyrodrop.networks.dropouts import Dropout
 from pyrodrop.priors import Gaussian
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 
 if TYPE_CHECKING:
     import pandas as pd

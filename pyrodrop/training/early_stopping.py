@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pyrodrop.arguments import count, positive, shown
 from pyrodrop.data import Data, Dataset
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 
 
 class EarlyStopping:

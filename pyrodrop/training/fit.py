@@ -23,16 +23,16 @@ from pyrodrop.data import Data
 from pyrodrop.devices import seeded
 from pyrodrop.module_states import evaluating
 from pyrodrop.surroundings import outside
+from pyrodrop.training.advice import warn_of_unfinished
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
 from pyrodrop.training.checkpoint import Checkpoint, StateFile
 from pyrodrop.training.early_stopping import EarlyStopping
-from pyrodrop.training.fitted import Fit
 from pyrodrop.training.options import StepOptions, with_options
 from pyrodrop.training.problem import training_mode
 from pyrodrop.training.ranks import join
+from pyrodrop.training.result import Fit
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.warnings import warn_of_unfinished
 
 
 @with_options

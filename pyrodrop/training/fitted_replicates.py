@@ -18,8 +18,8 @@ from pyrodrop.export import LEVELS, Functions, Output
 from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.training.fitted import Fit, contents, example_of, restoring
 from pyrodrop.training.problem import describe
+from pyrodrop.training.result import Fit, contents, example_of, restoring
 
 _FILE = "replicates"
 

@@ -30,6 +30,7 @@ from pyrodrop.devices import available
 from pyrodrop.networks.agreement import check_guide
 from pyrodrop.steps import Loss
 from pyrodrop.surroundings import outside
+from pyrodrop.training.advice import warn_of_unfinished
 from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.calls import check_batches
@@ -42,7 +43,6 @@ from pyrodrop.training.problem import Problem, restart, training_mode
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.stack import loss_of
 from pyrodrop.training.turns import Trained, train_in_turn
-from pyrodrop.training.warnings import warn_of_unfinished
 
 __all__ = ["Replicates", "data_sets", "fit_replicates"]
 

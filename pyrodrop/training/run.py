@@ -17,13 +17,13 @@ from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.networks.agreement import knows_sites
 from pyrodrop.steps import Engine, Loss
 from pyrodrop.training.calls import batches_for, check_batches
-from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import ByPyro, Loop
 from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.optimizer import Trained, optimizer_of
 from pyrodrop.training.problem import Problem, describe, restart
 from pyrodrop.training.ranks import Ranks, alone
 from pyrodrop.training.record import Identity, identity, record
+from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.shards import Shards, backward
 from pyrodrop.training.state import State

@@ -22,12 +22,12 @@ from pyrodrop.module_states import undisturbed
 from pyrodrop.steps import Arguments, Engine, Loss
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.calls import batches_of, stacked_batches_of
-from pyrodrop.training.fitted import Fit
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.record import record
+from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.state import State
 

@@ -18,12 +18,12 @@ from pyrodrop.arguments import shown
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, keep_heap, random_states, seeded, set_random_states
 from pyrodrop.surroundings import outside
-from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import CHECK_EVERY
 from pyrodrop.training.options import StepOptions, with_options
 from pyrodrop.training.problem import training_mode
 from pyrodrop.training.ranks import join
 from pyrodrop.training.record import as_tensor, check_same, of_tensor
+from pyrodrop.training.result import Fit
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import Settings
 

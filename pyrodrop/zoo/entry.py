@@ -16,8 +16,8 @@ from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
 from pyrodrop.schedules import Cosine
 from pyrodrop.training.fit import fit
-from pyrodrop.training.fitted import Fit
 from pyrodrop.training.replicates import Replicates, fit_replicates
+from pyrodrop.training.result import Fit
 
 
 @dataclass(frozen=True)

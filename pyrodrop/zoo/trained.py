@@ -38,8 +38,8 @@ from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.json_files import Record
 from pyrodrop.sampling import Sampled
 from pyrodrop.scaling import Standardize
-from pyrodrop.training.fitted import Fit, contents
 from pyrodrop.training.fitted_replicates import Replicates, contents_of_all, restored
+from pyrodrop.training.result import Fit, contents
 from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.exact import Problem
 

@@ -42,7 +42,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.estimates import Elbo
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 
 LEARNED = 0.9  # of the possible share; 250 draws of f know it to .01
 FAR = 3.7  # in standardised time, where the paper draws its dashed line

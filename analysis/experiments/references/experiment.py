@@ -39,7 +39,7 @@ from pyrodrop.json_files import Record
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.names import known
 from pyrodrop.sampling import Diagnostics, Sampled
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 from pyrodrop.zoo.exact import PROBLEMS, Problem
 
 ELBO_DRAWS = 200

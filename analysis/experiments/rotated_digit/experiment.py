@@ -32,7 +32,7 @@ from pyrodrop.guides import Guide
 from pyrodrop.metrics import auroc, entropy_split, predictive_entropy
 from pyrodrop.names import known
 from pyrodrop.training.checkpoint import Checkpoint
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 from pyrodrop.zoo.rotated_digit import PAPER_STEPS
 
 DIGIT, ANGLES, DRAWS = 1, 12, 100

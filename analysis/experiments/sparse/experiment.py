@@ -35,7 +35,7 @@ from pyrodrop.devices import processor
 from pyrodrop.files import write_json
 from pyrodrop.json_files import read_record
 from pyrodrop.training.checkpoint import Checkpoint
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 from pyrodrop.zoo.sparse import BATCH, METHODS, Method, Net, Recipe, training
 
 _ROWS = 2000  # digits per forward pass

@@ -22,7 +22,7 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import analysis
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 from tests.small import line
 
 G = torch.Generator().manual_seed(0)

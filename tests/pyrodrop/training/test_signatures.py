@@ -70,7 +70,7 @@ def test_types_of_results_and_errors_of_mypy(tmp_path: Path, monkeypatch: pytest
     lines = {int(line.split(":")[1]): line for line in reversed(said.splitlines()) if "calls.py:" in line}
     kinds = [lines[n].split('"')[1] for n in range(6, 9)]
     assert kinds == [
-        "pyrodrop.training.fitted.Fit",
+        "pyrodrop.training.result.Fit",
         "pyrodrop.training.fitted_replicates.Replicates",
         "torch._tensor.Tensor",
     ]

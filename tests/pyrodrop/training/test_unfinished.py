@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
-from pyrodrop.training.warnings import warn_of_unfinished
+from pyrodrop.training.advice import warn_of_unfinished
 
 torch.manual_seed(0)
 X = torch.rand(200, 1) * 4 - 2

@@ -27,7 +27,7 @@ from torch import Tensor
 from pyrodrop.data import Dataset
 from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models.network import mixes_examples
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.result import Fit
 
 _log = logging.getLogger("pyrodrop")
 
