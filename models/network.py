@@ -258,8 +258,8 @@ class NetworkModel(Part, LocalModule):
             ValueError: the network cannot be called on the inputs, draws random numbers itself, or does not use a weight
                 that has a prior; the targets do not fit the likelihood.
         """
-        for name, part in named_parts(data.x).items():
-            check_spread(part, name, 1e-30)
+        for name, tensor in named_parts(data.x).items():
+            check_spread(tensor, name, 1e-30)
         check_spread(data.y, "y", 1e-18)  # whose square is a variance
         self._examine_training(data.x)
         with self._calls(training=False) as calls:
@@ -267,9 +267,9 @@ class NetworkModel(Part, LocalModule):
             output = check_used(calls, two, lambda: self._rows(data.x, _TRIED))
         self._check_against(data, output)
         dtype = next(iter(self.weight_sites().values())).dtype
-        for name, part in named_parts(data.x).items():
-            if part.is_floating_point() or self.in_features is not None:  # or they are ids
-                check_resolution(part, name, self.inputs if isinstance(data.x, Tensor) else Standardize(), dtype)
+        for name, tensor in named_parts(data.x).items():
+            if tensor.is_floating_point() or self.in_features is not None:  # or they are ids
+                check_resolution(tensor, name, self.inputs if isinstance(data.x, Tensor) else Standardize(), dtype)
         check_resolution(data.y, "y", self.targets, dtype)
 
     def check_targets(self, data: Dataset) -> None:
@@ -391,14 +391,14 @@ class NetworkModel(Part, LocalModule):
         if not batch:
             return self._draw(weights, x)
         if len(lazy) == len(weights):  # noise per example: treat particles as additional examples
-            repeated = mapped(lambda part: part.expand(*batch, *part.shape).reshape(-1, *part.shape[1:]), x)
+            repeated = mapped(lambda value: value.expand(*batch, *value.shape).reshape(-1, *value.shape[1:]), x)
             output = self._draw(lazy, repeated)
             return output.reshape(*batch, num_rows(x), *output.shape[1:])
         rows = math.prod(batch)
         flat = {n: weights[n].expand(*batch, *w.shape).reshape(rows, *w.shape) for n, w in initial.items()}
         at_once = self.batches_weights and not self._moves()
         output = for_each(
-            lambda one: self._draw({**weights, **one}, x), flat, mapped=at_once, randomness=self._randomness
+            lambda draw: self._draw({**weights, **draw}, x), flat, mapped=at_once, randomness=self._randomness
         )
         return output.reshape(*batch, *output.shape[1:])
 
@@ -413,7 +413,7 @@ class NetworkModel(Part, LocalModule):
             x = x.double()  # whole numbers in a linear layer are measurements; float64 has them exactly
         if isinstance(x, Tensor) and x.is_floating_point():
             x = self.inputs(x.float() if x.dtype in SHORT else x)
-        x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
+        x = mapped(lambda value: value.to(dtype) if value.is_floating_point() else value, x)
         values = {**{n: self.free[n] for n in self.free if n not in weights}, **weights}
         return call(self.network, values, self._names, x, self.output, attends=self._attends, recurs=self._recurs)
 
@@ -427,7 +427,7 @@ class NetworkModel(Part, LocalModule):
         count = num_rows(x) if known is not None and known.whole else count
         rows = torch.arange(count) % num_rows(x)
         device = next(iter(self.weight_sites().values())).device
-        return mapped(lambda part: part[rows.to(part.device)].to(device), x)
+        return mapped(lambda value: value[rows.to(value.device)].to(device), x)
 
     def _moves(self) -> bool:
         """Whether a call updates running statistics."""
@@ -440,7 +440,7 @@ class NetworkModel(Part, LocalModule):
         with self._in_training_mode() if training else evaluating(self), pyro.poutine.block(), torch.no_grad():
             weights = {name: value.detach().clone() for name, value in self.weight_sites().items()}
             free = {name: self.free[name].detach() for name in self.free}
-            yield Calls(self.network, lambda given, x: self._call({**given, **free}, x), weights)
+            yield Calls(self.network, lambda values, x: self._call({**values, **free}, x), weights)
 
     @contextmanager
     def _in_training_mode(self) -> Iterator[None]:

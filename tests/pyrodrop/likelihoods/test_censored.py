@@ -241,8 +241,8 @@ def test_draws_of_the_exact_posterior_and_folds() -> None:
     tree = pyrodrop.to_arviz(sampled, (x, y), log_likelihood=True)
     np.testing.assert_allclose(tree["log_likelihood"]["y"][0, 0], want, rtol=1e-6)
     data = Dataset(x, y).standardized()
-    found = kfold(model, guides.MeanField(model), data, 3, steps=20, num_samples=20, engine="traced")
-    assert bool(found.pointwise[found.folds >= 0].isfinite().all())
+    folds = kfold(model, guides.MeanField(model), data, 3, steps=20, num_samples=20, engine="traced")
+    assert bool(folds.pointwise[folds.folds >= 0].isfinite().all())
 
 
 def test_a_network_that_is_read_and_a_loader() -> None:
@@ -255,7 +255,7 @@ def test_a_network_that_is_read_and_a_loader() -> None:
     assert bool(reading.predict(x.float(), 10).log_density(y).isfinite().all())
     model = linear(likelihood, dtype=torch.float32)
     settings: dict[str, Any] = {"steps": 6, "batch_size": 10, "engine": "traced", "progress": False}
-    runs = [pyrodrop.fit(model, guides.MeanField(model), given, **settings) for given in (data, data.tensors)]
+    runs = [pyrodrop.fit(model, guides.MeanField(model), table, **settings) for table in (data, data.tensors)]
     torch.testing.assert_close(runs[0].history, runs[1].history)
     assert runs[0].elbo(3, torch.utils.data.DataLoader(data, batch_size=20)).nll == pytest.approx(
         runs[1].elbo(3).nll, rel=1e-5
