@@ -98,8 +98,8 @@ class Ensemble(Part, LocalModule):
         order = torch.randperm(num_samples)
         members = self.members
         shares = [len(range(m, num_samples, len(members))) for m in range(len(members))]
-        parts = [member.draw(share) for member, share in zip(members, shares, strict=True) if share]
-        return {name: torch.cat([part[name] for part in parts])[order] for name in self.sites}
+        draws = [member.draw(share) for member, share in zip(members, shares, strict=True) if share]
+        return {name: torch.cat([of_member[name] for of_member in draws])[order] for name in self.sites}
 
     def mean(self) -> dict[str, Tensor]:
         """The mean of every weight under the mixture. `predict` averages the members' functions and does not use this."""

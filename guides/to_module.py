@@ -17,6 +17,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.module_states import STAYS
+from pyrodrop.networks.sites import thaw
 
 
 def to_module(run: Any) -> nn.Module:
@@ -64,15 +65,7 @@ def to_module(run: Any) -> nn.Module:
     network = copy.deepcopy(model.network)
     values: dict[str, Tensor] = {name: model.free[name] for name in model.free}
     values |= {name: _weight(name, guide.posterior(name), dropouts.carried.get(name)) for name in model.weight_sites()}
-    for first, names in model.parameter_names.items():
-        fixed = first in model.fixed
-        value = network.get_buffer(first) if fixed else values[first]
-        parameter = nn.Parameter(value.detach().clone(), requires_grad=not fixed)
-        for name in names:
-            prefix, _, short = name.rpartition(".")
-            module = network.get_submodule(prefix)
-            del module._buffers[short]
-            setattr(module, short, parameter)  # recurrent layers update their list of weights in __setattr__
+    thaw(network, model.parameter_names, values, model.fixed)
     for module in network.modules():
         module.__dict__.pop(STAYS, None)
     return network.eval()

@@ -255,14 +255,14 @@ class NetworkModel(Part, LocalModule):
             ValueError: the network cannot be called on the inputs, draws random numbers itself, or does not use a weight
                 that has a prior; the targets do not fit the likelihood.
         """
-        for name, part in named_parts(data.x).items():
-            check_spread(part, name, 1e-30)
+        for name, tensor in named_parts(data.x).items():
+            check_spread(tensor, name, 1e-30)
         check_spread(data.y, "y", 1e-18)  # whose square is a variance
         self._check_against(data, self._observe_training(data.x))
         dtype = next(iter(self.weight_sites().values())).dtype
-        for name, part in named_parts(data.x).items():
-            if part.is_floating_point() or self.in_features is not None:  # or they are ids
-                check_resolution(part, name, self.inputs if isinstance(data.x, Tensor) else Standardize(), dtype)
+        for name, tensor in named_parts(data.x).items():
+            if tensor.is_floating_point() or self.in_features is not None:  # or they are ids
+                check_resolution(tensor, name, self.inputs if isinstance(data.x, Tensor) else Standardize(), dtype)
         check_resolution(data.y, "y", self.targets, dtype)
 
     def check_targets(self, data: Dataset) -> None:
@@ -385,14 +385,14 @@ class NetworkModel(Part, LocalModule):
         if not batch:
             return self._draw(weights, x)
         if len(lazy) == len(weights):  # noise per example: treat particles as additional examples
-            repeated = mapped(lambda part: part.expand(*batch, *part.shape).reshape(-1, *part.shape[1:]), x)
+            repeated = mapped(lambda value: value.expand(*batch, *value.shape).reshape(-1, *value.shape[1:]), x)
             output = self._draw(lazy, repeated)
             return output.reshape(*batch, num_rows(x), *output.shape[1:])
         rows = math.prod(batch)
         flat = {n: weights[n].expand(*batch, *w.shape).reshape(rows, *w.shape) for n, w in initial.items()}
         at_once = self.batches_weights and not self._moves()
         output = for_each(
-            lambda one: self._draw({**weights, **one}, x), flat, mapped=at_once, randomness=self._randomness
+            lambda draw: self._draw({**weights, **draw}, x), flat, mapped=at_once, randomness=self._randomness
         )
         return output.reshape(*batch, *output.shape[1:])
 
@@ -407,7 +407,7 @@ class NetworkModel(Part, LocalModule):
             x = x.double()  # whole numbers in a linear layer are measurements; float64 has them exactly
         if isinstance(x, Tensor) and x.is_floating_point():
             x = self.inputs(x.float() if x.dtype in SHORT else x)
-        x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
+        x = mapped(lambda value: value.to(dtype) if value.is_floating_point() else value, x)
         values = {**{n: self.free[n] for n in self.free if n not in weights}, **weights}
         return call(self.network, values, self._names, x, self.output, attends=self._attends, recurs=self._recurs)
 

@@ -99,7 +99,7 @@ class TrainedNetwork(NetworkModel):
         if masks is None:
             return None
         draws = len(next(iter(noise.values())))
-        repeated = mapped(lambda part: part.repeat(draws, *(1,) * (part.dim() - 1)), x)
+        repeated = mapped(lambda value: value.repeat(draws, *(1,) * (value.dim() - 1)), x)
         with undisturbed(self.network) if self.changes_itself else nullcontext():
             output = self._call({**fixed, **self.dropouts.run_with(distributions)}, repeated, masks)
         return output.unflatten(0, (draws, num_rows(x)))

@@ -64,7 +64,7 @@ def by_steps(layer: Callable[..., Any], input: Tensor, *args: Any) -> tuple[Tens
         for direction in range(directions):
             place = number * directions + direction
             of_cell = weights[place * each : (place + 1) * each]
-            state = tuple(one[place] for one in start)
+            state = tuple(tensor[place] for tensor in start)
             y, end = _direction(LAYERS[layer], x, sizes, state, of_cell, bool(biases), backward=direction == 1)
             outputs.append(y)
             ends.append(end)
@@ -100,8 +100,8 @@ def _direction(
     for step in reversed(steps) if backward else steps:
         count = step.shape[0]  # in a packed sequence of the examples that are this long, which are the first
         some = count < state[0].shape[0]
-        new = cell(step, tuple(one[:count] for one in state) if some else state, around)
-        state = tuple(torch.cat([one, old[count:]]) for one, old in zip(new, state, strict=True)) if some else new
+        new = cell(step, tuple(old[:count] for old in state) if some else state, around)
+        state = tuple(torch.cat([h, old[count:]]) for h, old in zip(new, state, strict=True)) if some else new
         outputs.append(new[0])
     outputs = outputs[::-1] if backward else outputs
     return torch.stack(outputs) if sizes is None else torch.cat(outputs), state

@@ -32,7 +32,7 @@ def losing_a_worker(folder: Path) -> Iterator[list[int]]:
                 busy = [address for address, tasks in client.processing().items() if tasks]
                 if len(busy) == 2:
                     time.sleep(3.0)
-                    (worker,) = [own for own in cluster.workers.values() if own.worker_address == busy[0]]
+                    (worker,) = [process for process in cluster.workers.values() if process.worker_address == busy[0]]
                     if client.processing()[busy[0]]:
                         killed.append(worker.pid)
                         os.kill(worker.pid, signal.SIGKILL)

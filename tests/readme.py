@@ -54,8 +54,8 @@ _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?%?(?![\w])")
 
 def pages() -> list[str]:
     """README.md and the pages that are run here, by their paths from the root."""
-    found = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md"))]
-    with_code = [name for name in found if blocks((ROOT / name).read_text(encoding="utf-8"))]
+    names = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md"))]
+    with_code = [name for name in names if blocks((ROOT / name).read_text(encoding="utf-8"))]
     return ["README.md", *(name for name in with_code if name not in APART)]
 
 
@@ -76,15 +76,15 @@ def run(name: str, images: Path | None = None) -> Iterator[tuple[str, str | None
     from pyrodrop.compiled.costs import REFERENCE
 
     text = (ROOT / name).read_text(encoding="utf-8")
-    found = blocks(text)
-    if not found:
+    sections = blocks(text)
+    if not sections:
         raise SystemExit(f"{name} has no Python block")
     pyro.clear_param_store()
     torch.set_num_threads(1)  # sums in another order end elsewhere after thousands of steps
     choice.costs = lambda: REFERENCE  # the same engines, however long this machine takes
     namespace: dict[str, object] = {"__name__": "page"}
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
-        for number, (code, shown) in enumerate(found, 1):
+        for number, (code, shown) in enumerate(sections, 1):
             if name == "README.md":
                 namespace = {"__name__": "page"}
             printed = io.StringIO()
@@ -116,10 +116,10 @@ def recorded() -> dict[str, str]:
 
 def difference(shown: str, printed: str, nearly: float = NEARLY) -> str | None:
     """What differs between the output that is shown and that of a run elsewhere, or None."""
-    words, numbers = _split(shown), _split(printed)
-    if words[0] != numbers[0]:
+    expected, numbers = _split(shown), _split(printed)
+    if expected[0] != numbers[0]:
         return f"the page shows\n{shown}\nand the code prints\n{printed}"
-    for theirs, ours in zip(words[1], numbers[1], strict=True):
+    for theirs, ours in zip(expected[1], numbers[1], strict=True):
         if not _near(theirs, ours, nearly):
             return f"the page shows {theirs} where the code prints {ours}, in\n{printed}"
     return None
@@ -131,11 +131,11 @@ def _split(text: str) -> tuple[list[str], list[str]]:
     return rest.split(), _NUMBER.findall(text)
 
 
-def _near(one: str, two: str, nearly: float) -> bool:
-    a, b = (float(number.rstrip("%")) for number in (one, two))
-    mantissa, _, power = one.rstrip("%").partition("e")
+def _near(shown: str, printed: str, nearly: float) -> bool:
+    a, b = (float(number.rstrip("%")) for number in (shown, printed))
+    mantissa, _, power = shown.rstrip("%").partition("e")
     unit = 10.0 ** (int(power or 0) - len(mantissa.partition(".")[2]))
-    whole = "." not in one + two and max(abs(a), abs(b)) < 10
+    whole = "." not in shown + printed and max(abs(a), abs(b)) < 10
     if nearly == math.inf:
         return True
     return a == b if whole else abs(a - b) <= max(nearly * max(abs(a), abs(b)), LAST * unit * (1 + 1e-9))

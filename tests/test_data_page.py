@@ -48,7 +48,7 @@ def test_every_loader_and_every_table_has_a_row() -> None:
     for name, function in loaders().items():
         for argument, value in choices(function) or [("", None)]:
             expected.add((name, argument, value))
-    found = set()
+    sources = set()
     for call in ROWS:
         tree = ast.parse(call, mode="eval").body
         assert isinstance(tree, ast.Call)
@@ -59,6 +59,6 @@ def test_every_loader_and_every_table_has_a_row() -> None:
         )
         arguments.apply_defaults()
         chosen = [(name, value) for name, value in choices(function) if arguments.arguments[name] == value]
-        found.add((ast.unparse(tree.func), *(chosen[0] if chosen else ("", None))))
-    assert found == expected
+        sources.add((ast.unparse(tree.func), *(chosen[0] if chosen else ("", None))))
+    assert sources == expected
     assert len(expected) > 15

@@ -64,8 +64,8 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_gives_what_it_shows(name: str) -> None:
-    part = functools.reduce(getattr, name.split(".")[1:], pyrodrop)  # a function may have the name of its module
-    text = inspect.cleandoc(part.__doc__ or "")
+    value = functools.reduce(getattr, name.split(".")[1:], pyrodrop)  # a function may have the name of its module
+    text = inspect.cleandoc(value.__doc__ or "")
     example = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, name, name, 0)
     assert example.examples, f"the docstring of {name} has no example"
     report: list[str] = []

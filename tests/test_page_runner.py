@@ -32,10 +32,10 @@ def test_every_block_of_every_page_is_run(runner: Any) -> None:
     run = set(runner.pages())
     for page in [ROOT / "README.md", *PAGES]:
         name, text = page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")
-        found = len(re.findall(r"^\s*```\s*(?:python|py|pycon)\b", text, flags=re.MULTILINE))
-        assert (name in run) == (found > 0 and name not in runner.APART), name
+        count = len(re.findall(r"^\s*```\s*(?:python|py|pycon)\b", text, flags=re.MULTILINE))
+        assert (name in run) == (count > 0 and name not in runner.APART), name
         if name in run:
-            assert len(runner.blocks(text)) == found, name
+            assert len(runner.blocks(text)) == count, name
             assert len(re.findall(r"^```text$", text, flags=re.MULTILINE)) == sum(
                 shown is not None for _, shown in runner.blocks(text)
             ), f"{name}: a block of text that belongs to no code"

@@ -79,5 +79,5 @@ def test_scripts_print_what_is_stored(script: Path) -> None:
     stored = others.stored()[script.stem]["printed"]
     assert [NUMBER.sub("#", each) for each in printed] == [NUMBER.sub("#", each) for each in stored]
     for new, old in zip(printed, stored, strict=True):
-        found, wanted = ([float(n) for n in NUMBER.findall(each)] for each in (new, old))
-        assert found == pytest.approx(wanted, rel=0.02, abs=0.06)
+        got, wanted = ([float(n) for n in NUMBER.findall(each)] for each in (new, old))
+        assert got == pytest.approx(wanted, rel=0.02, abs=0.06)

@@ -22,6 +22,7 @@ from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.module_states import evaluating
 from pyrodrop.networks.call import Output, taken
 from pyrodrop.networks.observe import close
+from pyrodrop.networks.sites import thaw
 from pyrodrop.scaling import Standardize
 from pyrodrop.threads import Tracer
 
@@ -48,7 +49,7 @@ def check_model(model: Any) -> None:
 def examples(model: Any, x: Inputs | None) -> Inputs | None:
     """Two rows of x; if x is None, random ones of the shape that the model, on the CPU, expects. None if that is unknown."""
     if x is not None:
-        return mapped(lambda part: part[torch.arange(_ROWS, device=part.device) % len(part)].cpu(), x)
+        return mapped(lambda tensor: tensor[torch.arange(_ROWS, device=tensor.device) % len(tensor)].cpu(), x)
     shape = getattr(model, "in_features", None)
     if shape is None:
         return None
@@ -105,16 +106,19 @@ def trace(network: nn.Module) -> fx.Graph:
     return graph
 
 
-def same_outputs(one: nn.Module, other: nn.Module, x: Tensor) -> bool:
+def same_outputs(network: nn.Module, expected: nn.Module, x: Tensor) -> bool:
     """Whether two networks give the same outputs for x, up to rounding."""
     with torch.no_grad():
-        got, want = one(x.clone()), other(x.clone())
+        got, want = network(x.clone()), expected(x.clone())
     scale = float(want.abs().max()) if want.numel() else 1.0
     return got.shape == want.shape and torch.allclose(got, want, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)
 
 
 def _in_own_units(model: Any, weights: Mapping[str, Tensor], x: Inputs | None) -> nn.Module:
-    network = _with_parameters(model, weights)
+    network: nn.Module = copy.deepcopy(model.network)
+    free = {name: model.free[name] for name in model.free}
+    thaw(network, model.parameter_names, {**free, **weights}, fixed=model.parameter_names)
+    network.eval()
     if model.output is not None:
         network = _Taking(network, model.output)
     like = next(iter(weights.values()))
@@ -209,19 +213,3 @@ class _Taking(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         return taken(self.network(*args, **kwargs), self.output)
-
-
-def _with_parameters(model: Any, weights: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of the network with the weights as parameters; a shared parameter is the same object under all of its names."""
-    network: nn.Module = copy.deepcopy(model.network)
-    values = {**{name: model.free[name].detach() for name in model.free}, **weights}
-    names: Mapping[str, tuple[str, ...]] = model.parameter_names
-    for first, others in names.items():
-        value = values[first] if first in values else network.get_buffer(first)
-        parameter = nn.Parameter(value.clone(), requires_grad=False)
-        for name in others:
-            parent, _, leaf = name.rpartition(".")
-            module = network.get_submodule(parent)
-            del module._buffers[leaf]
-            setattr(module, leaf, parameter)  # recurrent layers update their list of weights in __setattr__
-    return network.eval()

@@ -122,15 +122,15 @@ def measure(dense: nn.Module, small: nn.Module, data: Dataset, threshold: float,
     networks = {"dense": dense, "compressed": small}
     x = data.x if not data.x.is_floating_point() else data.x.float()
     rows = x if len(x) >= _ROWS else x.repeat(-(-_ROWS // len(x)), *(1,) * (x.dim() - 1))
-    one, many = (latency(networks, rows[:size].contiguous()) for size in (1, _ROWS))
+    latency_1, latency_1000 = (latency(networks, rows[:size].contiguous()) for size in (1, _ROWS))
     measured = {
         name: Measured(
             units=[len(layer.weight) for layer in _layers(network)],
             weights=sum(int(layer.weight.count_nonzero()) for layer in _layers(network)),
             parameters=sum(parameter.numel() for parameter in network.parameters()),
             flops=_flops(network, x[:1]),
-            latency_1=one[name],
-            latency_1000=many[name],
+            latency_1=latency_1[name],
+            latency_1000=latency_1000[name],
             error=error(network, data),
         )
         for name, network in networks.items()

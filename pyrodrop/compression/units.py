@@ -29,31 +29,28 @@ from pyrodrop.compression.plain import Untraced, same_outputs, trace
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _QUIET = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-_ELEMENTWISE = (
-    nn.ReLU, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.CELU, nn.SELU, nn.LeakyReLU,
-    nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Softsign, nn.LogSigmoid, nn.Tanhshrink, nn.Hardshrink, nn.Softshrink,
-    nn.Threshold, nn.Identity,
-)  # fmt: skip
-_NAMES = (
-    "relu", "relu6", "tanh", "sigmoid", "softplus", "gelu", "silu", "mish", "elu", "celu", "selu", "leaky_relu", "hardtanh",
-    "hardswish", "hardsigmoid", "softsign", "logsigmoid", "sin", "cos", "exp", "square", "abs",
-)  # fmt: skip
-_POOLS = {f"{kind}_pool{axes}d": axes for kind in ("max", "avg", "adaptive_max", "adaptive_avg") for axes in (1, 2, 3)}
-_POOLING = {
-    getattr(nn, f"{kind}Pool{axes}d"): axes
-    for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg")
-    for axes in (1, 2, 3)
-}
 
 
-def _functions(name: str) -> set[Any]:
-    """The functions and methods of this name, and those that write in place."""
+def _operations(name: str) -> set[Any]:
+    """The modules, functions and methods of this name, and those that write in place."""
     names = (name, f"{name}_")
-    return {getattr(place, each) for place in (torch, F) for each in names if hasattr(place, each)} | set(names)
+    modules = {kind for kind in vars(nn).values() if getattr(kind, "__name__", "").lower() == name.replace("_", "")}
+    return (
+        modules | {getattr(place, each) for place in (torch, F) for each in names if hasattr(place, each)} | set(names)
+    )
 
 
-_ELEMENTWISE_CALLS = frozenset().union(*map(_functions, _NAMES))
-_POOLING_CALLS = {function: axes for name, axes in _POOLS.items() for function in _functions(name)}
+_ELEMENTWISE = frozenset[Any]().union(*map(_operations, (
+    "relu", "relu6", "tanh", "sigmoid", "softplus", "gelu", "silu", "mish", "elu", "celu", "selu", "leaky_relu", "hardtanh",
+    "hardswish", "hardsigmoid", "softsign", "logsigmoid", "tanhshrink", "hardshrink", "softshrink", "threshold", "identity",
+    "sin", "cos", "exp", "square", "abs",
+)))  # fmt: skip
+_POOLING = {
+    operation: axes
+    for kind in ("max", "avg", "adaptive_max", "adaptive_avg")
+    for axes in (1, 2, 3)
+    for operation in _operations(f"{kind}_pool{axes}d")
+}
 _SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _RESHAPING = (torch.flatten, torch.permute, torch.transpose, "flatten", "permute", "transpose", "contiguous")
 _VIEWS = ("view", "reshape", torch.reshape)
@@ -194,29 +191,28 @@ class _Followed(fx.Interpreter):
     def _after(self, n: fx.Node, read: list[fx.Node], x: Tensor, result: Tensor) -> _Units | None:
         """The units of what an operation makes; None if they are not known, or all are kept."""
         module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
-        layer = _dense_layer(self, n) if n.target is F.linear else module
+        operation: Any = n.target if module is None else type(module)
+        layer = _dense_layer(self, n) if operation is F.linear else module
         units = self._units.get(read[0])
         if type(layer) in (nn.Linear, *_CONVOLUTIONS):
             return self._made(n, layer, x, units, result)
-        if len(read) == 2 and n.target in _SUMS and units is not None and read[1] in self._units:
+        if len(read) == 2 and operation in _SUMS and units is not None and read[1] in self._units:
             return self._tied(units, self._units[read[1]])
         if len(read) != 1 or units is None:
             return None
-        if type(module) in _NORMS:
+        if operation in _NORMS:
             return self._normalised(n, module, x, units)
-        quiet = type(module) in _QUIET and not module.training  # type: ignore[union-attr]
-        if quiet or type(module) in _ELEMENTWISE or n.target in _ELEMENTWISE_CALLS:
+        if operation in _ELEMENTWISE or (operation in _QUIET and not module.training):  # type: ignore[union-attr]
             return units
-        axes = _POOLING.get(type(module)) if module is not None else _POOLING_CALLS.get(n.target)
-        if axes is not None:
-            return _pooled(units, axes, result.shape)
-        if type(module) is nn.Flatten:
-            return _Units(units.group, module(units.numbers))
-        if n.target in _VIEWS and result.shape == (len(x), x.numel() // len(x)):
+        if operation in _POOLING:
+            return _pooled(units, _POOLING[operation], result.shape)
+        if operation is nn.Flatten:
+            return _Units(units.group, module(units.numbers))  # type: ignore[misc]
+        if operation in _VIEWS and result.shape == (len(x), x.numel() // len(x)):
             self._flattened.append(n)
             return _Units(units.group, units.numbers.flatten(1))
-        if n.target in _RESHAPING:
-            call = n.target if n.op == "call_function" else getattr(Tensor, str(n.target))
+        if operation in _RESHAPING:
+            call = operation if n.op == "call_function" else getattr(Tensor, operation)
             return _Units(units.group, call(units.numbers, *n.args[1:], **n.kwargs))  # type: ignore[operator]
         return None
 
@@ -233,7 +229,7 @@ class _Followed(fx.Interpreter):
         self._parents.append(group)
         self._sizes.append(size)
         reads = None if units is None or feeds is None else (units.group, feeds)
-        self.layers.append(_Layer(n, _own(layer), x, axis, reads, (group, torch.arange(size))))
+        self.layers.append(_Layer(n, _copy_with_bias(layer), x, axis, reads, (group, torch.arange(size))))
         numbers = torch.arange(size).reshape(-1, *(1,) * (result.dim() - 1 - axis)).expand(result.shape)
         return _Units(group, numbers)
 
@@ -241,16 +237,16 @@ class _Followed(fx.Interpreter):
         feeds = units.along(1)
         if feeds is None or norm.running_mean is None or norm.training:
             return None
-        self.layers.append(_Layer(n, _own(norm), x, 1, None, (units.group, feeds)))
+        self.layers.append(_Layer(n, _copy_with_bias(norm), x, 1, None, (units.group, feeds)))
         return units
 
     def _tied(self, first: _Units, second: _Units) -> _Units | None:
         """The units of a sum: one group, if the summands have the same units in the same places."""
-        one, other = self._root(first.group), self._root(second.group)
-        if not torch.equal(first.numbers, second.numbers) or self._sizes[one] != self._sizes[other]:
+        group, other = self._root(first.group), self._root(second.group)
+        if not torch.equal(first.numbers, second.numbers) or self._sizes[group] != self._sizes[other]:
             return None
-        self._parents[other] = one
-        return _Units(one, first.numbers)
+        self._parents[other] = group
+        return _Units(group, first.numbers)
 
     def _root(self, group: int) -> int:
         """The group that stands for all that are tied to this one."""
@@ -302,7 +298,7 @@ class _Followed(fx.Interpreter):
     def small(self) -> fx.GraphModule:
         """The network with the layers as they are now, without the units that are not used."""
         used, called = self._used(), {layer.node for layer in self.layers}
-        parts: dict[str, Any] = {
+        modules: dict[str, Any] = {
             str(node.target): self.fetch_attr(str(node.target))
             for node in self.graph.nodes
             if node.op in ("call_module", "get_attr") and node.users and node not in called
@@ -312,26 +308,26 @@ class _Followed(fx.Interpreter):
             columns = None if layer.reads is None else used[self._root(layer.reads[0])][layer.reads[1]]
             node = layer.node
             read: Any = node.args[0] if node.args else node.kwargs["input"]
-            name = _new_name(parts, str(node.target) if node.op == "call_module" else node.name)
+            name = _new_name(modules, str(node.target) if node.op == "call_module" else node.name)
             if layer.reads is None and isinstance(layer.module, nn.Linear):
                 columns = layer.has_weights(rows)
                 columns[0] |= not columns.any()
                 if columns.double().mean() > _FEWER:
                     columns = None
                 else:
-                    parts[f"{name}_inputs"] = columns.nonzero()[:, 0]
+                    modules[f"{name}_inputs"] = columns.nonzero()[:, 0]
                     with self.graph.inserting_before(node):
                         read = self.graph.call_function(
                             torch.index_select, (read, -1, self.graph.get_attr(f"{name}_inputs"))
                         )
-            parts[name] = _narrow(layer.module, rows, columns)
+            modules[name] = _narrow(layer.module, rows, columns)
             node.op, node.target, node.args, node.kwargs = "call_module", name, (read,), {}
         for node in self._flattened:
             node.op, node.target, node.args, node.kwargs = "call_function", torch.flatten, (node.args[0], 1), {}
         for node in reversed(self.graph.nodes):
             if not node.users and (node.op == "get_attr" or _asks_rows(node)):
                 self.graph.erase_node(node)
-        return fx.GraphModule(parts, self.graph, "Network").eval()
+        return fx.GraphModule(modules, self.graph, "Network").eval()
 
 
 def _dense_layer(network: fx.Interpreter, n: fx.Node) -> Any:
@@ -348,8 +344,8 @@ def _dense_layer(network: fx.Interpreter, n: fx.Node) -> Any:
     return layer
 
 
-def _own(layer: Any) -> Any:
-    """A copy of a layer whose parameters nothing shares, with a bias."""
+def _copy_with_bias(layer: Any) -> Any:
+    """A copy of a layer with parameters of its own, one of them a bias."""
     module = copy.deepcopy(layer)
     module.requires_grad_(False)
     if not isinstance(module, _NORMS) and module.bias is None:
@@ -376,10 +372,10 @@ def _asks_rows(n: fx.Node) -> bool:
     return n.target is operator.getitem and isinstance(n.args[0], fx.Node) and _asks_rows(n.args[0])
 
 
-def _new_name(parts: Iterable[str], target: str) -> str:
+def _new_name(taken: Iterable[str], target: str) -> str:
     """A name for a layer, that of its call if nothing else has it."""
     names = (target, *(f"{target}_{number}" for number in range(2, 10**6)))
-    return next(name for name in names if not any(f"{part}.".startswith(f"{name}.") for part in parts))
+    return next(name for name in names if not any(f"{other}.".startswith(f"{name}.") for other in taken))
 
 
 def _narrow(layer: Any, rows: Tensor, columns: Tensor | None) -> Any:
@@ -391,7 +387,7 @@ def _narrow(layer: Any, rows: Tensor, columns: Tensor | None) -> Any:
             setattr(layer, name, nn.Parameter(value, requires_grad=False) if name in layer._parameters else value)
     sizes = dict.fromkeys(("out_features", "out_channels", "num_features"), rows)
     sizes |= {} if columns is None else {"in_features": columns, "in_channels": columns}
-    for name, kept in sizes.items():
+    for name, mask in sizes.items():
         if hasattr(layer, name):
-            setattr(layer, name, int(kept.sum()))
+            setattr(layer, name, int(mask.sum()))
     return layer

@@ -17,14 +17,7 @@ from torch import Tensor
 
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import (
-    ConstantLeftOut,
-    Size,
-    WeightDistribution,
-    check_broadcast,
-    check_log_alpha,
-    check_weight,
-)
+from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribution, check_log_alpha
 
 
 class CorrelatedNormal(WeightDistribution):
@@ -51,14 +44,10 @@ class CorrelatedNormal(WeightDistribution):
         units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
-        validates = self.validates(validate_args)
-        if validates:
-            check_weight(loc, event_dim, "input", units)
-            check_log_alpha(log_alpha)
+        super().__init__(loc, event_dim=event_dim, per="input", units=units, validate_args=validate_args)
+        if self.validates(validate_args):
+            check_log_alpha(log_alpha, self.noise_shape, "the scales")
         self.log_alpha: Tensor = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
-        super().__init__(loc, event_dim=event_dim, per="input", units=units, validate_args=False)
-        if validates:
-            check_broadcast(self.log_alpha, "log_alpha", self.noise_shape, "the scales")
 
     @property
     def mean(self) -> Tensor:

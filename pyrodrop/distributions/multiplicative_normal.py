@@ -28,8 +28,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import real, tensor
 from pyrodrop.distributions.noise_form import NoiseForm
-from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import Size, WeightDistribution, check_broadcast, check_log_alpha, check_weight
+from pyrodrop.distributions.weight import Size, WeightDistribution, check_log_alpha
 
 
 class MultiplicativeNormal(WeightDistribution):
@@ -49,14 +48,10 @@ class MultiplicativeNormal(WeightDistribution):
     def __init__(
         self, loc: Tensor, log_alpha: Tensor | float, *, event_dim: int | None = None, validate_args: bool | None = None
     ) -> None:
-        validates = self.validates(validate_args)
-        if validates:
-            check_weight(loc, event_dim, "weight", InputUnits())
-            check_log_alpha(log_alpha)
+        super().__init__(loc, event_dim=event_dim, validate_args=validate_args)
+        if self.validates(validate_args):
+            check_log_alpha(log_alpha, loc.shape, "loc")
         self.log_alpha: Tensor = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
-        super().__init__(loc, event_dim=event_dim, validate_args=False)
-        if validates:
-            check_broadcast(self.log_alpha, "log_alpha", loc.shape, "loc")
 
     @property
     def mean(self) -> Tensor:
@@ -79,7 +74,7 @@ class MultiplicativeNormal(WeightDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         log_variance = self.log_variance
-        quadratic = (value - self.loc) ** 2 * torch.exp(-log_variance)
+        quadratic = (value - self.mean) ** 2 * torch.exp(-log_variance)
         return -self.total_weights(0.5 * (quadratic + log_variance + math.log(2 * math.pi)))
 
     @property
@@ -126,11 +121,6 @@ class CutNormal(MultiplicativeNormal):
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         noise = torch.randn(self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)  # type: ignore[arg-type]
         return self.mean + self.loc * torch.exp(self.log_alpha / 2) * noise
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        log_variance = self.log_variance
-        quadratic = (value - self.mean) ** 2 * torch.exp(-log_variance)
-        return -self.total_weights(0.5 * (quadratic + log_variance + math.log(2 * math.pi)))
 
 
 class PrunedNormal(MultiplicativeNormal):

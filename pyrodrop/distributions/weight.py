@@ -145,9 +145,10 @@ def check_weight(loc: Any, event_dim: Any, per: Any, units: Any) -> None:
     arguments.instance(units, InputUnits, "units", "the InputUnits of a weight")
 
 
-def check_log_alpha(value: Any) -> None:
-    """Raise an error unless `value` is a finite number or a tensor of finite numbers."""
+def check_log_alpha(value: Any, shape: torch.Size, what: str) -> None:
+    """Raise an error unless `value` is a finite number or a tensor of such that broadcasts to this shape, that of `what`."""
     arguments.real_or_tensor(value, "log_alpha", "the log variance of the noise")
+    check_broadcast(value, "log_alpha", shape, what)
 
 
 def check_broadcast(value: Any, name: str, shape: torch.Size, what: str) -> None:

@@ -175,8 +175,8 @@ def worst(conventions: Iterable[Convention]) -> Convention:
     if not isinstance(conventions, Iterable) or isinstance(conventions, str | Tensor):
         raise TypeError(f"conventions must be a list of Conventions; got {shown(conventions)}")
     conventions = list(conventions)
-    for one in conventions:
-        instance(one, Convention, "conventions", "a list of Conventions")
+    for element in conventions:
+        instance(element, Convention, "conventions", "a list of Conventions")
     ranked = sorted(dict.fromkeys(conventions), key=lambda c: -_ORDER.index(c.kind))
     if not ranked:
         return EXACT
@@ -216,9 +216,9 @@ def _name(d: Distribution) -> str:
 
 
 def _check_classes(q: Any, p: Any) -> None:
-    for name, given in (("q", q), ("p", p)):
-        if not (isinstance(given, type) and issubclass(given, Distribution)):
-            raise TypeError(f"{name} must be a class of distributions; got {shown(given)}")
+    for name, kind in (("q", q), ("p", p)):
+        if not (isinstance(kind, type) and issubclass(kind, Distribution)):
+            raise TypeError(f"{name} must be a class of distributions; got {shown(kind)}")
 
 
 def _check_distributions(q: Any, p: Any) -> None:

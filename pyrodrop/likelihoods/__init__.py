@@ -1,19 +1,16 @@
-"""Likelihoods: the distribution of an observation given the output of the network. One file each."""
+"""Likelihoods: the distribution of an observation given the output of the network."""
 
 from typing import TYPE_CHECKING
 
-from pyrodrop.likelihoods.bernoulli import Bernoulli
 from pyrodrop.likelihoods.beta import Beta
-from pyrodrop.likelihoods.categorical import Categorical
 from pyrodrop.likelihoods.censored import Censored
-from pyrodrop.likelihoods.gamma import Gamma
+from pyrodrop.likelihoods.classes import Bernoulli, Categorical
+from pyrodrop.likelihoods.counts import NegativeBinomial, Poisson
 from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from pyrodrop.likelihoods.likelihood import Likelihood
-from pyrodrop.likelihoods.log_normal import LogNormal
 from pyrodrop.likelihoods.missing import Missing
-from pyrodrop.likelihoods.negative_binomial import NegativeBinomial
 from pyrodrop.likelihoods.ordinal import Ordinal
-from pyrodrop.likelihoods.poisson import Poisson
+from pyrodrop.likelihoods.positive import Gamma, LogNormal
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 from pyrodrop.likelihoods.student_t import StudentT
 from pyrodrop.names import missing

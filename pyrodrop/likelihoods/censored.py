@@ -15,14 +15,13 @@ from typing import Any
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import instance
 from pyrodrop.distributions.censored import censored, check_ends, ends_shape, finite_ends, middles
-from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.likelihoods.likelihood import Incomplete
 from pyrodrop.likelihoods.shapes import per_row
 from pyrodrop.scaling import Standardize
 
 
-class Censored(Likelihood):
+class Censored(Incomplete):
     """A likelihood for observations that are exact, right-, left- or interval-censored, each with limits of its own.
 
     y is ``[N, 2]``, a lower and an upper end: ``[3, 3]`` is an exact 3, ``[3, inf]`` a value above 3, ``[-inf, 3]`` one
@@ -52,30 +51,8 @@ class Censored(Likelihood):
         tensor([-0.9189, -0.6931, -0.3817])
     """
 
-    def __init__(self, likelihood: Likelihood) -> None:
-        super().__init__()
-        instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
-        if isinstance(likelihood, Censored) or likelihood.missing is not None:
-            raise ValueError(
-                f"likelihood must be one of exact observations, none of them missing; got {likelihood.describe()}"
-            )
-        self.likelihood = likelihood
-        self.copies: int = likelihood.copies
-
-    @property
-    def learned(self) -> bool:
-        """Whether a number of the likelihood is trained."""
-        return bool(getattr(self.likelihood, "learned", False))
-
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         return censored(self.likelihood(output, targets))
-
-    def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return self.likelihood.location(output, targets)
-
-    @property
-    def unknown(self) -> str:
-        return self.likelihood.unknown
 
     def start(self, y: Tensor) -> None:
         if y.dim() == 2 and y.shape[1] % 2 == 0 and y.is_floating_point():  # `check` refuses others
@@ -84,9 +61,6 @@ class Censored(Likelihood):
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
         distribution, f = self.likelihood.predictive(output, targets)
         return censored(distribution), f
-
-    def as_target(self, y: Tensor) -> Tensor:
-        return self.likelihood.as_target(y)
 
     def units(self, targets: Standardize) -> Standardize:
         """One location and scale for each target, the means of those of its ends."""

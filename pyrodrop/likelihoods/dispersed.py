@@ -29,13 +29,14 @@ class Dispersed(Likelihood):
     """
 
     parameter: str
+    predictable: bool = True  # whether it may be an output of the network
     ends: tuple[float, ...] = ()  # of the range of y, which do not belong to it
     copies = 5
 
     def __init__(self, value: Dispersion, learned: bool, what: str) -> None:
         super().__init__()
         self.from_data = (f"{self.parameter}_unconstrained",) if value is None else ()
-        self.by_network: bool = isinstance(value, str)
+        self.by_network: bool = self.predictable and isinstance(value, str)
         self.learned: bool = flag(learned, "learned", f"whether the {self.parameter} is trained") or value is None
         if self.by_network:
             if value != "network":

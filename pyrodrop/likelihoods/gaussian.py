@@ -10,18 +10,16 @@ The precision tau is in the original units of y, to the power -2, also if the ne
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 from pyro.distributions.util import broadcast_shape
-from pyro.nn import PyroParam
 from torch import Tensor
-from torch.distributions import constraints
 
-from pyrodrop.arguments import flag, variance
-from pyrodrop.likelihoods.likelihood import Likelihood, in_words, is_one, of_columns, start_at
+from pyrodrop.likelihoods.dispersed import Dispersed
+from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
 
@@ -32,7 +30,7 @@ _SD: dict[str, Callable[[Tensor], Tensor]] = {  # of y in its standardised units
 }
 
 
-class Gaussian(Likelihood):
+class Gaussian(Dispersed):
     """Independent Gaussian observation noise with the same precision for all examples.
 
     Args:
@@ -58,52 +56,27 @@ class Gaussian(Likelihood):
     """
 
     copies = 1
+    parameter = "precision"
+    predictable = False  # `HeteroscedasticGaussian` has other links
 
     def __init__(self, precision: float | None = None, *, learned: bool = False) -> None:
-        super().__init__()
-        self.from_data = ("precision_unconstrained",) if precision is None else ()
-        value = torch.tensor(
-            1.0
-            if precision is None
-            else variance(precision, "precision", "one over the variance of the observation noise")
-        )
-        self.learned: bool = flag(learned, "learned", "whether the precision is trained") or precision is None
-        if self.learned:
-            self.precision = PyroParam(value, constraints.positive)
-        else:
-            self.register_buffer("precision", value)
+        super().__init__(precision, learned, "one over the variance of the observation noise")
 
-    def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
-        return self._around(self.location(output, targets))
+    def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
+        return _normal(self.location(output, targets), parameter)
 
-    @property
-    def unknown(self) -> str:
-        precision: Tensor = self.precision  # type: ignore[assignment]
-        return "precision" if self.from_data and is_one(precision) else ""
+    def estimate(self, y: Tensor) -> Tensor:
+        return y.var(correction=0)
 
-    def start(self, y: Tensor) -> None:
-        if not self.unknown:
-            return
-        y = y.detach().double()
-        if bool(y.isnan().any()):  # of the values that are observed, column by column
-            spread = torch.stack([c[~c.isnan()].var(correction=0) for c in y.reshape(len(y), -1).unbind(1)])
-        else:
-            spread = y.var(0, correction=0)
-        start_at(self, "precision", 1 / of_columns(spread, y))
+    def estimates(self, y: Tensor) -> Tensor:
+        """One over the variances of the columns."""
+        return 1 / super().estimates(y)
 
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
         if type(self) is not Gaussian or not _fits(output, targets):  # a subclass may have another forward or location
             return super().predictive(output, targets)
         f = output.mul_(targets.scale).add_(targets.loc)
-        return self._around(f), f
-
-    def _around(self, loc: Tensor) -> TorchDistribution:
-        precision: Tensor = self.precision  # type: ignore[assignment]
-        return dist.Normal(loc, precision.to(loc.dtype).rsqrt().expand_as(loc)).to_event(1)
-
-    def describe(self) -> str:
-        precision: Tensor = self.precision  # type: ignore[assignment]
-        return f"Gaussian(precision={in_words(precision)}{', learned' if self.learned else ''})"
+        return _normal(f, self.precision).to_event(1), f  # type: ignore[arg-type]
 
 
 class HeteroscedasticGaussian(Likelihood):
@@ -163,6 +136,10 @@ class HeteroscedasticGaussian(Likelihood):
 
     def outputs(self, targets: int) -> int:
         return 2 * targets
+
+
+def _normal(loc: Tensor, precision: Tensor) -> Any:
+    return dist.Normal(loc, precision.to(loc.dtype).rsqrt().expand_as(loc))
 
 
 def _fits(mean: Tensor, targets: Standardize) -> bool:

@@ -10,6 +10,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyrodrop.arguments import instance
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 from pyrodrop.modules import LocalModule
 from pyrodrop.parts import Part
@@ -134,6 +135,45 @@ class Likelihood(Part, LocalModule):
             if saved is not None and number.dim() == 0 and saved.dim() == 1:
                 number.data = number.data.expand(saved.shape).clone()
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class Incomplete(Likelihood):
+    """Base of the likelihoods of observations that are missing or censored, in terms of a likelihood of complete ones.
+
+    Subclasses implement `forward`, `start` and `check`. Everything else is that of `likelihood`.
+
+    Raises:
+        TypeError: `likelihood` is no `Likelihood`.
+        ValueError: `likelihood` is itself one of incomplete observations.
+    """
+
+    def __init__(self, likelihood: Likelihood) -> None:
+        super().__init__()
+        instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
+        if isinstance(likelihood, Incomplete) or likelihood.missing is not None:
+            raise ValueError(
+                f"likelihood must be one of exact observations, none of them missing; got {likelihood.describe()}"
+            )
+        self.likelihood = likelihood
+        self.copies: int = likelihood.copies
+
+    @property
+    def learned(self) -> bool:
+        """Whether a number of the likelihood is trained."""
+        return bool(getattr(self.likelihood, "learned", False))
+
+    @property
+    def unknown(self) -> str:
+        return self.likelihood.unknown
+
+    def location(self, output: Tensor, targets: Standardize) -> Tensor:
+        return self.likelihood.location(output, targets)
+
+    def as_target(self, y: Tensor) -> Tensor:
+        return self.likelihood.as_target(y)
+
+    def outputs(self, targets: int) -> int:
+        return self.likelihood.outputs(targets)
 
 
 def of_columns(values: Tensor, y: Tensor) -> Tensor:

@@ -15,15 +15,14 @@ from typing import Any
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import count, instance
+from pyrodrop.arguments import count
 from pyrodrop.distributions.observed import inside, missing_entries, observed
-from pyrodrop.likelihoods.censored import Censored
-from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.likelihoods.likelihood import Incomplete, Likelihood
 from pyrodrop.likelihoods.shapes import elements, support_of
 from pyrodrop.scaling import Standardize
 
 
-class Missing(Likelihood):
+class Missing(Incomplete):
     """A likelihood for y with missing elements, which are left out of the log density.
 
     That is right where an element is missing for no reason that depends on its value, given x and the other elements.
@@ -51,14 +50,7 @@ class Missing(Likelihood):
     missing: float
 
     def __init__(self, likelihood: Likelihood, value: float = math.nan) -> None:
-        super().__init__()
-        instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
-        if isinstance(likelihood, Missing | Censored):
-            raise ValueError(
-                f"likelihood must be one without missing values and without intervals; got {likelihood.describe()}"
-            )
-        self.likelihood = likelihood
-        self.copies: int = likelihood.copies
+        super().__init__(likelihood)
         if not (isinstance(value, float) and math.isnan(value)):
             what = "the value of missing observations, NaN or a whole number,"
             value = count(value, "value", what, least=-(2**31), most=2**31)
@@ -66,13 +58,6 @@ class Missing(Likelihood):
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         return observed(self.likelihood(output, targets), self.missing)  # type: ignore[no-any-return]
-
-    def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return self.likelihood.location(output, targets)
-
-    @property
-    def unknown(self) -> str:
-        return self.likelihood.unknown
 
     def start(self, y: Tensor) -> None:
         if self.missing == self.missing:  # NaN says by itself what is missing, a whole number does not
@@ -83,12 +68,6 @@ class Missing(Likelihood):
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
         # Of all of y; `Prediction.missing` says which values are missing.
         return self.likelihood.predictive(output, targets)
-
-    def as_target(self, y: Tensor) -> Tensor:
-        return self.likelihood.as_target(y)
-
-    def outputs(self, targets: int) -> int:
-        return self.likelihood.outputs(targets)
 
     def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
         real = y.is_floating_point()

@@ -21,7 +21,7 @@ from torch.nn.functional import logsigmoid
 
 from pyrodrop.arguments import count
 from pyrodrop.arrays import tensor_of
-from pyrodrop.likelihoods.categorical import check_classes, labels
+from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 

@@ -10,6 +10,7 @@ A parameter of several modules (tied weights) is one parameter under its first n
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -150,3 +151,23 @@ def freeze(network: nn.Module) -> None:
             if parameter is not None:
                 del module._parameters[name]
                 module.register_buffer(name, made.setdefault(id(parameter), parameter.detach().clone()))
+
+
+def thaw(
+    network: nn.Module, names: Mapping[str, tuple[str, ...]], values: Mapping[str, Tensor], fixed: Collection[str]
+) -> None:
+    """Turn the buffers that `freeze` made back into parameters, tied ones into one.
+
+    Args:
+        names: all names of every parameter, by its first name.
+        values: values by first name; parameters without an entry keep the value of their buffer.
+        fixed: first names of the parameters that do not require a gradient.
+    """
+    for first, others in names.items():
+        value = values[first] if first in values else network.get_buffer(first)
+        parameter = nn.Parameter(value.detach().clone(), requires_grad=first not in fixed)
+        for name in others:
+            prefix, _, short = name.rpartition(".")
+            module = network.get_submodule(prefix)
+            del module._buffers[short]
+            setattr(module, short, parameter)  # recurrent layers update their list of weights in __setattr__

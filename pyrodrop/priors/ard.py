@@ -21,11 +21,10 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
 from pyrodrop.arguments import instance
-from pyrodrop.distributions.pooled_normal import Group, PooledNormal
+from pyrodrop.distributions.pooled_normal import Group, PooledNormal, units_of
 from pyrodrop.distributions.rebuilt import on_device
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.names import one_of
-from pyrodrop.priors.groups import mean_squares, over_weights
 from pyrodrop.priors.prior import Prior
 
 
@@ -98,3 +97,45 @@ def _check_hyperprior(hyperprior: TorchDistribution) -> None:
     negative = -torch.logspace(-6, 6, 49, dtype=torch.float64)
     if support.is_discrete or bool((lower < 0).any()) or bool(support.check(negative).any()):
         raise ValueError(f"hyperprior must be {what}; got a {type(hyperprior).__name__} with the support {support}")
+
+
+def mean_squares(group: Group, name: str, like: Tensor, units: InputUnits | None) -> Tensor:
+    """The mean square of the weights of every group, in the shape of the site of a hyperparameter.
+
+    Args:
+        group: which weights form a group.
+        name: of the weight.
+        like: the weight.
+        units: which of its axes indexes input units.
+
+    Raises:
+        ValueError: the groups are units, and those of a weight with several axes are unknown.
+    """
+    square, shared = like.square(), _units(group, name, like, units)
+    if group == "layer":
+        return square.mean(list(range(like.dim())), keepdim=True)
+    if shared is None:
+        return square
+    means, count = shared.mean(square, like.shape), shared.count(like.shape)
+    if means.numel() == count:
+        return means
+    return shared.sum(square, like.shape) * (count / like.numel())  # a grouped convolution
+
+
+def over_weights(values: Tensor, group: Group, name: str, like: Tensor, units: InputUnits | None) -> Tensor:
+    """Hyperparameters ``[..., *shape of the site]``, so that they broadcast against weights ``[..., *like.shape]``."""
+    shared = _units(group, name, like, units)
+    if shared is None or mean_squares(group, name, like, units).dim() == like.dim():
+        return values
+    return shared.over(values, like.shape)
+
+
+def _units(group: Group, name: str, like: Tensor, units: InputUnits | None) -> InputUnits | None:
+    if group in ("input", "output") and units is not None and units.axis is None and like.dim() > 1:
+        raise ValueError(
+            f"group={group!r} of a prior has one hyperparameter per {group} unit, but the units of {name!r} of shape "
+            f"{tuple(like.shape)} are unknown: set another prior for it by name, "
+            f"prior={{{name!r}: priors.ARD('weight'), '*': ...}}, "
+            f"or specify the axis of its input units, models.from_module(..., input_axes={{{name!r}: 1}})"
+        )
+    return units_of(group, units or InputUnits(), like.shape)

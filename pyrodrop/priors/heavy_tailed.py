@@ -29,7 +29,7 @@ from pyrodrop.arguments import real
 from pyrodrop.distributions.pooled_normal import Group
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.names import one_of
-from pyrodrop.priors.groups import mean_squares, over_weights
+from pyrodrop.priors.ard import mean_squares, over_weights
 from pyrodrop.priors.prior import Prior, full
 
 MOST_DF = 1000  # above, float32 rounds the constant of the density by more than 2e-4 nats per weight
@@ -153,16 +153,15 @@ class Horseshoe(Prior):
         raise ValueError("a horseshoe has latent scales: call for_site(name, like) inside a model, which samples them")
 
     def hyper_sites(self, name: str, like: Tensor, units: InputUnits | None = None) -> dict[str, Tensor]:
-        one = torch.ones((1,) * like.dim(), dtype=like.dtype, device=like.device)
         return {
-            f"{name}_global_scale": one * like.square().mean().sqrt().clamp_min(1e-2),
+            f"{name}_global_scale": like.square().mean().sqrt().clamp_min(1e-2).reshape((1,) * like.dim()),
             f"{name}_local_scale": torch.ones_like(mean_squares(self.group, name, like, units)),
         }
 
     def for_site(self, name: str, like: Tensor, units: InputUnits | None = None) -> TorchDistribution:
-        one, n, site = like.new_ones(()), like.dim(), mean_squares(self.group, name, like, units).shape
-        overall = pyro.sample(f"{name}_global_scale", dist.HalfCauchy(self.scale * one).expand((1,) * n).to_event(n))
-        local = pyro.sample(f"{name}_local_scale", dist.HalfCauchy(one).expand(site).to_event(len(site)))
+        unit, n, site = like.new_ones(()), like.dim(), mean_squares(self.group, name, like, units).shape
+        overall = pyro.sample(f"{name}_global_scale", dist.HalfCauchy(self.scale * unit).expand((1,) * n).to_event(n))
+        local = pyro.sample(f"{name}_local_scale", dist.HalfCauchy(unit).expand(site).to_event(len(site)))
         local = over_weights(local, self.group, name, like, units)
         return dist.Normal(torch.zeros_like(like), overall * local).to_event(n)
 

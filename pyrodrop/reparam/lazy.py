@@ -74,7 +74,7 @@ class LazyReparam(Reparam):
 
     def bias(self, q: Distribution, at: LinearMap) -> Tensor:
         """A bias with distribution q, one sample per example."""
-        return at.over_outputs(at.once("bias", lambda: q.expand(at.batch).rsample()))
+        return at.over_outputs(at.once("bias", lambda: self.whole(q.expand(at.batch))))
 
     def apply(self, msg: Any) -> Any:
         if msg["is_observed"] or msg["value"] is not None:  # conditioned: there is no noise to share
@@ -141,7 +141,7 @@ class LazyWeight(torch.Tensor):
         if func in _METADATA:
             return without_overrides(func, args, kwargs)
         if func in LAYERS and not is_packed(args[1:]):
-            weights = [one for one in tensors_in(args) if isinstance(one, LazyWeight)]
+            weights = [tensor for tensor in tensors_in(args) if isinstance(tensor, LazyWeight)]
             for weight in weights:
                 weight.distribution.layers += 1
             if any(not weight.drawn and weight.distribution.repeats() for weight in weights):

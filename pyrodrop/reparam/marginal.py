@@ -10,6 +10,7 @@ form has only their mean and variance (DropConnect).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,13 +49,15 @@ class MarginalReparam(LocalReparam):
         if not _plain_dropout(q):
             return super().push(q, at)
         rate = float(q.drop_rate)
-        return at.f(at.x * at.unit_noise(lambda shape: _Masks.apply(self.draw, shape, rate)), q.loc)  # type: ignore[no-untyped-call]
+        mask = at.unit_noise(lambda shape: self._sample(lambda samples: _mask(samples + shape, rate, self.draw.device)))
+        return at.f(at.x * mask, q.loc)
 
     def whole(self, q: Any) -> Tensor:
-        return _Draws.apply(self.draw, q, torch.Size())  # type: ignore[no-any-return, no-untyped-call]
+        return self._sample(lambda samples: q.expand(samples + q.batch_shape).sample())
 
-    def bias(self, q: Any, at: LinearMap) -> Tensor:
-        return at.over_outputs(at.once("bias", lambda: _Draws.apply(self.draw, q, at.batch)))  # type: ignore[no-untyped-call]
+    def _sample(self, sampler: Callable[[torch.Size], Tensor]) -> Tensor:
+        """What `sampler` returns for a leading shape: ``[]``, or the number of samples of the surrounding vmap."""
+        return _PerSample.apply(self.draw, sampler)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def check_local_form(name: str, q: Any) -> None:
@@ -74,34 +77,24 @@ def _plain_dropout(q: Any) -> bool:
     return q.columns and q.theta == 0 and one_rate and not never_drops(q.drop_rate)
 
 
-class _Masks(torch.autograd.Function):
-    """A mask for each of the samples that the surrounding vmap maps over."""
+def _mask(shape: torch.Size, rate: float, device: torch.device) -> Tensor:
+    return keep_mask(shape, rate, device=device).view(torch.uint8)  # multiplied faster than bool
+
+
+class _PerSample(torch.autograd.Function):
+    """Noise of each of the samples that the surrounding vmap maps over, drawn in one call.
+
+    Most samplers fill a tensor in place, and vmap has no rule for that.
+    """
 
     @staticmethod
-    def forward(draw: Tensor, shape: torch.Size, rate: float) -> Tensor:
-        return keep_mask(shape, rate, device=draw.device).view(torch.uint8)  # multiplied faster than bool
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        return None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, draw: Tensor, shape: torch.Size, rate: float) -> tuple[Tensor, int]:
-        return keep_mask((info.batch_size, *shape), rate, device=draw.device).view(torch.uint8), 0
-
-
-class _Draws(torch.autograd.Function):
-    """Weights of any distribution, one for each of the samples that the surrounding vmap maps over. Most samplers fill a
-    tensor in place, and vmap has no rule for that."""
-
-    @staticmethod
-    def forward(draw: Tensor, q: Any, batch: torch.Size) -> Tensor:
-        return q.expand(batch).sample()  # type: ignore[no-any-return]
+    def forward(draw: Tensor, sampler: Callable[[torch.Size], Tensor]) -> Tensor:
+        return sampler(torch.Size())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         return None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, draw: Tensor, q: Any, batch: torch.Size) -> tuple[Tensor, int]:
-        return q.expand((info.batch_size, *batch)).sample(), 0
+    def vmap(info: Any, in_dims: Any, draw: Tensor, sampler: Callable[[torch.Size], Tensor]) -> tuple[Tensor, int]:
+        return sampler(torch.Size([info.batch_size])), 0

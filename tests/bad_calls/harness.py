@@ -62,8 +62,8 @@ class Call:
         types = hints(self.name)
         if self.function:  # which may have fewer arguments
             types = {name: types[name] for name in self.good() if name in types}
-        found = {name: kind for name, hint in types.items() if (kind := typed(hint, name)) is not None}
-        return found | {name: generated(each) for name, each in constrained(self.name).items()} | dict(self.args)
+        kinds = {name: kind for name, hint in types.items() if (kind := typed(hint, name)) is not None}
+        return kinds | {name: generated(each) for name, each in constrained(self.name).items()} | dict(self.args)
 
     def run(self, **changed: Any) -> Any:
         """The call with some arguments changed."""
@@ -88,9 +88,9 @@ class Row:
     def judge(self) -> str:
         """What is wrong with the outcome of this row; empty if nothing is."""
         value = self.value() if self.value else None
-        given = {self.argument: value} if self.argument else {}
+        changed = {self.argument: value} if self.argument else {}
         try:
-            result = self.call.run(**given)
+            result = self.call.run(**changed)
         except Exception as error:
             if self.check is not None:
                 return f"refused: {type(error).__name__}: {error}"
@@ -119,25 +119,27 @@ class Case:
 
 def cases(calls: Iterable[Call]) -> list[Case]:
     """The rows of these calls, by argument."""
-    found = []
+    all_cases = []
     for call in calls:
         by_argument: dict[str, list[Row]] = {}
         for row in rows([call]):
             by_argument.setdefault(row.argument, []).append(row)
-        found += [Case(call, argument, tuple(of)) for argument, of in by_argument.items()]
-    return found
+        all_cases += [Case(call, argument, tuple(of)) for argument, of in by_argument.items()]
+    return all_cases
 
 
 def rows(calls: Iterable[Call]) -> list[Row]:
     """The rows of these calls: for each the call that works, its bad values, and the values that have to work."""
-    found = []
+    all_rows = []
     for call in calls:
-        found.append(Row(call, check=lambda result: None))
-        found += [Row(call, name, label, value) for name, kind in call.kinds.items() for label, value in kind.items()]
+        all_rows.append(Row(call, check=lambda result: None))
+        all_rows += [
+            Row(call, name, label, value) for name, kind in call.kinds.items() for label, value in kind.items()
+        ]
         for key, (value, check) in call.works.items():
             argument, label = key.split(": ")
-            found.append(Row(call, argument, label, value, check))
-    return found
+            all_rows.append(Row(call, argument, label, value, check))
+    return all_rows
 
 
 def refusal(error: Exception, argument: str, value: Any, shown: str = "") -> str:
@@ -162,7 +164,7 @@ def refusal(error: Exception, argument: str, value: Any, shown: str = "") -> str
     if not ALLOWED.search(message):
         return f"does not say what is allowed: {said}"
     arrived = message.partition("got ")[2] or message
-    if not any(word in arrived for word in ([shown] if shown else words(value))):
+    if not any(word in arrived for word in ([shown] if shown else ways_to_show(value))):
         return f"does not show what arrived: {said}"
     return ""
 
@@ -182,11 +184,11 @@ def raised_by_us(file: str, line: int) -> bool:
 @functools.cache
 def raising_lines(path: Path) -> frozenset[int]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
-    return frozenset(line for node in found for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    raises = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
+    return frozenset(line for node in raises for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
 
 
-def words(value: Any) -> list[str]:
+def ways_to_show(value: Any) -> list[str]:
     """Ways to show a value in a message, one of which is enough."""
     kind = type(value).__name__
     if value is None or isinstance(value, bool | np.bool_):
@@ -207,7 +209,7 @@ def words(value: Any) -> list[str]:
     if isinstance(value, list | tuple | dict | set):
         shown += [] if value else ["empty", "none", "(0,)", "[0]"]
         parts = [*value, *value.values()] if isinstance(value, dict) else value
-        shown += [str(value), repr(value), *(word for part in parts for word in words(part))]
+        shown += [str(value), repr(value), *(word for item in parts for word in ways_to_show(item))]
     return shown
 
 
@@ -259,11 +261,11 @@ def hints(name: str) -> dict[str, Any]:
         return {}
     function = inspect.unwrap(function.__init__ if isinstance(function, type) else function)
     names = vars(sys.modules.get(getattr(function, "__module__", ""), pyrodrop))
-    found = {}
+    types = {}
     for argument, hint in inspect.get_annotations(function).items():
         with contextlib.suppress(NameError):
-            found[argument] = eval(hint, names) if isinstance(hint, str) else hint
-    return {argument: hint for argument, hint in found.items() if argument not in ("return", "validate_args")}
+            types[argument] = eval(hint, names) if isinstance(hint, str) else hint
+    return {argument: hint for argument, hint in types.items() if argument not in ("return", "validate_args")}
 
 
 def public(name: str) -> Any:

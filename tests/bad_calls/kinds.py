@@ -92,13 +92,13 @@ UNCHECKED = Kind()
 def generated(constraint: Constraint) -> Kind:
     """What a constraint of a signature refuses: other kinds of values, and those just outside of its bounds."""
     if isinstance(constraint, Count):
-        found, step, bounds = NO_NUMBER | NOT_FINITE | kind(half=1.5, whole_float=3.0, huge=10**30), 1, {"least": 1}
+        refused, step, bounds = NO_NUMBER | NOT_FINITE | kind(half=1.5, whole_float=3.0, huge=10**30), 1, {"least": 1}
     else:
-        found, step, bounds = {Real: REAL, Flag: FLAG, Choice: NAME}[type(constraint)], 1e-3, {}
+        refused, step, bounds = {Real: REAL, Flag: FLAG, Choice: NAME}[type(constraint)], 1e-3, {}
     past = {"least": -step, "most": step, "above": 0, "below": 0}
     for bound, number in (bounds | constraint.bounds).items():
-        found = found | kind(**{f"past_{bound}": number + past[bound]})
-    return found.but("None") if constraint.optional else found
+        refused = refused | kind(**{f"past_{bound}": number + past[bound]})
+    return refused.but("None") if constraint.optional else refused
 
 
 def typed(hint: Any, name: str) -> Kind | None:
@@ -107,22 +107,22 @@ def typed(hint: Any, name: str) -> Kind | None:
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kinds = tuple(kind for kind in kinds if kind is not type(None))
     first = kinds[0]
-    found: Kind | None = None
+    refused: Kind | None = None
     if set(kinds) in ({str, Path}, {Path}):
-        found = PATH
+        refused = PATH
     elif len(kinds) > 1 or first in (Any, object, Tensor, torch.Size) or get_origin(first) in (dict, list, tuple, type):
         return None
     elif first in (bool, float, str, nn.Module):
-        found = {bool: FLAG, float: REAL, str: OBJECT.but("string"), nn.Module: MODULE}[first]
+        refused = {bool: FLAG, float: REAL, str: OBJECT.but("string"), nn.Module: MODULE}[first]
     elif first is int:
-        found = SEED if name == "seed" else COUNT
+        refused = SEED if name == "seed" else COUNT
     elif get_origin(first) is Literal:
-        found = NAME
+        refused = NAME
     elif get_origin(first) is Callable:
-        found = FUNCTION
+        refused = FUNCTION
     elif isinstance(first, type) and first.__module__ != "builtins":
-        found = OBJECT | {"class": lambda: first}
-    return found.but("None") if found and optional else found
+        refused = OBJECT | {"class": lambda: first}
+    return refused.but("None") if refused and optional else refused
 
 
 def tensor(*shape: int, like: Callable[[tuple[int, ...]], Any] = torch.ones) -> Kind:

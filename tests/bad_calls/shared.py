@@ -40,8 +40,8 @@ def fit() -> pyrodrop.Fit:
 
 @functools.cache
 def classifier() -> pyrodrop.Fit:
-    own = model(2, 3, 3, likelihood=likelihoods.Categorical())
-    return pyrodrop.fit(own, guides.MeanField(own), (X, LABELS), **QUICK)
+    network = model(2, 3, 3, likelihood=likelihoods.Categorical())
+    return pyrodrop.fit(network, guides.MeanField(network), (X, LABELS), **QUICK)
 
 
 @functools.cache

@@ -28,54 +28,54 @@ FITS = OBJECT | {"a fit": fit, "no fits": lambda: {"a": 1.0}, "numbered": lambda
 RATIOS = tensor(30).but("number", "bool") | Kind({"few": lambda: torch.zeros(24)})
 
 
-def compare(x: Any = X, y: Any = Y, **given: Any) -> Any:
-    return pyrodrop.compare(**{"fits": {"a": fit()}, "data": (x, y), "num_samples": 2, **given})
+def compare(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
+    return pyrodrop.compare(**{"fits": {"a": fit()}, "data": (x, y), "num_samples": 2, **kwargs})
 
 
-def tree(x: Any = X, y: Any = Y, **given: Any) -> Any:
-    return pyrodrop.to_arviz(**{"fit": fit(), "train": (x, y), "num_samples": 2, **given})
+def tree(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
+    return pyrodrop.to_arviz(**{"fit": fit(), "train": (x, y), "num_samples": 2, **kwargs})
 
 
-def loo(y: Any = None, **given: Any) -> Any:
-    own = {} if y is None else {"data": (X, y)}
-    return analysis.loo(**{"fit": fit(), "num_samples": 25, "force": True, **own, **given})
+def loo(y: Any = None, **kwargs: Any) -> Any:
+    data = {} if y is None else {"data": (X, y)}
+    return analysis.loo(**{"fit": fit(), "num_samples": 25, "force": True, **data, **kwargs})
 
 
-def density(x: Any = X, y: Any = Y, **given: Any) -> Any:
-    return analysis.log_density(**{"run": fit(), "data": (x, y), "num_samples": 2, **given})
+def density(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
+    return analysis.log_density(**{"run": fit(), "data": (x, y), "num_samples": 2, **kwargs})
 
 
-def kfold(**given: Any) -> Any:
-    own = {"model": mlp(), "guide": guides.Point(mlp()), "data": (X, Y), "k": 2, "num_samples": 2}
-    return analysis.kfold(**{**own, "steps": 1, "engine": "traced", "progress": False, **given})
+def kfold(**kwargs: Any) -> Any:
+    defaults = {"model": mlp(), "guide": guides.Point(mlp()), "data": (X, Y), "k": 2, "num_samples": 2}
+    return analysis.kfold(**{**defaults, "steps": 1, "engine": "traced", "progress": False, **kwargs})
 
 
-def reloo(**given: Any) -> Any:
-    own = {"fit": fit(), "model": mlp(), "guide": guides.Point(mlp()), "num_samples": 25}
-    return analysis.reloo(**{**own, "steps": 1, "engine": "traced", "progress": False, **given})
+def reloo(**kwargs: Any) -> Any:
+    defaults = {"fit": fit(), "model": mlp(), "guide": guides.Point(mlp()), "num_samples": 25}
+    return analysis.reloo(**{**defaults, "steps": 1, "engine": "traced", "progress": False, **kwargs})
 
 
-def sbc(**given: Any) -> Any:
-    own = {"model": mlp(), "make_guide": guides.MeanField, "x": X, "count": 2, "num_draws": 2, "steps": 1}
-    return analysis.sbc(**{**own, "progress": False, **given})
+def sbc(**kwargs: Any) -> Any:
+    defaults = {"model": mlp(), "make_guide": guides.MeanField, "x": X, "count": 2, "num_draws": 2, "steps": 1}
+    return analysis.sbc(**{**defaults, "progress": False, **kwargs})
 
 
 def drawn(x: Any, y: Any, num_draws: int, seed: int) -> dict[str, torch.Tensor]:
     return {name: torch.zeros(num_draws, *value.shape) for name, value in mlp().weight_sites().items()}
 
 
-def classes(**given: Any) -> dict[str, Any]:
-    return {"prediction": prediction(classes=2), **given}
+def classes(**kwargs: Any) -> dict[str, Any]:
+    return {"prediction": prediction(classes=2), **kwargs}
 
 
-def regression(x: Any = X, y: Any = Y, **given: Any) -> Any:
-    own = {"data": (x, y), "kernel": "squared-exponential", "learn": False, "progress": False}
-    return GaussianProcess(**{**own, **given})
+def regression(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
+    defaults = {"data": (x, y), "kernel": "squared-exponential", "learn": False, "progress": False}
+    return GaussianProcess(**{**defaults, **kwargs})
 
 
-def classification(y: Any = LABELS, **given: Any) -> Any:
-    own = {"data": (X, y), "kernel": "squared-exponential", "learn": False, "progress": False}
-    return GaussianProcessClassifier(**{**own, **given})
+def classification(y: Any = LABELS, **kwargs: Any) -> Any:
+    defaults = {"data": (X, y), "kernel": "squared-exponential", "learn": False, "progress": False}
+    return GaussianProcessClassifier(**{**defaults, **kwargs})
 
 
 ONES = torch.ones(2, 3, 1)
@@ -95,7 +95,7 @@ TARGETS = tensor(3, like=lambda shape: torch.ones(shape, dtype=torch.int64)).but
 }
 
 
-def told(targets: list[int]) -> torch.Tensor:
+def epig(targets: list[int]) -> torch.Tensor:
     torch.manual_seed(0)
     return acquire.epig(prediction(classes=2), targets)
 
@@ -209,8 +209,8 @@ CALLS = [
         lambda: classes(targets=[0, 2]),
         {"prediction": PREDICTIONS, "targets": TARGETS},
         works={
-            "targets: array": (lambda: np.array([0, 2]), lambda found: torch.equal(found, told([0, 2]))),
-            "targets: range": (lambda: range(3), lambda found: torch.equal(found, told([0, 1, 2]))),
+            "targets: array": (lambda: np.array([0, 2]), lambda result: torch.equal(result, epig([0, 2]))),
+            "targets: range": (lambda: range(3), lambda result: torch.equal(result, epig([0, 1, 2]))),
         },
     ),
     Call(
@@ -243,13 +243,13 @@ CALLS = [
             "seed": SEED,
             "joint": FLAG,
         },
-        function=lambda **given: process().predict(**given),
+        function=lambda **kwargs: process().predict(**kwargs),
     ),
     Call(
         "gp.GaussianProcess.log_density",
         dict,
         {"y": NO_Y | {"labels": lambda: LABELS}, "data": DATA},
-        function=lambda y=Y, **given: process().log_density(**{"data": (X, y), **given}),
+        function=lambda y=Y, **kwargs: process().log_density(**{"data": (X, y), **kwargs}),
     ),
     Call(
         "gp.GaussianProcessClassifier",

@@ -256,10 +256,10 @@ CALLS = [
         works={
             "chosen: bytes are rows": (
                 lambda: torch.tensor([0, 1], dtype=torch.uint8),
-                lambda part: torch.equal(part.y, Y[:2]),
+                lambda subset: torch.equal(subset.y, Y[:2]),
             ),
-            "chosen: list": (lambda: [2, -1], lambda part: torch.equal(part.x, X[[2, -1]])),
-            "chosen: array of bools": (lambda: np.arange(N) > 5, lambda part: len(part) == 2),
+            "chosen: list": (lambda: [2, -1], lambda subset: torch.equal(subset.x, X[[2, -1]])),
+            "chosen: array of bools": (lambda: np.arange(N) > 5, lambda subset: len(subset) == 2),
         },
     ),
     Call(

@@ -137,7 +137,7 @@ CALLS = [
         "distributions.row_correlation",
         lambda: {"drop_rate": 0.1, "bits": 8},
         {"drop_rate": DROP_RATE, "bits": COUNT | {"other": lambda: 12}},
-        works={"drop_rate: zero": (lambda: 0.0, lambda found: found == 0.0)},
+        works={"drop_rate: zero": (lambda: 0.0, lambda rate: rate == 0.0)},
     ),
 ]
 

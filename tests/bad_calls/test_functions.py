@@ -170,15 +170,15 @@ CALLS = [
     Call("data.uci", lambda: {"name": "boston"}, {"name": NAME}, function=lambda name: _read_nothing(data.uci, name)),
     Call(
         "data.mnist",
-        function=lambda **given: _read_nothing(data.mnist, **given),
+        function=lambda **kwargs: _read_nothing(data.mnist, **kwargs),
     ),
     Call(
         "data.cifar10",
-        function=lambda **given: _read_nothing(data.cifar10, **given),
+        function=lambda **kwargs: _read_nothing(data.cifar10, **kwargs),
     ),
     Call("data.foong2020", function=lambda: _read_nothing(data.foong2020)),
-    Call("data.gospels", function=lambda **given: _read_nothing(data.gospels, **given)),
-    Call("data.solar", function=lambda **given: _read_nothing(data.solar, **given)),
+    Call("data.gospels", function=lambda **kwargs: _read_nothing(data.gospels, **kwargs)),
+    Call("data.solar", function=lambda **kwargs: _read_nothing(data.solar, **kwargs)),
     Call("data.mauna_loa"),
     Call(
         "AlphaDivergence", dict, {"alpha": INSIDE.but("one"), "num_particles": COUNT.but("huge") | {"one": lambda: 1}}
@@ -261,7 +261,7 @@ CALLS = [
         "zoo.Entry.build",
         lambda: {"data": None, "seed": 0},
         {"data": UNCHECKED},
-        function=lambda **given: zoo.Entry(**entry()).build(**given),
+        function=lambda **kwargs: zoo.Entry(**entry()).build(**kwargs),
     ),
     Call(
         "read",
@@ -308,12 +308,12 @@ def _lazy_distribution() -> Any:
     return LazyDistribution(q(), reparam.LocalReparam(), "w")
 
 
-def _read_nothing(function: Any, *given: Any, **named: Any) -> Any:
+def _read_nothing(function: Any, *args: Any, **named: Any) -> Any:
     """A loader in a folder without data, perhaps without its package: what passes the checks is not read, nor downloaded."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYRODROP_DATA", "/no/such/folder")
         try:
-            return function(*given, **named)
+            return function(*args, **named)
         except (FileNotFoundError, Failed):
             return None
 

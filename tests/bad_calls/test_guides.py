@@ -113,7 +113,7 @@ CALLS = [
     Call(
         "guides.LogNormalDropout.keep_mask",
         lambda: {"threshold": 0.0},
-        function=lambda **given: guides.LogNormalDropout(model()).keep_mask(**given),
+        function=lambda **kwargs: guides.LogNormalDropout(model()).keep_mask(**kwargs),
     ),
     Call("guides.MeanField", of_model, {"init_scale": POSITIVE}),
     Call(
@@ -148,7 +148,7 @@ CALLS = [
         "guides.SparseDropout.keep_mask",
         lambda: {"threshold": 3.0},
         {"threshold": REAL | {"above all": lambda: 9.0, "below all": lambda: -9.0}},
-        function=lambda **given: sparse()["guide"].keep_mask(**given),
+        function=lambda **kwargs: sparse()["guide"].keep_mask(**kwargs),
     ),
     Call(
         "guides.Pruned",
@@ -187,12 +187,12 @@ CALLS = [
     Call(
         "guides.Guide.draw",
         lambda: {"num_samples": 2},
-        function=lambda **given: guides.MeanField(model()).draw(**given),
+        function=lambda **kwargs: guides.MeanField(model()).draw(**kwargs),
     ),
     Call(
         "guides.Ensemble.draw",
         lambda: {"num_samples": 2},
-        function=lambda **given: guides.Ensemble(model(), guides.Point, 2).draw(**given),
+        function=lambda **kwargs: guides.Ensemble(model(), guides.Point, 2).draw(**kwargs),
     ),
     Call(
         "guides.Guide.restart",
@@ -204,7 +204,7 @@ CALLS = [
                 "more layers": Shows("another", lambda: model(2, 3, 3, 1)),
             }
         },
-        function=lambda **given: guides.MeanField(model()).restart(**given),
+        function=lambda **kwargs: guides.MeanField(model()).restart(**kwargs),
     ),
 ]
 

@@ -67,8 +67,8 @@ def scored(score: Any) -> dict[str, Any]:
         "pandas": lambda: pd.Series(labels),
     }
     forms |= {"bools": lambda: torch.tensor(labels).bool()}
-    works: dict[str, Any] = {f"y: {form}": (made, lambda found: found == want) for form, made in forms.items()}
-    return works | {"predicted: numpy": (lambda: p()["predicted"].numpy(), lambda found: found == want)}
+    works: dict[str, Any] = {f"y: {form}": (made, lambda score: score == want) for form, made in forms.items()}
+    return works | {"predicted: numpy": (lambda: p()["predicted"].numpy(), lambda score: score == want)}
 
 
 CLASSES = {"predicted": PROBABILITIES, "y": LABELS}
@@ -99,7 +99,7 @@ CALLS = [
         "metrics.rmse",
         lambda: both("mean"),
         {"mean": NUMBERS | TALL, "y": NUMBERS | TALL},
-        works={"y: float32 frame": (lambda: pd.DataFrame(np.zeros((3, 2), np.float32)), lambda found: 0 < found < 3)},
+        works={"y: float32 frame": (lambda: pd.DataFrame(np.zeros((3, 2), np.float32)), lambda score: 0 < score < 3)},
     ),
     Call(
         "metrics.log_predictive_density",
@@ -115,7 +115,10 @@ CALLS = [
             },
         },
         works={
-            "precision: per row": (lambda: torch.ones(3), lambda found: found.shape == (3,) and found.isfinite().all())
+            "precision: per row": (
+                lambda: torch.ones(3),
+                lambda densities: densities.shape == (3,) and densities.isfinite().all(),
+            )
         },
     ),
     Call("metrics.crps", draws, {"draws": NUMBERS, "y": NUMBERS | TALL}),

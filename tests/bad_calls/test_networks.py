@@ -87,7 +87,7 @@ CALLS = [
         "likelihoods.HeteroscedasticGaussian",
         lambda: {"output": torch.zeros(2, 4), "targets": Standardize()},
         {"output": Kind({"odd": lambda: torch.zeros(2, 3)})},
-        function=lambda **given: likelihoods.HeteroscedasticGaussian()(**given),
+        function=lambda **kwargs: likelihoods.HeteroscedasticGaussian()(**kwargs),
     ),
     Call("likelihoods.Likelihood"),
     Call(
@@ -228,8 +228,8 @@ SCALING = [
     Call(
         "scaling.Standardize",
         lambda: {"loc": 0.5, "scale": 2},
-        function=lambda **given: float(Standardize(**given)(torch.tensor(1.5))),
-        works={"loc: a fraction with a whole scale": (lambda: 0.5, lambda found: found == 0.5)},
+        function=lambda **kwargs: float(Standardize(**kwargs)(torch.tensor(1.5))),
+        works={"loc: a fraction with a whole scale": (lambda: 0.5, lambda value: value == 0.5)},
     ),
     Call(
         "scaling.Standardize.of",

@@ -35,8 +35,8 @@ def on(y: Any, call: Callable[..., Any]) -> Any:
     return call(data=(X, y))
 
 
-def elbo(x: Any = X, y: Any = Y, **given: Any) -> Any:
-    return fit().elbo(**{"num_samples": 2, "data": (x, y), **given})
+def elbo(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
+    return fit().elbo(**{"num_samples": 2, "data": (x, y), **kwargs})
 
 
 def predicted() -> pyrodrop.Prediction:
@@ -111,19 +111,19 @@ CALLS = [
             "seed": FEW_SEEDS,
             "x": NO_POINTS.only("three columns", "NaN"),
         },
-        function=lambda **given: fit().export(**given),
+        function=lambda **kwargs: fit().export(**kwargs),
     ),
     Call(
         "Replicates.predict",
         lambda: {"x": X, "num_samples": 2},
         {"x": NO_POINTS.only("three columns", "NaN", "None"), "seed": FEW_SEEDS},
-        function=lambda **given: replicates().predict(**given),
+        function=lambda **kwargs: replicates().predict(**kwargs),
     ),
     Call(
         "Sampled.predict",
         lambda: {"x": X, "num_samples": 2},
         {"x": NO_POINTS.only("three columns", "NaN", "None"), "seed": FEW_SEEDS, "keep": NAME},
-        function=lambda **given: sampled().predict(**given),
+        function=lambda **kwargs: sampled().predict(**kwargs),
     ),
     Call(
         "Fit.elbo",
@@ -141,7 +141,7 @@ CALLS = [
         "Fit.objective",
         lambda: {"num_samples": 2},
         {"seed": FEW_SEEDS, "data": DATA},
-        function=lambda **given: fit().objective(**given),
+        function=lambda **kwargs: fit().objective(**kwargs),
     ),
     Call(
         "Fit",
@@ -179,17 +179,17 @@ CALLS = [
             "targets": OBJECT.but("None") | {"columns": lambda: Standardize(torch.zeros(2), torch.ones(2))},
         },
         works={
-            "f: one column": (lambda: np.zeros((2, 3), np.float16), lambda found: found.f.shape == (2, 3, 1)),
+            "f: one column": (lambda: np.zeros((2, 3), np.float16), lambda prediction: prediction.f.shape == (2, 3, 1)),
             "f: backwards": (
                 lambda: np.arange(6.0).reshape(2, 3)[::-1],
-                lambda found: found.f[0, 0, 0] == 3,
+                lambda prediction: prediction.f[0, 0, 0] == 3,
             ),
         },
     ),
     Call(
         "Prediction.sample_y",
         lambda: {"num_samples": 2},
-        function=lambda **given: predicted().sample_y(**given),
+        function=lambda **kwargs: predicted().sample_y(**kwargs),
     ),
     Call(
         "Prediction.log_density",
@@ -209,17 +209,17 @@ CALLS = [
         "Prediction.quantile",
         lambda: {"q": 0.5},
         {"q": INSIDE.but("vector", "array", "series", "list") | kind(empty=[], above_one_in_list=[0.5, 1.5]), },
-        function=lambda **given: predicted().quantile(**given),
+        function=lambda **kwargs: predicted().quantile(**kwargs),
         works={
-            "q: list": (lambda: [0.1, 0.9], lambda found: found.shape == (2, N, 1)),
-            "q: series": (lambda: pd.Series([0.1]), lambda found: found.shape == (1, N, 1)),
-            "q: number of NumPy": (lambda: np.float32(0.5), lambda found: found.shape == (N, 1)),
+            "q: list": (lambda: [0.1, 0.9], lambda quantiles: quantiles.shape == (2, N, 1)),
+            "q: series": (lambda: pd.Series([0.1]), lambda quantiles: quantiles.shape == (1, N, 1)),
+            "q: number of NumPy": (lambda: np.float32(0.5), lambda quantiles: quantiles.shape == (N, 1)),
         },
     ),
     Call(
         "Prediction.interval",
         lambda: {"level": 0.5},
-        function=lambda **given: predicted().interval(**given),
+        function=lambda **kwargs: predicted().interval(**kwargs),
     ),
     Call("Prediction.cdf", lambda: {"y": Y}, {"y": NO_Y}, function=lambda y: predicted().cdf(y)),
     Call(
@@ -241,7 +241,7 @@ CALLS = [
         "metrics.calibrate",
         lambda: {"prediction": predicted(), "y": Y},
         {"y": NO_Y},
-        works={"y: array": (lambda: Y.numpy(), lambda found: found.temperature > 0)},
+        works={"y: array": (lambda: Y.numpy(), lambda calibration: calibration.temperature > 0)},
     ),
     Call(
         "metrics.Calibration",
@@ -275,12 +275,12 @@ def test_a_guide_of_another_network_predicts_nothing() -> None:
         def __call__(self, *args: Any) -> None:
             raise AssertionError
 
-    one: Any = pyrodrop.Fit(mlp(), Own(), None, torch.zeros(1, 3), {})
+    run: Any = pyrodrop.Fit(mlp(), Own(), None, torch.zeros(1, 3), {})
     for more in ({}, {"keep": "moments"}, {"joint": False}):
         with pytest.raises(
             ValueError, match=r"guide must have the shapes .*\[1, 3\] for 'layers.1.weight'; got one with \[8, 3\]"
         ):
-            one.predict(X, 2, **more)
+            run.predict(X, 2, **more)
 
 
 def test_labels_of_a_prediction_mean_the_same_in_every_form() -> None:

@@ -56,7 +56,7 @@ CALLS = [
         "priors.Gaussian.weight_decay",
         lambda: {name: value for name, value in DECAY.items() if name != "weight_decay"},
         {"drop_rate": DROP_RATE, "precision": POSITIVE},
-        function=lambda **given: priors.Gaussian().weight_decay(**given),
+        function=lambda **kwargs: priors.Gaussian().weight_decay(**kwargs),
     ),
     Call(
         "priors.Anchored", dict, {"scale": POSITIVE}, works={"scale: int": (lambda: 2, lambda prior: prior.scale == 2)}

@@ -20,14 +20,22 @@ DTYPE = Kind({"word": lambda: "float32", "number": lambda: 32, "list": list})
 MODELS = OBJECT | {"guide": lambda: guides.Point(mlp()), "class": lambda: pyrodrop.models.MLP}
 
 
-def sample(x: Any = X, y: Any = Y, **given: Any) -> Any:
+def sample(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
     """Never samples: all of these calls are refused, but for the good one."""
-    own = {"chains": 4, "draws": 4, "tune": 100, "engine": "traced", "max_steps": 1, "progress": False, "model": mlp()}
-    return pyrodrop.sample(**{**own, "data": (x, y), **given})
+    defaults = {
+        "chains": 4,
+        "draws": 4,
+        "tune": 100,
+        "engine": "traced",
+        "max_steps": 1,
+        "progress": False,
+        "model": mlp(),
+    }
+    return pyrodrop.sample(**{**defaults, "data": (x, y), **kwargs})
 
 
-def energy(x: Any = X, y: Any = Y, **given: Any) -> Any:
-    return pyrodrop.potential(**{"model": mlp(), "data": (x, y), "engine": "pyro", **given})
+def energy(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
+    return pyrodrop.potential(**{"model": mlp(), "data": (x, y), "engine": "pyro", **kwargs})
 
 
 def point() -> dict[str, torch.Tensor]:
@@ -121,7 +129,7 @@ CALLS = [
         "Sampled.diagnostics",
         dict,
         {"x": NO_X.only("three columns", "NaN", "complex"), "data": DATA},
-        function=lambda **given: sampled().diagnostics(**given),
+        function=lambda **kwargs: sampled().diagnostics(**kwargs),
     ),
 ]
 

@@ -40,22 +40,24 @@ NOT_CALLED: dict[str, str] = {
 def calls() -> list[Call]:
     """All calls of the table."""
     files = sorted(path.stem for path in Path(__file__).parent.glob("test_*.py"))
-    found: list[Call] = []
+    table: list[Call] = []
     for file in files:
-        found += getattr(importlib.import_module(f".{file}", __package__), "CALLS", [])
-    return found
+        table += getattr(importlib.import_module(f".{file}", __package__), "CALLS", [])
+    return table
 
 
 def callables() -> dict[str, Any]:
     """Every public callable by name."""
-    found = {name: getattr(pyrodrop, name) for name in pyrodrop.__all__ if name not in MODULES}
+    objects = {name: getattr(pyrodrop, name) for name in pyrodrop.__all__ if name not in MODULES}
     for module in MODULES:
-        own = importlib.import_module(f"pyrodrop.{module}")
-        names = getattr(own, "__all__", None) or [
-            n for n, v in vars(own).items() if not n.startswith("_") and getattr(v, "__module__", "") == own.__name__
+        package = importlib.import_module(f"pyrodrop.{module}")
+        names = getattr(package, "__all__", None) or [
+            n
+            for n, v in vars(package).items()
+            if not n.startswith("_") and getattr(v, "__module__", "") == package.__name__
         ]
-        found |= {f"{module}.{name}": getattr(own, name) for name in names}
-    return {name: value for name, value in found.items() if callable(value)}
+        objects |= {f"{module}.{name}": getattr(package, name) for name in names}
+    return {name: value for name, value in objects.items() if callable(value)}
 
 
 def test_every_public_callable_is_in_the_table() -> None:
@@ -87,7 +89,7 @@ def test_the_judgement_of_a_refusal() -> None:
 def judged(function: Any, argument: str, value: Any) -> str:
     named = {argument: value}
     return Row(
-        Call("", function=lambda **given: function(*given.values())), argument, "", lambda: named[argument]
+        Call("", function=lambda **kwargs: function(*kwargs.values())), argument, "", lambda: named[argument]
     ).judge()
 
 

@@ -83,13 +83,13 @@ OTHER_GUIDES = Kind({
 })  # fmt: skip
 
 
-def fitted(x: Any = X, y: Any = Y, own: Callable[[], Any] = mlp, guide: Any = None, **settings: Any) -> Any:
-    net = own()
+def fitted(x: Any = X, y: Any = Y, make: Callable[[], Any] = mlp, guide: Any = None, **settings: Any) -> Any:
+    net = make()
     return pyrodrop.fit(net, guides.Point(net) if guide is None else guide, (x, y), **{**QUICK, **settings})
 
 
 def labelled(y: Any, **settings: Any) -> Any:
-    return fitted(y=y, own=lambda: classifier().model, **settings)
+    return fitted(y=y, make=lambda: classifier().model, **settings)
 
 
 def by_pyro(y: Any, guide: Any = its_guide) -> Any:
@@ -109,19 +109,19 @@ def good_fit() -> dict[str, Any]:
 
 
 def good_replicates() -> dict[str, Any]:
-    own = {"steps": 1, "engine": "traced", "progress": False}
-    return {"models": mlp(), "guides": guides.Point(mlp()), "data": (X, Y), "count": 2, **own}
+    settings = {"steps": 1, "engine": "traced", "progress": False}
+    return {"models": mlp(), "guides": guides.Point(mlp()), "data": (X, Y), "count": 2, **settings}
 
 
 def right(result: Any) -> None:
     assert bool(result.losses.isfinite().all())
 
 
-def same_loss(**given: Any) -> Callable[[Any], None]:
+def same_loss(**kwargs: Any) -> Callable[[Any], None]:
     """Checks the losses against those of the same call with plain float32 tensors."""
 
     def check(result: Any) -> None:
-        torch.testing.assert_close(result.losses, fitted(**given).losses, check_dtype=False)
+        torch.testing.assert_close(result.losses, fitted(**kwargs).losses, check_dtype=False)
 
     return check
 
@@ -141,7 +141,7 @@ CALLS = [
         "Recipe.fit",
         dict,
         {"seed": SEED},
-        lambda **given: pyrodrop.recipes.regressor((MANY, MANY[:, :1])).fit(**{"steps": 1, "progress": False, **given}),
+        lambda **kwargs: pyrodrop.recipes.regressor((MANY, MANY[:, :1])).fit(**{"steps": 1, "progress": False, **kwargs}),
     ),
     Call(
         "fit",
@@ -186,7 +186,7 @@ CALLS = [
         },
     ),
     Call(
-        "fit.one row", function=lambda **given: fitted(X[:1], Y[:1]),
+        "fit.one row", function=lambda **kwargs: fitted(X[:1], Y[:1]),
     ),
     Call(
         "fit.labels",
@@ -279,7 +279,7 @@ def test_training(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("changed", "said"),
     [
         ({"kl_weight": lambda epoch: 5.0 - epoch}, "kl_weight .*after 6 epochs.* at least 0; got -1"),
         ({"kl_weight": lambda epoch: math.nan if epoch >= 3 else 1.0}, "kl_weight .*after 3 epochs.*got nan"),
@@ -292,13 +292,13 @@ def test_training(case: Case) -> None:
         ({"lr": lambda name: None}, "lr .*for 'loc.layers.0.weight'.* at least 0; got None"),
     ],
 )
-def test_a_schedule_that_turns_wrong_is_refused_with_its_time(given: Any, said: str) -> None:
+def test_a_schedule_that_turns_wrong_is_refused_with_its_time(changed: Any, said: str) -> None:
     with pytest.raises((ValueError, TypeError), match=said):
-        fitted(steps=10, **given)
+        fitted(steps=10, **changed)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("changed", "said"),
     [
         (
             {"data": {"x": X, "z": Y}},
@@ -315,8 +315,8 @@ def test_a_schedule_that_turns_wrong_is_refused_with_its_time(given: Any, said: 
         ({"starts": "new"}, "new initial weights need a guide with a method restart"),
     ],
 )
-def test_what_programs_do_not_have_is_refused(given: Any, said: str) -> None:
-    whole = {"model": plain, "guide": AutoNormal(plain), "data": {"x": X, "y": Y[:, 0]}, **QUICK, **given}
+def test_what_programs_do_not_have_is_refused(changed: Any, said: str) -> None:
+    whole = {"model": plain, "guide": AutoNormal(plain), "data": {"x": X, "y": Y[:, 0]}, **QUICK, **changed}
     with pytest.raises((ValueError, TypeError), match=said):
         pyrodrop.fit(**whole)
 
@@ -338,29 +338,29 @@ def test_the_guide_of_another_pyro_model_is_refused(guide: Any, said: str) -> No
 
 
 def test_elbos_of_pyro_models_never_broadcast() -> None:
-    found = by_pyro(Y[:, 0])
+    run = by_pyro(Y[:, 0])
     for y in (Y, Y[..., None], Y.repeat(1, 2)):
         with pytest.raises(ValueError, match=r"y must have the shape of its distribution.* shape \[8\] together; got"):
-            found.elbo(5, (X, y))
+            run.elbo(5, (X, y))
 
 
 def test_a_guide_with_one_site_more_is_of_another_model() -> None:
-    own = model(bias_prior=None)
+    small = model(bias_prior=None)
     with pytest.raises(
         ValueError, match="no others, layers.0.weight, layers.1.weight; got .* site 'layers.0.bias' too"
     ):
-        pyrodrop.fit(own, guides.MeanField(model()), (X, Y), **QUICK)
+        pyrodrop.fit(small, guides.MeanField(model()), (X, Y), **QUICK)
 
 
 def test_a_class_is_no_model() -> None:
     with pytest.raises(TypeError, match="got the class MLP: make one of it"):
-        fitted(own=lambda: pyrodrop.models.MLP, guide=guides.Point(mlp()))
+        fitted(make=lambda: pyrodrop.models.MLP, guide=guides.Point(mlp()))
 
 
 def test_a_network_of_several_outputs_takes_no_vector() -> None:
-    own = model(2, 3, 2)
+    small = model(2, 3, 2)
     with pytest.raises(ValueError, match=r"y must have the shape \[8, 2\]"):
-        pyrodrop.fit(own, guides.Point(own), (X, Y[:, 0]), **QUICK)
+        pyrodrop.fit(small, guides.Point(small), (X, Y[:, 0]), **QUICK)
 
 
 def test_one_distribution_for_all_rows_is_no_broadcasting() -> None:
@@ -390,7 +390,7 @@ def test_networks_of_doubles_and_a_default_of_doubles() -> None:
     """In float64 all through: x as a list, an array and a float32 tensor give the same losses."""
     torch.set_default_dtype(torch.float64)
     losses = [
-        fitted(x, y, own=model).losses
+        fitted(x, y, make=model).losses
         for x, y in ((X.double(), Y.double()), (X.tolist(), Y.tolist()), (X, np.asarray(Y)))
     ]
     for other in losses[1:]:

@@ -85,7 +85,7 @@ def test_the_point_estimate_descends_as_a_loss_written_by_hand(ranks: list[dict[
     for rows in MINIBATCHES:
         f = F.linear(torch.tanh(F.linear(X[rows], w[0], b[0])), w[1], b[1])
         nll = -N / len(f) * Normal(f, (-tau / 2).exp()).log_prob(Y[rows]).sum()
-        total = nll - sum(Normal(0.0, 0.8).log_prob(one).sum() for one in w)
+        total = nll - sum(Normal(0.0, 0.8).log_prob(matrix).sum() for matrix in w)
         for value, slope in zip(values.values(), torch.autograd.grad(total, list(values.values())), strict=True):
             value.data -= LR * slope
     close(ranks[0]["DDP, point"], torch.cat([v.detach().flatten() for v in values.values()]), rtol=1e-9, atol=1e-12)
@@ -94,14 +94,14 @@ def test_the_point_estimate_descends_as_a_loss_written_by_hand(ranks: list[dict[
 def test_noise_per_example_gives_the_mean_of_the_ranks_own_gradients(ranks: list[dict[str, Any]]) -> None:
     space: dict[str, Any] = {"nn": torch.nn, "Trace_ELBO": Trace_ELBO}
     exec(blocks(PAGE.read_text(encoding="utf-8"))[1], space)
-    own = []
+    by_rank = []
     for rank in range(RANKS):
         loss = elbo("variational")
         local = space["LocalLoss"](loss.model, loss.guide)
-        own.append(first_gradient(local, local, rank, 10 + rank, N))
-    close(ranks[0]["local"], (own[0] + own[1]) / 2)
+        by_rank.append(first_gradient(local, local, rank, 10 + rank, N))
+    close(ranks[0]["local"], (by_rank[0] + by_rank[1]) / 2)
     assert torch.equal(ranks[0]["local"], ranks[1]["local"])
-    assert not torch.allclose(own[0], own[1])
+    assert not torch.allclose(by_rank[0], by_rank[1])
 
 
 def joined(num_data: int) -> Tensor:
@@ -126,12 +126,12 @@ def test_an_autoguide_made_after_wrapping_is_not_averaged(ranks: list[dict[str, 
 
 
 def test_batch_norm_normalises_by_rank_and_keeps_the_statistics_of_rank_0(ranks: list[dict[str, Any]]) -> None:
-    own = []
+    by_rank = []
     for rank in range(RANKS):
         loss = elbo("variational", normalised)
-        own.append(first_gradient(loss, loss, rank, 0, N))
+        by_rank.append(first_gradient(loss, loss, rank, 0, N))
         close(ranks[rank]["BatchNorm, mean"], loss.model.network[1].running_mean)
-    close(ranks[0]["BatchNorm"], (own[0] + own[1]) / 2)
+    close(ranks[0]["BatchNorm"], (by_rank[0] + by_rank[1]) / 2)
     whole = elbo("variational", normalised)
     torch.manual_seed(0)
     whole(X[MINIBATCHES[0]], Y[MINIBATCHES[0]], num_data=N).backward()

@@ -131,8 +131,8 @@ def main(folder: Path) -> None:
     got["Fabric, variational"] = parameters(loss)
 
     loss = elbo("variational")
-    own = page["LocalLoss"](loss.model, loss.guide)
-    got["local"] = first_gradient(DistributedDataParallel(own), own, rank, 10 + rank, N)
+    local = page["LocalLoss"](loss.model, loss.guide)
+    got["local"] = first_gradient(DistributedDataParallel(local), local, rank, 10 + rank, N)
     for way, num_data in (("shard", RANKS * 4), ("none", None)):
         loss = elbo("variational")
         got[f"num_data of the {way}"] = first_gradient(DistributedDataParallel(loss), loss, rank, 0, num_data)

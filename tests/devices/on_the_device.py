@@ -100,8 +100,8 @@ def evaluated(there: Any, here: Any, x: Tensor) -> None:
     assert there.elbo(2).value == pytest.approx(here.elbo(2).value, rel=1e-4, abs=1e-3)
     pointwise = {} if isinstance(here.guide, guides.Ensemble | guides.FromNoise) else {"joint": False}
     for options in ({}, {"keep": "moments"}, pointwise):
-        one, other = (fit.predict(x, 3, **options) for fit in (there, here))
-        same(one.mean, other.mean)
+        got, other = (fit.predict(x, 3, **options) for fit in (there, here))
+        same(got.mean, other.mean)
         assert there.predict(x.to(NAME), 3, **options).mean.device.type == NAME
 
 
@@ -177,16 +177,16 @@ def test_every_likelihood(name: str) -> None:
         lambda: small(likelihood=copy.deepcopy(likelihood), outputs=outputs), guides.MeanField, (X, y), engine="traced"
     )
     evaluated(there, here, X)
-    one, other = (fit.predict(x, 5) for fit, x in ((there, X.to(NAME)), (here, X)))
+    got, other = (fit.predict(x, 5) for fit, x in ((there, X.to(NAME)), (here, X)))
     for what in summaries:
         if what in ("mean", "sd"):
-            same(getattr(one, what), getattr(other, what))
+            same(getattr(got, what), getattr(other, what))
         if what == "quantiles":
-            same(one.quantile([0.3, 0.6]), other.quantile([0.3, 0.6]))
-            same(one.quantile([0.3, 0.6], of="f"), other.quantile([0.3, 0.6], of="f"))
+            same(got.quantile([0.3, 0.6]), other.quantile([0.3, 0.6]))
+            same(got.quantile([0.3, 0.6], of="f"), other.quantile([0.3, 0.6], of="f"))
     score = metrics.classification_scores if "probabilities" in summaries else metrics.regression_scores
     if not name.startswith(("missing", "censored")):
-        scores, others = score(one, y.to(NAME)), score(other, y)
+        scores, others = score(got, y.to(NAME)), score(other, y)
         assert scores == pytest.approx(others, rel=1e-3, abs=1e-3, nan_ok=True)
 
 
@@ -212,9 +212,9 @@ def test_networks(network: str, engine: str) -> None:
 def test_replicates(guide: str) -> None:
     """Without masks, which a stack on a GPU compares with other numbers than one on a CPU."""
     there, here = (fitted(device, small, GUIDES[guide], count=3, engine="traced") for device in (NAME, "cpu"))
-    for one, other in zip(there, here, strict=True):
-        same(one.history, other.history)
-        same(one.predict(X, 2).mean, other.predict(X, 2).mean)
+    for of_device, other in zip(there, here, strict=True):
+        same(of_device.history, other.history)
+        same(of_device.predict(X, 2).mean, other.predict(X, 2).mean)
 
 
 @pytest.mark.few(1)
@@ -227,9 +227,9 @@ def test_settings(settings: dict[str, Any]) -> None:
 
 def test_closed_form_moments() -> None:
     there, here = both(small, lambda model: guides.BernoulliDropout(model, 0.3, mask_input=False))
-    one, other = (fit.predict(X, 2, method="analytic", keep="moments") for fit in (there, here))
-    same(one.mean, other.mean)
-    same(one.variance, other.variance)
+    got, other = (fit.predict(X, 2, method="analytic", keep="moments") for fit in (there, here))
+    same(got.mean, other.mean)
+    same(got.variance, other.variance)
 
 
 @pytest.mark.more
@@ -259,8 +259,8 @@ def test_a_trained_network() -> None:
         )
         for device in (NAME, "cpu")
     ]
-    one, other = (reading.predict(X, 3) for reading in readings)
-    same(one.mean, other.mean)
+    got, other = (reading.predict(X, 3) for reading in readings)
+    same(got.mean, other.mean)
     fits = [
         pyrodrop.fit(r.model, r.guide, (X, Y), steps=3, device=d) for r, d in zip(readings, (NAME, "cpu"), strict=True)
     ]
@@ -291,16 +291,16 @@ def test_samples(kernel: Any) -> None:
         "progress": False,
     }
     start = fitted("cpu", lambda: model, guides.MeanField)
-    one, other = (
+    got, other = (
         pyrodrop.sample(
             model, (X, Y), kernel=kernel, start=start if kernel == "mclmc" else None, device=device, **options
         )
         for device in (NAME, "cpu")
     )
     for name, values in other.samples.items():
-        assert one.samples[name].shape == values.shape
-        same(one.samples[name][0, 0], values[0, 0])
-    assert torch.isfinite(one.predict(X, 4).mean).all()
+        assert got.samples[name].shape == values.shape
+        same(got.samples[name][0, 0], values[0, 0])
+    assert torch.isfinite(got.predict(X, 4).mean).all()
 
 
 @pytest.mark.more

@@ -126,11 +126,11 @@ def _kernel(operation: Any, *args: Any, **kwargs: Any) -> Any:
     if operation in _COPIES:
         below[1].copy_(below[0])
         return args[1]
-    found = (operation.overloadpacket if _has_numbers(operation, below) else operation)(*below, **named)
+    result = (operation.overloadpacket if _has_numbers(operation, below) else operation)(*below, **named)
     for cpu, tensor in cpus.values():  # an operation in place, or with out=, may change the shape
         if _layout(cpu) != _layout(tensor):
             _place(tensor, cpu)
-    return _over(Tensor, lambda out: cpus[id(out)][1] if id(out) in cpus else _on_the_device(out), found)
+    return _over(Tensor, lambda out: cpus[id(out)][1] if id(out) in cpus else _on_the_device(out), result)
 
 
 def _over(kind: type, function: Callable[[Any], Any], value: Any) -> Any:

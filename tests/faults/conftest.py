@@ -20,5 +20,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     counts = config.stash.get(COUNTS, Counter[str]())
     if counts:
         terminalreporter.section("faults")
-        for words, count in sorted(counts.items()):
-            terminalreporter.write_line(f"{count:5}  {words}")
+        for what, count in sorted(counts.items()):
+            terminalreporter.write_line(f"{count:5}  {what}")

@@ -68,14 +68,14 @@ def make(folder: Path) -> dict[str, tuple[Path, Callable[[Path], list[Tensor]]]]
 
 def damaged(good: bytes, others: list[bytes], moment: random.Random, count: int) -> list[bytes]:
     """Bytes changed, cut, swapped, inserted, zeroed, empty, and the content of other files."""
-    found = [b"", b"\0", b"\0" * len(good), good + b"\0", good[8:], good[::-1], *others]
+    contents = [b"", b"\0", b"\0" * len(good), good + b"\0", good[8:], good[::-1], *others]
     header = int.from_bytes(good[:8], "little") + 8
     places = [lambda: moment.randrange(8), lambda: moment.randrange(8, header), lambda: moment.randrange(len(good))]
-    while len(found) < count:
+    while len(contents) < count:
         place, other = moment.choice(places)(), moment.randbytes(moment.choice([1, 1, 4, 64]))
         end = min(len(good), place + len(other))
         flipped = bytes([good[place] ^ (1 << moment.randrange(8))])
-        found.append(
+        contents.append(
             moment.choice(
                 [
                     good[:place] + flipped + good[place + 1 :],
@@ -87,7 +87,7 @@ def damaged(good: bytes, others: list[bytes], moment: random.Random, count: int)
                 ]
             )
         )
-    return found
+    return contents
 
 
 def test_damaged_files(tmp_path: Path, counted: Counter[str]) -> None:
@@ -105,13 +105,13 @@ def test_damaged_files(tmp_path: Path, counted: Counter[str]) -> None:
             try:
                 got = read(file)
             except ValueError as error:
-                good, words = str(file) in str(error), "refused by name"
+                good, outcome = str(file) in str(error), "refused by name"
             except Exception as error:
-                good, words = False, f"{type(error).__name__}"
+                good, outcome = False, f"{type(error).__name__}"
             else:
                 good = len(got) == len(want) and all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
-                words = "read as they were"
-            counted[f"damaged {kind} {words}"] += 1
+                outcome = "read as they were"
+            counted[f"damaged {kind} {outcome}"] += 1
             if not good:
-                wrong.append((kind, number, words))
+                wrong.append((kind, number, outcome))
     assert wrong == []

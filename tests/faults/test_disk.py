@@ -36,7 +36,7 @@ def in_a_process(job: functools.partial[Any], most: int | None = None, user: int
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        words = ""
+        message = ""
         try:
             if most is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
@@ -46,21 +46,21 @@ def in_a_process(job: functools.partial[Any], most: int | None = None, user: int
                 os.setuid(user)
             job()
         except BaseException as error:
-            words = f"{type(error).__name__}: {error}"
-        os.write(write, words.encode()[:4000])
+            message = f"{type(error).__name__}: {error}"
+        os.write(write, message.encode()[:4000])
         os._exit(0)
     os.close(write)
-    words = b""
+    message = b""
     while piece := os.read(read, 4096):
-        words += piece
+        message += piece
     os.close(read)
     os.waitpid(pid, 0)
-    return words.decode()
+    return message.decode()
 
 
-def same(one: pyrodrop.Fit, two: pyrodrop.Fit) -> bool:
-    mine, other = (fit.guide.state_dict() for fit in (one, two))  # type: ignore[attr-defined]
-    return torch.equal(one.history, two.history) and all(torch.equal(v, other[n]) for n, v in mine.items())
+def same(first: pyrodrop.Fit, second: pyrodrop.Fit) -> bool:
+    mine, other = (fit.guide.state_dict() for fit in (first, second))  # type: ignore[attr-defined]
+    return torch.equal(first.history, second.history) and all(torch.equal(v, other[n]) for n, v in mine.items())
 
 
 @pytest.mark.parametrize("engine", ["pyro", "traced"])
@@ -70,8 +70,8 @@ def test_a_full_disk_stops_a_fit_and_leaves_the_last_state(engine: str, tmp_path
     options = {"engine": engine, "checkpoint": pyrodrop.Checkpoint(state, every=50)}
     fit(100, **options)
     limit = state.stat().st_size + 2000
-    words = in_a_process(functools.partial(fit, 600, **options), most=limit)
-    assert words == f"OSError: [Errno 27] cannot write the file: File too large: '{state}'"
+    message = in_a_process(functools.partial(fit, 600, **options), most=limit)
+    assert message == f"OSError: [Errno 27] cannot write the file: File too large: '{state}'"
     done = len(read_tensors(state)[0]["history"])
     assert 100 < done < 600
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
@@ -114,10 +114,10 @@ def test_a_folder_that_may_not_be_written_to_is_refused_before_the_first_step(
     mode = state.stat().st_mode
     seen: list[int] = []
     job = functools.partial(fit, 20, checkpoint=state, after_epoch=lambda fit, epoch: seen.append(epoch))
-    words = in_a_process(job, user=65534)
-    assert words == f"PermissionError: [Errno 13] cannot write the file: Permission denied: '{state}'"
+    message = in_a_process(job, user=65534)
+    assert message == f"PermissionError: [Errno 13] cannot write the file: Permission denied: '{state}'"
     tmp_path.chmod(0o777)  # the folder may be written to, the file not
-    assert in_a_process(job, user=65534) == words
+    assert in_a_process(job, user=65534) == message
     state.chmod(0o000)
     assert "cannot write the file: Permission denied" in in_a_process(job, user=65534)
     state.chmod(mode)
@@ -131,9 +131,9 @@ def test_two_processes_at_one_checkpoint(tmp_path: Path, counted: Counter[str]) 
     options: dict[str, Any] = {"checkpoint": pyrodrop.Checkpoint(state, every=2)}
 
     def save(name: str) -> None:
-        found = fit(200, **options)
-        found.settings = {}
-        found.save(tmp_path / name)
+        run = fit(200, **options)
+        run.settings = {}
+        run.save(tmp_path / name)
 
     pids = []
     for name in ("one", "two"):
@@ -168,6 +168,6 @@ def test_two_runs_at_one_checkpoint_do_not_mix(tmp_path: Path, counted: Counter[
     """The second of two different runs is refused when it starts, and a file of the other is never continued."""
     state = tmp_path / "state"
     fit(10, checkpoint=pyrodrop.Checkpoint(state, every=2))
-    words = in_a_process(functools.partial(fit, 20, checkpoint=state, seed=1))
-    assert words.startswith(f"ValueError: the checkpoint {state} is of another run: seed is 0 there and 1 here")
+    message = in_a_process(functools.partial(fit, 20, checkpoint=state, seed=1))
+    assert message.startswith(f"ValueError: the checkpoint {state} is of another run: seed is 0 there and 1 here")
     counted["other runs at a checkpoint refused"] += 1

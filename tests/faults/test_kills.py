@@ -103,34 +103,34 @@ def stamp(file: Path) -> int:
         return 0
 
 
-def equal(one: Path, two: Path) -> bool:
-    a, b = read_tensors(one)[0], read_tensors(two)[0]
+def equal(first: Path, second: Path) -> bool:
+    a, b = read_tensors(first)[0], read_tensors(second)[0]
     return a.keys() == b.keys() and all(torch.equal(value, b[name]) for name, value in a.items())
 
 
 def survives(
-    job: Callable[[Path], None], folder: Path, kills: int, seed: str, counted: Counter[str], words: str, *, most: float
+    job: Callable[[Path], None], folder: Path, kills: int, seed: str, counted: Counter[str], what: str, *, most: float
 ) -> None:
     """Run the job without interruption and with kills, and compare result files and what is left."""
-    whole, part = folder / "whole", folder / "part"
-    for place in (whole, part):
+    whole, interrupted = folder / "whole", folder / "part"
+    for place in (whole, interrupted):
         place.mkdir()
     finish(functools.partial(job, whole))
     moment, done, tries = random.Random(seed), 0, 0
     while done < kills:
         tries += 1
         assert tries < 20 * kills, "it always ends before it is killed"
-        if kill(functools.partial(job, part), part / "state", moment, most=most):
+        if kill(functools.partial(job, interrupted), interrupted / "state", moment, most=most):
             done += 1
-            counted[f"kills of {words}"] += 1
+            counted[f"kills of {what}"] += 1
         else:  # it was done: from the start
-            shutil.rmtree(part)
-            part.mkdir()
-    finish(functools.partial(job, part))
-    assert equal(whole / "result", part / "result")
-    names = sorted(path.name for path in part.iterdir() if not path.name.startswith(".pyrodrop-"))
+            shutil.rmtree(interrupted)
+            interrupted.mkdir()
+    finish(functools.partial(job, interrupted))
+    assert equal(whole / "result", interrupted / "result")
+    names = sorted(path.name for path in interrupted.iterdir() if not path.name.startswith(".pyrodrop-"))
     assert names == ["result", "state"]
-    counted[f"results of killed {words} equal to the last bit"] += 1
+    counted[f"results of killed {what} equal to the last bit"] += 1
 
 
 def train(folder: Path, *, guide: str, engine: Any) -> None:
@@ -190,20 +190,20 @@ def test_a_job(tmp_path: Path, counted: Counter[str], monkeypatch: pytest.Monkey
         ]
         write_tensors(folder / "result", {"models": torch.tensor(numbers, dtype=torch.float64)}, {})
 
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    for place in (whole, part):
+    whole, interrupted = tmp_path / "whole", tmp_path / "part"
+    for place in (whole, interrupted):
         place.mkdir()
     finish(functools.partial(job, whole))
     moment, done = random.Random("job"), 0
     while done < 4:
-        saved = part / "run" / "checkpoints"
-        if kill(functools.partial(job, part), saved, moment, most=5.0):
+        saved = interrupted / "run" / "checkpoints"
+        if kill(functools.partial(job, interrupted), saved, moment, most=5.0):
             done += 1
             counted["kills of a job"] += 1
         else:
-            shutil.rmtree(part)
-            part.mkdir()
-    finish(functools.partial(job, part))
-    assert equal(whole / "result", part / "result")
-    assert [path.name for path in (part / "run").rglob(".pyrodrop*")] == []
+            shutil.rmtree(interrupted)
+            interrupted.mkdir()
+    finish(functools.partial(job, interrupted))
+    assert equal(whole / "result", interrupted / "result")
+    assert [path.name for path in (interrupted / "run").rglob(".pyrodrop*")] == []
     counted["results of killed jobs equal to twelve digits"] += 1

@@ -79,7 +79,7 @@ def test_loss_and_gradients_are_those_of_nn_dropout_with_weight_decay(monkeypatc
     torch.testing.assert_close(terms.nll + terms.kl - constant, N * TAU * loss, rtol=1e-10, atol=0)
     for ours, theirs in (("0", plain.first), ("2", plain.second)):
         gradient = {n: p.grad for n, p in guide.named_parameters()}
-        weight, bias = (gradient[f"loc.{ours}.{part}_unconstrained"] for part in ("weight", "bias"))
+        weight, bias = (gradient[f"loc.{ours}.{parameter}_unconstrained"] for parameter in ("weight", "bias"))
         torch.testing.assert_close(weight, N * TAU * theirs.weight.grad * keep, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(bias, N * TAU * theirs.bias.grad, rtol=1e-10, atol=1e-12)
 

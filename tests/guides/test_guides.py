@@ -239,11 +239,11 @@ def test_modules_list_the_parameters_that_pyro_sees(name: str) -> None:
 
 def test_two_guides_of_one_model_live_side_by_side() -> None:
     model = small_model(bias_prior=priors.Gaussian())
-    one, two = guides.BernoulliDropout(model, 0.1), guides.BernoulliDropout(model, 0.1)
-    kept = two.mean()
-    SVI(model, one, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(X, Y)
-    assert all(torch.equal(kept[n], w) for n, w in two.mean().items())
-    assert any(not torch.equal(kept[n], w) for n, w in one.mean().items())
+    trained, untrained = guides.BernoulliDropout(model, 0.1), guides.BernoulliDropout(model, 0.1)
+    kept = untrained.mean()
+    SVI(model, trained, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(X, Y)
+    assert all(torch.equal(kept[n], w) for n, w in untrained.mean().items())
+    assert any(not torch.equal(kept[n], w) for n, w in trained.mean().items())
 
 
 def test_predictive_and_autonormal_of_pyro() -> None:
@@ -325,7 +325,7 @@ def test_a_replayed_trace_is_pyro_step_by_step(name: str, estimator: str) -> Non
         for engine in ("pyro", "traced")
     ]
     assert fits[1].settings["engine"] == ("pyro" if name == "Ensemble" else "traced")
-    one, two = ({n: p.detach() for n, p in fit.guide.named_parameters()} for fit in fits)  # type: ignore[attr-defined]
-    for n in one:
-        torch.testing.assert_close(two[n], one[n], rtol=1e-6, atol=1e-6)
+    eager, traced = ({n: p.detach() for n, p in fit.guide.named_parameters()} for fit in fits)  # type: ignore[attr-defined]
+    for n in eager:
+        torch.testing.assert_close(traced[n], eager[n], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-5, atol=1e-5)

@@ -68,8 +68,8 @@ def test_irrelevant_inputs_are_switched_off(guide: Any, prior: Any) -> None:
     the loss is flat, and training does not come to an end: asked is only what is well to either side.
     """
     model = linear(prior())
-    found = trained(model, guide(model))
-    log_alpha, mean = found.log_alpha("weight").detach()[0], found.mean()["weight"][0]
+    posterior = trained(model, guide(model))
+    log_alpha, mean = posterior.log_alpha("weight").detach()[0], posterior.mean()["weight"][0]
     z = standard_errors_from_zero()
     assert float(log_alpha[:RELEVANT].max()) < -5
     assert float(log_alpha[RELEVANT:].min()) > -3
@@ -82,10 +82,10 @@ def test_irrelevant_inputs_are_switched_off(guide: Any, prior: Any) -> None:
     assert error(mean * kept) < 1.01 * error(mean)
     assert all(error(mean * (torch.arange(INPUTS) != k)) > 2 * error(mean) for k in range(RELEVANT))
     if guide is guides.SparseDropout:
-        mask = found.keep_mask()["weight"][0]
+        mask = posterior.keep_mask()["weight"][0]
         assert bool(mask[:RELEVANT].all())
         assert not bool(mask[z < 0.8].all())
-        assert found.sparsity()["weight"] == pytest.approx(1 - float(mask.double().mean()))
+        assert posterior.sparsity()["weight"] == pytest.approx(1 - float(mask.double().mean()))
 
 
 def test_learned_alpha_is_small_where_noise_hurts() -> None:
@@ -116,8 +116,8 @@ def test_the_mean_of_concrete_dropout_does_not_move_with_its_rates(rates: Any) -
 def test_ard_variances_tell_the_layer_sizes() -> None:
     """With a hyperprior by input, the variance's factor is large for the inputs that matter."""
     model = linear(priors.ARD("input", dist.InverseGamma(0.5, 0.01)))
-    found = trained(model, guides.MeanField(model))
-    variance = found.hyper_loc["weight_prior_variance"].detach()[0].exp()
+    posterior = trained(model, guides.MeanField(model))
+    variance = posterior.hyper_loc["weight_prior_variance"].detach()[0].exp()
     assert float(variance[:RELEVANT].min()) > 5 * float(variance[RELEVANT:].max())
 
 

@@ -60,12 +60,12 @@ def divergences() -> list[mpmath.mpf]:
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
 def test_the_divergence_is_the_integral(dtype: torch.dtype, error: float) -> None:
     """Of ln(q(x) (b - a)) under q, unit by unit and in sum; the number of weights of a unit does not matter."""
-    want = [float(one) for one in divergences()]
-    for (mu, log_scale), one in zip(NOISE, want, strict=True):
+    want = [float(kl) for kl in divergences()]
+    for (mu, log_scale), kl in zip(NOISE, want, strict=True):
         q = CorrelatedLogNormal(
             torch.ones(2, 1, dtype=dtype), torch.tensor([mu], dtype=dtype), torch.tensor([log_scale], dtype=dtype)
         )
-        assert float(q.divergence()) == pytest.approx(one, abs=error, rel=error), (mu, log_scale)
+        assert float(q.divergence()) == pytest.approx(kl, abs=error, rel=error), (mu, log_scale)
     p = priors.LogUniform().expand(3, len(NOISE))
     total = divergence(weights(dtype), p, lambda: pytest.fail("there is a closed form"))
     assert float(total) == pytest.approx(sum(want), rel=10 * error)
@@ -122,9 +122,9 @@ def test_gradients_of_draws_are_those_of_the_mean() -> None:
     noise = [torch.full((count,), value, dtype=torch.float64, requires_grad=True) for value in (mu, log_scale)]
     torch.manual_seed(2)
     CorrelatedLogNormal(torch.ones(1, count).double(), *noise).rsample().sum().backward()
-    for parameter, one in zip(noise, want, strict=True):
+    for parameter, slope in zip(noise, want, strict=True):
         assert parameter.grad is not None
-        assert abs(float(parameter.grad.mean()) - one) < 4 * float(parameter.grad.std()) / count**0.5
+        assert abs(float(parameter.grad.mean()) - slope) < 4 * float(parameter.grad.std()) / count**0.5
 
 
 def test_units_of_other_layers() -> None:
@@ -172,11 +172,11 @@ def data(count: int = 400, f: Any = lambda a: torch.sin(2 * a)) -> tuple[Tensor,
     return x, f(x[:, :1]) - 0.5 * x[:, 1:2] + noise
 
 
-def trained(model: models.NetworkModel, given: tuple[Tensor, Tensor]) -> pyrodrop.Fit:
+def trained(model: models.NetworkModel, data: tuple[Tensor, Tensor]) -> pyrodrop.Fit:
     return pyrodrop.fit(
         model,
         guides.LogNormalDropout(model),
-        given,
+        data,
         steps=1200,
         lr=0.02,
         estimator="local",
@@ -221,7 +221,7 @@ def test_a_saved_fit_is_read_into_another_guide(tmp_path: Path) -> None:
     fit = pyrodrop.fit(model, guides.LogNormalDropout(model, -2.0, low=-12.0), data(), steps=20, progress=False)
     other = network()
     read = pyrodrop.Fit.load(fit.save(tmp_path / "fit.safetensors"), other, guides.LogNormalDropout(other, low=-12.0))
-    small, again = (one.compress(threshold=9.0, x=torch.ones(2, 6)) for one in (fit, read))
+    small, again = (run.compress(threshold=9.0, x=torch.ones(2, 6)) for run in (fit, read))
     torch.testing.assert_close(again(torch.ones(1, 6)), small(torch.ones(1, 6)), rtol=1e-5, atol=0)
 
 
@@ -232,9 +232,9 @@ def test_replicates_are_single_fits() -> None:
     options: dict[str, Any] = {"steps": 10, "batch_size": 50, "estimator": "local", "progress": False}
     with drawn_as_alone(0, 1):
         many = pyrodrop.fit_replicates(model, guide, data(), count=2, engine="traced", **options)
-    for seed, one in enumerate(many):
+    for seed, replicate in enumerate(many):
         alone = pyrodrop.fit(model, guide, data(), seed=seed, engine="pyro", **options)
-        for (name, a), b in zip(one.guide.named_parameters(), alone.guide.parameters(), strict=True):  # type: ignore[attr-defined]
+        for (name, a), b in zip(replicate.guide.named_parameters(), alone.guide.parameters(), strict=True):  # type: ignore[attr-defined]
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
 
 

@@ -216,7 +216,7 @@ def test_replicates_of_a_new_posterior_are_its_fits() -> None:
     model = mlp()
     several = pyrodrop.fit_replicates(model, UniformGuide(model), (X, Y), count=2, steps=5, progress=False)
     assert not several.failed
-    assert all(math.isfinite(one.elbo(3).value) for one in several)
+    assert all(math.isfinite(run.elbo(3).value) for run in several)
 
 
 def test_the_data_tree_has_a_new_posteriors_rates_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:

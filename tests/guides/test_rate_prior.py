@@ -27,15 +27,15 @@ Y = torch.linspace(-1, 1, 20)[:, None]
 BETA, LOG_NORMAL = dist.Beta(2.0, 8.0), dist.LogNormal(-2.0, 0.7)
 OF_BETA, OF_LOG_NORMAL = stats.beta(2, 8), stats.lognorm(0.7, scale=math.exp(-2))
 GUIDES: dict[str, tuple[Callable[..., Any], Any, Any]] = {
-    "concrete, layer": (lambda m, **own: guides.ConcreteDropout(m, **own), BETA, OF_BETA),
-    "concrete, input": (lambda m, **own: guides.ConcreteDropout(m, "input", **own), BETA, OF_BETA),
-    "variational A": (lambda m, **own: guides.VariationalDropout(m, "A", "input", **own), LOG_NORMAL, OF_LOG_NORMAL),
-    "variational B": (lambda m, **own: guides.VariationalDropout(m, "B", "layer", **own), LOG_NORMAL, OF_LOG_NORMAL),
+    "concrete, layer": (lambda m, **options: guides.ConcreteDropout(m, **options), BETA, OF_BETA),
+    "concrete, input": (lambda m, **options: guides.ConcreteDropout(m, "input", **options), BETA, OF_BETA),
+    "variational A": (lambda m, **options: guides.VariationalDropout(m, "A", "input", **options), LOG_NORMAL, OF_LOG_NORMAL),
+    "variational B": (lambda m, **options: guides.VariationalDropout(m, "B", "layer", **options), LOG_NORMAL, OF_LOG_NORMAL),
     "variational, weight": (
-        lambda m, **own: guides.VariationalDropout(m, "B", "weight", kl_scale=0.5, **own), LOG_NORMAL, OF_LOG_NORMAL
+        lambda m, **options: guides.VariationalDropout(m, "B", "weight", kl_scale=0.5, **options), LOG_NORMAL, OF_LOG_NORMAL
     ),
-    "sparse": (lambda m, **own: guides.SparseDropout(m, -4.0, **own), LOG_NORMAL, OF_LOG_NORMAL),
-    "ARD": (lambda m, **own: guides.ARDDropout(m, -4.0, **own), LOG_NORMAL, OF_LOG_NORMAL),
+    "sparse": (lambda m, **options: guides.SparseDropout(m, -4.0, **options), LOG_NORMAL, OF_LOG_NORMAL),
+    "ARD": (lambda m, **options: guides.ARDDropout(m, -4.0, **options), LOG_NORMAL, OF_LOG_NORMAL),
 }  # fmt: skip
 
 
@@ -47,13 +47,13 @@ def model(name: str = "") -> models.MLP:
 def made(name: str) -> tuple[models.MLP, Any, Any]:
     """A model, a guide with a distribution of its rates, and the same without; rates are drawn at random."""
     make, prior, _ = GUIDES[name]
-    own = model(name)
-    guide, plain = make(own, rate_prior=prior), make(own)
+    network = model(name)
+    guide, plain = make(network, rate_prior=prior), make(network)
     with torch.no_grad():
         for parameter in guide.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
     plain.load_state_dict(guide.state_dict())
-    return own, guide, plain
+    return network, guide, plain
 
 
 def penalty(name: str, guide: Any) -> float:
@@ -63,11 +63,11 @@ def penalty(name: str, guide: Any) -> float:
 @pytest.mark.filterwarnings("ignore:the log-uniform prior is improper")
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_loss_has_minus_the_log_density_of_every_rate(name: str) -> None:
-    own, guide, plain = made(name)
+    network, guide, plain = made(name)
 
     def loss(of: Any) -> Tensor:
         torch.manual_seed(0)
-        return elbo_terms(own, of, X, Y).loss
+        return elbo_terms(network, of, X, Y).loss
 
     want = penalty(name, guide)
     assert abs(want) > 0.1
@@ -77,28 +77,28 @@ def test_the_loss_has_minus_the_log_density_of_every_rate(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:the log-uniform prior is improper")
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_elbo_has_not(name: str) -> None:
-    own, guide, plain = made(name)
+    network, guide, plain = made(name)
     terms = []
     for of in (guide, plain):
         torch.manual_seed(0)
-        terms.append(float(DrawnTerms(own, of, whole=True).terms(X, Y).loss.detach()))
+        terms.append(float(DrawnTerms(network, of, whole=True).terms(X, Y).loss.detach()))
     assert terms[0] == terms[1]
 
 
 @pytest.mark.parametrize("loss", [Trace_ELBO, TraceMeanField_ELBO])
 def test_it_is_in_the_losses_of_pyro(loss: Any) -> None:
     name = "variational B"
-    own, guide, plain = made(name)
+    network, guide, plain = made(name)
     values = []
     for of in (guide, plain):
         torch.manual_seed(0)
-        values.append(loss().loss(own, of, X, Y))
+        values.append(loss().loss(network, of, X, Y))
     assert values[0] - values[1] == pytest.approx(penalty(name, guide), rel=1e-3, abs=1e-3)
 
 
 def test_objective_and_elbo_of_a_fit() -> None:
-    own, guide, _ = made("variational B")
-    fit = pyrodrop.fit(own, guide, (X, Y), steps=3, engine="pyro", progress=False)
+    network, guide, _ = made("variational B")
+    fit = pyrodrop.fit(network, guide, (X, Y), steps=3, engine="pyro", progress=False)
     elbo, objective = fit.elbo(20, seed=1), fit.objective(20, seed=1)
     assert objective.value - elbo.value == pytest.approx(-penalty("variational B", fit.guide), abs=1e-3)
     assert "minus the log density of the rates under LogNormal" in str(objective.convention)
@@ -108,12 +108,12 @@ def test_objective_and_elbo_of_a_fit() -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("estimator", ["shared", "per_example", "local"])
 def test_engines_agree(estimator: Any) -> None:
-    own, guide, _ = made("variational B")
+    network, guide, _ = made("variational B")
     settings: dict[str, Any] = {"steps": 5, "estimator": estimator, "batch_size": 10, "progress": False}
-    eager, traced = (pyrodrop.fit(own, guide, (X, Y), engine=engine, **settings) for engine in ("pyro", "traced"))
+    eager, traced = (pyrodrop.fit(network, guide, (X, Y), engine=engine, **settings) for engine in ("pyro", "traced"))
     torch.testing.assert_close(eager.losses, traced.losses, rtol=1e-4, atol=1e-3)
     with drawn_as_alone(0, 1):
-        many = pyrodrop.fit_replicates(own, guide, (X, Y), count=2, engine="traced", **settings)
+        many = pyrodrop.fit_replicates(network, guide, (X, Y), count=2, engine="traced", **settings)
     torch.testing.assert_close(many[0].losses, traced.losses, rtol=1e-4, atol=1e-3)
 
 
@@ -127,23 +127,23 @@ def test_one_weight_ends_where_the_formula_is_least() -> None:
         return float(fit - prior.logpdf(a))
 
     m, log_a = minimize(loss, np.array([0.9, -3.0]), method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12}).x
-    net = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(net.weight, 0.9)  # the noise of a weight vanishes where it would change its sign
-    own = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(1.0))
-    guide = guides.VariationalDropout(own, rate_prior=dist.LogNormal(math.log(0.02), 0.1))
+    network = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(network.weight, 0.9)  # the noise of a weight vanishes where it would change its sign
+    network = models.from_module(network, priors.Gaussian(), likelihoods.Gaussian(1.0))
+    guide = guides.VariationalDropout(network, rate_prior=dist.LogNormal(math.log(0.02), 0.1))
     settings: dict[str, Any] = {"steps": 800, "lr": 0.03, "lr_schedule": pyrodrop.schedules.cosine(800)}
     data = (torch.ones(n, 1), torch.ones(n, 1))
-    fit = pyrodrop.fit(own, guide, data, engine="traced", estimator="local", progress=False, **settings)
+    fit = pyrodrop.fit(network, guide, data, engine="traced", estimator="local", progress=False, **settings)
     assert float(fit.guide.rates()["weight"]) == pytest.approx(math.exp(log_a), rel=0.03)
     assert float(fit.guide.mean()["weight"]) == pytest.approx(m, rel=0.02)
-    free = pyrodrop.fit(own, guides.VariationalDropout(own), data, engine="traced", progress=False, **settings)
+    free = pyrodrop.fit(network, guides.VariationalDropout(network), data, engine="traced", progress=False, **settings)
     assert float(free.guide.rates()["weight"]) > 3 * math.exp(log_a)  # without it, 1 / n
 
 
 def test_files_say_which_distribution(tmp_path: Path) -> None:
-    own, guide, plain = made("concrete, layer")
-    pyrodrop.fit(own, guide, (X, Y), steps=1, engine="pyro", progress=False).save(tmp_path / "fit")
-    pyrodrop.Fit.load(tmp_path / "fit", own, guides.ConcreteDropout(own, rate_prior=dist.Beta(2.0, 8.0)))
-    for other in (plain, guides.ConcreteDropout(own, rate_prior=dist.Beta(2.0, 9.0))):
+    network, guide, plain = made("concrete, layer")
+    pyrodrop.fit(network, guide, (X, Y), steps=1, engine="pyro", progress=False).save(tmp_path / "fit")
+    pyrodrop.Fit.load(tmp_path / "fit", network, guides.ConcreteDropout(network, rate_prior=dist.Beta(2.0, 8.0)))
+    for other in (plain, guides.ConcreteDropout(network, rate_prior=dist.Beta(2.0, 9.0))):
         with pytest.raises(ValueError, match="rate_prior"):
-            pyrodrop.Fit.load(tmp_path / "fit", own, other)
+            pyrodrop.Fit.load(tmp_path / "fit", network, other)

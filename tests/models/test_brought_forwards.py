@@ -48,10 +48,10 @@ class DropPath(nn.Module):
 @pytest.mark.parametrize(
     "net",
     [
-        Forward(lambda own, h: F.dropout(h, 0.3)),
-        Forward(lambda own, h: h + 0.1 * torch.rand(4)),
-        Forward(lambda own, h: h + random.gauss(0, 1)),
-        Forward(lambda own, h: h + float(np.random.standard_normal())),
+        Forward(lambda net, h: F.dropout(h, 0.3)),
+        Forward(lambda net, h: h + 0.1 * torch.rand(4)),
+        Forward(lambda net, h: h + random.gauss(0, 1)),
+        Forward(lambda net, h: h + float(np.random.standard_normal())),
         nn.Sequential(nn.Linear(4, 4), DropPath(), nn.Linear(4, 4)),
         nn.Sequential(nn.Linear(4, 4), nn.RReLU(), nn.Linear(4, 4)),
     ],
@@ -66,7 +66,7 @@ def test_noise_of_the_network_itself_is_refused_before_the_first_step(net: nn.Mo
 def test_other_threads_may_use_pythons_generator() -> None:
     """As the event loop of a Dask worker does, here more often."""
 
-    def slow(own: Forward, h: Tensor) -> Tensor:
+    def slow(net: Forward, h: Tensor) -> Tensor:
         time.sleep(0.01)
         return h
 
@@ -96,7 +96,7 @@ def test_noise_names_the_module_that_draws_it() -> None:
     [
         nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0), nn.Linear(4, 4)),
         nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), DropPath(), nn.Linear(4, 4)).eval(),
-        Forward(lambda own, h: F.dropout(h, 0.5, training=own.training)).eval(),
+        Forward(lambda net, h: F.dropout(h, 0.5, training=net.training)).eval(),
     ],
     ids=["rate 0", "evaluation mode", "functional, evaluation mode"],
 )
@@ -106,9 +106,9 @@ def test_dropout_that_drops_nothing_is_no_noise(net: nn.Module) -> None:
     assert run.predict(X, 1, seed=0).f.equal(run.predict(X, 1, seed=1).f)
 
 
-def count(own: Forward, h: Tensor) -> Tensor:
-    own.calls += 1
-    return h * min(1.0, own.calls / 400)  # a warm-up
+def count(net: Forward, h: Tensor) -> Tensor:
+    net.calls += 1
+    return h * min(1.0, net.calls / 400)  # a warm-up
 
 
 def test_a_forward_with_a_counter_is_trained_by_pyro_and_counts_each_step_once(
@@ -166,14 +166,14 @@ def test_examples_are_found_inside_a_network() -> None:
     assert found.axes == {"a.weight": (0,), "b.weight": (1,), "c.weight": (None,)}
     assert not found.mixes
     assert brought(Graph()).mixes_examples(X)
-    mean = brought(Forward(lambda own, h: h - h.mean(0)))
+    mean = brought(Forward(lambda net, h: h - h.mean(0)))
     assert mean.mixes_examples(X)
     assert not mean.properties(X).whole
     assert not brought(nn.Linear(4, 4)).mixes_examples(X)
 
 
 def test_what_rows_that_are_alike_show_is_not_believed_of_others() -> None:
-    largest = brought(Forward(lambda own, h: h - h.abs().amax(0)))
+    largest = brought(Forward(lambda net, h: h - h.abs().amax(0)))
     x = X[:1] * 10.0 ** torch.arange(6)[:, None]  # whatever the weights, a later row is the largest
     assert not largest.mixes_examples(x[:1])  # one row cannot show it
     assert largest.mixes_examples(x)
@@ -181,23 +181,23 @@ def test_what_rows_that_are_alike_show_is_not_believed_of_others() -> None:
 
 
 def test_a_network_that_changes_its_weights_as_it_is_called_is_refused() -> None:
-    words, y = torch.arange(12).reshape(6, 2), torch.zeros(6, 1)
+    ids, y = torch.arange(12).reshape(6, 2), torch.zeros(6, 1)
     net = nn.Sequential(nn.Embedding(12, 4, max_norm=0.5), nn.Flatten(), nn.Linear(8, 1))
     model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(1.0))
     before = {name: w.clone() for name, w in model.weight_sites().items()}
     guide = guides.MeanField(model)
     with pytest.raises(ValueError, match=r"changes 0\.weight in place, as nn\.Embedding\(max_norm"):
-        pyrodrop.fit(model, guide, (words, y), steps=1)
+        pyrodrop.fit(model, guide, (ids, y), steps=1)
     with pytest.raises(ValueError, match="in place"):
-        model.properties(words)
+        model.properties(ids)
     for name, w in model.weight_sites().items():
         assert torch.equal(w, before[name])
 
 
 def test_what_a_network_collects_is_that_of_its_steps() -> None:
-    def collect(own: Forward, h: Tensor) -> Tensor:
-        own.seen = getattr(own, "seen", [])
-        own.seen.append(len(h))
+    def collect(net: Forward, h: Tensor) -> Tensor:
+        net.seen = getattr(net, "seen", [])
+        net.seen.append(len(h))
         return h
 
     net = Forward(collect)
@@ -212,18 +212,18 @@ def test_what_a_network_collects_is_that_of_its_steps() -> None:
 @pytest.mark.parametrize(
     ("behind", "message"),
     [
-        (lambda own, h: own.layer.weight.mul_(0.9) @ h[0] + h, "changes layer.weight in place"),
-        (lambda own, h: h if torch.is_grad_enabled() else 2 * h, r"must not depend on torch.is_grad_enabled\(\)"),
-        (lambda own, h: h + F.dropout(h, 0.3), "draws random numbers itself, in"),
+        (lambda net, h: net.layer.weight.mul_(0.9) @ h[0] + h, "changes layer.weight in place"),
+        (lambda net, h: h if torch.is_grad_enabled() else 2 * h, r"must not depend on torch.is_grad_enabled\(\)"),
+        (lambda net, h: h + F.dropout(h, 0.3), "draws random numbers itself, in"),
     ],
     ids=["weights", "gradients", "noise"],
 )
 def test_what_a_network_does_in_training_alone_is_refused(
     behind: Callable[[Forward, Tensor], Tensor], message: str
 ) -> None:
-    def trained(own: Forward, h: Tensor) -> Tensor:
+    def trained(net: Forward, h: Tensor) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and "weight" not in message):
-            return behind(own, h) if own.training else h
+            return behind(net, h) if net.training else h
 
     model = brought(Forward(trained))
     assert not model.mixes_examples(X)
@@ -232,8 +232,8 @@ def test_what_a_network_does_in_training_alone_is_refused(
 
 
 def test_a_network_that_trains_on_pairs_of_rows_is_trained() -> None:
-    def paired(own: Forward, h: Tensor) -> Tensor:
-        return (h.reshape(-1, 2, 4) - 0.1 * h.reshape(-1, 2, 4).flip(1)).reshape(-1, 4) if own.training else h
+    def paired(net: Forward, h: Tensor) -> Tensor:
+        return (h.reshape(-1, 2, 4) - 0.1 * h.reshape(-1, 2, 4).flip(1)).reshape(-1, 4) if net.training else h
 
     model = brought(Forward(paired))
     assert pyrodrop.fit(model, guides.Point(model), (X, Y), steps=2, batch_size=6).history.isfinite().all()
@@ -244,8 +244,8 @@ def test_a_network_that_trains_on_pairs_of_rows_is_trained() -> None:
 def test_a_network_is_called_nine_times_before_the_first_step() -> None:
     rows: list[tuple[int, bool, bool]] = []
 
-    def noted(own: Forward, h: Tensor) -> Tensor:
-        rows.append((len(h), own.training, torch.is_grad_enabled()))
+    def noted(net: Forward, h: Tensor) -> Tensor:
+        rows.append((len(h), net.training, torch.is_grad_enabled()))
         return h
 
     model = brought(Forward(noted))
@@ -258,10 +258,10 @@ def test_a_network_is_called_nine_times_before_the_first_step() -> None:
 
 
 def test_what_a_first_call_keeps_for_later_ones_is_no_change() -> None:
-    def cached(own: Forward, h: Tensor) -> Tensor:
-        if not hasattr(own, "table"):
-            own.table = torch.linspace(0, 1, 4)
-        return h * own.table
+    def cached(net: Forward, h: Tensor) -> Tensor:
+        if not hasattr(net, "table"):
+            net.table = torch.linspace(0, 1, 4)
+        return h * net.table
 
     model = brought(Forward(cached))
     run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=3)
@@ -297,7 +297,7 @@ def test_a_change_in_place_of_what_is_not_drawn_by_what_is(joint: bool) -> None:
 
 
 def test_noise_per_example_needs_examples_that_are_apart() -> None:
-    for net in (Graph(), Forward(lambda own, h: h - h.mean(0))):
+    for net in (Graph(), Forward(lambda net, h: h - h.mean(0))):
         model = brought(net)
         for estimator in ("local", "per_example", "flipout"):
             with pytest.raises(ValueError, match="use estimator='shared'"):
@@ -344,8 +344,8 @@ class Recomputing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in (self.first, self.second):
-            given = (self.block, layer, x)
-            x = self.block(layer, x) if self.reentrant is None else checkpoint(*given, use_reentrant=self.reentrant)
+            args = (self.block, layer, x)
+            x = self.block(layer, x) if self.reentrant is None else checkpoint(*args, use_reentrant=self.reentrant)
         return self.last(x)  # type: ignore[no-any-return]
 
 
@@ -418,7 +418,7 @@ def test_networks_of_other_threads_recompute_their_activations_as_before(reentra
 
 
 def test_hooks_on_saved_tensors_are_refused() -> None:
-    def moved(own: Forward, h: Tensor) -> Tensor:
+    def moved(net: Forward, h: Tensor) -> Tensor:
         with torch.autograd.graph.save_on_cpu():
             return torch.tanh(h)
 

@@ -73,11 +73,11 @@ def test_a_module_under_two_names_is_one_place_and_keeps_its_own_values() -> Non
     run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3), (X, Y), steps=5)
     run.predict(X, 10)
     run.elbo(3)
-    for own in (model, run.model):
-        held = dict(own.network.named_buffers())
-        assert torch.equal(held["0.weight"], layer.weight.detach())
-        assert torch.equal(held["0.bias"], layer.bias.detach())
-        assert type(held["0.bias"]) is Tensor
+    for of_run in (model, run.model):
+        buffers = dict(of_run.network.named_buffers())
+        assert torch.equal(buffers["0.weight"], layer.weight.detach())
+        assert torch.equal(buffers["0.bias"], layer.bias.detach())
+        assert type(buffers["0.bias"]) is Tensor
     mean = dict(run.guide.mean().items())
     point = pyrodrop.fit(run.model, guides.Point.average(run.model, run.guide), (X, Y), steps=1, lr=1e-7)
     want = functional_call(net, {"0.weight": mean["0.weight"], "0.bias": run.model.free["0.bias"].detach()}, (X,))

@@ -143,11 +143,11 @@ def test_files_know_which_output_is_taken(tmp_path: Path) -> None:
         model = brought(net, output=output)
         return model, guides.Point(model)
 
-    for one, again, other in (
+    for output, again, other in (
         (lambda out: out["logits"], lambda out: out["logits"], negative),
         (operator.itemgetter("logits"), operator.itemgetter("logits"), operator.itemgetter("loss")),
     ):
-        run = pyrodrop.fit(*parts(one), (X, Y), steps=1)
+        run = pyrodrop.fit(*parts(output), (X, Y), steps=1)
         path = run.save(tmp_path / "fit.safetensors")
         assert torch.equal(pyrodrop.Fit.load(path, *parts(again)).predict(X, 1).f, run.predict(X, 1).f)
         for wrong in (other, None):

@@ -85,11 +85,11 @@ def test_a_prior_by_layer() -> None:
 def test_input_gain_scales_the_first_layer_and_spreads_its_kinks() -> None:
     """w.x + b is zero at a uniform point of the range of x: moments of b / w, in standard errors, and its ends."""
     torch.manual_seed(5)
-    one = mlp().weight_sites()
+    default = mlp().weight_sites()
     torch.manual_seed(5)
     ten = mlp(input_gain=10.0).weight_sites()
-    torch.testing.assert_close(ten["layers.0.weight"], 10 * one["layers.0.weight"])
-    torch.testing.assert_close(ten["layers.1.weight"], one["layers.1.weight"])
+    torch.testing.assert_close(ten["layers.0.weight"], 10 * default["layers.0.weight"])
+    torch.testing.assert_close(ten["layers.1.weight"], default["layers.1.weight"])
 
     model = models.MLP([1, 10_000, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(), input_gain=30.0)
     kinks = -model.free["layers.0.bias"].detach() / model.weight_sites()["layers.0.weight"][:, 0]
@@ -176,7 +176,7 @@ def test_a_precision_without_a_number_starts_at_one_over_the_variance_of_y_and_i
 
     torch.manual_seed(0)
     x, noise = torch.randn(50, 1), torch.randn(50, 1)
-    found = []
+    precisions = []
     for scale in (1.0, 64.0):  # a power of 2, which rounds nothing
         torch.manual_seed(1)
         likelihood = likelihoods.Gaussian()
@@ -189,9 +189,9 @@ def test_a_precision_without_a_number_starts_at_one_over_the_variance_of_y_and_i
         learned = longer.model.likelihood.precision.item()
         again = pyrodrop.fit(longer.model, longer.guide, table, steps=1, lr=1e-6)
         assert again.model.likelihood.precision.item() == pytest.approx(learned, rel=1e-4)
-        found.append(learned * scale**2)
-    assert found[0] == pytest.approx(found[1], rel=1e-4)
-    assert 0.5 < found[0] < 2  # the noise has the standard deviation 1
+        precisions.append(learned * scale**2)
+    assert precisions[0] == pytest.approx(precisions[1], rel=1e-4)
+    assert 0.5 < precisions[0] < 2  # the noise has the standard deviation 1
 
 
 def test_y_without_a_variance_leaves_the_precision_as_it_is() -> None:

@@ -75,5 +75,5 @@ def drawn() -> Callable[..., Tensor]:
 def _outputs(net: nn.Module, fit: Any, weights: dict[str, Tensor], x: tuple[Tensor, ...]) -> Tensor:
     free = {n: fit.model.free[n].detach() for n in fit.model.free}
     with torch.no_grad():
-        own = copy.deepcopy(net).eval()
-        return functional_call(own, {**free, **weights}, tuple(part.clone() for part in x))  # type: ignore[no-any-return]
+        network = copy.deepcopy(net).eval()
+        return functional_call(network, {**free, **weights}, tuple(tensor.clone() for tensor in x))  # type: ignore[no-any-return]

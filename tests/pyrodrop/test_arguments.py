@@ -15,9 +15,9 @@ from pyrodrop import arguments, names
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3), torch.tensor(3)])
 def test_a_count(value: Any) -> None:
-    found = arguments.count(value, "steps", "the number of steps")
-    assert found == 3
-    assert type(found) is int
+    number = arguments.count(value, "steps", "the number of steps")
+    assert number == 3
+    assert type(number) is int
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_a_seed_fits_torchs_generator() -> None:
 
 @pytest.mark.parametrize("value", [0.5, np.float32(0.5), torch.tensor(0.5), torch.tensor(0.5, dtype=torch.float64)])
 def test_a_real(value: Any) -> None:
-    found = arguments.real(value, "lr", "the learning rate", above=0, below=1)
-    assert found == 0.5
-    assert type(found) is float
+    number = arguments.real(value, "lr", "the learning rate", above=0, below=1)
+    assert number == 0.5
+    assert type(number) is float
 
 
 @pytest.mark.parametrize("value", ["0.5", None, True, np.False_, 0.5j, torch.tensor([0.5]), [0.5], np.zeros(1)])
@@ -86,14 +86,14 @@ def test_a_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "message"),
     [
         (None, "None"), (True, "True"), ("x", "the str 'x'"), (2.5, "the float 2.5"), ({}, "a dict"),
         (torch.zeros(2, 3), "a Tensor of shape [2, 3]"), (np.zeros(4), "a ndarray of shape [4]"),
     ],
 )  # fmt: skip
-def test_what_arrived_in_a_few_words(value: Any, words: str) -> None:
-    assert arguments.shown(value) == words
+def test_what_arrived_in_a_few_words(value: Any, message: str) -> None:
+    assert arguments.shown(value) == message
 
 
 def test_progress_is_yes_no_or_up_to_the_terminal() -> None:
@@ -147,7 +147,7 @@ def test_a_tensor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "words"),
+    ("value", "kind", "message"),
     [
         ([1.0], TypeError, "loc must be a tensor, the location; got a list"),
         (torch.ones(2, device="meta"), TypeError, "on the meta device"),
@@ -160,8 +160,8 @@ def test_a_tensor() -> None:
         (torch.tensor([1.0, -3.0]), ValueError, "every value must be above 0; got values from -3 to 1"),
     ],
 )
-def test_no_tensor(value: Any, kind: type[Exception], words: str) -> None:
-    with pytest.raises(kind, match=words):
+def test_no_tensor(value: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
         arguments.tensor(value, "loc", "the location", floating=True, above=0)
 
 

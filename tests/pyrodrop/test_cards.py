@@ -30,12 +30,12 @@ def test_a_fit_is_a_few_lines_with_its_loss_its_settings_and_the_convention_of_i
     text = repr(run)
     assert len(text.splitlines()) <= 10
     assert max(map(len, text.splitlines())) <= 80
-    for words in (
+    for line in (
         "BernoulliDropout(drop_rate=0.1",
         "30 rows",
         "40 steps, batches of 10, estimator shared, engine pyro",
     ):
-        assert words in text
+        assert line in text
     assert f"{float(run.losses[-4:].mean()):.4g} in the last 4 steps" in text
     assert str(run.elbo(2).convention).split("(")[0] in text
     assert "tensor" not in text

@@ -79,13 +79,13 @@ def test_mistakes(options: str, message: str, called: dict[str, Any], capsys: py
 
 
 def test_commands_and_names_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, message in (
+    for command, message in (
         ("rnu", 'Unknown command "rnu". Did you mean "run"? Available commands: run, list, show, '),
         ("run", 'Command "run" parameter NAME requires an argument. See pyrodrop run --help.'),
         ("run co3", "no job or zoo entry is called 'co3'; did you mean 'co2'? there are "),
         ("run -- co3", "no job or zoo entry is called 'co3'"),
     ):
-        assert cli.main(words.split()) == cli.WRONG
+        assert cli.main(command.split()) == cli.WRONG
         assert message in capsys.readouterr().err
 
 
@@ -100,12 +100,12 @@ def test_help(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert not re.search(r"<class|typing|Optional|Union|Literal|None", text)
     options = re.findall(r"^│ (?:\*  )?((?:--|[A-Z]).*?)  +(.*)", text, re.MULTILINE)
     assert len(options) > 4 or not command.startswith("run ")
-    assert all(re.match(r"[^\[]*\w", words) for _, words in options), options
+    assert all(re.match(r"[^\[]*\w", description) for _, description in options), options
 
 
 def test_version_and_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--version"], ["run", "co2", "--version"]):
-        assert cli.main(words) == 0
+    for args in (["--version"], ["run", "co2", "--version"]):
+        assert cli.main(args) == 0
         assert capsys.readouterr().out == f"pyrodrop {__version__}\n"
     assert cli.main([]) == cli.WRONG
     assert "Usage: pyrodrop COMMAND" in capsys.readouterr().out

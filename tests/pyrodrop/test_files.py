@@ -145,9 +145,9 @@ def test_file_and_folder_are_flushed_before_and_after_the_file_is_replaced(
         calls.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
         flush(handle)
 
-    def replaced(one: Path, two: Path) -> None:
+    def replaced(source: Path, target: Path) -> None:
         calls.append("replace")
-        replace(one, two)
+        replace(source, target)
 
     monkeypatch.setattr(os, "fsync", flushed)
     monkeypatch.setattr(os, "replace", replaced)
@@ -181,8 +181,8 @@ def test_threads_write_one_file_at_the_same_time(file: Path) -> None:
 
 
 def test_reading_what_is_no_file_names_it(tmp_path: Path) -> None:
-    for path, words in ((tmp_path, "it is a folder"), (tmp_path / "none", "No such file")):
-        with pytest.raises(OSError, match=f"cannot read the file: {words}") as caught:
+    for path, reason in ((tmp_path, "it is a folder"), (tmp_path / "none", "No such file")):
+        with pytest.raises(OSError, match=f"cannot read the file: {reason}") as caught:
             read_tensors(path)
         assert caught.value.filename == str(path)
 
@@ -238,9 +238,9 @@ def test_a_changed_file_is_refused_or_read_as_it_was(data: st.DataObject, file: 
     path = file.with_name("changed")
     path.write_bytes(bad)
     try:
-        found = read_tensors(path)
+        content = read_tensors(path)
     except ValueError as refused:
-        words = str(refused)
+        message = str(refused)
     else:
-        words = str(path) if same(*found) else "read as something else"
-    assert str(path) in words
+        message = str(path) if same(*content) else "read as something else"
+    assert str(path) in message

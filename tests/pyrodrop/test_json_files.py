@@ -82,17 +82,17 @@ def test_entries_of_the_wrong_kind(method: str, key: str, said: str) -> None:
 
 
 def test_entries_of_the_right_kind() -> None:
-    own = record()
-    assert own.number("number") == 1.5
-    assert own.number("none", optional=True) is own.number("nowhere", optional=True) is None
-    assert own.whole("count") == 2
-    assert own.numbers("list") == own.numbers("list", 2) == [1.0, 2.5]
-    assert own.text("text") == "a line"
-    assert own.record("inner").whole("x") == 1
+    entry = record()
+    assert entry.number("number") == 1.5
+    assert entry.number("none", optional=True) is entry.number("nowhere", optional=True) is None
+    assert entry.whole("count") == 2
+    assert entry.numbers("list") == entry.numbers("list", 2) == [1.0, 2.5]
+    assert entry.text("text") == "a line"
+    assert entry.record("inner").whole("x") == 1
     with pytest.raises(Failed, match="must have 3 numbers as list; it has 2"):
-        own.numbers("list", 3)
+        entry.numbers("list", 3)
     with pytest.raises(Failed, match="must have a finite number as inner.y; it has none"):
-        own.record("inner").number("y")
+        entry.record("inner").number("y")
     for values in ([], [1, None], [1, True], [1, 10**400], ["1"], [[1]]):
         with pytest.raises(Failed, match="as list; it has"):
             record(list=values).numbers("list")
@@ -102,9 +102,9 @@ def test_entries_of_the_right_kind() -> None:
         rows[1].whole("x")
     with pytest.raises(Failed, match="a list of objects as rows"):
         record(rows=[]).records("rows")
-    for words in ("two\nlines", "\x1b[2J", "\u2028"):
+    for text in ("two\nlines", "\x1b[2J", "\u2028"):
         with pytest.raises(Failed, match="a line of text as text"):
-            record(text=words).text("text")
+            record(text=text).text("text")
 
 
 @settings(max_examples=150, deadline=None)
@@ -125,8 +125,8 @@ def test_changed_bytes_are_read_as_json_or_refused(
     path = tmp_path_factory.getbasetemp() / "changed.json"
     path.write_bytes(content)
     try:
-        found = read_record(path)
+        read = read_record(path)
     except Failed as error:
         assert str(path) in str(error)  # noqa: PT017
     else:
-        assert found.content == json.loads(content)
+        assert read.content == json.loads(content)

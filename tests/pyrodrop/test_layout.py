@@ -105,9 +105,9 @@ def imported(file: Path) -> set[str]:
 
 def files() -> list[Path]:
     """Every file of the project's code but its notebooks, which nothing imports."""
-    found = [f for top in ("pyrodrop", "models", "guides", "analysis") for f in (ROOT / top).rglob("*.py")]
-    own = [f.relative_to(ROOT) for f in found if not f.relative_to(ROOT).as_posix().startswith(_LINKS)]
-    return sorted(f for f in own if f.parts[:2] != ("analysis", "notebooks"))
+    paths = [f for top in ("pyrodrop", "models", "guides", "analysis") for f in (ROOT / top).rglob("*.py")]
+    relative = [f.relative_to(ROOT) for f in paths if not f.relative_to(ROOT).as_posix().startswith(_LINKS)]
+    return sorted(f for f in relative if f.parts[:2] != ("analysis", "notebooks"))
 
 
 _LINKS = ("pyrodrop/models/", "pyrodrop/guides/", "pyrodrop/analysis/")
@@ -136,7 +136,7 @@ def target(name: str) -> Path | None:
 
 def upward(file: Path, names: set[str]) -> list[str]:
     """The imports of a file that do not run down."""
-    own = room_of(file)
+    own_room = room_of(file)
     wrong = []
     for name in sorted(names):
         other = target(name)
@@ -144,7 +144,7 @@ def upward(file: Path, names: set[str]) -> list[str]:
             continue
         room = room_of(other)
         package = room == "pyrodrop/__init__.py"  # whose parts are names of their own
-        if room != own and not (package and name == "pyrodrop") and LAYER[room] >= LAYER[own]:
+        if room != own_room and not (package and name == "pyrodrop") and LAYER[room] >= LAYER[own_room]:
             wrong.append(name)
     return wrong
 
@@ -179,8 +179,8 @@ def test_no_two_files_import_each_other() -> None:
 
 def lines_of(room: str) -> int:
     """The lines of the files of a folder, or of those that a pattern names."""
-    found = ROOT.glob(room) if "*" in room else (ROOT / room).rglob("*.py")
-    return sum(len(file.read_text().splitlines()) for file in found)
+    files = ROOT.glob(room) if "*" in room else (ROOT / room).rglob("*.py")
+    return sum(len(file.read_text().splitlines()) for file in files)
 
 
 def test_every_room_keeps_to_its_budget() -> None:
@@ -252,9 +252,11 @@ def test_public_names_are_those_that_types_are_checked_by_and_come_from_there() 
     tree = ast.parse((ROOT / "pyrodrop" / "__init__.py").read_text())
     (typed,) = [node for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in typed.body if isinstance(node, ast.ImportFrom)]
-    given = {alias.name: node.module for node in imports for alias in node.names if alias.name in pyrodrop.__all__}
-    assert {*given, "to_arviz", "compare"} == set(pyrodrop.__all__)
-    for name, place in given.items():
+    typed_names = {
+        alias.name: node.module for node in imports for alias in node.names if alias.name in pyrodrop.__all__
+    }
+    assert {*typed_names, "to_arviz", "compare"} == set(pyrodrop.__all__)
+    for name, place in typed_names.items():
         module = importlib.import_module(f"pyrodrop.{name}" if place == "pyrodrop" else str(place))
         assert getattr(pyrodrop, name) is (module if place == "pyrodrop" else getattr(module, name))
     assert {name for name in dir(pyrodrop) if not name.startswith("__")} == {*pyrodrop.__all__, "analysis", "sklearn"}
@@ -311,7 +313,7 @@ def test_lower_bounds_are_read_from_the_project() -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    given = ["a[b]>=1.2", "c>=3,<4", "d>=5; python_version < '3'", "e>=6.1; python_version >= '3.11'"]
-    assert module.lower_bounds(given) == ["a==1.2", "c==3", "e==6.1"]
+    requirements = ["a[b]>=1.2", "c>=3,<4", "d>=5; python_version < '3'", "e>=6.1; python_version >= '3.11'"]
+    assert module.lower_bounds(requirements) == ["a==1.2", "c==3", "e==6.1"]
     with pytest.raises(ValueError, match="needs one lower bound.*got 'f'"):
         module.lower_bounds(["f"])

@@ -35,7 +35,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(1, 5), nn.ReLU(), nn.Dropout(0.2), nn.Linear(5, 1))
 
 
-def own() -> Any:
+def from_network() -> Any:
     return models.from_module(network().eval()[:2].append(network()[3]), priors.Gaussian(), likelihoods.Gaussian(10.0))
 
 
@@ -80,7 +80,7 @@ def write(folder: Path) -> dict[str, Tensor]:
             models.MLP([1, 2, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0)), (X, Y), chains=2,
             draws=4, tune=100, max_steps=2, engine="traced", progress=False,
         ),
-        "own": fit(guides.MeanField, own()),
+        "own": fit(guides.MeanField, from_network()),
         "reading": read(),
     }  # fmt: skip
     for name, run in fits.items():
@@ -102,7 +102,7 @@ def load(folder: Path) -> dict[str, Tensor]:
     fits: dict[str, Any] = {name: pyrodrop.Fit.load(folder / name) for name in ("fit", "recipe", "ensemble")}
     fits["replicates"] = pyrodrop.Replicates.load(folder / "replicates")
     fits["sampled"] = pyrodrop.Sampled.load(folder / "sampled")
-    fits["own"] = pyrodrop.Fit.load(folder / "own", own())
+    fits["own"] = pyrodrop.Fit.load(folder / "own", from_network())
     twin = read()
     fits["reading"] = pyrodrop.Reading.load(folder / "reading", twin.model, twin.guide)
     assert fits["reading"].rows() == twin.rows()
@@ -132,7 +132,7 @@ def test_everything_that_saves_is_loaded_in_another_process(tmp_path: Path) -> N
 
 
 def test_what_is_not_in_the_file_is_asked_for_by_name(tmp_path: Path) -> None:
-    path = fit(guides.MeanField, own()).save(tmp_path / "own")
+    path = fit(guides.MeanField, from_network()).save(tmp_path / "own")
     with pytest.raises(ValueError, match=r"own does not have all that its model is made of, since network is a Seq"):
         pyrodrop.Fit.load(path)
     path = pyrodrop.fit(program, called(), {"x": X, "y": Y[:, 0]}, steps=1, progress=False).save(path)

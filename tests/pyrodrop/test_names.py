@@ -48,11 +48,11 @@ MEANT: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.parametrize("what", MEANT)
 def test_what_was_meant_is_said(what: str, run: Any) -> None:
-    call, words = MEANT[what]
+    call, message = MEANT[what]
     with pytest.raises((AttributeError, TypeError, ValueError)) as raised:
         call(run)
-    assert words in str(raised.value)
-    assert ("did you mean" in str(raised.value)) == ("did you mean" in words)
+    assert message in str(raised.value)
+    assert ("did you mean" in str(raised.value)) == ("did you mean" in message)
 
 
 def test_a_hint_hides_no_error_and_no_copy(run: Any) -> None:

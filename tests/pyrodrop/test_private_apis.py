@@ -27,22 +27,22 @@ def test_a_flat_copy_of_a_graph_computes_the_same() -> None:
 
 def private_names(text: str) -> list[str]:
     """Names of torch and Pyro in a file that begin with an underscore, and Pyro's private attributes by any other name."""
-    found: list[str] = []
+    names: list[str] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Attribute):
             chain = ast.unparse(node)
-            found += [chain] if re.fullmatch(r"[\w.]+", chain) else []
-    theirs = [name for name in found if name.split(".")[0] in ("torch", "pyro", "fx", "poutine", "Tensor", "store")]
+            names += [chain] if re.fullmatch(r"[\w.]+", chain) else []
+    theirs = [name for name in names if name.split(".")[0] in ("torch", "pyro", "fx", "poutine", "Tensor", "store")]
     elsewhere = ("_schema", "_codegen", "_param_to_name", "_PYRO_STACK")
     return [
         name
-        for name in {*theirs, *(n for n in found if n.endswith(elsewhere))}
+        for name in {*theirs, *(n for n in names if n.endswith(elsewhere))}
         if not name.startswith("torch.ops.")
-        and (any(part.startswith("_") and part[:2] != "__" for part in name.split(".")) or "fx.experimental" in name)
+        and (any(piece.startswith("_") and piece[:2] != "__" for piece in name.split(".")) or "fx.experimental" in name)
     ]
 
 

@@ -30,12 +30,12 @@ QUICK: dict[str, Any] = {"engine": "traced", "progress": False}
 
 @pytest.mark.parametrize(("size", "parts"), [(20, 10), (105, 10), (300, 4), (1000, 1), (5000, 1)])
 def test_tenths_are_held_out_until_there_are_100_rows(size: int, parts: int) -> None:
-    training, held = _divided(size, seed=0)
-    assert len(training) == len(held) == parts
-    together = torch.cat(held)
+    training, held_out = _divided(size, seed=0)
+    assert len(training) == len(held_out) == parts
+    together = torch.cat(held_out)
     assert len(together) == len(together.unique()) == parts * (size // 10)
     assert len(together) >= min(100, 10 * (size // 10))
-    for rows, left in zip(training, held, strict=True):
+    for rows, left in zip(training, held_out, strict=True):
         assert torch.equal(torch.cat([rows, left]).sort().values, torch.arange(size))
 
 
@@ -69,11 +69,11 @@ def test_noise_that_depends_on_x_is_that_of_rows_that_are_held_out() -> None:
     runs = recipe.fit_replicates(2, **{**recipe.settings, "steps": 300}, **QUICK)
     learned = pyrodrop.fit(recipe.model, recipe.guide, recipe.data, **{**recipe.settings, "steps": 300}, **QUICK)
     x, y = torch.randn(2000, 100), torch.randn(2000, 1)
-    chosen, worse = (metrics.regression_scores(one.predict(x, 200), y) for one in (runs, learned))
+    chosen, worse = (metrics.regression_scores(fitted.predict(x, 200), y) for fitted in (runs, learned))
     assert chosen["coverage_95"] > 0.85 > 0.7 > worse["coverage_95"]
     wider = copy.deepcopy(runs[0])
     _widen(wider, 3.0)
-    before, after = (one.predict(x[:5], 4).distribution for one in (runs[0], wider))
+    before, after = (fitted.predict(x[:5], 4).distribution for fitted in (runs[0], wider))
     torch.testing.assert_close(after.variance, 3 * before.variance)
     torch.testing.assert_close(after.mean, before.mean)
 
@@ -107,11 +107,11 @@ def test_f_has_the_standard_deviation_of_the_scale_under_the_prior() -> None:
 @pytest.mark.more
 def test_units_of_x_and_y_do_not_matter() -> None:
     """Powers of 2 round nothing, so that the fit is the same up to the rounding of sums."""
-    found = []
+    means = []
     for units in (1.0, 64.0):
         run = recipes.regressor((X * units, Y * units)).fit(steps=40, **QUICK)
-        found.append(run.predict(X * units, 50).mean / units)
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-2)
+        means.append(run.predict(X * units, 50).mean / units)
+    torch.testing.assert_close(*means, rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.parametrize(("columns", "said"), [(100, True), pytest.param(1, False, marks=pytest.mark.more)])
@@ -127,7 +127,7 @@ def test_the_noise_is_that_of_rows_that_are_held_out(
     assert any("that is learned on the training rows hold" in message for message in caplog.messages) is said
     learned = pyrodrop.fit(wide.model, wide.guide, wide.data, **{**wide.settings, "steps": 300}, **QUICK)
     x, y = torch.randn(2000, columns), torch.randn(2000, 1)
-    chosen, worse = (metrics.regression_scores(one.predict(x, 200), y) for one in (run, learned))
+    chosen, worse = (metrics.regression_scores(fitted.predict(x, 200), y) for fitted in (run, learned))
     assert chosen["coverage_95"] > 0.85
     assert (worse["coverage_95"] < 0.7) is said
     assert (chosen["log_density"] > worse["log_density"] + 1) is said
@@ -147,18 +147,18 @@ def test_ridge_regression_is_that_of_scikit_learn() -> None:
     x = torch.cat([X, torch.ones(60, 1), X[:, :1]], 1)
     train = data.Dataset(x, Y).standardized()
     assert train.inputs is not None
-    training, held = _divided(60, seed=1)
+    training, held_out = _divided(60, seed=1)
     z = train.inputs(train.x).double().numpy()
     y = Y[:, 0].double().numpy()
     errors = [
         np.concatenate([
             y[left] - Ridge(alpha=alpha).fit(z[rows], y[rows]).predict(z[left])
-            for rows, left in zip(training, held, strict=True)
+            for rows, left in zip(training, held_out, strict=True)
         ])
         for alpha in np.logspace(-4, 6, 21)
     ]  # fmt: skip
     want = max(norm(0, (e**2).mean() ** 0.5).logpdf(e).mean() for e in errors)
-    assert _density_of_ridge(train, training, held) == pytest.approx(want, abs=1e-5)
+    assert _density_of_ridge(train, training, held_out) == pytest.approx(want, abs=1e-5)
 
 
 def test_where_a_line_predicts_better_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -203,7 +203,7 @@ def test_another_posterior_and_other_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "given", "error", "message"),
+    ("make", "table", "error", "message"),
     [
         (recipes.regressor, (X[:9], Y[:9]), ValueError, "at least 10 rows.*got 9"),
         (recipes.regressor, (X, torch.cat([Y, Y], 1)), ValueError, r"one column of y.*got shape \[60, 2\]"),
@@ -232,9 +232,9 @@ def test_another_posterior_and_other_settings() -> None:
         (recipes.classifier, (X, LABELS - 1), ValueError, "class labels must lie in 0"),
     ],
 )
-def test_what_is_no_table_is_refused(make: Any, given: Any, error: type[Exception], message: str) -> None:
+def test_what_is_no_table_is_refused(make: Any, table: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        make(given).fit(steps=1, **QUICK)
+        make(table).fit(steps=1, **QUICK)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])

@@ -70,8 +70,8 @@ def test_levels_that_are_refused(regressor: NetworkRegressor) -> None:
 def test_float64_predictions_are_those_of_the_fit(regressor: NetworkRegressor) -> None:
     """Bernoulli masks are the same in both precisions."""
     assert isinstance(regressor.run_, Replicates)
-    own = regressor.run_.predict(torch.tensor(X, dtype=torch.float32), 40, seed=0)
-    np.testing.assert_allclose(regressor.predict(X), own.mean[:, 0], rtol=1e-5)
+    prediction = regressor.run_.predict(torch.tensor(X, dtype=torch.float32), 40, seed=0)
+    np.testing.assert_allclose(regressor.predict(X), prediction.mean[:, 0], rtol=1e-5)
     assert regressor.prediction(X).f.dtype == torch.float64
     assert next(regressor.run_[0].model.parameters()).dtype == torch.float32
 
@@ -79,10 +79,10 @@ def test_float64_predictions_are_those_of_the_fit(regressor: NetworkRegressor) -
 def test_draws_of_y_are_of_one_function_each(regressor: NetworkRegressor) -> None:
     drawn = regressor.sample_y(X[:5], 3000)
     assert drawn.shape == (5, 3000)
-    own = regressor.prediction(X[:5], 3000)
-    np.testing.assert_allclose(drawn.mean(1), own.mean[:, 0], atol=5 * float(own.sd.max()) / 3000**0.5)
+    prediction = regressor.prediction(X[:5], 3000)
+    np.testing.assert_allclose(drawn.mean(1), prediction.mean[:, 0], atol=5 * float(prediction.sd.max()) / 3000**0.5)
     same = regressor.sample_y(np.repeat(X[:1], 2, 0), 3000)  # noise differs, the function does not
-    noise = float(own.distribution.variance[:, 0].mean())
+    noise = float(prediction.distribution.variance[:, 0].mean())
     assert np.var(same[0] - same[1]) == pytest.approx(2 * noise, rel=0.2)
 
 
@@ -111,12 +111,12 @@ def test_a_grid_over_a_pipeline_of_a_data_frame() -> None:
     df = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=["u", "v"] * 40)
     columns = make_column_transformer((StandardScaler(), ["a", "b", "c"]), (OneHotEncoder(), ["kind"]))
     pipeline = make_pipeline(columns, NetworkRegressor(**SMALL, max_steps=100))
-    found = GridSearchCV(
+    search = GridSearchCV(
         pipeline, {"networkregressor__posterior": ["ensemble", "mean field", guides.ConcreteDropout]}, cv=2
     ).fit(df, Y)
-    assert found.predict(df).shape == (80,)
-    assert found.best_score_ > 0.3
-    assert clone(found.best_estimator_)[-1].get_params()["max_steps"] == 100
+    assert search.predict(df).shape == (80,)
+    assert search.best_score_ > 0.3
+    assert clone(search.best_estimator_)[-1].get_params()["max_steps"] == 100
 
 
 @pytest.mark.more

@@ -63,9 +63,9 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_what_trains_or_samples_is_refused_inside(block: str) -> None:
-    around, words = BLOCKS[block]
+    around, message = BLOCKS[block]
     for name, call in CALLS.items():
-        with around(), pytest.raises(RuntimeError, match=rf"^{name} must be called outside .*{words}"):
+        with around(), pytest.raises(RuntimeError, match=rf"^{name} must be called outside .*{message}"):
             call()
     assert fit().losses.isfinite().all()
 
@@ -86,14 +86,14 @@ def test_transforms_are_refused() -> None:
 @pytest.mark.parametrize("block", ["meta", "fake"])
 def test_nothing_is_computed_where_tensors_have_no_values(block: str) -> None:
     done = fit()
-    around, words = BLOCKS[block]
+    around, message = BLOCKS[block]
     for call in (
         lambda: done.predict(X, 3),
         lambda: done.elbo(2),
         lambda: pyrodrop.to_arviz(done, (X, Y)),
         lambda: pyrodrop.compare({"a": done, "b": done}, (X, Y)),
     ):
-        with around(), pytest.raises(RuntimeError, match=f"outside .*{words}"):
+        with around(), pytest.raises(RuntimeError, match=f"outside .*{message}"):
             call()
 
 

@@ -65,7 +65,7 @@ def numbers(value: Any) -> list[Tensor]:
         return [parameter.detach() for parameter in value.state_dict().values()]
     if isinstance(value, pyrodrop.Fit):
         return [value.history, *numbers(value.guide)]
-    return [torch.as_tensor(one) for one in (value if isinstance(value, list | tuple) else [value])]
+    return [torch.as_tensor(element) for element in (value if isinstance(value, list | tuple) else [value])]
 
 
 def assert_same(got: Any, want: Any) -> None:
@@ -95,8 +95,8 @@ def test_draws_in_threads_have_the_numbers_of_their_seeds() -> None:
     want = [work(task) for task in tasks]
     state = torch.get_rng_state()
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(work, tasks * 2))
-    assert all(torch.equal(a, b) for a, b in zip(found, want * 2, strict=True))
+        results = list(pool.map(work, tasks * 2))
+    assert all(torch.equal(a, b) for a, b in zip(results, want * 2, strict=True))
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -174,10 +174,10 @@ def test_every_public_function_in_eight_threads_and_then_alone(tmp_path: Path) -
     work = calls(tmp_path)
     names = [*work, *(name for name in work if name not in SLOW)]
     with ThreadPoolExecutor(8) as pool:
-        found = [(name, pool.submit(work[name])) for name in names]
+        futures = [(name, pool.submit(work[name])) for name in names]
     assert pyro.poutine.runtime._PYRO_STACK == []
     want = {name: call() for name, call in work.items()}
-    for name, future in found:
+    for name, future in futures:
         assert_same(future.exception() or future.result(), want[name])
 
 
@@ -186,20 +186,20 @@ def test_short_calls_are_let_into_a_training() -> None:
     other = fitted()
     short = [lambda: other.predict(X, 4).y, lambda: other.elbo(2).value, lambda: other.ensemble(1)[0]]
     want, alone, second = [work() for work in short], fitted(6, batch_size=30), fitted(5)
-    found: list[Any] = []
+    results: list[Any] = []
     waiting: list[Any] = []
 
     def look(fit: pyrodrop.Fit, epochs: int) -> None:
-        found.append([in_a_thread(work) for work in short])
+        results.append([in_a_thread(work) for work in short])
         waiting.append(pool.submit(fitted, 5))
 
     with ThreadPoolExecutor(1) as pool:
         assert_same(in_a_thread(lambda: fitted(6, batch_size=30, after_epoch=look)), alone)
-        assert len(found) == len(waiting) == 3
+        assert len(results) == len(waiting) == 3
         for future in waiting:
             assert_same(future.result(60), second)
-    for got in found:
-        assert_same([numbers(one)[0] for one in got], [numbers(one)[0] for one in want])
+    for got in results:
+        assert_same([numbers(result)[0] for result in got], [numbers(result)[0] for result in want])
 
 
 def test_steps_of_a_training_let_short_calls_in() -> None:

@@ -33,7 +33,7 @@ BUILT = ROOT / "docs" / "_build" / "html"
 
 def public_objects() -> dict[int, str]:
     """Every public object, from the names that users can write after ``import pyrodrop``."""
-    found: dict[int, str] = {}
+    objects: dict[int, str] = {}
 
     def walk(module: types.ModuleType) -> None:
         for name in getattr(module, "__all__", ()):
@@ -41,7 +41,7 @@ def public_objects() -> dict[int, str]:
             if isinstance(value, types.ModuleType):
                 walk(value)
             else:
-                found.setdefault(id(value), f"{module.__name__}.{name}")
+                objects.setdefault(id(value), f"{module.__name__}.{name}")
 
     walk(pyrodrop)
     for path in ("pyrodrop.analysis", "pyrodrop.analysis.gp", "pyrodrop.sampling"):
@@ -49,8 +49,8 @@ def public_objects() -> dict[int, str]:
     for module in (pyrodrop.analysis.plots, pyrodrop.schedules):
         for name, value in inspect.getmembers(module, inspect.isroutine) + inspect.getmembers(module, inspect.isclass):
             if value.__module__ == module.__name__ and not name.startswith("_"):
-                found.setdefault(id(value), f"{module.__name__}.{name}")
-    return found
+                objects.setdefault(id(value), f"{module.__name__}.{name}")
+    return objects
 
 
 def test_every_public_name_has_one_place() -> None:
@@ -115,8 +115,8 @@ def test_a_card_has_the_numbers_of_its_reference() -> None:
     head = re.search(r"^\| score \| (.*) \|$", text, re.MULTILINE)
     assert head is not None
     columns = head[1].split(" | ")
-    found = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
-    rows = {name: dict(zip(columns, cells.split(" | "), strict=True)) for name, cells in found}
+    lines = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
+    rows = {name: dict(zip(columns, cells.split(" | "), strict=True)) for name, cells in lines}
     assert rows.keys() == {*result["scores"], *entry.published}
     for name, row in rows.items():
         assert float(row["ours"]) == pytest.approx(result["scores"][name], rel=1e-3)

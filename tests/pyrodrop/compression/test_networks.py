@@ -70,7 +70,7 @@ def sequential(*layers: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*copy.deepcopy(layers))
 
 
-def own(forward: Lambda, **layers: nn.Module) -> Callable[[], nn.Module]:
+def custom(forward: Lambda, **layers: nn.Module) -> Callable[[], nn.Module]:
     return lambda: Own(forward, **copy.deepcopy(layers))
 
 
@@ -82,7 +82,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (1, 8, 8),
     ),
     "divisor of an average, function": (
-        own(lambda self, x: self.last(F.avg_pool2d(self.conv(x), 2, divisor_override=1).flatten(1)), **CONV),
+        custom(lambda self, x: self.last(F.avg_pool2d(self.conv(x), 2, divisor_override=1).flatten(1)), **CONV),
         (1, 8, 8),
     ),
     "tokens, flattened": (
@@ -97,11 +97,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "frozen": (frozen, (3,)),
     "in place": (sequential(nn.Linear(3, 6), nn.ReLU(inplace=True), nn.Linear(6, 2)), (3,)),
     "in place, functions": (
-        own(lambda self, x: self.b(F.relu(self.a(x), inplace=True).relu_()), a=nn.Linear(3, 6), b=nn.Linear(6, 2)),
+        custom(lambda self, x: self.b(F.relu(self.a(x), inplace=True).relu_()), a=nn.Linear(3, 6), b=nn.Linear(6, 2)),
         (3,),
     ),
     "ceil mode, by position": (
-        own(lambda self, x: self.last(F.max_pool2d(torch.tanh(self.conv(x)), 2, 2, 0, 1, True).flatten(1)), **CONV),
+        custom(lambda self, x: self.last(F.max_pool2d(torch.tanh(self.conv(x)), 2, 2, 0, 1, True).flatten(1)), **CONV),
         (1, 7, 7),
     ),
     "ceil mode, average": (
@@ -112,7 +112,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         sequential(nn.Conv2d(1, 6, 3), nn.MaxPool2d(2, dilation=3), nn.Flatten(), nn.Linear(6 * 9, 2)), (1, 11, 11)
     ),
     "by keywords": (
-        own(
+        custom(
             lambda self, x: self.last(
                 torch.flatten(F.avg_pool2d(input=F.elu(input=self.conv(x), alpha=0.3), kernel_size=2), start_dim=1)
             ),
@@ -120,12 +120,12 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (1, 8, 8),
     ),
-    "view of the size": (own(lambda self, x: self.last(_pooled(self, x).view(x.size(0), -1)), **CONV), (1, 8, 8)),
+    "view of the size": (custom(lambda self, x: self.last(_pooled(self, x).view(x.size(0), -1)), **CONV), (1, 8, 8)),
     "view of the shape": (
-        own(lambda self, x: self.last((h := _pooled(self, x)).reshape(h.shape[0], -1)), **CONV),
+        custom(lambda self, x: self.last((h := _pooled(self, x)).reshape(h.shape[0], -1)), **CONV),
         (1, 8, 8),
     ),
-    "view of a number": (own(lambda self, x: self.last(_pooled(self, x).view(-1, 54)), **CONV), (1, 8, 8)),
+    "view of a number": (custom(lambda self, x: self.last(_pooled(self, x).view(-1, 54)), **CONV), (1, 8, 8)),
     "flatten of space": (
         sequential(
             nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(2), nn.Conv1d(6, 4, 2), nn.Tanh(), nn.Flatten(), nn.Linear(32, 2)
@@ -151,7 +151,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (3,),
     ),
     "a function of parameters": (
-        own(
+        custom(
             lambda self, x: F.linear(torch.tanh(F.linear(x, self.a.weight, bias=self.a.bias)), self.b.weight),
             a=nn.Linear(3, 9),
             b=nn.Linear(9, 2, bias=False),
@@ -169,11 +169,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "a hook": (hooked, (3,)),
     "all examples in one": (
-        own(lambda self, x: self.b(torch.flatten(self.a(x), 0, 1)).view(-1, 4, 2), a=nn.Linear(3, 5), b=nn.Linear(5, 2)),
+        custom(lambda self, x: self.b(torch.flatten(self.a(x), 0, 1)).view(-1, 4, 2), a=nn.Linear(3, 5), b=nn.Linear(5, 2)),
         (4, 3),
     ),
     "in place beside the chain": (
-        own(lambda self, x: (h := self.a(x), h.relu_(), self.b(h))[-1], a=nn.Linear(3, 4), b=nn.Linear(4, 2)), (3,)
+        custom(lambda self, x: (h := self.a(x), h.relu_(), self.b(h))[-1], a=nn.Linear(3, 4), b=nn.Linear(4, 2)), (3,)
     ),
     "norm behind an activation": (
         lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)), (3,)
@@ -182,7 +182,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         sequential(nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(36, 2)), (1, 3, 3)
     ),
     "a permutation": (
-        own(
+        custom(
             lambda self, x: self.b(self.a(x).relu().permute(0, 2, 3, 1).contiguous()).transpose(1, 3).flatten(1),
             a=nn.Conv2d(2, 5, 3), b=nn.Linear(5, 2),
         ),
@@ -204,27 +204,27 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "norm of units": (sequential(nn.Linear(3, 6), nn.LayerNorm(6), nn.Linear(6, 2)), (3,), "1 (LayerNorm)"),
     "slopes": (sequential(nn.Linear(3, 6), nn.PReLU(6), nn.Linear(6, 2)), (3,), "1 (PReLU)"),
     "indices": (
-        own(lambda self, x: self.last(F.max_pool2d(self.conv(x), 2, return_indices=True)[0].flatten(1)), **CONV),
+        custom(lambda self, x: self.last(F.max_pool2d(self.conv(x), 2, return_indices=True)[0].flatten(1)), **CONV),
         (1, 8, 8),
         "max_pool2d",
     ),
     "a transposition": (
-        own(lambda self, x: self.b(self.a(x).transpose(1, 2)).flatten(1), a=nn.Linear(3, 4), b=nn.Linear(4, 2)),
+        custom(lambda self, x: self.b(self.a(x).transpose(1, 2)).flatten(1), a=nn.Linear(3, 4), b=nn.Linear(4, 2)),
         (4, 3),
         "b (Linear)",
     ),
     "a skip connection": (
-        own(lambda self, x: self.b(x + torch.tanh(self.a(x))), a=nn.Linear(3, 3), b=nn.Linear(3, 2)), (3,), "add"
+        custom(lambda self, x: self.b(x + torch.tanh(self.a(x))), a=nn.Linear(3, 3), b=nn.Linear(3, 2)), (3,), "add"
     ),
     "a product with the size": (
-        own(lambda self, x: self.b((h := self.a(x)) * h.shape[1]), a=nn.Linear(3, 6), b=nn.Linear(6, 2)), (3,), "mul"
+        custom(lambda self, x: self.b((h := self.a(x)) * h.shape[1]), a=nn.Linear(3, 6), b=nn.Linear(6, 2)), (3,), "mul"
     ),
     "grouped": (sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)), (2, 3, 3), "the output"),
     "norm of tokens": (
         lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)), (4, 3), "1 (BatchNorm1d)"
     ),
     "values": (
-        own(lambda self, x: self.b(self.a(x) if x.sum() > 0 else -self.a(x)), a=nn.Linear(3, 3), b=nn.Linear(3, 2)),
+        custom(lambda self, x: self.b(self.a(x) if x.sum() > 0 else -self.a(x)), a=nn.Linear(3, 3), b=nn.Linear(3, 2)),
         (3,),
         "torch.fx cannot trace the network",
     ),
@@ -414,13 +414,13 @@ def test_networks_of_other_kinds_are_given_back_with_their_weights(
     x: Any = torch.randn(5, 4, 3)
     if form != "recurrent":
         x = torch.randint(7, (5, 4)), torch.rand(5, 4)
-    given: Any = dict(zip(("ids", "mask"), x, strict=True)) if form == "mapping" else x
+    rows: Any = dict(zip(("ids", "mask"), x, strict=True)) if form == "mapping" else x
     args = x if isinstance(x, tuple) else (x,)
     fit: Any = cut_fit(net)
-    torch.testing.assert_close(fit.compress(structured=False, x=given)(*args), oracle(net, fit, *args))
-    torch.testing.assert_close(fit.ensemble(1, seed=2, x=given)[0](*args), drawn(net, fit, *args, seed=2))
+    torch.testing.assert_close(fit.compress(structured=False, x=rows)(*args), oracle(net, fit, *args))
+    torch.testing.assert_close(fit.ensemble(1, seed=2, x=rows)[0](*args), drawn(net, fit, *args, seed=2))
     with pytest.raises(TypeError, match="no unit|one input|units that are followed"):
-        fit.compress(x=given)
+        fit.compress(x=rows)
 
 
 def test_operations_of_tokens_are_counted(cut_fit: Any) -> None:

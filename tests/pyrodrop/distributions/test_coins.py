@@ -20,8 +20,8 @@ LOWEST = -(2**15)
 def every_mask(rate: float, bits: int, dithers: int, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """`keep_mask` of every integer of that many bits, ``[dithers, 2^bits]``, with evenly spaced dithers for v."""
     values = torch.arange(2**bits).to(torch.uint8) if bits == 8 else (torch.arange(2**bits) + LOWEST).to(torch.int16)
-    words = values.repeat(dithers).view(torch.int64)
-    monkeypatch.setattr(module, "_fill", lambda *_: words)
+    bits_of_masks = values.repeat(dithers).view(torch.int64)
+    monkeypatch.setattr(module, "_fill", lambda *_: bits_of_masks)
     monkeypatch.setattr(torch, "rand", lambda *_, **__: (torch.arange(dithers)[:, None] + 0.5).double() / dithers)
     return keep_mask((dithers, 2**bits), rate, bits=bits)
 
@@ -247,7 +247,7 @@ def test_a_keep_mask_of_a_gpu_is_that_of_a_cpu(rate: float, bits: int, monkeypat
     seed = torch.Generator()
     of_cpu = keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5))
     fill = module._fill
-    monkeypatch.setattr(module, "_fill", lambda *given: fill(*given).as_subclass(OfGpu))
+    monkeypatch.setattr(module, "_fill", lambda *args: fill(*args).as_subclass(OfGpu))
     of_gpu = keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5))
     assert isinstance(of_gpu, OfGpu)
     assert torch.equal(of_gpu.as_subclass(Tensor), of_cpu)
@@ -259,9 +259,9 @@ def test_masks_of_a_gpu_are_drawn_by_calls_of_their_own(stream: bool, monkeypatc
     calls: list[int] = []
     fill = module._fill
 
-    def counted(words: Tensor, generator: Any = None) -> Tensor:
-        calls.append(len(words))
-        return fill(words, generator)
+    def counted(bits: Tensor, generator: Any = None) -> Tensor:
+        calls.append(len(bits))
+        return fill(bits, generator)
 
     shapes, rates = [(5, 3), (2,)], [torch.tensor(0.3).double(), torch.tensor(0.6).double()]
     torch.manual_seed(1)

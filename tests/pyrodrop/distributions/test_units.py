@@ -62,18 +62,18 @@ def test_unit_noise_on_a_weight_is_noise_on_the_input_channels(kind: str) -> Non
     channel = -1 if kind == "linear" else 1
     by_input = [
         torch.func.functional_call(
-            module, {"weight": loc}, (x * one.reshape(-1, *(1,) * (x.dim() - 1 - channel % x.dim())),)
+            module, {"weight": loc}, (x * scales.reshape(-1, *(1,) * (x.dim() - 1 - channel % x.dim())),)
         )
-        for one in s
+        for scales in s
     ]
     torch.testing.assert_close(torch.stack(by_weight), torch.stack(by_input))
 
 
 def test_a_unit_of_an_embedding_is_a_word() -> None:
-    words, loc = torch.tensor([0, 2, 2, 4]), torch.randn(5, 3)
+    ids, loc = torch.tensor([0, 2, 2, 4]), torch.randn(5, 3)
     q = BernoulliMixture(loc, 0.5, units=input_units(nn.Embedding(5, 3))["weight"])
     s = torch.randn(5)
-    torch.testing.assert_close(F.embedding(words, q.over_units(s) * loc), F.embedding(words, loc) * s[words, None])
+    torch.testing.assert_close(F.embedding(ids, q.over_units(s) * loc), F.embedding(ids, loc) * s[ids, None])
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -138,7 +138,7 @@ def test_ard_pools_by_the_units_of_the_layer(kind: str, group: str) -> None:
 def _connections(module: nn.Module, x: Tensor, loc: Tensor, group: str) -> Tensor:
     """The input or output channel of every entry of a weight, by which channels of x it needs or of y it changes."""
     axis = 1 if x.dim() > 2 else -1
-    found = torch.empty(loc.shape)
+    numbers = torch.empty(loc.shape)
     for place in range(loc.numel()):
         single = torch.zeros(loc.numel(), dtype=x.dtype)
         single[place] = 1.0
@@ -148,8 +148,8 @@ def _connections(module: nn.Module, x: Tensor, loc: Tensor, group: str) -> Tenso
         used = inputs.grad if group == "input" else y.detach()
         channels = used.movedim(axis, 0).flatten(1).abs().sum(1).nonzero()  # type: ignore[union-attr]
         assert len(channels) == 1
-        found.view(-1)[place] = channels[0, 0]
-    return found
+        numbers.view(-1)[place] = channels[0, 0]
+    return numbers
 
 
 @pytest.mark.parametrize("kind", ["linear", "grouped", "transposed", "transposed in groups"])
@@ -227,20 +227,20 @@ def test_dropped_weights_need_no_units() -> None:
 
 
 def test_rates_by_input_are_one_per_unit() -> None:
-    told = Told({n: u for n, u in UNITS.items() if n != "token"}, {n: s for n, s in SHAPES.items() if n != "token"})
-    for guide in (VariationalDropout(told, "A", "input"), VariationalDropout(told, "B", "input")):
+    model = Told({n: u for n, u in UNITS.items() if n != "token"}, {n: s for n, s in SHAPES.items() if n != "token"})
+    for guide in (VariationalDropout(model, "A", "input"), VariationalDropout(model, "B", "input")):
         assert {n: tuple(r.shape) for n, r in guide.rates().items()} == {"first": (4,), "words": (5,), "bias": (3,)}
     q = guide.posterior("words")
     assert isinstance(q, MultiplicativeNormal)
     assert q.log_alpha.shape == (5, 1)
-    concrete = ConcreteDropout(told, "input")
+    concrete = ConcreteDropout(model, "input")
     torch.testing.assert_close(concrete.mean()["first"], concrete.loc["first"].detach())
 
 
 def test_the_weights_that_see_x_are_the_models_to_say() -> None:
-    told = Told({"a": InputUnits(), "b": InputUnits()}, {"a": (3, 3), "b": (3, 3)}, first="b")
-    assert list(BernoulliDropout(told, 0.5, mask_input=False).rates()) == ["a"]
-    assert list(ConcreteDropout(told, mask_input=False).rates()) == ["a"]
+    model = Told({"a": InputUnits(), "b": InputUnits()}, {"a": (3, 3), "b": (3, 3)}, first="b")
+    assert list(BernoulliDropout(model, 0.5, mask_input=False).rates()) == ["a"]
+    assert list(ConcreteDropout(model, mask_input=False).rates()) == ["a"]
 
 
 def test_ard_by_unit_refuses_what_is_no_layers_weight() -> None:
@@ -261,11 +261,11 @@ def test_layers_that_are_known() -> None:
         }
     )
     network.register_parameter("token", nn.Parameter(torch.zeros(1, 1, 3)))
-    found = {n: u.axis for n, u in input_units(network).items() if network.get_parameter(n).dim() > 1}
+    axes = {n: u.axis for n, u in input_units(network).items() if network.get_parameter(n).dim() > 1}
     none = {"token", "attention.bias_k", "attention.bias_v", "norm.weight", "norm.bias", "two.weight"}
-    assert {n for n, axis in found.items() if axis is None} == none
-    assert {n for n, axis in found.items() if axis == 0} == {"bag.weight"}
-    assert {"lstm.weight_hh_l0", "cell.weight_ih", "attention.in_proj_weight", "cross.k_proj_weight"} <= found.keys()
+    assert {n for n, axis in axes.items() if axis is None} == none
+    assert {n for n, axis in axes.items() if axis == 0} == {"bag.weight"}
+    assert {"lstm.weight_hh_l0", "cell.weight_ih", "attention.in_proj_weight", "cross.k_proj_weight"} <= axes.keys()
 
 
 def test_units_that_a_weight_does_not_have() -> None:

@@ -113,8 +113,8 @@ def test_ard_is_the_least_over_its_variances(group: Any, name: str) -> None:
         return float(kl_divergence(q, dist.Normal(torch.zeros(3, 4), variance.sqrt()).to_event(2)))
 
     for cell in ((0, 0), (2, 3)):
-        found = minimize_scalar(lambda z, cell=cell: with_scaled(z, cell), bounds=(-3, 3), method="bounded")
-        assert abs(found.x) < 1e-3
+        minimum = minimize_scalar(lambda z, cell=cell: with_scaled(z, cell), bounds=(-3, 3), method="bounded")
+        assert abs(minimum.x) < 1e-3
 
 
 @pytest.mark.parametrize("prior", [priors.Laplace(0.7), priors.StudentT(3.0, 0.5), priors.ScaleMixture(1.0, 0.1, 0.3)])

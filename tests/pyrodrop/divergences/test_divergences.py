@@ -76,7 +76,7 @@ def test_lost_entropy_is_the_integral_that_defines_it(p: float, d: float) -> Non
         log_kept, log_dropped = math.log(p) + norm.logpdf(t, d), math.log(1 - p) + norm.logpdf(t)
         top = max(log_kept, log_dropped)
         log_q = top + math.log(math.exp(log_kept - top) + math.exp(log_dropped - top))
-        parts = [math.exp(part - log_q) for part in (log_kept, log_dropped)]
+        parts = [math.exp(log_joint - log_q) for log_joint in (log_kept, log_dropped)]
         return math.exp(log_q) * -sum(r * math.log(r) for r in parts if r > 0)
 
     middle = d / 2 - math.log(p / (1 - p)) / d

@@ -39,8 +39,8 @@ def opened(path: Path) -> Callable[[Any], dict[str, np.ndarray]]:
     names = [output.name for output in session.get_outputs()]
 
     def run(x: Any) -> dict[str, np.ndarray]:
-        given = {name: part.numpy() for name, part in named_parts(x).items()}
-        return dict(zip(names, session.run(None, given), strict=True))
+        inputs = {name: value.numpy() for name, value in named_parts(x).items()}
+        return dict(zip(names, session.run(None, inputs), strict=True))
 
     return run
 
@@ -55,15 +55,15 @@ def metadata(path: Path) -> dict[str, Any]:
 
 
 def check(
-    run: Any, path: Path, at: Any, outputs: tuple[str, ...] = ("mean", "sd"), draws: int = 6, **given: Any
+    run: Any, path: Path, at: Any, outputs: tuple[str, ...] = ("mean", "sd"), draws: int = 6, **options: Any
 ) -> None:
     """Export, and compare the file with `predict` at these rows and at the first of them."""
     if path.suffix == ".onnx":
         pytest.importorskip("onnxruntime")
-    run.export(path, draws, outputs=outputs, levels=LEVELS, **given)
+    run.export(path, draws, outputs=outputs, levels=LEVELS, **options)
     program = opened(path)
-    for rows in (mapped(lambda part: part[:1], at), at):
-        predicted, got = run.predict(rows, draws, **{k: v for k, v in given.items() if k == "seed"}), program(rows)
+    for rows in (mapped(lambda value: value[:1], at), at):
+        predicted, got = run.predict(rows, draws, **{k: v for k, v in options.items() if k == "seed"}), program(rows)
         want = {"mean": predicted.mean, "probabilities": predicted.mean, "draws": predicted.f}
         want |= {"sd": predicted.sd} if "sd" in outputs else {}
         want |= {"quantiles": predicted.quantile(LEVELS)} if "quantiles" in outputs else {}
@@ -91,8 +91,8 @@ def mlp(likelihood: likelihoods.Likelihood | None = None, outputs: int = 1, **pr
 
 def fitted(guide: Callable[[Any], Any], model: Any = None, rows: data.Dataset | None = None) -> pyrodrop.Fit:
     model = mlp() if model is None else model
-    own = regression() if rows is None else rows
-    return pyrodrop.fit(model, guide(model), own, steps=3, progress=False)
+    table = regression() if rows is None else rows
+    return pyrodrop.fit(model, guide(model), table, steps=3, progress=False)
 
 
 def dropped(model: Any) -> guides.BernoulliDropout:
@@ -377,9 +377,9 @@ def test_a_file_of_onnx_runs_without_torch_and_pyrodrop(tmp_path: Path) -> None:
     folder.mkdir()
     for package in (np, runtime):
         place = Path(package.__file__).parent
-        for part in (place, place.with_name(f"{place.name}.libs")):
-            if part.exists():
-                (folder / part.name).symlink_to(part)
+        for source in (place, place.with_name(f"{place.name}.libs")):
+            if source.exists():
+                (folder / source.name).symlink_to(source)
     run.export(tmp_path / "net.onnx", 5)
     np.save(tmp_path / "x.npy", regression().x)
     bare_python(
@@ -463,7 +463,7 @@ def test_a_program_that_would_be_wrong_is_not_written(name: str, tmp_path: Path)
 
 def test_arguments_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, path = fitted(guides.MeanField), tmp_path / "net.pt2"
-    for given, error, why in [
+    for changed, error, why in [
         ({"path": tmp_path / "net.pb"}, ValueError, r"path must end with \.onnx or \.pt2.*net\.pb"),
         ({"path": 3}, TypeError, "path is the file to write"),
         ({"draws": 0}, ValueError, "draws is the number of functions in the file .* got 0"),
@@ -480,7 +480,7 @@ def test_arguments_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"seed": -1}, ValueError, "seed"),
     ]:
         with pytest.raises(error, match=why):
-            run.export(**{"path": path, **given})
+            run.export(**{"path": path, **changed})
     run.data = None
     with pytest.raises(ValueError, match="x must be a few rows of x"):
         run.export(path)

@@ -37,7 +37,9 @@ def trained(case: Case, posterior: str) -> tuple[Any, Any]:
     """A fit in float32, and x."""
     if case.missing():
         pytest.skip(case.missing())
-    x, y = (mapped(lambda part: part.float() if part.is_floating_point() else part, values) for values in case.data())
+    x, y = (
+        mapped(lambda value: value.float() if value.is_floating_point() else value, values) for values in case.data()
+    )
     model = case.model(case.build().float())
     known = posterior == "mask" and all(units.axis is not None for units in model.input_units().values())
     guide = guides.BernoulliDropout(model, drop_rate=case.drop_rate) if known else guides.MeanField(model)
@@ -59,10 +61,10 @@ def test_a_network_is_right_or_refused(name: str, posterior: str, tmp_path: Path
         return
     run.export(path, 3)
     program = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    for rows in (mapped(lambda part: part[:1], x), x):
+    for rows in (mapped(lambda value: value[:1], x), x):
         predicted = run.predict(rows, 3)
-        given = {name: part.numpy() for name, part in named_parts(rows).items()}
-        for output, got in zip(program.get_outputs(), program.run(None, given), strict=True):
+        inputs = {name: value.numpy() for name, value in named_parts(rows).items()}
+        for output, got in zip(program.get_outputs(), program.run(None, inputs), strict=True):
             want = {"mean": predicted.mean, "probabilities": predicted.mean, "sd": predicted.sd}[output.name].numpy()
             np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * max(1, abs(want).max()))
 

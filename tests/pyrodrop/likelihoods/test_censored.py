@@ -241,8 +241,8 @@ def test_draws_of_the_exact_posterior_and_folds() -> None:
     tree = pyrodrop.to_arviz(sampled, (x, y), log_likelihood=True)
     np.testing.assert_allclose(tree["log_likelihood"]["y"][0, 0], want, rtol=1e-6)
     data = Dataset(x, y).standardized()
-    found = kfold(model, guides.MeanField(model), data, 3, steps=20, num_samples=20, engine="traced")
-    assert bool(found.pointwise[found.folds >= 0].isfinite().all())
+    folds = kfold(model, guides.MeanField(model), data, 3, steps=20, num_samples=20, engine="traced")
+    assert bool(folds.pointwise[folds.folds >= 0].isfinite().all())
 
 
 def test_a_network_that_is_read_and_a_loader() -> None:
@@ -255,7 +255,7 @@ def test_a_network_that_is_read_and_a_loader() -> None:
     assert bool(reading.predict(x.float(), 10).log_density(y).isfinite().all())
     model = linear(likelihood, dtype=torch.float32)
     settings: dict[str, Any] = {"steps": 6, "batch_size": 10, "engine": "traced", "progress": False}
-    runs = [pyrodrop.fit(model, guides.MeanField(model), given, **settings) for given in (data, data.tensors)]
+    runs = [pyrodrop.fit(model, guides.MeanField(model), table, **settings) for table in (data, data.tensors)]
     torch.testing.assert_close(runs[0].history, runs[1].history)
     assert runs[0].elbo(3, torch.utils.data.DataLoader(data, batch_size=20)).nll == pytest.approx(
         runs[1].elbo(3).nll, rel=1e-5
@@ -322,7 +322,7 @@ def test_what_else_is_refused() -> None:
     for inner in (likelihoods.Missing(likelihoods.Gaussian()), Censored(likelihoods.Gaussian())):
         with pytest.raises(ValueError, match="must be one of exact observations, none of them missing; got"):
             Censored(inner)
-    with pytest.raises(ValueError, match="without missing values and without intervals; got Censored"):
+    with pytest.raises(ValueError, match="must be one of exact observations, none of them missing; got Censored"):
         likelihoods.Missing(Censored(likelihoods.Gaussian()))
     x, y = torch.ones(2, 1), torch.tensor([[0.2, 0.4], [0.3, INF]])
     for inner in (likelihoods.Gaussian(), likelihoods.Missing(likelihoods.Gaussian())):

@@ -50,7 +50,7 @@ CASES = {
         likelihoods.NegativeBinomial, lambda z, a: stats.nbinom(1 / a, 1 / (1 + a * mean(z))), lambda d: d.ppf(0.6), -1.0
     ),
     "StudentT": Case(
-        lambda *given, **more: likelihoods.StudentT(5.0, *given, **more),
+        lambda *args, **more: likelihoods.StudentT(5.0, *args, **more),
         lambda z, s: stats.t(5.0, 3 + 2 * z, s), lambda d: d.ppf(0.6), math.nan, 2.0,
     ),
     "LogNormal": Case(
@@ -90,10 +90,10 @@ def test_densities_and_moments_are_scipys(pair: Any) -> None:
 def test_probabilities_and_quantiles_are_scipys(pair: Any) -> None:
     """Of one component and of an equal mixture of two, whose cumulative distribution function at its quantile is q."""
     ours, theirs, y = pair
-    one = pyrodrop.Prediction(outputs()[None], ours)
-    np.testing.assert_allclose(one.cdf(y), theirs.cdf(y.numpy()), rtol=1e-6, atol=1e-12)
+    prediction = pyrodrop.Prediction(outputs()[None], ours)
+    np.testing.assert_allclose(prediction.cdf(y), theirs.cdf(y.numpy()), rtol=1e-6, atol=1e-12)
     for q in (0.05, 0.5, 0.93):
-        np.testing.assert_allclose(one.quantile(q).double(), theirs.ppf(q), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(prediction.quantile(q).double(), theirs.ppf(q), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["Gamma", "Beta", "NegativeBinomial", "LogNormal"])
@@ -101,7 +101,7 @@ def test_quantiles_of_a_mixture(name: str) -> None:
     z = torch.stack([outputs(), outputs().flip(0) + 0.3])
     likelihood = CASES[name].make(0.7).double()
     prediction = pyrodrop.Prediction(z, likelihood(z, UNITS))
-    both = [CASES[name].scipy(part.numpy(), 0.7) for part in z]
+    both = [CASES[name].scipy(outputs_of_draw.numpy(), 0.7) for outputs_of_draw in z]
     for q in (0.05, 0.5, 0.93):
         y = prediction.quantile(q).double().numpy()
         reached = np.mean([each.cdf(y) for each in both], 0)
@@ -357,8 +357,8 @@ def test_data_of_the_likelihood_calibrate_a_fit(name: str) -> None:
         [1, 1], prior=priors.Gaussian(1.0), bias_prior=priors.Gaussian(0.7), likelihood=SIMULATED[name]()
     )
     x = torch.linspace(-1, 1, 30)[:, None]
-    found = sbc(model, guides.MeanField, x, count=200, num_draws=99, steps=600, lr=2e-2, progress=False)
-    assert "no miscalibration found" in str(found)
+    calibration = sbc(model, guides.MeanField, x, count=200, num_draws=99, steps=600, lr=2e-2, progress=False)
+    assert "no miscalibration found" in str(calibration)
 
 
 @pytest.mark.parametrize(
@@ -386,11 +386,15 @@ def test_outputs_far_out_give_finite_losses_and_gradients(name: str) -> None:
     for far in (-200.0, 200.0):
         if name == "network":
             z = torch.tensor([[far, far], [far, -far]], requires_grad=True)
-            given = [likelihoods.NegativeBinomial("network"), likelihoods.Gamma("network"), likelihoods.Beta("network")]
+            instances = [
+                likelihoods.NegativeBinomial("network"),
+                likelihoods.Gamma("network"),
+                likelihoods.Beta("network"),
+            ]
         else:
             z = torch.tensor([[far], [-far]], requires_grad=True)
-            given = [CASES[name].make(0.7) if name in DISPERSED else CASES[name].make()]
-        for likelihood in given:
+            instances = [CASES[name].make(0.7) if name in DISPERSED else CASES[name].make()]
+        for likelihood in instances:
             y = 0.5 if isinstance(likelihood, likelihoods.Beta) else 1.0
             log_prob = likelihood(z, UNITS).log_prob(torch.full((2, 1), y)).sum()
             (slope,) = torch.autograd.grad(log_prob, z)

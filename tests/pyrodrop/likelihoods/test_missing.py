@@ -144,9 +144,9 @@ def test_a_missing_row_changes_no_gradient(estimator: Any) -> None:
     other = x.clone()
     other[4] = 1e3
     settings: dict[str, Any] = {"steps": 3, "progress": False, "engine": "pyro", "estimator": estimator}
-    one, two = (pyrodrop.fit(model, guides.MeanField(model), (own, y), **settings) for own in (x, other))  # type: ignore[arg-type]
-    torch.testing.assert_close(one.history, two.history)
-    assert bool(one.history.isfinite().all())
+    run, other_run = (pyrodrop.fit(model, guides.MeanField(model), (inputs, y), **settings) for inputs in (x, other))  # type: ignore[arg-type]
+    torch.testing.assert_close(run.history, other_run.history)
+    assert bool(run.history.isfinite().all())
 
 
 def predicted() -> tuple[Any, Tensor, Tensor]:
@@ -175,15 +175,15 @@ def test_scores_are_those_of_the_observed_elements() -> None:
     run, x, y = predicted()
     p = run.predict(x, 20)
     got, seen = metrics.regression_scores(p, y), ~y.isnan()
-    mean, draws, own = p.mean[seen].numpy(), p.sample_y(1000)[:, seen].numpy(), y[seen].numpy()
+    mean, draws, observed = p.mean[seen].numpy(), p.sample_y(1000)[:, seen].numpy(), y[seen].numpy()
     assert got["log_density"] == pytest.approx(float(p.log_density(y).mean()))
-    assert got["rmse"] == pytest.approx(np.sqrt(np.mean((mean - own) ** 2)))
+    assert got["rmse"] == pytest.approx(np.sqrt(np.mean((mean - observed) ** 2)))
     low, high = np.quantile(draws, [0.025, 0.975], axis=0)
     assert got["width_95"] == pytest.approx(np.mean(high - low))
-    exact = stats.norm.cdf(own, p.f[:, seen].numpy(), TAU**-0.5).mean(0)
+    exact = stats.norm.cdf(observed, p.f[:, seen].numpy(), TAU**-0.5).mean(0)
     assert got["coverage_50"] == pytest.approx(np.mean(np.abs(exact - 0.5) <= 0.25))
     spread = np.abs(draws[:, None] - draws[None]).mean((0, 1))
-    assert got["crps"] == pytest.approx(np.mean(np.abs(draws - own).mean(0) - spread / 2), rel=1e-6)
+    assert got["crps"] == pytest.approx(np.mean(np.abs(draws - observed).mean(0) - spread / 2), rel=1e-6)
     assert got["sharpness"] == pytest.approx(float(p.variance[seen].mean().sqrt()))
     whole = seen.all(1)
     pairs = p.sample_y(1000)[:, whole].numpy()

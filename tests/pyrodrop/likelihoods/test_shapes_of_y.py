@@ -97,9 +97,9 @@ def test_shapes_that_do_not_fit_are_refused_and_never_broadcast() -> None:
         per_row(torch.distributions.Normal(torch.zeros(4), 1.0), 1)  # type: ignore[arg-type]
     distribution = dist.Normal(torch.zeros(4, 1), 1.0).to_event(1)
     assert aligned(torch.zeros(4), distribution).shape == (4, 1)
-    for y, given in ((torch.zeros(4, 1), dist.Normal(torch.zeros(4), 1.0)), (torch.zeros(1, 4), distribution)):
+    for y, wrong in ((torch.zeros(4, 1), dist.Normal(torch.zeros(4), 1.0)), (torch.zeros(1, 4), distribution)):
         with pytest.raises(ValueError, match="y must have the shape"):
-            aligned(y, given)
+            aligned(y, wrong)
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ def test_scores_of_probabilities() -> None:
     assert metrics.brier(torch.eye(3), torch.arange(3)) == 0, "the best"
 
 
-@pytest.mark.parametrize("held", [1, 2**22])
-def test_a_prediction_is_scored_as_the_mean_of_its_draws(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_a_time", [1, 2**22])
+def test_a_prediction_is_scored_as_the_mean_of_its_draws(at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether all of them are held in memory at a time or one."""
-    monkeypatch.setattr("pyrodrop.metrics.classes._NUMBERS", held)
+    monkeypatch.setattr("pyrodrop.metrics.classes._NUMBERS", at_a_time)
     logits, y = torch.randn(9, 30, 3), torch.randint(3, (30,))
     p = logits.softmax(-1)
     for score in (metrics.accuracy, metrics.brier, metrics.ece, metrics.adaptive_ece, metrics.negative_log_likelihood):
@@ -61,16 +61,16 @@ def test_ece_of_a_calibrated_classifier_goes_to_zero_as_one_over_root_n() -> Non
     """Its mean is sqrt(2 / pi) sum_b sqrt(sum_{B_b} conf (1 - conf)) / N, from the central limit theorem; within 4 s.e."""
     sizes, repeats, means = (1000, 4000, 16_000), 100, []
     for n in sizes:
-        found, want = [], []
+        errors, want = [], []
         for _ in range(repeats):
             p = dist.Dirichlet(torch.ones(4)).sample((n,))
-            found.append(metrics.ece(p, dist.Categorical(p).sample(), bins=10))
+            errors.append(metrics.ece(p, dist.Categorical(p).sample(), bins=10))
             confidence = p.max(-1).values.numpy()
             noise, _ = np.histogram(confidence, 10, (0, 1), weights=confidence * (1 - confidence))
             want.append(math.sqrt(2 / math.pi) * np.sqrt(noise).sum() / n)
-        gap = np.subtract(found, want)
+        gap = np.subtract(errors, want)
         assert abs(gap.mean()) < 4 * gap.std() / math.sqrt(repeats)
-        means.append(np.mean(found))
+        means.append(np.mean(errors))
     slope = np.polyfit(np.log(sizes), np.log(means), 1)[0]
     assert slope == pytest.approx(-0.5, abs=0.05)
 
@@ -107,7 +107,7 @@ def test_adaptive_ece_is_that_of_equal_parts_of_the_sorted() -> None:
     c, right = 0.5 + torch.rand(600) / 2, torch.rand(600) < 0.8
     order = c.argsort().numpy()
     parts = np.split((right.double() - c).numpy()[order], 15)
-    want = sum(abs(part.sum()) for part in parts) / 600
+    want = sum(abs(gap.sum()) for gap in parts) / 600
     assert metrics.adaptive_ece(*surely(c, right)) == pytest.approx(want, rel=1e-10)
 
 

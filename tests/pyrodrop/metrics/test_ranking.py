@@ -76,16 +76,16 @@ def test_auroc_of_apart_and_equal_scores() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    one = torch.ones(3)
+    scores = torch.ones(3)
     with pytest.raises(ValueError, match=r"inside must be a vector.*got shape \(3,\) with 3 NaN"):
-        metrics.auroc(one * math.nan, one)
+        metrics.auroc(scores * math.nan, scores)
     with pytest.raises(ValueError, match=r"outside must be a vector.*got shape \(0,\)"):
-        metrics.auroc(one, one[:0])
+        metrics.auroc(scores, scores[:0])
     with pytest.raises(ValueError, match=r"outside must be a vector.*got shape \(3, 1\)"):
-        metrics.auroc(one, one[:, None])
+        metrics.auroc(scores, scores[:, None])
     with pytest.raises(ValueError, match=r"the same shape; got \(3,\) and \(2,\)"):
-        metrics.aurc(one, one[:2])
+        metrics.aurc(scores, scores[:2])
     with pytest.raises(ValueError, match="confidence must be a vector"):
-        metrics.aurc(one * math.nan, one)
+        metrics.aurc(scores * math.nan, scores)
     with pytest.raises(ValueError, match="loss must be finite"):
-        metrics.risk_coverage(one, one * math.nan)
+        metrics.risk_coverage(scores, scores * math.nan)

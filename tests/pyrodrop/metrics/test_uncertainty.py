@@ -44,7 +44,7 @@ def test_certain_draws_that_disagree_and_unsure_draws_that_agree() -> None:
     disagree, agree = torch.eye(2)[:, None], torch.full((2, 1, 2), 0.5)
     for draws, epistemic in ((disagree, math.log(2)), (agree, 0.0)):
         split = metrics.entropy_split(draws)
-        assert [float(part) for part in split] == pytest.approx([math.log(2), math.log(2) - epistemic, epistemic])
+        assert [float(value) for value in split] == pytest.approx([math.log(2), math.log(2) - epistemic, epistemic])
 
 
 def test_variance_of_two_functions() -> None:
@@ -52,7 +52,7 @@ def test_variance_of_two_functions() -> None:
     f = torch.tensor([-1.0, 1.0]).reshape(2, 1, 1)
     prediction = Prediction(f=f, distribution=dist.Normal(f, 0.5).to_event(1))
     split = metrics.variance_split(prediction)
-    assert [float(part) for part in split] == [1.25, 0.25, 1.0]
+    assert [float(value) for value in split] == [1.25, 0.25, 1.0]
 
 
 def test_the_parts_of_the_variance_are_those_of_draws() -> None:

@@ -89,18 +89,18 @@ def some(net: str, n: int) -> Tensor:
 
 def drawn_weights(block: Block) -> dict[str, Tensor]:
     """The weights ``[T, ...]`` that a block's noise stands for, by the definition W = M diag(s)."""
-    found = {name: value.expand(block.num_draws, *value.shape) for name, value in block.fixed.items()}
+    weights = {name: value.expand(block.num_draws, *value.shape) for name, value in block.fixed.items()}
     for name, noise in block.noise.items():
         if name not in block.distributions:
-            found[name] = noise
+            weights[name] = noise
             continue
         q = block.distributions[name]
         if q.units.groups > 1:  # [groups, outputs of a group, inputs of a group, ...]
             split = q.loc.unflatten(0, (q.units.groups, -1))
-            found[name] = (split * noise.reshape(len(noise), q.units.groups, 1, -1, 1, 1)).flatten(1, 2)
+            weights[name] = (split * noise.reshape(len(noise), q.units.groups, 1, -1, 1, 1)).flatten(1, 2)
         else:
-            found[name] = q.loc * noise.reshape(block.num_draws, 1, -1, *(1,) * (q.loc.dim() - 2))
-    return found
+            weights[name] = q.loc * noise.reshape(block.num_draws, 1, -1, *(1,) * (q.loc.dim() - 2))
+    return weights
 
 
 @pytest.mark.few(10)
@@ -204,7 +204,7 @@ def test_a_product_for_many_samples_is_that_of_each(in_dims: Any, x: Any, w: Any
             got = torch.vmap(product, in_dims=in_dims)(inputs, weight)
         xs = inputs.expand(5, *inputs.shape) if in_dims[0] is None else inputs.movedim(in_dims[0], 0)
         ws = weight.expand(5, *weight.shape) if in_dims[1] is None else weight.movedim(in_dims[1], 0)
-        want = torch.stack([one @ each.T for one, each in zip(xs, ws, strict=True)])
+        want = torch.stack([x @ w.T for x, w in zip(xs, ws, strict=True)])
         torch.testing.assert_close(got, want)
 
 
@@ -249,10 +249,10 @@ def test_a_prediction_takes_the_tiles_that_fit(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 8 * 1000})
     tiles, call = [], Block.__call__
 
-    def spied(block: Block, outputs: Any, x: Any, part: slice = slice(None)) -> Tensor:
-        found = call(block, outputs, x, part)
-        tiles.append(tuple(found.shape))
-        return found
+    def spied(block: Block, outputs: Any, x: Any, rows: slice = slice(None)) -> Tensor:
+        outputs_of_tile = call(block, outputs, x, rows)
+        tiles.append(tuple(outputs_of_tile.shape))
+        return outputs_of_tile
 
     monkeypatch.setattr(Block, "__call__", spied)
     fit.predict(torch.randn(8, 3), 6)
@@ -314,9 +314,9 @@ def test_an_autoguide_draws_all_weights_in_one_run(monkeypatch: pytest.MonkeyPat
     pyrodrop.fit(model, guide, (x, torch.randn(2, 2)), steps=1, engine="pyro")
     runs, traced = [], module._sites_of
 
-    def counted(*given: Any) -> Any:
-        runs.append(given)
-        return traced(*given)
+    def counted(*args: Any) -> Any:
+        runs.append(args)
+        return traced(*args)
 
     monkeypatch.setattr(module, "_sites_of", counted)
     (block,) = blocks(guide, model.weight_sites(), x, 7, BYTES)

@@ -132,10 +132,10 @@ def test_rows_of_the_closed_form_come_in_parts_unless_they_mix(monkeypatch: pyte
         (SimpleNamespace(mixes_examples=lambda x: False), [2, 2, 1]),
         (SimpleNamespace(), [2, 2, 1]),
     ]:
-        found = list(_some_rows(model, x, 8))
-        assert [len(part) for part in found] == sizes
-        assert torch.equal(torch.cat(found), x)
-    assert [len(part) for part in _some_rows(SimpleNamespace(), x, 100)] == [1] * 5
+        samples = list(_some_rows(model, x, 8))
+        assert [len(rows) for rows in samples] == sizes
+        assert torch.equal(torch.cat(samples), x)
+    assert [len(rows) for rows in _some_rows(SimpleNamespace(), x, 100)] == [1] * 5
 
 
 def test_chunks_merge_to_the_moments_of_all() -> None:
@@ -177,8 +177,8 @@ def test_a_function_that_is_not_the_mean_has_a_spread_of_its_own() -> None:
     """f and E[y | f] agree in one tile and differ in the next: each keeps its own."""
     running, f = RunningMoments(2), torch.randn(6, 2, 1)
     mean = torch.cat([f[:3], f[3:] * 2])
-    for part in (slice(0, 3), slice(3, 6)):
-        running.add(0, dist.Normal(mean[part], 1.0).to_event(1), f[part])
+    for rows in (slice(0, 3), slice(3, 6)):
+        running.add(0, dist.Normal(mean[rows], 1.0).to_event(1), f[rows])
     got = running.result(f, joint=True)
     torch.testing.assert_close(got.spread, f.std(0, correction=0))
     torch.testing.assert_close(got.variance, mean.var(0, correction=0) + 1)
@@ -220,9 +220,9 @@ def test_samples_of_points_alone_are_one_call_of_the_network(guide: str, monkeyp
     fit, calls = one_hidden(MARGINAL[guide]), []
     outputs = fit.model.outputs  # type: ignore[attr-defined]
 
-    def counted(*given: Any) -> Tensor:
-        calls.append(given)
-        return outputs(*given)  # type: ignore[no-any-return]
+    def counted(*args: Any) -> Tensor:
+        calls.append(args)
+        return outputs(*args)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(fit.model, "outputs", counted)
     fit.predict(torch.randn(3, 2), 50, joint=False)

@@ -171,7 +171,7 @@ def test_the_mixture_is_that_of_its_functions(name: str) -> None:
     _, fit, case = made(name)
     prediction, y = fit.predict(case.x, 200, seed=1), case.y
     f = prediction.f.log() if name == "counts" else prediction.f
-    density = torch.stack([case.density(one, y) for one in f])
+    density = torch.stack([case.density(draw, y) for draw in f])
     torch.testing.assert_close(prediction.log_density(y), density.logsumexp(0) - math.log(200))
     assert prediction.log_density(y).shape == (N,)
     if y.is_floating_point():
@@ -221,7 +221,7 @@ def test_a_point_is_predicted_alone_as_in_company(name: str, monkeypatch: pytest
     """Above all behind BatchNorm; and whatever the tiles that x is cut into."""
     _, fit, case = made(name)
     whole = fit.predict(case.x, 20, seed=4).f
-    alone = fit.predict(mapped(lambda part: part[2:3], case.x), 20, seed=4).f
+    alone = fit.predict(mapped(lambda value: value[2:3], case.x), 20, seed=4).f
     torch.testing.assert_close(alone[:, 0], whole[:, 2])
     monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 1})
     torch.testing.assert_close(fit.predict(case.x, 20, seed=4).f, whole)
@@ -371,5 +371,5 @@ def test_a_loaded_fit_is_in_evaluation_mode(tmp_path: Path) -> None:
     fit.save(tmp_path / "fit.safetensors")
     _, other, _ = made("batch_norm")
     loaded = pyrodrop.Fit.load(tmp_path / "fit.safetensors", other.model, other.guide, device="cpu")
-    for part in (loaded.model, loaded.guide):
-        assert not any(module.training for module in part.modules())  # type: ignore[attr-defined]
+    for program in (loaded.model, loaded.guide):
+        assert not any(module.training for module in program.modules())  # type: ignore[attr-defined]

@@ -62,9 +62,9 @@ def test_draws_of_a_fit_give_its_prediction(likelihood):
     if likelihood.outputs(1) == 2:
         noise = -2 * (want.distribution.stddev / data.targets.scale).log()
         outputs = torch.cat([outputs, noise], -1)
-    found = Prediction.of_draws(outputs, likelihood, targets=data.targets)
-    torch.testing.assert_close(found.f, want.f)
-    torch.testing.assert_close(found.log_density(data.y), want.log_density(data.y), rtol=1e-4, atol=1e-4)
+    got = Prediction.of_draws(outputs, likelihood, targets=data.targets)
+    torch.testing.assert_close(got.f, want.f)
+    torch.testing.assert_close(got.log_density(data.y), want.log_density(data.y), rtol=1e-4, atol=1e-4)
 
 
 def test_what_arrives_is_neither_changed_nor_needed_later():

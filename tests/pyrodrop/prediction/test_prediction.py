@@ -163,11 +163,11 @@ def test_masks_of_functions_that_no_weight_carries() -> None:
     ("forward", "rows"), [(lambda f: f.sum(), r"\[\]"), (lambda f: f.T, r"\[1, 3\]"), (lambda f: f[:2], r"\[2, 1\]")]
 )
 def test_a_network_returns_a_row_for_every_point(forward: Any, rows: str) -> None:
-    one = SimpleNamespace(
+    network = SimpleNamespace(
         outputs=lambda weights, x: forward(x @ weights["w"].T),
         batches_weights=True,
         weight_sites=lambda: {"w": torch.zeros(1, 2)},
     )
     block = Block(4, {"w": torch.randn(4, 1, 2)}, {}, {})
     with pytest.raises(ValueError, match=f"one row per example, \\[3, ...\\] here; got {rows}"):
-        list(tiles_of(one, block, torch.randn(3, 2), torch.device("cpu"), together=False))
+        list(tiles_of(network, block, torch.randn(3, 2), torch.device("cpu"), together=False))

@@ -45,9 +45,9 @@ def test_together_they_are_what_they_are_apart(likelihood: Any, units: str) -> N
     targets = UNITS[units]
     output = torch.randn(5, 7, likelihood.outputs(2), generator=torch.Generator().manual_seed(0))
     want, f = likelihood(output, targets), likelihood.location(output, targets)
-    distribution, found = likelihood.predictive(output.clone(), targets)
-    assert torch.equal(found, f)
-    assert found.dtype == f.dtype
+    distribution, in_place = likelihood.predictive(output.clone(), targets)
+    assert torch.equal(in_place, f)
+    assert in_place.dtype == f.dtype
     y = torch.randn(5, 7, 2)
     assert torch.equal(distribution.log_prob(y), want.log_prob(y))
     assert type(distribution.base_dist) is type(want.base_dist)

@@ -93,10 +93,12 @@ def test_other_continuous_likelihoods() -> None:
     laplace = Prediction(f, dist.Laplace(f, 0.3).to_event(1)).quantile(0.3)
     positive = Prediction(f, dist.LogNormal(f, 0.4).to_event(1)).quantile(0.3)
     for d in range(2):
-        own = f[:, 0, d].numpy()
-        want = optimize.brentq(lambda y, own=own: stats.laplace.cdf(y, own, 0.3).mean() - 0.3, -5, 5)
+        draws = f[:, 0, d].numpy()
+        want = optimize.brentq(lambda y, draws=draws: stats.laplace.cdf(y, draws, 0.3).mean() - 0.3, -5, 5)
         assert float(laplace[0, d]) == pytest.approx(want, rel=1e-6)
-        want = optimize.brentq(lambda y, own=own: stats.lognorm.cdf(y, 0.4, scale=np.exp(own)).mean() - 0.3, 1e-3, 50)
+        want = optimize.brentq(
+            lambda y, draws=draws: stats.lognorm.cdf(y, 0.4, scale=np.exp(draws)).mean() - 0.3, 1e-3, 50
+        )
         assert float(positive[0, d]) == pytest.approx(want, rel=1e-6)
 
 
@@ -180,11 +182,11 @@ def test_the_tails_of_large_counts(mean: float) -> None:
         steps = np.arange(1, 100_000.0)
         ratios = np.cumprod(mean / (first + steps)) if up else np.cumprod((first + 1 - steps[steps <= first]) / mean)
         with mp.workdps(40):
-            one = mp.exp(first * mp.log(mean) - mean - mp.loggamma(first + 1))
-            total = one * (1 + mp.mpf(float(ratios.sum())))
+            term = mp.exp(first * mp.log(mean) - mean - mp.loggamma(first + 1))
+            total = term * (1 + mp.mpf(float(ratios.sum())))
             bound = mp.mpf(1 - q if up else q)
             assert total <= bound * (1 + 1e-6) if up else total >= bound * (1 - 1e-6)
-            assert total + one * (first / mean) > bound if up else total - one < bound
+            assert total + term * (first / mean) > bound if up else total - term < bound
 
 
 class Net(torch.nn.Module):
@@ -237,30 +239,30 @@ def test_what_has_no_quantiles_is_refused() -> None:
     bare = Prediction(torch.ones(2, 3), undeclared(torch.Size([2, 3]), validate_args=False))
     with pytest.raises(TypeError, match="got Undeclared: take quantiles of Prediction.sample_y instead"):
         bare.quantile(0.5)
-    one = torch.ones(2, 3, 1)
-    own = type("Own", (dist.Poisson,), {})(one)
-    for distribution in (own, dist.ZeroInflatedPoisson(one, gate=one / 2), dist.BetaBinomial(one, one, 3)):
+    ones = torch.ones(2, 3, 1)
+    subclass = type("Own", (dist.Poisson,), {})(ones)
+    for distribution in (subclass, dist.ZeroInflatedPoisson(ones, gate=ones / 2), dist.BetaBinomial(ones, ones, 3)):
         with pytest.raises(
             TypeError, match=f"one known cumulative .*got {type(distribution).__name__}: take quantiles of"
         ):
-            Prediction(one, distribution.to_event(1)).quantile(0.5)
-    for distribution in (type("Own", (dist.StudentT,), {})(one), type("Own", (dist.Gamma,), {})(one, one)):
+            Prediction(ones, distribution.to_event(1)).quantile(0.5)
+    for distribution in (type("Own", (dist.StudentT,), {})(ones), type("Own", (dist.Gamma,), {})(ones, ones)):
         with pytest.raises(TypeError, match="inverse are known; got Own: take quantiles of Prediction.sample_y"):
-            Prediction(one, distribution.to_event(1)).quantile(0.5)
+            Prediction(ones, distribution.to_event(1)).quantile(0.5)
     with pytest.raises(ValueError, match="at most 2.53 to be exact"):
-        Prediction(one, dist.Poisson(1e17 * one).to_event(1)).quantile(0.5)
+        Prediction(ones, dist.Poisson(1e17 * ones).to_event(1)).quantile(0.5)
     for df in (0.01, 0.05):
         with pytest.raises(ValueError, match="quantiles must be finite; got infinite ones for q=1e-09"):
-            Prediction(one, dist.StudentT(df, one).to_event(1)).quantile(1e-9)
+            Prediction(ones, dist.StudentT(df, ones).to_event(1)).quantile(1e-9)
     joint = dist.MultivariateNormal(torch.zeros(2, 3, 2), torch.eye(2))
     with pytest.raises(TypeError, match="got MultivariateNormal"):
         Prediction(torch.ones(2, 3, 2), joint).quantile(0.5)
     for q in (1e-10, 1e-20, 1 - 1e-12):
-        for distribution in (dist.Gumbel(one, 1.0), dist.Normal(one, 1.0), dist.Poisson(one)):
+        for distribution in (dist.Gumbel(ones, 1.0), dist.Normal(ones, 1.0), dist.Poisson(ones)):
             with pytest.raises(ValueError, match="at least 1e-09 from 0 and 1, .*; got "):
-                Prediction(one, distribution.to_event(1)).quantile([0.5, q])
+                Prediction(ones, distribution.to_event(1)).quantile([0.5, q])
     nan = Prediction(torch.ones(2, 3, 1), dist.Normal(torch.ones(2, 3, 1), 1.0).to_event(1))
-    rates = Prediction(one, dist.Poisson(one.clone()).to_event(1))
+    rates = Prediction(ones, dist.Poisson(ones.clone()).to_event(1))
     for broken in (math.inf, math.nan):
         nan.distribution.base_dist.loc[0, 0, 0] = rates.distribution.base_dist.rate[0, 0, 0] = broken  # type: ignore[attr-defined]
         for prediction in (nan, rates):

@@ -62,8 +62,8 @@ def optimum(keep: float) -> tuple[float, float]:
         along = [K / 2 + A - scale * inverse, scale * inverse * math.exp(2 * log_s) - 1]
         return value, np.concatenate([along, keep * (TAU * (m - y) + inverse * m)])
 
-    found = minimize(objective, np.concatenate([[0.0, -2.0], y]), jac=True, method="BFGS", options={"gtol": 1e-6})
-    return float(found.x[0]), math.exp(float(found.x[1]))
+    optimum = minimize(objective, np.concatenate([[0.0, -2.0], y]), jac=True, method="BFGS", options={"gtol": 1e-6})
+    return float(optimum.x[0]), math.exp(float(optimum.x[1]))
 
 
 @pytest.mark.few(1)
@@ -137,8 +137,8 @@ def test_the_objective_is_pyros_log_joint_summed_over_all_masks(name: str, prior
         log_q = sum(math.log(keep) if z else math.log(1 - keep) for z in mask) if keep < 1 or all(mask) else -math.inf
         if log_q == -math.inf:
             continue
-        given = poutine.condition(model, {**scales, "weight": m * torch.tensor(mask)})
-        trace = poutine.trace(given).get_trace(x, y)
+        conditioned = poutine.condition(model, {**scales, "weight": m * torch.tensor(mask)})
+        trace = poutine.trace(conditioned).get_trace(x, y)
         trace.compute_log_prob()
         want = want + math.exp(log_q) * (log_q - trace.nodes["weight"]["log_prob_sum"])
     torch.testing.assert_close(terms.kl_weights, want)
@@ -195,8 +195,8 @@ def test_a_horseshoe_of_groups_scales_the_weights_of_a_unit_together(group: Any,
     model = models.from_module(net, {"0.weight": priors.Horseshoe(0.5, group)}, likelihoods.Gaussian(1.0))
     rng = np.random.default_rng(0)
     local, overall, w = rng.gamma(2.0, size=scales), 0.3, rng.normal(size=(6, 2, 3))
-    given = {"0.weight_local_scale": local, "0.weight_global_scale": np.full((1, 1, 1), overall), "0.weight": w}
-    trace = poutine.trace(poutine.condition(model, {k: torch.tensor(v).float() for k, v in given.items()})).get_trace(
+    values = {"0.weight_local_scale": local, "0.weight_global_scale": np.full((1, 1, 1), overall), "0.weight": w}
+    trace = poutine.trace(poutine.condition(model, {k: torch.tensor(v).float() for k, v in values.items()})).get_trace(
         torch.zeros(1, 4, 3)
     )
     trace.compute_log_prob()

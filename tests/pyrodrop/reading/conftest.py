@@ -27,8 +27,8 @@ def _passes(net: nn.Module, x: Inputs, passes: int = 2000) -> Tensor:
         return torch.stack([net(*args, **kwargs) for _ in range(passes)])
 
 
-def _apart(one: Tensor, two: Tensor) -> float:
-    """How far mean and variance of two sets of draws ``[S, ...]`` are from each other, in standard errors; the largest.
+def _apart(first: Tensor, second: Tensor) -> float:
+    """How far mean and variance of second sets of draws ``[S, ...]`` are from each other, in standard errors; the largest.
 
     The standard error of a variance is sqrt((m4 - v^2) / S) with m4 the fourth central moment.
     """
@@ -39,8 +39,8 @@ def _apart(one: Tensor, two: Tensor) -> float:
         fourth = (draws - mean).pow(4).mean(0)
         return mean, variance, variance / len(draws), (fourth - variance**2) / len(draws)
 
-    mean, variance, of_mean, of_variance = moments(one)
-    mean2, variance2, of_mean2, of_variance2 = moments(two)
+    mean, variance, of_mean, of_variance = moments(first)
+    mean2, variance2, of_mean2, of_variance2 = moments(second)
     far = torch.stack(
         [
             (mean - mean2).abs() / (of_mean + of_mean2).sqrt(),

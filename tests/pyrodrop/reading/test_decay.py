@@ -27,22 +27,22 @@ def sds(net: nn.Module, x: Tensor | None = None, **settings: Any) -> dict[str, f
 
 
 def test_of_a_number() -> None:
-    found = sds(network(), weight_decay=1e-2)
-    assert found == pytest.approx(
+    by_name = sds(network(), weight_decay=1e-2)
+    assert by_name == pytest.approx(
         {"0.weight": 1.0, "0.bias": 1.0, "3.weight": 1 / math.sqrt(0.8), "3.bias": 1.0}, rel=1e-12
     )
 
 
 def test_of_name_patterns_where_0_is_no_prior() -> None:
-    found = sds(network(), weight_decay={"*.bias": 0.0, "0.*": 4e-2, "*": 1e-2})
-    assert found == pytest.approx({"0.weight": 0.5, "3.weight": 1 / math.sqrt(0.8)}, rel=1e-12)
+    by_name = sds(network(), weight_decay={"*.bias": 0.0, "0.*": 4e-2, "*": 1e-2})
+    assert by_name == pytest.approx({"0.weight": 0.5, "3.weight": 1 / math.sqrt(0.8)}, rel=1e-12)
 
 
 def test_of_the_optimizer_group_by_group() -> None:
     net = network()
     groups = [{"params": net[0].parameters(), "weight_decay": 4e-2}, {"params": net[3].parameters()}]
-    found = sds(net, weight_decay=torch.optim.SGD(groups, lr=0.1, weight_decay=1e-2))
-    assert found == pytest.approx(
+    by_name = sds(net, weight_decay=torch.optim.SGD(groups, lr=0.1, weight_decay=1e-2))
+    assert by_name == pytest.approx(
         {"0.weight": 0.5, "0.bias": 0.5, "3.weight": 1 / math.sqrt(0.8), "3.bias": 1.0}, rel=1e-12
     )
 
@@ -98,10 +98,10 @@ def test_decay_in_the_gradient_is_a_prior(name: str) -> None:
     )
     hooks: list[int] = []
     optimizer.register_step_post_hook(lambda *_: hooks.append(1))
-    before, held = [p.clone() for p in net.parameters()], list(optimizer.state)
+    before, in_state = [p.clone() for p in net.parameters()], list(optimizer.state)
     assert sds(net, weight_decay=optimizer)["0.weight"] == pytest.approx(1.0, rel=1e-12)
     assert not hooks
-    assert all(a is b for a, b in zip(optimizer.state, held, strict=True))
+    assert all(a is b for a, b in zip(optimizer.state, in_state, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
 
 
@@ -211,9 +211,9 @@ def test_tokens_count_one_by_one_in_a_mean_over_them() -> None:
             return self.head(F.dropout1d(self.words(x).mT, 0.2, self.training).mT)  # type: ignore[no-any-return]
 
     torch.manual_seed(0)
-    found = sds(Tagger(), torch.randint(9, (4, 5)), weight_decay=1e-2)
-    assert found["words.weight"] == pytest.approx(1 / math.sqrt(100 * 5 * 1e-2))
-    assert found["head.weight"] == pytest.approx(1 / math.sqrt(100 * 5 * 1e-2 * 0.8))
+    by_name = sds(Tagger(), torch.randint(9, (4, 5)), weight_decay=1e-2)
+    assert by_name["words.weight"] == pytest.approx(1 / math.sqrt(100 * 5 * 1e-2))
+    assert by_name["head.weight"] == pytest.approx(1 / math.sqrt(100 * 5 * 1e-2 * 0.8))
 
 
 def test_a_classifier_needs_no_precision() -> None:

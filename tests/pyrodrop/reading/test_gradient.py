@@ -157,11 +157,11 @@ def test_the_masks_of_the_test_above_are_of_all_kinds() -> None:
         net, x, _ = make()
         settings = {"likelihood": likelihoods.Categorical(), "weight_decay": DECAY, "num_data": N}
         read_as += list(pyrodrop.read(net, x, **settings).table()["read as"])  # type: ignore[arg-type]
-    for words in (
+    for line in (
         "4 columns of c2.weight",
         "6 blocks of 4 columns of f1.weight",
         "5 columns of f2.weight",
         "6 rows of down.weight and its bias",
         "noise of the function",
     ):
-        assert words in read_as
+        assert line in read_as

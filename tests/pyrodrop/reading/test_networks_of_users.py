@@ -47,7 +47,7 @@ def attended(net: Any, x: Tensor) -> Tensor:
 def causal(net: Any, ids: Tensor) -> Tensor:
     """One block of a language model whose table of words is also its last layer."""
     x = F.dropout(net.e(ids), 0.2)
-    q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in net.a(x).chunk(3, -1))
+    q, k, v = (projected.unflatten(-1, (2, 4)).transpose(1, 2) for projected in net.a(x).chunk(3, -1))
     x = x + net.d(F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.3).transpose(1, 2).flatten(2))
     return F.linear(x, net.e.weight)[:, -1]
 
@@ -172,8 +172,8 @@ def test_moments_are_those_of_passes_by_hand(case: str, passes: Passes, apart: A
     reading = read(net, x)
     model: Any = reading.model
     assert (sorted(model.dropouts.carried), len(model.dropouts.noise)) == (sorted(of_weights), of_noise)
-    found = reading.predict(x, 2000).f
-    assert apart(found, passes(net, x)) < 4
+    f = reading.predict(x, 2000).f
+    assert apart(f, passes(net, x)) < 4
     some = reading.predict(x[:1].repeat(3, *(1,) * (x.dim() - 1)), 40).f  # one function for all rows
     assert torch.allclose(some[:, 0], some[:, 2], atol=1e-5)
     assert torch.allclose(some[:, 0], reading.predict(x, 40).f[:, 0], atol=1e-5)

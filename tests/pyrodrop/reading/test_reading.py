@@ -59,15 +59,15 @@ def by_hand(net: nn.Module, x: Tensor, passes: int) -> Tensor:
         return torch.stack([net(x) for _ in range(passes)])
 
 
-def largest_z(one: Tensor, two: Tensor) -> float:
+def largest_z(first: Tensor, second: Tensor) -> float:
     """The largest difference of means and variances between draws ``[S, ...]``, in standard errors."""
 
     def of(draws: Tensor) -> list[tuple[Tensor, Tensor]]:
         square = (draws - draws.mean(0)) ** 2
-        return [(own.mean(0), own.var(0) / len(own)) for own in (draws.double(), square.double())]
+        return [(values.mean(0), values.var(0) / len(values)) for values in (draws.double(), square.double())]
 
-    found = [(a - b) / (va + vb).sqrt() for (a, va), (b, vb) in zip(of(one), of(two), strict=True)]
-    return float(torch.stack(found).abs().max())
+    z = [(a - b) / (va + vb).sqrt() for (a, va), (b, vb) in zip(of(first), of(second), strict=True)]
+    return float(torch.stack(z).abs().max())
 
 
 def test_predictions_are_the_passes_by_hand(net: Small, data: tuple[Tensor, Tensor]) -> None:
@@ -91,12 +91,12 @@ def test_the_table_says_what_was_found(net: Small, data: tuple[Tensor, Tensor]) 
     assert list(table["rate"][:3]) == [0.2, 0.25, 0.5]
     assert set(table["layer"][3:]) == {n for n, _ in net.named_parameters()} - {"stream.weight", "head.weight"}
     text = repr(reading)
-    for words in (
+    for line in (
         "forward (dropout, [N, 5, 6])",
         "last (dropout, [N, 6])",
         "1 of 3 dropouts are noise of the function",
     ):
-        assert words in text
+        assert line in text
     assert "<table" in reading._repr_html_()
 
 
@@ -116,8 +116,8 @@ def test_a_seed_gives_the_same_functions_at_any_points(
 ) -> None:
     reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
     monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 20_000})  # several tiles
-    whole, part = reading.predict(data[0], 30, seed=3).f, reading.predict(data[0][20:], 30, seed=3).f
-    torch.testing.assert_close(whole[:, 20:], part)
+    whole, tail = reading.predict(data[0], 30, seed=3).f, reading.predict(data[0][20:], 30, seed=3).f
+    torch.testing.assert_close(whole[:, 20:], tail)
     moments = reading.predict(data[0], 30, seed=3, keep="moments")
     torch.testing.assert_close(
         moments.mean, reading.predict(data[0], 30, seed=3).distribution.probs.mean(0), rtol=1e-4, atol=1e-5
@@ -328,22 +328,22 @@ def test_each_kind_of_mask_differs_between_examples(data: tuple[Tensor, Tensor])
     from pyrodrop.reparam import LocalReparam, reparameterize
 
     class Stream(nn.Module):
-        def __init__(self, part: int) -> None:
+        def __init__(self, kind: int) -> None:
             super().__init__()
-            self.part, self.map, self.head = part, nn.Linear(4, 4), nn.Linear(4, 2)
+            self.kind, self.map, self.head = kind, nn.Linear(4, 4), nn.Linear(4, 2)
 
         def forward(self, x: Tensor) -> Tensor:
-            if self.part == 0:  # noise of the function
+            if self.kind == 0:  # noise of the function
                 return self.head(F.dropout(x, 0.5, self.training).cos().mean(1))  # type: ignore[no-any-return]
             x = x.mean(1)
             h = F.dropout(self.map(x), 0.5, self.training)
-            return self.head((x + h).cos() if self.part == 1 else h)  # type: ignore[no-any-return]
+            return self.head((x + h).cos() if self.kind == 1 else h)  # type: ignore[no-any-return]
 
     torch.manual_seed(0)
     twice = data[0][:1].expand(2, -1, -1)
-    words = ("noise of the function", "4 rows of map.weight and its bias", "4 columns of head.weight")
-    for part, read_as in enumerate(words):
-        reading = pyrodrop.read(Stream(part), data[0][:8], **SETTINGS)
+    kinds = ("noise of the function", "4 rows of map.weight and its bias", "4 columns of head.weight")
+    for kind, read_as in enumerate(kinds):
+        reading = pyrodrop.read(Stream(kind), data[0][:8], **SETTINGS)
         assert reading.table().loc[0, "read as"] == read_as
         model, guide = reparameterize(reading.model, reading.guide, LocalReparam())
         with torch.no_grad():

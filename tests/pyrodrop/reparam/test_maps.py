@@ -78,8 +78,8 @@ def test_other_operations_realise_one_draw_and_keep_it() -> None:
     m = torch.randn(2, 3, 3)
     lazy = LazyWeight(LazyDistribution(dist.Normal(m, 1.0).to_event(3), LocalReparam(), "w"))
     assert "LazyWeight('w', shape=(2, 3, 3)" in repr(lazy)
-    one, two = lazy * 1, lazy + 0
-    assert torch.equal(one, two)
+    product, total = lazy * 1, lazy + 0
+    assert torch.equal(product, total)
     y = F.bilinear(torch.ones(5, 3), torch.ones(5, 3), lazy)
     assert torch.equal(y[0], y[1])
     flat = LazyWeight(LazyDistribution(dist.Normal(m[0], 1.0).to_event(2), LocalReparam(), "v"))

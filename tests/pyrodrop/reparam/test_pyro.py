@@ -63,23 +63,23 @@ def test_reparameterised_in_the_guide_alone_is_refused(linear: Linear) -> None:
 
 def test_a_posterior_that_cannot_go_through_is_named(linear: Linear) -> None:
     model, _ = linear
-    own = guides.from_noise(
+    guide = guides.from_noise(
         lambda m, e: m + e,
         lambda m: dist.Normal(0.0, 1.0).expand(m.shape).to_event(2),
         regularizer=lambda m: m.square().sum(),
     )(model).double()
     with pytest.raises(ValueError, match="needs a posterior with a noise_form.*got Pushforward"):
-        pyrodrop.fit(model, own, (X, Y), steps=1, estimator="local")
-    pyrodrop.fit(model, own, (X, Y), steps=1, estimator="per_example")
+        pyrodrop.fit(model, guide, (X, Y), steps=1, estimator="local")
+    pyrodrop.fit(model, guide, (X, Y), steps=1, estimator="per_example")
     with pytest.raises(ValueError, match="flipout needs deviations.*got BernoulliMixture"):
         pyrodrop.fit(model, guides.BernoulliDropout(model, 0.1).double(), (X, Y), steps=1, estimator="flipout")
     with pytest.raises(
         ValueError,
         match="estimator must be .* 'local' or 'flipout'; got 'locl'; did you mean 'local'",
     ):
-        pyrodrop.fit(model, own, (X, Y), steps=1, estimator="locl")  # type: ignore[arg-type]
+        pyrodrop.fit(model, guide, (X, Y), steps=1, estimator="locl")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="weight_sites"):
-        reparameterize(lambda: None, own, LocalReparam())
+        reparameterize(lambda: None, guide, LocalReparam())
 
 
 def test_nothing_goes_quiet_when_the_distribution_is_collected() -> None:
@@ -106,9 +106,9 @@ def test_composes_with_pyro(name: str) -> None:
         svi = SVI(*wrapped, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
         losses = [svi.step(x, y) for _ in range(60)]
         assert sum(losses[-20:]) < sum(losses[:20])
-        scaled = TraceMeanField_ELBO().loss(*(poutine.scale(part, scale=0.5) for part in wrapped), x, y)
+        scaled = TraceMeanField_ELBO().loss(*(poutine.scale(program, scale=0.5) for program in wrapped), x, y)
         assert math.isfinite(scaled)
-        masked = Trace_ELBO().loss(*(poutine.mask(part, mask=False) for part in wrapped), x, y)
+        masked = Trace_ELBO().loss(*(poutine.mask(program, mask=False) for program in wrapped), x, y)
         assert masked == 0
         draws = Predictive(wrapped[0], guide=wrapped[1], num_samples=4, return_sites=["y"])(x)["y"]
         assert draws.shape == (4, len(x), 1)

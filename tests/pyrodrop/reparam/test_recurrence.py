@@ -40,16 +40,16 @@ def layers(kind: Any, options: Any, dtype: torch.dtype) -> Iterator[nn.Module]:
 
 def results(layer: Any, x: Tensor, states: tuple[Tensor, ...] | None, form: str) -> list[Tensor]:
     """Outputs and last states of a layer at x ``[T, N, 4]``, and their gradients by all that it has been given."""
-    given = None if states is None else states[0] if len(states) == 1 else states
+    initial = None if states is None else states[0] if len(states) == 1 else states
     input: Any = x.transpose(0, 1) if layer.batch_first else x
     if form == "packed":
         input = pack_padded_sequence(input, LENGTHS, layer.batch_first, enforce_sorted=False)
-    output, ends = layer(input, given)
-    found = [output.data if form == "packed" else output, *(ends if isinstance(ends, tuple) else (ends,))]
-    weights = [torch.linspace(-1, 2, one.numel(), dtype=x.dtype).reshape(one.shape) for one in found]
-    total = sum((one * weight).sum() for one, weight in zip(found, weights, strict=True))
+    output, ends = layer(input, initial)
+    values = [output.data if form == "packed" else output, *(ends if isinstance(ends, tuple) else (ends,))]
+    weights = [torch.linspace(-1, 2, value.numel(), dtype=x.dtype).reshape(value.shape) for value in values]
+    total = sum((value * weight).sum() for value, weight in zip(values, weights, strict=True))
     gradients = torch.autograd.grad(total, [x, *layer.parameters(), *(states or ())])  # type: ignore[arg-type]
-    return [*(one.detach() for one in found), *gradients]
+    return [*(value.detach() for value in values), *gradients]
 
 
 @pytest.mark.few(3)
@@ -69,9 +69,9 @@ def test_outputs_states_and_gradients_are_those_of_the_layer(
             want = results(layer, x, start, form)
             with elementary():
                 got = results(layer, x, start, form)
-            for one, other in zip(got, want, strict=True):
+            for ours, other in zip(got, want, strict=True):
                 scale = float(other.abs().max().clamp_min(1.0))
-                torch.testing.assert_close(one, other, rtol=0, atol=tolerance * scale)
+                torch.testing.assert_close(ours, other, rtol=0, atol=tolerance * scale)
 
 
 @pytest.mark.parametrize("form", ["padded", "packed"])
@@ -114,8 +114,8 @@ def test_many_weights_at_once(kind: Any, options: Any, packed: bool) -> None:
     x = pack_padded_sequence(x, LENGTHS, enforce_sorted=False) if packed else x
     weights = {name: torch.randn(7, *value.shape, dtype=torch.float64) for name, value in layer.named_parameters()}
 
-    def call(one: dict[str, Tensor]) -> Tensor:
-        output = functional_call(layer, one, (x,))[0]
+    def call(values: dict[str, Tensor]) -> Tensor:
+        output = functional_call(layer, values, (x,))[0]
         return output.data if packed else output  # type: ignore[no-any-return]
 
     with elementary():
@@ -177,8 +177,8 @@ def test_a_layer_that_is_called_twice_has_one_draw() -> None:
     net = Twice()
     model, x = model_of(net), torch.randn(5, 4, 2)
     f, lazy = traced(model, guides.BernoulliDropout(model, drop_rate=0.4).double(), "local", x)
-    own = {n: p.detach() for n, p in net.double().named_parameters() if n not in lazy}
-    torch.testing.assert_close(f, functional_call(net, {**own, **{n: w.drawn[0] for n, w in lazy.items()}}, (x,)))
+    others = {n: p.detach() for n, p in net.double().named_parameters() if n not in lazy}
+    torch.testing.assert_close(f, functional_call(net, {**others, **{n: w.drawn[0] for n, w in lazy.items()}}, (x,)))
 
 
 @pytest.mark.few(3)
@@ -197,9 +197,9 @@ def test_local_noise_is_one_mask_per_sequence(kind: Any, options: Any, name: str
     scales = {n: w.distribution.kept["axis 1"] for n, w in lazy.items()}
     assert all(len(s) == 5 and len(s.unique(dim=0)) > 1 for s in scales.values())
     means = {n: w.distribution.base.loc for n, w in lazy.items()}
-    own = {n: p.detach() for n, p in net.double().named_parameters() if n not in means}
+    others = {n: p.detach() for n, p in net.double().named_parameters() if n not in means}
     each = [
-        functional_call(net, {**own, **{n: m * scales[n][i] for n, m in means.items()}}, (x[i : i + 1],))
+        functional_call(net, {**others, **{n: m * scales[n][i] for n, m in means.items()}}, (x[i : i + 1],))
         for i in range(5)
     ]
     torch.testing.assert_close(f, torch.cat(each), rtol=0, atol=1e-12)
@@ -216,9 +216,11 @@ def test_per_example_weights_are_one_per_sequence(kind: Any, options: Any, guide
     net = Sequences(kind, batch_first=True, **({"proj_size": 2} if options.get("proj_size") else options))
     model, x = model_of(net, bias_prior=priors.Gaussian()), torch.randn(5, 4, 2)
     f, lazy = traced(model, getattr(guides, guide)(model).double(), "per_example", x)
-    own = {n: p.detach() for n, p in net.double().named_parameters() if n not in lazy}
+    others = {n: p.detach() for n, p in net.double().named_parameters() if n not in lazy}
     weights = {n: _kept(w, 5) for n, w in lazy.items()}
-    each = [functional_call(net, {**own, **{n: w[i] for n, w in weights.items()}}, (x[i : i + 1],)) for i in range(5)]
+    each = [
+        functional_call(net, {**others, **{n: w[i] for n, w in weights.items()}}, (x[i : i + 1],)) for i in range(5)
+    ]
     torch.testing.assert_close(f, torch.cat(each), rtol=0, atol=1e-12)
 
 
@@ -231,13 +233,13 @@ def test_outputs_are_those_of_all_masks_with_their_probabilities(estimator: str)
     model = model_of(net)
     guide = guides.BernoulliDropout(model, drop_rate=rate).double()
     means = {n: guide.posterior(n).loc.detach() for n in model.weight_sites()}
-    own = {n: p.detach() for n, p in net.double().named_parameters() if n not in means}
+    others = {n: p.detach() for n, p in net.double().named_parameters() if n not in means}
     count, x = 20_000, torch.randn(1, 6, 2)
     outputs, probabilities = [], []
     for mask in itertools.product((0.0, 1.0), repeat=5):
         parts = dict(zip(("layer.weight_ih_l0", "layer.weight_hh_l0"), torch.tensor(mask).split([2, 3]), strict=True))
         weights = {n: m * parts[n] for n, m in means.items()}
-        outputs.append(functional_call(net, {**own, **weights}, (x,)).detach().flatten())
+        outputs.append(functional_call(net, {**others, **weights}, (x,)).detach().flatten())
         probabilities.append((1 - rate) ** sum(mask) * rate ** (5 - sum(mask)))
     model.properties(torch.randn(3, 6, 2))  # rows that differ
     with torch.no_grad():
@@ -256,8 +258,8 @@ def test_a_packed_sequence_has_one_draw_for_all(estimator: str) -> None:
     model, x = model_of(net), torch.randn(5, 4, 2)
     f, lazy = traced(model, guides.BernoulliDropout(model, drop_rate=0.4).double(), estimator, x)
     assert [len(w.drawn) for w in lazy.values()] == [1, 1]
-    own = {n: p.detach() for n, p in net.double().named_parameters() if n not in lazy}
-    torch.testing.assert_close(f, functional_call(net, {**own, **{n: w.drawn[0] for n, w in lazy.items()}}, (x,)))
+    others = {n: p.detach() for n, p in net.double().named_parameters() if n not in lazy}
+    torch.testing.assert_close(f, functional_call(net, {**others, **{n: w.drawn[0] for n, w in lazy.items()}}, (x,)))
 
 
 class OverOthers(Sequences):

@@ -197,8 +197,8 @@ def test_local_noise_of_weights_keeps_each_row_and_not_their_correlation(posteri
     variance = torch.stack([(row**2 @ q.variance.T) for row in x]).flatten()
     if posterior == "low rank":
         factor = (x @ q.factor.reshape(2, 4).T).flatten()
-        own = torch.stack([(row**2 @ q.diagonal.reshape(2, 4).T) for row in x]).flatten()
-        agree(y, (x @ q.mean.T).flatten(), torch.outer(factor, factor) + own.diag())
+        independent = torch.stack([(row**2 @ q.diagonal.reshape(2, 4).T) for row in x]).flatten()
+        agree(y, (x @ q.mean.T).flatten(), torch.outer(factor, factor) + independent.diag())
     else:
         agree(y, (x @ q.mean.T).flatten(), variance.diag())
 
@@ -285,15 +285,15 @@ def test_a_bias_is_one_draw_per_example(name: str) -> None:
 def test_words_of_an_embedding_that_is_tied_to_the_head(strategy: Any) -> None:
     """Words are dropped: an embedding and the head it is tied to see one weight whose rows are gone."""
     torch.manual_seed(4)
-    m, words = torch.randn(5, 3), torch.tensor([[0, 1, 4], [2, 3, 3]])
+    m, ids = torch.randn(5, 3), torch.tensor([[0, 1, 4], [2, 3, 3]])
     w = lazy(BernoulliMixture(m, 0.5, units=InputUnits(0)), strategy, (0,))
-    h = F.embedding(words, w)
+    h = F.embedding(ids, w)
     y = F.linear(h, w)
     (weight,) = w.drawn
     kept = weight.abs().sum(1) > 0
     assert 0 < int(kept.sum()) < 5
     torch.testing.assert_close(weight, m * kept[:, None])
-    torch.testing.assert_close(y, F.embedding(words, weight) @ weight.T)
+    torch.testing.assert_close(y, F.embedding(ids, weight) @ weight.T)
 
 
 def test_a_map_along_the_other_axis_realises_the_weight() -> None:

@@ -46,14 +46,14 @@ def test_unbiased(name: str, elbo: Any, vectorize: bool, subsample: bool, linear
     options = {"num_particles": 20, "vectorize_particles": True, "max_plate_nesting": 1} if vectorize else {}
     objective = elbo(**options)
     loss, gradient = exact(guide)
-    parameters, found = list(guide.parameters()), []
+    parameters, estimates = list(guide.parameters()), []
     for _ in range(60 if vectorize else 500):
         rows = torch.randperm(N)[:2] if subsample else slice(None)
         for p in parameters:
             p.grad = None
         value = objective.loss_and_grads(*wrapped, X[rows], Y[rows], num_data=N)
-        found.append(torch.cat([torch.tensor([value]), *(p.grad.flatten() for p in parameters)]))  # type: ignore[union-attr]
-    draws = torch.stack(found)
+        estimates.append(torch.cat([torch.tensor([value]), *(p.grad.flatten() for p in parameters)]))  # type: ignore[union-attr]
+    draws = torch.stack(estimates)
     want = torch.cat([loss.detach()[None], *(g.flatten() for g in gradient)])
     z = (draws.mean(0) - want) / (draws.std(0) / math.sqrt(len(draws)))
     assert float(z.abs().max()) < 4, z

@@ -1,6 +1,10 @@
-"""Log-normal likelihood: positive observations whose relative errors are equal.
+"""Likelihoods of positive observations, with the logarithm as link.
 
-ln y ~ N(ln m, scale^2),   m = s exp(output), the median        y [N, D];  s is the mean of y if it is standardised, else 1
+    y ~ Gamma(1 / a, 1 / (a m))       E[y] = m,   Var[y] = a m^2             m = s exp(output), the mean
+    ln y ~ N(ln m, scale^2)           equal relative errors                  m = s exp(output), the median
+
+y ``[N, D]``; s is the mean of y if it is standardised, else 1. McCullagh & Nelder (1989), Generalized Linear Models, chapter
+8.
 """
 
 from __future__ import annotations
@@ -12,11 +16,51 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from pyrodrop.likelihoods import precise
 from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion, log_mean
 from pyrodrop.likelihoods.likelihood import start_at
 from pyrodrop.scaling import Standardize
 
-_TIMES = 3.0  # that of ln y around a constant, at most
+_LARGEST = 3.0  # scale of a log-normal likelihood, in standard deviations of ln y
+
+
+class Gamma(Dispersed):
+    """Positive observations; the outputs of the network are the logarithm of their mean, and f is the mean.
+
+    Args:
+        dispersion: a, the square of standard deviation over mean, positive. None for one that is learned and starts at that
+            of the y that it is trained on; ``"network"`` for one of every example, the exponential of a second output.
+        learned: whether the number `dispersion` is trained, too.
+
+    Raises:
+        ValueError: `dispersion` is not positive, or learned beside the network.
+        TypeError: `dispersion` is no number, or `learned` neither True nor False.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import likelihoods
+        >>> from pyrodrop.scaling import Standardize
+        >>> y = likelihoods.Gamma(0.25)(torch.ones(1, 1), Standardize())
+        >>> y.mean, y.stddev
+        (tensor([[2.7183]]), tensor([[1.3591]]))
+    """
+
+    parameter = "dispersion"
+    ends = (0.0,)
+
+    def __init__(self, dispersion: Dispersion = None, *, learned: bool = False) -> None:
+        super().__init__(dispersion, learned, "the square of standard deviation over mean")
+
+    def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
+        mean = log_mean(output, targets).exp()
+        concentration = (1 / parameter).expand_as(mean)
+        return precise.Gamma(concentration, concentration / mean)
+
+    def location(self, output: Tensor, targets: Standardize) -> Tensor:
+        return log_mean(self.mean_of(output), targets).exp()
+
+    def estimate(self, y: Tensor) -> Tensor:
+        return y.var(correction=0) / y.mean().square()
 
 
 class LogNormal(Dispersed):
@@ -52,7 +96,7 @@ class LogNormal(Dispersed):
     def start(self, y: Tensor) -> None:
         super().start(y)
         if self.by_network and bool(self.largest.isinf().all()):  # type: ignore[operator, union-attr]
-            start_at(self, "largest", _TIMES * self.estimates(y))
+            start_at(self, "largest", _LARGEST * self.estimates(y))
 
     def positive(self, output: Tensor) -> Tensor:
         largest: Tensor = self.largest  # type: ignore[assignment]

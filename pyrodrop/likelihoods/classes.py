@@ -1,6 +1,7 @@
-"""Categorical likelihood.
+"""Likelihoods of class labels and of yes-or-no labels.
 
-y ~ Categorical(softmax(f))        f [N, classes], y [N] in 0 ... classes - 1; or f [N, T, classes], y [N, T]
+y ~ Categorical(softmax(f))       f [N, classes], y [N] in 0 ... classes - 1; or f [N, T, classes], y [N, T]
+y ~ Bernoulli(sigmoid(f))         f, y [N, D], y in {0, 1}
 """
 
 from __future__ import annotations
@@ -40,6 +41,31 @@ class Categorical(Likelihood):
 
     def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
         check_classes(self.as_target(y), output, output.shape[-1])
+
+
+class Bernoulli(Likelihood):
+    """Independent targets of two values; the outputs of the network are the logits of 1.
+
+    With a network trained by `torch.nn.BCEWithLogitsLoss`, `pyrodrop.read` takes this likelihood. y are 0 and 1, of any
+    dtype, or bools.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import likelihoods
+        >>> from pyrodrop.scaling import Standardize
+        >>> likelihood = likelihoods.Bernoulli()
+        >>> likelihood(torch.tensor([[0.0, 2.0]]), Standardize()).mean
+        tensor([[0.5000, 0.8808]])
+    """
+
+    def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
+        return dist.Bernoulli(logits=output).to_event(1)
+
+    def location(self, output: Tensor, targets: Standardize) -> Tensor:
+        return output
+
+    def as_target(self, y: Tensor) -> Tensor:
+        return y if y.is_floating_point() else y.to(torch.get_default_dtype())
 
 
 def check_classes(y: Tensor, output: Tensor, classes: int) -> None:
