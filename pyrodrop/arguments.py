@@ -11,14 +11,20 @@ import numbers
 import operator
 import os
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
+_COMPARISONS: Mapping[str, Any] = {
+    "least": operator.ge,
+    "most": operator.le,
+    "above": operator.gt,
+    "below": operator.lt,
+}
 MOST = 2**63 - 1  # the largest number of 64 bits, which torch takes for sizes and seeds
 
 
@@ -33,7 +39,7 @@ def count(value: Any, name: str, what: str, *, least: int = 1, most: int = MOST)
         ValueError: it is out of range.
     """
     allowed = whole(least, most)
-    if _one_number(value) and not value.is_floating_point():
+    if _is_number(value) and not value.is_floating_point():
         value = value.item()  # a bool stays one
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
         meant = isinstance(value, float) and value.is_integer() and least <= value <= most
@@ -50,31 +56,30 @@ def seed(value: Any, name: str = "seed") -> int:
     return count(value, name, "the seed of the random numbers", least=0)
 
 
-def real(
-    value: Any,
-    name: str,
-    what: str,
-    *,
-    least: float = -math.inf,
-    most: float = math.inf,
-    above: float | None = None,
-    below: float | None = None,
-) -> float:
+class Bounds(TypedDict, total=False):
+    """Bounds of numbers: `least` and `most` are allowed themselves, `above` and `below` are not."""
+
+    least: float
+    most: float
+    above: float
+    below: float
+
+
+def real(value: Any, name: str, what: str, **bounds: Unpack[Bounds]) -> float:
     """A finite number within bounds.
 
     Args:
-        value: what arrived.
+        value: the argument that was passed.
         name: of the argument.
         what: what the argument is, such as ``the precision of the noise``.
-        least, most: bounds that are allowed themselves.
-        above, below: bounds that are not.
+        bounds: see `Bounds`.
 
     Raises:
         TypeError: it is not a real number.
         ValueError: it is out of bounds, NaN or infinite.
     """
-    allowed = bounded(least, most, above, below)
-    if _one_number(value):
+    allowed = bounded(**bounds)
+    if _is_number(value):
         value = value.item()
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(f"{name} is {what} and must be {allowed}; got {shown(value)}")
@@ -82,8 +87,7 @@ def real(
         number = float(value)
     except OverflowError:  # a whole number of more than 308 digits
         number = math.inf
-    inside = least <= number <= most and (above is None or number > above) and (below is None or number < below)
-    if not (math.isfinite(number) and inside):
+    if not (math.isfinite(number) and all(_COMPARISONS[kind](number, bound) for kind, bound in bounds.items())):
         raise ValueError(f"{name} is {what} and must be {allowed}; got {number:g}")
     return number
 
@@ -136,7 +140,7 @@ def counts(value: Any, name: str, what: str, *, least: int = 1, length: int | No
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) != (length or len(value)):
         size = "" if length is None else f"{length} "
         raise TypeError(f"{name} are {what} and must be a list of {size}whole numbers; got {_listed(value)}")
-    return tuple(count(one, name, f"one of {what}", least=least) for one in value)
+    return tuple(count(number, name, f"one of {what}", least=least) for number in value)
 
 
 def function(value: Any, name: str, what: str) -> Any:
@@ -164,17 +168,14 @@ def tensor(
     finite: bool = True,
     bools: bool = False,
     floating: bool = False,
-    least: float = -math.inf,
-    most: float = math.inf,
-    above: float | None = None,
-    below: float | None = None,
+    **bounds: Unpack[Bounds],
 ) -> Tensor:
     """A dense tensor of real numbers that has values.
 
     Args:
         what: what the argument is, such as ``the predicted means``.
         floating: whether the dtype has to be one of real numbers, and not of whole numbers.
-        least, most, above, below: bounds of the values, as in `real`.
+        bounds: of the values, see `Bounds`.
 
     Raises:
         TypeError: it is no tensor, or one of complex numbers, sparse, or without values (on the meta device).
@@ -191,7 +192,7 @@ def tensor(
         raise ValueError(f"{name} is {what} and must contain at least one value; got shape {list(value.shape)}")
     if finite:
         all_finite(value, name)
-    within(value, name, what, least=least, most=most, above=above, below=below)
+    within(value, name, what, **bounds)
     return value
 
 
@@ -207,30 +208,17 @@ def all_finite(values: Tensor, name: str) -> None:
         )
 
 
-def within(
-    values: Tensor,
-    name: str,
-    what: str,
-    *,
-    least: float = -math.inf,
-    most: float = math.inf,
-    above: float | None = None,
-    below: float | None = None,
-) -> None:
+def within(values: Tensor, name: str, what: str, **bounds: Unpack[Bounds]) -> None:
     """Raise a ValueError unless all values of a tensor lie within these bounds; NaN does not."""
-    bounds = ((torch.ge, least), (torch.le, most), (torch.gt, above), (torch.lt, below))
-    inside = all(
-        bool(compare(values, bound).all()) for compare, bound in bounds if bound is not None and abs(bound) < math.inf
-    )
-    if not inside:
-        allowed = bounded(least, most, above, below).removeprefix("a finite number ")
+    if not all(bool(_COMPARISONS[kind](values, bound).all()) for kind, bound in bounds.items()):
+        allowed = bounded(**bounds).removeprefix("a finite number ")
         raise ValueError(
             f"{name} is {what} and every value must be {allowed}; got values from {float(values.min()):g} to "
             f"{float(values.max()):g}"
         )
 
 
-def real_or_tensor(value: Any, name: str, what: str, **bounds: Any) -> float | Tensor:
+def real_or_tensor(value: Any, name: str, what: str, **bounds: Unpack[Bounds]) -> float | Tensor:
     """A finite number within bounds, or a tensor of such numbers. For the bounds and the errors see `real`."""
     if isinstance(value, Tensor) and value.dim():
         return tensor(value, name, what, **bounds)
@@ -239,7 +227,7 @@ def real_or_tensor(value: Any, name: str, what: str, **bounds: Any) -> float | T
 
 
 def shown(value: Any) -> str:
-    """What arrived, in a few words: a number as it is, a tensor by its shape."""
+    """A value in a few words, for messages: a number as it is, a tensor by its shape."""
     if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, np.generic):
@@ -252,7 +240,7 @@ def shown(value: Any) -> str:
     return f"a {kind}"
 
 
-def _one_number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     """Whether this is a tensor of one real number that can be read."""
     return isinstance(value, Tensor) and value.dim() == 0 and not value.is_complex() and not value.is_meta
 
@@ -277,11 +265,8 @@ def whole(least: int = 1, most: int = MOST) -> str:
     return f"a whole number of at least {least}" if most == MOST else f"a whole number from {least} to {most}"
 
 
-def bounded(
-    least: float = -math.inf, most: float = math.inf, above: float | None = None, below: float | None = None
-) -> str:
+def bounded(**bounds: Unpack[Bounds]) -> str:
     """The allowed numbers in words."""
-    low = f"above {above:g}" if above is not None else f"at least {least:g}" if least > -math.inf else ""
-    high = f"below {below:g}" if below is not None else f"at most {most:g}" if most < math.inf else ""
-    limits = " and ".join(filter(None, (low, high)))
-    return f"a finite number {limits}".strip()
+    titles = {"above": "above", "least": "at least", "below": "below", "most": "at most"}
+    limits = [f"{title} {bounds[kind]:g}" for kind, title in titles.items() if kind in bounds]  # type: ignore[literal-required]
+    return f"a finite number {' and '.join(limits)}".strip()

@@ -303,13 +303,12 @@ def _table(data: Data | Split) -> Dataset:
         )
     if len(data) < _PARTS:
         raise ValueError(f"data must have at least {_PARTS} rows, of which tenths are held out; got {len(data)}")
-    made = Dataset(_real(x), data.y, inputs=data.inputs, targets=data.targets)
-    made.columns = data.columns
-    if not bool(varies(made.x).any()):
+    data = data.with_values(x=_real(x))
+    if not bool(varies(data.x).any()):
         raise ValueError(
             f"data must have a column of x that varies, or there is nothing to learn from; got {x.shape[1]} constant columns"
         )
-    return made
+    return data
 
 
 def _real(values: Tensor) -> Tensor:
@@ -322,9 +321,7 @@ def _standardised(data: Dataset, y: Tensor) -> Dataset:
     whole = Dataset(data.x, y)
     known = whole.standardized() if y.is_floating_point() else Dataset(data.x, data.x).standardized()
     inputs, targets = data.inputs or known.inputs, data.targets or (known.targets if y.is_floating_point() else None)
-    made = Dataset(data.x, y, inputs=inputs, targets=targets)
-    made.columns = data.columns
-    return made
+    return data.with_values(y=y, inputs=inputs, targets=targets)
 
 
 def _recipe(

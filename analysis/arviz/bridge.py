@@ -116,6 +116,20 @@ def to_arviz(
         TypeError: `fit` is none of these, or its model is not one of `pyrodrop.models`.
         ValueError: `train` are other data than those of the fit; replicates with different data or models, which are not
             chains of one posterior; or `test` has another form than the training data, or a y of another shape.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> model = pyrodrop.models.MLP(
+        ...     [1, 8, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=10.0)
+        ... )
+        >>> fit = pyrodrop.fit(model, pyrodrop.guides.MeanField(model), (x, x**2), steps=5)
+        >>> tree = pyrodrop.to_arviz(fit, (x, x**2), num_samples=30)
+        >>> "log_likelihood" in tree.children, "posterior" in tree.children
+        (False, True)
+        >>> tree.attrs["log_likelihood_missing"]
+        'k-hat of p / q is ..., above 0.7'
     """
     refuse("to_arviz")
     first = fit[0] if isinstance(fit, Replicates) else fit

@@ -185,6 +185,21 @@ def compare(
             ELBOs leave out different constants, with the names of fits and sites; a reference without data, or whose
             predictions are not of the same kind of y as those of a fit; ``by`` a distance that no fit has.
         TypeError: a fit or reference without a method ``predict``, or an argument of the wrong kind.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> model = pyrodrop.models.MLP(
+        ...     [1, 8, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=10.0)
+        ... )
+        >>> guides = {"mean field": pyrodrop.guides.MeanField(model), "point": pyrodrop.guides.Point(model)}
+        >>> fits = {name: pyrodrop.fit(model, guide, (x, x**2), steps=5) for name, guide in guides.items()}
+        >>> comparison = pyrodrop.compare(fits, (x, x**2), num_samples=20)
+        >>> sorted(comparison.rows)
+        ['mean field', 'point']
+        >>> sorted(comparison.rows["point"])
+        ['difference', 'difference_se', 'log_density', 'log_density_se']
     """
     refuse("compare")
     _check_fits(fits)

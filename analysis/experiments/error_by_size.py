@@ -28,7 +28,7 @@ from pyrodrop.metrics import accuracy
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.training.result import Fit
-from pyrodrop.zoo.kingma_methods import Method
+from pyrodrop.zoo.kingma import Method
 
 COLORS = (BLACK, GREY, RED, ORANGE, BLUE, SKY, GREEN)  # of the methods
 _ACROSS = 80  # characters of a table

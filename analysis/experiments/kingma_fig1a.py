@@ -14,7 +14,7 @@ from pyrodrop.analysis.experiments.error_by_size import Study, run_study
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.data import mnist
 from pyrodrop.names import known, some
-from pyrodrop.zoo.kingma_fig1a import EPOCHS, METHODS, PUBLISHED_WIDTHS, READ_OFF, network, training
+from pyrodrop.zoo.kingma import EPOCHS, METHODS, PUBLISHED_WIDTHS, READ_OFF, network, training
 
 PRESETS: Mapping[str, tuple[tuple[int, ...], int]] = {"default": ((100, 250), 4), "paper": (PUBLISHED_WIDTHS, EPOCHS)}
 STUDY = Study(

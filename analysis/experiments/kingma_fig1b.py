@@ -1,6 +1,6 @@
 """Test error by size for seven dropout methods on CIFAR-10 (Kingma, Salimans & Welling 2015, figure 1b).
 
-conv 32k, conv 64k (5 x 5, stride 2) - dense 128k, dense 128k - 10, softplus;   the methods of `pyrodrop.zoo.kingma_methods`
+conv 32k, conv 64k (5 x 5, stride 2) - dense 128k, dense 128k - 10, softplus;   the methods of `pyrodrop.zoo.kingma`
 
 https://arxiv.org/abs/1506.02557. The paper states the sizes, stride and softplus. Kernels, padding, length of the training
 and the preparation of the images are not stated and are choices made here: every channel is standardised, and the learning
@@ -30,7 +30,7 @@ from pyrodrop.data import Dataset, cifar10
 from pyrodrop.devices import seeded
 from pyrodrop.models import ConvNet, NetworkModel
 from pyrodrop.names import known, some
-from pyrodrop.zoo.kingma_methods import BATCH, EPOCHS, Method, methods, training
+from pyrodrop.zoo.kingma import BATCH, EPOCHS, Method, methods, training
 
 PUBLISHED_SCALES = (0.25, 0.5, 1.0)  # k
 SHORT = 3  # epochs of a try

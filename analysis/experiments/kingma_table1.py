@@ -34,7 +34,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.reparam import STRATEGIES, PerExampleReparam, reparameterize
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.result import Fit
-from pyrodrop.zoo.kingma import BATCH
+from pyrodrop.zoo.kingma import TABLE_1_BATCH as BATCH
 
 # Top layer after 10 and 100 epochs, bottom layer after 10 and 100.
 PUBLISHED: Mapping[str, tuple[float, float, float, float]] = {

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 from pyrodrop.data.cifar10 import cifar10
 from pyrodrop.data.dataset import Data, Dataset
 from pyrodrop.data.foong2020 import foong2020
-from pyrodrop.data.gal2016 import gal2016
+from pyrodrop.data.gal2016 import gal2016, solar
 from pyrodrop.data.gospels import gospels
 from pyrodrop.data.keywords import Keywords
 from pyrodrop.data.line import line, line_split
 from pyrodrop.data.mauna_loa import mauna_loa
 from pyrodrop.data.mnist import mnist
 from pyrodrop.data.resampled import bootstrapped, perturbed
-from pyrodrop.data.solar import solar
 from pyrodrop.data.splits import Split, Splits
 from pyrodrop.data.turned import turned
 from pyrodrop.data.uci import uci

@@ -4,17 +4,14 @@ Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images, https:
 batch has 10,000 records of 3,073 bytes: the label, then 1,024 red, 1,024 green and 1,024 blue values, row by row.
 
 If the environment variable PYRODROP_DATA is set, the published binary version is read from
-``$PYRODROP_DATA/cifar10/cifar-10-binary.tar.gz`` or, where the archive was unpacked, from
-``$PYRODROP_DATA/cifar10/cifar-10-batches-bin``. Otherwise the archive (170 MB) is downloaded once and cached. The hash of
-the archive, or that of every batch, is checked. Nothing is unpacked to the disk.
+``$PYRODROP_DATA/cifar10/cifar-10-binary.tar.gz``. Otherwise it (170 MB) is downloaded once and cached. Its hash is
+checked, and nothing is unpacked to the disk.
 """
 
 from __future__ import annotations
 
-import os
 import tarfile
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -32,14 +29,6 @@ ARCHIVE_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1
 FOLDER = "cifar-10-batches-bin"  # in the archive
 TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST = "test_batch.bin"
-SHA256 = {  # of the batches, uncompressed
-    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-}
 SHAPE = (3, 32, 32)
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SOURCE = "Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images: CIFAR-10"
@@ -57,42 +46,24 @@ def cifar10(*, progress: Annotated[bool, Flag("whether to show a progress bar")]
         progress: whether to show a progress bar on a terminal during the download.
 
     Raises:
-        FileNotFoundError: PYRODROP_DATA is set, but has neither the archive nor its batches.
+        FileNotFoundError: PYRODROP_DATA is set, but does not have the archive.
         ConnectionError: the archive cannot be downloaded.
-        ValueError: a file has the wrong content.
+        ValueError: the archive has the wrong content.
         TypeError: `progress` is neither True nor False.
 
     Source: https://www.cs.toronto.edu/~kriz/cifar.html
     """
-    local = os.environ.get("PYRODROP_DATA")
-    folder = Path(local or "") / "cifar10"
-    unpacked = local and not (folder / ARCHIVE).is_file() and (folder / FOLDER).is_dir()
-    batches = _unpacked() if unpacked else _archived(progress)
-    train = np.concatenate([batches[name] for name in TRAIN])
-    standard = _per_channel(train)
-    return Split(
-        "cifar10", _dataset(train, standard), _dataset(batches[TEST], standard), "value of a pixel", "class", SOURCE
-    )
-
-
-def _archived(progress: bool) -> dict[str, np.ndarray]:
-    """The records of the batches in the archive."""
     path = data_file(f"cifar10/{ARCHIVE}", f"{ARCHIVE} of CIFAR-10", URL, ARCHIVE_SHA256, progress=progress)
     with tarfile.open(path, "r:gz") as archive:
-        return {name: _records(archive.extractfile(f"{FOLDER}/{name}").read()) for name in SHA256}  # type: ignore[union-attr]
+        *batches, test = (_records(archive.extractfile(f"{FOLDER}/{name}")) for name in (*TRAIN, TEST))
+    train = np.concatenate(batches)
+    inputs = _per_channel(train)
+    return Split("cifar10", _dataset(train, inputs), _dataset(test, inputs), "value of a pixel", "class", SOURCE)
 
 
-def _unpacked() -> dict[str, np.ndarray]:
-    """The records of the batches in the folder."""
-    return {
-        name: _records(data_file(f"cifar10/{FOLDER}/{name}", f"the published {name}", URL, sha256).read_bytes())
-        for name, sha256 in SHA256.items()
-    }
-
-
-def _records(batch: bytes) -> np.ndarray:
-    """The records of a batch, ``[N, 3073]`` bytes."""
-    return np.frombuffer(batch, np.uint8).reshape(-1, _RECORD)
+def _records(batch: Any) -> np.ndarray:
+    """The records of a batch of the archive, ``[N, 3073]`` bytes."""
+    return np.frombuffer(batch.read(), np.uint8).reshape(-1, _RECORD)
 
 
 def _per_channel(records: np.ndarray) -> Standardize:

@@ -18,7 +18,7 @@ from pyrodrop.arrays import is_frame, tensor_of
 from pyrodrop.cards import Card, carded, size
 from pyrodrop.data.column_values import listed
 from pyrodrop.data.columns import Columns, Encode
-from pyrodrop.data.frame import Read, read_frame
+from pyrodrop.data.frame import read_frame
 from pyrodrop.distributions.censored import check_ends, middles
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.scaling import Standardize
@@ -186,7 +186,7 @@ class Dataset:
             >>> train.x_of(pd.DataFrame({"kind": ["a"], "age": [45]}))
             tensor([[45.,  1.,  0.]])
         """
-        return of_frame(read_frame(df, target, categories, encode, standardise))
+        return cls._of_frame(df, *read_frame(df, target, categories, encode, standardise))
 
     def x_of(self, df: Any) -> Any:
         """The inputs of another frame, as the x of this data set, which `from_frame` made.
@@ -214,8 +214,20 @@ class Dataset:
         Raises:
             TypeError, ValueError: as `x_of`.
         """
-        columns = self._columns("like")
-        return of_frame(Read(columns, columns.x(df), columns.y(df), self.inputs, self.targets))
+        return self._of_frame(df, self._columns("like"), self.inputs, self.targets)
+
+    @classmethod
+    def _of_frame(cls, df: Any, columns: Columns, inputs: Standardize | None, targets: Standardize | None) -> Dataset:
+        dataset = cls(columns.x(df), columns.y(df), inputs=inputs, targets=targets)
+        dataset.columns = columns
+        return dataset
+
+    def with_values(self, **changes: Any) -> Dataset:
+        """A data set with the same columns of a frame, and with some of `x`, `y`, `inputs` and `targets` replaced."""
+        values = {name: getattr(self, name) for name in ("x", "y", "inputs", "targets")}
+        dataset = Dataset(**values | changes)
+        dataset.columns = self.columns
+        return dataset
 
     def _columns(self, method: str) -> Columns:
         if self.columns is None:
@@ -281,12 +293,7 @@ class Dataset:
             ValueError: an index is out of range, a mask is not of N rows, or no row is chosen.
         """
         chosen = chosen if isinstance(chosen, slice) else self._chosen(chosen)
-        x = mapped(lambda part: part[chosen], self.x)
-        return self._with_columns(Dataset(x, self.y[chosen], inputs=self.inputs, targets=self.targets))
-
-    def _with_columns(self, other: Dataset) -> Dataset:
-        other.columns = self.columns
-        return other
+        return self.with_values(x=mapped(lambda tensor: tensor[chosen], self.x), y=self.y[chosen])
 
     def _chosen(self, chosen: Any) -> Tensor:
         """Row indices or a mask of rows, as a tensor that can index x and y."""
@@ -321,9 +328,7 @@ class Dataset:
         """
         _check_standardizable("x", self.x)
         _check_standardizable("y", self.y)
-        return self._with_columns(
-            Dataset(self.x, self.y, inputs=Standardize.of_inputs(self.x), targets=standardisation_of(self.y))
-        )
+        return self.with_values(inputs=Standardize.of_inputs(self.x), targets=standardisation_of(self.y))
 
 
 # What functions take as data: a `Dataset`, or a pair (x, y). Training also takes the keyword arguments of a Pyro program.
@@ -333,13 +338,6 @@ Data: TypeAlias = Dataset | tuple[Inputs, Tensor]
 def standardisation_of(y: Tensor) -> Standardize:
     """The standardisation of the columns of y: of a y with open ends, that of its finite ends and middles, for both ends."""
     return Standardize.of(middles(y).repeat(1, 2) if bool(y.isinf().any()) else y)
-
-
-def of_frame(read: Read) -> Dataset:
-    """The data set of a frame that was read."""
-    made = Dataset(read.x, read.y, inputs=read.inputs, targets=read.targets)
-    made.columns = read.columns
-    return made
 
 
 def check_inputs(x: Inputs, argument: str = "x") -> Any:

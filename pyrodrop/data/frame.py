@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -31,23 +31,14 @@ from pyrodrop.scaling import ROUNDING, Standardize, varies, within
 _log = logging.getLogger("pyrodrop")
 
 
-@dataclass(frozen=True)
-class Read:
-    """A frame that was read: its columns, x, y and their standardisations."""
-
-    columns: Columns
-    x: Any
-    y: Tensor
-    inputs: Standardize | None
-    targets: Standardize | None
-
-
 @checked
-def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardise: Any, rows: Any = None) -> Read:
-    """Read a frame; arguments and errors are those of `Dataset.from_frame`.
+def read_frame(
+    df: Any, target: Any, categories: Any, encode: Encode, standardise: Any, rows: Any = None
+) -> tuple[Columns, Standardize | None, Standardize | None]:
+    """The columns of a frame, and the standardisations of x and y; arguments and errors as of `Dataset.from_frame`.
 
     Args:
-        rows: places of the rows that the standardisation is computed from; all if None.
+        rows: indices of the rows that the standardisation is computed from; all if None.
     """
     df = checked_frame(df, "df")
     labels = df.columns
@@ -84,27 +75,23 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
     seen = df if rows is None else df[rows]
     check_whole(df, (*columns.numbers, *(targets if classes is None else ())), "df")
     plain = (*columns.numbers, *columns.indicators)
-    own_x, own_y = numbers_of(seen, plain, "df"), None if classes is not None else numbers_of(seen, targets, "df")
-    columns = replace(columns, wide=(*_wide(own_x, plain), *(() if own_y is None else _wide(own_y, targets))))
-    x, y = columns.x(df), columns.y(df)
+    x, y = numbers_of(seen, plain, "df"), None if classes is not None else numbers_of(seen, targets, "df")
+    columns = replace(columns, wide=(*_wide(x, plain), *(() if y is None else _wide(y, targets))))
     of_y = None
-    if own_y is not None:
-        moving = varies(torch.from_numpy(own_y), y.dtype).tolist()
-        flat = [label for label, moves in zip(targets, moving, strict=True) if not moves]
-        if flat:
+    if y is not None:
+        dtype = columns.dtype(targets)
+        changes = varies(torch.from_numpy(y), dtype).tolist()
+        constant = [place for place, varying in enumerate(changes) if not varying]
+        if constant:
             where = "all" if rows is None else "all training"
             raise ValueError(
-                f"target must vary, or there is nothing to learn; got {np.sort(own_y[:, targets.index(flat[0])])[0]:g} in "
-                f"{where} {len(own_y)} rows of {flat[0]!r}"
+                f"target must vary, or there is nothing to learn; got {np.sort(y[:, constant[0]])[0]:g} in {where} {len(y)} "
+                f"rows of {targets[constant[0]]!r}"
             )
-        of_y = _standardisation(Standardize.of, own_y, targets, chosen, y.dtype)
+        of_y = _standardisation(Standardize.of, y, targets, chosen, dtype)
     further = 0 if encode == "codes" else sum(map(len, columns.categories.values()))
-    dtype = columns.dtype(plain) if encode == "codes" else x.dtype
-    of_x = _standardisation(Standardize.of_inputs, own_x, plain, chosen, dtype, further)
-    if encode == "codes":
-        columns = replace(columns, scaled=of_x)
-        return Read(columns, columns.x(df), y, None, of_y)
-    return Read(columns, x, y, of_x, of_y)
+    of_x = _standardisation(Standardize.of_inputs, x, plain, chosen, columns.dtype(plain), further)
+    return (replace(columns, scaled=of_x), None, of_y) if encode == "codes" else (columns, of_x, of_y)
 
 
 def _wide(values: np.ndarray[Any, Any], labels: Sequence[Hashable]) -> Iterator[Hashable]:

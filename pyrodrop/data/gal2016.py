@@ -9,21 +9,23 @@ https://github.com/yaringal/DropoutUncertaintyCaffeModels.
 from __future__ import annotations
 
 import os
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import h5py
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.constraints import checked
+from pyrodrop.constraints import Count, checked
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import data_file
 from pyrodrop.data.splits import Split
+from pyrodrop.scaling import Standardize
 
 Series: TypeAlias = Literal["co2", "solar"]
 COMMIT = "afd0b1c72ecf4669c0823a2458d645c2683159a3"
 URL = f"https://raw.githubusercontent.com/yaringal/DropoutUncertaintyCaffeModels/{COMMIT}/{{series}}_regression/data/{{part}}.h5"
+YEARS, TRAINING_YEARS = 375, 300  # of the forecasts of the solar series
 MONTH = 0.0127358  # one month of the CO2 series in standardised time
 SHA256 = {
     ("co2", "train"): "5e872111e517ac619350009fe3b9b5e2752ad52b4cf0086ec53b33db4c32417b",
@@ -76,3 +78,50 @@ def _read(series: str, part: str) -> Tensor:
     with h5py.File(data_file(f"{place}.h5", what, url, SHA256[series, part])) as file:
         columns = [np.asarray(file[key]) for key in ("data", "label")]
     return torch.from_numpy(np.concatenate(columns, 1)).float()
+
+
+@checked
+def solar(
+    past: Annotated[int, Count("the number of past years", most=100)] = 22,
+    ahead: Annotated[int, Count("the number of years until the forecast year", most=100)] = 5,
+) -> Split:
+    """Forecasts of the solar series: its change in some years from those of the years before, float32.
+
+        y = s[t + ahead] - s[t]                                                 [N, 1]
+        x = s[t - past + 1] - s[t - past], ..., s[t] - s[t - 1]                 [N, past, 1]
+
+    for every year t, with s the whole series: one value per year of the irradiance of the sun, standardised by the authors,
+    375 values of which their test part are those in five gaps. Levels are left out, as the series rises over its centuries
+    and the last years lie above all earlier ones.
+
+    The training part has all windows within the first 300 years. The test part forecasts each of the last 75 years from the
+    years before, which for the first of them are years of the training part. Both are standardised by the training part, x
+    by one mean and scale for all places in a window. The forecast that nothing changes is y = 0.
+
+    Args:
+        past: number of yearly changes in a window; 22 years are two cycles of the sun.
+        ahead: years from the last one of a window to that which is forecast.
+
+    Raises:
+        ValueError: a number is outside 1 ... 100; otherwise as `gal2016`.
+        TypeError: it is no whole number.
+        FileNotFoundError, ConnectionError: as `gal2016`.
+    """
+    split = gal2016("solar")
+    times = torch.cat([split.train.x, split.test.x])[:, 0]
+    series = torch.cat([split.train.y, split.test.y])[times.argsort(), 0]
+    last = torch.arange(past, YEARS - ahead)  # the last year that a window knows
+    x = series.diff().unfold(0, past, 1)[: len(last), :, None]
+    y = (series[last + ahead] - series[last])[:, None]
+    held_out = last + ahead >= TRAINING_YEARS
+    inputs = Standardize.of(x[~held_out].reshape(-1, 1))
+    targets = Standardize.of(y[~held_out])
+    train, test = (Dataset(x[rows], y[rows], inputs=inputs, targets=targets) for rows in (~held_out, held_out))
+    return Split(
+        name="solar",
+        train=train,
+        test=test,
+        x_unit="change per year, standardised",
+        y_unit=f"change in {ahead} years, standardised",
+        source=split.source,
+    )

@@ -21,8 +21,7 @@ from torch.utils.data import (
 
 from pyrodrop.arguments import count, shown
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.random_streams import RandomStreams, mixed
-from pyrodrop.data.streamed import Check, Streamed
+from pyrodrop.data.streamed import Check, RandomStreams, Streamed, mixed
 from pyrodrop.inputs import parts
 
 _log = logging.getLogger("pyrodrop")

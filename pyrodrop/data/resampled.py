@@ -41,7 +41,7 @@ def bootstrapped(
         >>> import torch
         >>> from pyrodrop import data
         >>> sets = data.bootstrapped((torch.arange(4.0), torch.arange(4.0)), 2)
-        >>> [own.x.flatten().tolist() == own.y.tolist() for own in sets], len(sets[0])
+        >>> [member.x.flatten().tolist() == member.y.tolist() for member in sets], len(sets[0])
         ([True, True], 4)
     """
     whole = Dataset.of(data, missing=True)
@@ -89,16 +89,12 @@ def perturbed(
         )
     sets = []
     for r in range(count):
-        y = whole.y + noise * torch.randn(whole.y.shape, generator=_generator(seed + r), dtype=torch.float64).to(
-            whole.y
-        )
-        own = Dataset(whole.x, y, inputs=whole.inputs, targets=whole.targets)
-        own.columns = whole.columns
-        sets.append(own)
+        draws = torch.randn(whole.y.shape, generator=_generator(seed + r), dtype=torch.float64)
+        sets.append(whole.with_values(y=whole.y + noise * draws.to(whole.y)))
     return sets
 
 
 def _generator(seed: int) -> torch.Generator:
-    """Of random numbers that are no others' of this seed, such as the anchors' or initial weights of a replicate."""
+    """A generator whose numbers differ from those that anchors and initial weights of this seed are drawn from."""
     digest = hashlib.blake2b(f"resampled {seed}".encode(), digest_size=7).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big"))

@@ -15,8 +15,7 @@ from torch.utils.data import default_collate
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.random_streams import RandomStreams, mixed
-from pyrodrop.data.streamed import Check, Streamed
+from pyrodrop.data.streamed import Check, RandomStreams, Streamed, mixed
 
 PIECE = 1000  # rows that are read at a time where all are
 _SAMPLE = 256  # rows

@@ -20,7 +20,7 @@ from pyrodrop.arrays import tensor_of
 from pyrodrop.cards import Described
 from pyrodrop.data.column_values import checked_frame
 from pyrodrop.data.columns import Encode
-from pyrodrop.data.dataset import Dataset, of_frame
+from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.frame import read_frame
 from pyrodrop.inputs import named_parts
 from pyrodrop.scaling import Standardize, narrowed, varies
@@ -112,7 +112,8 @@ class Split(Described):
                 f"test must leave at least two training rows of {size}; got {fraction:g}, which is {held} test rows"
             )
         train, rest = order[held:].sort().values, order[:held].sort().values
-        whole = of_frame(read_frame(df, target, categories, encode, standardise, train.tolist()))
+        columns = read_frame(df, target, categories, encode, standardise, train.tolist())
+        whole = Dataset._of_frame(df, *columns)
         return cls(name, whole.rows(train), whole.rows(rest), "", "", "a data frame")
 
 

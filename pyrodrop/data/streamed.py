@@ -7,11 +7,14 @@ names in `TARGETS`. Values are checked when they are read: of data that were nev
 from __future__ import annotations
 
 import hashlib
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -150,3 +153,50 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
         )
     x, y = batch
     return (tuple(x) if isinstance(x, list) and any(isinstance(part, Tensor) for part in x) else x), y
+
+
+class RandomStreams:
+    """States of the global random generators for a reader of data, apart from those of the training.
+
+    A data set may draw from torch's, Python's and NumPy's global generators, to shuffle or to augment. Here it does so from
+    states that depend on a seed alone: what it draws does not change the noise of a training, and the other way round.
+
+    Args:
+        generators: further generators that the reader has, each with its seed.
+    """
+
+    def __init__(self, seed: int, generators: Mapping[torch.Generator, int] | None = None) -> None:
+        seeds = {torch.default_generator: seed, **(generators or {})}
+        self._generators = list(seeds)
+        before = self._states()
+        for generator, value in seeds.items():
+            generator.manual_seed(value)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        self._state = self._states()
+        self._set(before)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Set the generators to these states within the block, and restore the caller's afterwards."""
+        before = self._states()
+        self._set(self._state)
+        try:
+            yield
+        finally:
+            self._state = self._states()
+            self._set(before)
+
+    def _states(self) -> tuple[list[torch.Tensor], Any, Any]:
+        return [generator.get_state() for generator in self._generators], random.getstate(), np.random.get_state()
+
+    def _set(self, states: tuple[list[torch.Tensor], Any, Any]) -> None:
+        for generator, state in zip(self._generators, states[0], strict=True):
+            generator.set_state(state)
+        random.setstate(states[1])
+        np.random.set_state(states[2])
+
+
+def mixed(*numbers: object) -> int:
+    """A seed that depends on all of the numbers."""
+    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=7).digest(), "big")

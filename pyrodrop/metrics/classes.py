@@ -15,6 +15,7 @@ from torch.nn.functional import logsigmoid
 from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.likelihoods import elements
+from pyrodrop.likelihoods.categorical import check_classes, labels
 from pyrodrop.prediction.prediction import Prediction
 
 _NUMBERS = 2**22  # double-precision values that are processed at a time
@@ -42,19 +43,11 @@ def mean_over_draws(predicted: Predicted, function: Callable[[Tensor], Tensor]) 
 
 def class_labels(y: Tensor, p: Tensor) -> Tensor:
     """Check that labels ``[N]`` match probabilities ``[N, C]``, and move them to the device of these; bools are 0 and 1."""
-    n, classes = p.shape
-    y = check_finite("y", tensor_of(y, "y"))
-    if y.is_floating_point() or y.shape != (n,):
-        raise ValueError(
-            f"y: class labels must be whole numbers of shape [{n}], one per prediction; got {y.dtype} of shape "
-            f"{tuple(y.shape)}"
-        )
-    if not 0 <= int(y.min()) <= int(y.max()) < classes:
-        raise ValueError(
-            f"y: class labels must lie in 0 ... {classes - 1}, for {classes} predicted classes; "
-            f"got {int(y.min())} to {int(y.max())}"
-        )
-    return y.long().to(p.device)
+    y = labels(check_finite("y", tensor_of(y, "y")))
+    if len(y) != len(p):
+        raise ValueError(f"y must have a class label for each of {len(p)} predictions; got shape {list(y.shape)}")
+    check_classes(y, p, p.shape[1])
+    return y.to(p.device)
 
 
 def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 import pyro.distributions as dist
+import scipy  # which imports scipy.special when it is first used
 import torch
-from scipy.special import betainc, betaincinv, gammaincc, gammaincinv, stdtr, stdtrit
 from torch import Tensor
 from torch import distributions as td
 
@@ -58,9 +58,9 @@ def scipy_cdf(distribution: Any, y: Tensor) -> Tensor | None:
     value = y.detach().cpu().double().numpy()
     if type(distribution) in STUDENT:
         df, loc, scale = _arrays(distribution.df, distribution.loc, distribution.scale)
-        probabilities = stdtr(df, (value - loc) / scale)
+        probabilities = scipy.special.stdtr(df, (value - loc) / scale)
     elif type(distribution) in _BETA:
-        probabilities = betainc(*_arrays(distribution.concentration1, distribution.concentration0), value)
+        probabilities = scipy.special.betainc(*_arrays(distribution.concentration1, distribution.concentration0), value)
     else:
         probabilities = _cdf_of(distribution)(np.floor(value))
     like = distribution.mean
@@ -71,13 +71,13 @@ def scipy_icdf(distribution: Any, q: float) -> Tensor | None:
     """The q-quantile of every component, where PyTorch does not have it: gamma, beta, Student's t; None for others."""
     if type(distribution) in _GAMMA:
         concentration, rate = _arrays(distribution.concentration, distribution.rate)
-        quantiles = gammaincinv(concentration, q) / rate
+        quantiles = scipy.special.gammaincinv(concentration, q) / rate
     elif type(distribution) in STUDENT:
         df, loc, scale = _arrays(distribution.df, distribution.loc, distribution.scale)
-        z = stdtrit(df, q)
+        z = scipy.special.stdtrit(df, q)
         quantiles = loc + scale * np.where(np.abs(z) < _FAR, z, np.inf)
     elif type(distribution) in _BETA:
-        quantiles = betaincinv(*_arrays(distribution.concentration1, distribution.concentration0), q)
+        quantiles = scipy.special.betaincinv(*_arrays(distribution.concentration1, distribution.concentration0), q)
     else:
         return None
     return torch.as_tensor(quantiles, device=distribution.mean.device)
@@ -119,11 +119,12 @@ def _cdf_of(distribution: Any) -> Cdf:
     if isinstance(distribution, td.Poisson):
         (mean,) = _arrays(distribution.rate)
         # SciPy's gammaincc is wrong for a mean above 3e5 and k more than 4.5 sd above it; binomial(n, m / n) is the same
-        return lambda k: np.where(k > mean, 1 - betainc(k + 1, _MANY, mean / _MANY), gammaincc(k + 1, mean))
+        beta, gamma = scipy.special.betainc, scipy.special.gammaincc
+        return lambda k: np.where(k > mean, 1 - beta(k + 1, _MANY, mean / _MANY), gamma(k + 1, mean))
     if isinstance(distribution, td.Binomial | td.Bernoulli):
         _, rest = _probabilities(distribution)
         (n,) = _arrays(distribution.total_count) if isinstance(distribution, td.Binomial) else [1.0]
-        return lambda k: np.where(k < n, betainc(np.maximum(n - k, 1), k + 1, rest), 1.0)
+        return lambda k: np.where(k < n, scipy.special.betainc(np.maximum(n - k, 1), k + 1, rest), 1.0)
     if isinstance(distribution, dist.GammaPoisson):
         r, rate = _arrays(distribution.concentration, distribution.rate)
         rest = rate / (1 + rate)
@@ -131,7 +132,7 @@ def _cdf_of(distribution: Any) -> Cdf:
         (rest, _), r = _probabilities(distribution), np.ones(())
     else:
         (_, rest), (r,) = _probabilities(distribution), _arrays(distribution.total_count)
-    return lambda k: np.where(r > 0, betainc(np.where(r > 0, r, 1.0), k + 1, rest), 1.0)
+    return lambda k: np.where(r > 0, scipy.special.betainc(np.where(r > 0, r, 1.0), k + 1, rest), 1.0)
 
 
 def _probabilities(distribution: Any) -> tuple[Any, Any]:

@@ -34,6 +34,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.distributions.censored import Censored, check_ends, ends_shape, exact_values, finite_ends
 from pyrodrop.distributions.observed import inside, missing_entries
 from pyrodrop.likelihoods import Likelihood, check_support, elements, per_row
+from pyrodrop.likelihoods.categorical import check_classes, labels
 from pyrodrop.prediction.moments import component_moments
 from pyrodrop.prediction.quantiles import cdf, checked_levels, draw_quantiles, mixture_quantiles
 from pyrodrop.scaling import Standardize
@@ -368,23 +369,17 @@ class Prediction:
             y = y[:, None]
         if y.shape != want:
             raise ValueError(f"y must have the shape of the prediction, {tuple(want)}; got {tuple(y.shape)}")
-        one = elements(self.distribution)
-        if isinstance(one, Categorical):
-            classes = one.logits.shape[-1]
-            if y.is_floating_point():
-                raise ValueError(f"y: class labels are whole numbers and must be of an integer dtype; got {y.dtype}")
-            if not 0 <= int(y.min()) <= int(y.max()) < classes:
-                raise ValueError(
-                    f"y: class labels must lie in 0 ... {classes - 1}, for {classes} classes; got {int(y.min())} to "
-                    f"{int(y.max())}"
-                )
+        each = elements(self.distribution)
+        if isinstance(each, Categorical):
+            y = labels(y)
+            check_classes(y, each.logits[0], each.logits.shape[-1])
             return y
         self._check_support(y)
-        return y.to(one.logits.dtype) if isinstance(one, Bernoulli) else y
+        return y.to(each.logits.dtype) if isinstance(each, Bernoulli) else y
 
     def _check_support(self, y: Tensor) -> None:
-        one = elements(self.distribution)
-        check_support(y, one, f"the prediction, of {type(one).__name__} distributions")
+        each = elements(self.distribution)
+        check_support(y, each, f"the prediction, of {type(each).__name__} distributions")
 
 
 class Predicts(Protocol):

@@ -20,6 +20,7 @@ from torch.distributions import Categorical, Distribution
 from pyrodrop.arguments import real, shown
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.likelihoods.shapes import elements, support_of
+from pyrodrop.prediction.counts import count_quantiles, is_count, scipy_cdf, scipy_icdf
 
 _STEPS = 240  # at most; a third of them are halvings, of which about 60 suffice
 _AT_A_TIME = 2**20  # values of draws
@@ -36,10 +37,10 @@ def checked_levels(q: Any, name: str = "q") -> Tensor:
         and not isinstance(q, str | bytes | dict)
         and not (isinstance(q, Tensor) and q.dim() == 0)
     ):
-        given = list(q)
-        if not given:
+        levels = [real(level, name, what, above=0, below=1) for level in q]
+        if not levels:
             raise ValueError(f"{name} is {what} and must have at least one; got {shown(q)} without any")
-        return torch.tensor([real(one, name, what, above=0, below=1) for one in given], dtype=torch.float64)
+        return torch.tensor(levels, dtype=torch.float64)
     return torch.tensor(real(q, name, what, above=0, below=1), dtype=torch.float64)
 
 
@@ -65,7 +66,7 @@ def mixture_quantiles(distribution: Distribution, q: Tensor) -> Tensor:
             "Prediction.mean, and of='f' gives quantiles of the logits"
         )
     support = support_of(one)
-    counts = _is_count(one) if support is not None and support.is_discrete else False
+    counts = is_count(one) if support is not None and support.is_discrete else False
     if one.event_shape or support is None or (support.is_discrete and not counts):
         raise TypeError(
             "quantiles need observations with one known cumulative distribution function each; got "
@@ -91,7 +92,7 @@ def mixture_quantiles(distribution: Distribution, q: Tensor) -> Tensor:
     blocks = []
     for first in range(0, columns, width):
         block = rebuilt(lambda value, first=first: value[:, first : first + width], one)  # type: ignore[misc]
-        blocks.append(_of_counts(block, q) if counts else torch.stack([_root(block, float(level)) for level in q]))
+        blocks.append(count_quantiles(block, q) if counts else torch.stack([_root(block, float(level)) for level in q]))
     return torch.cat(blocks, 1).reshape(len(q), *shape[1:])
 
 
@@ -118,36 +119,20 @@ def _root(distribution: Any, q: float) -> Tensor:
 
 def cdf(distribution: Any, y: Tensor) -> Tensor:
     """P(Y <= y) under a distribution of single numbers; a NotImplementedError if it is not known."""
-    from pyrodrop.prediction.counts import scipy_cdf  # SciPy takes a while to import
-
-    found = scipy_cdf(distribution, y)
-    return distribution.cdf(y) if found is None else found  # type: ignore[no-any-return]
+    probabilities = scipy_cdf(distribution, y)
+    return distribution.cdf(y) if probabilities is None else probabilities  # type: ignore[no-any-return]
 
 
 def _icdf(distribution: Any, q: Tensor) -> Tensor:
     """The q-quantile of every component; a NotImplementedError if it is not known."""
-    from pyrodrop.prediction.counts import scipy_icdf
-
-    found = scipy_icdf(distribution, float(q))
-    return distribution.icdf(q) if found is None else found  # type: ignore[no-any-return]
+    quantiles = scipy_icdf(distribution, float(q))
+    return distribution.icdf(q) if quantiles is None else quantiles  # type: ignore[no-any-return]
 
 
 def _finite(parameter: Tensor) -> Tensor:
     if not bool(parameter.isfinite().all()):
         raise ValueError("quantiles need finite predictions; got NaN or infinite ones")
     return parameter
-
-
-def _is_count(distribution: Any) -> bool:
-    from pyrodrop.prediction.counts import is_count
-
-    return is_count(distribution)
-
-
-def _of_counts(distribution: Any, q: Tensor) -> Tensor:
-    from pyrodrop.prediction.counts import count_quantiles
-
-    return count_quantiles(distribution, q)
 
 
 def draw_quantiles(f: Tensor, q: Tensor) -> Tensor:

@@ -22,7 +22,6 @@ from pyrodrop.zoo import (
     co2_paper,
     concrete,
     kingma,
-    kingma_fig1a,
     rnn,
     rotated_digit,
     sparse,
@@ -38,7 +37,7 @@ __all__ = ["ENTRIES", "Check", "Entry", "Source", "add", "entry", "every", "load
 
 _log = logging.getLogger("pyrodrop")
 
-_SETS = (cnn, co2, co2_paper, concrete, kingma, kingma_fig1a, uci, rotated_digit, rnn, sparse)
+_SETS = (cnn, co2, co2_paper, concrete, kingma, uci, rotated_digit, rnn, sparse)
 ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
 
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from pyrodrop import arguments, guides
+from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
 from pyrodrop.schedules import Cosine
 from pyrodrop.training.fit import fit
-from pyrodrop.training.replicates import Replicates, fit_replicates
+from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.training.result import Fit
 
 
+@checked
 @dataclass(frozen=True)
 class Check:
     """Settings of the short run that checks an entry against its reference.
@@ -36,20 +38,14 @@ class Check:
         TypeError: it is no whole number.
     """
 
-    steps: int
-    train: int | None = None
-    test: int | None = None
-    draws: int = 20
-    splits: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "draws", "splits"):
-            arguments.count(getattr(self, name), name, "a number of the short run")
-        for name in ("train", "test"):
-            if getattr(self, name) is not None:
-                arguments.count(getattr(self, name), name, "a number of observations")
+    steps: Annotated[int, Count("the number of training steps")]
+    train: Annotated[int, Count("the number of training observations")] | None = None
+    test: Annotated[int, Count("the number of test observations")] | None = None
+    draws: Annotated[int, Count("the number of posterior samples")] = 20
+    splits: Annotated[int, Count("the number of splits")] = 1
 
 
+@checked
 @dataclass(frozen=True)
 class Entry:
     """A model and a posterior with their published training settings.
@@ -84,10 +80,10 @@ class Entry:
     training: Callable[[Dataset], Mapping[str, Any]]
     published: Mapping[str, float]
     check: Check
-    draws: int = 100
+    draws: Annotated[int, Count("the number of posterior samples")] = 100
     published_as: str = "published"
     published_errors: Mapping[str, float] = field(default_factory=dict)
-    published_runs: int = 1
+    published_runs: Annotated[int, Count("the number of published runs")] = 1
 
     def __post_init__(self) -> None:
         for name in ("name", "summary", "source", "data", "published_as"):
@@ -102,17 +98,15 @@ class Entry:
         if unknown := self.published_errors.keys() - self.published.keys():
             raise ValueError(f"published_errors must be of published results; got {', '.join(sorted(unknown))}")
         arguments.instance(self.check, Check, "check", "a Check, the settings of the short run")
-        arguments.count(self.draws, "draws", "the number of posterior samples")
-        arguments.count(self.published_runs, "published_runs", "the number of published runs")
 
-    def build(self, data: Dataset, seed: int = 0) -> tuple[NetworkModel, Guide]:
+    @checked
+    def build(self, data: Dataset, seed: Seed = 0) -> tuple[NetworkModel, Guide]:
         """A new model and guide with initial weights from `seed`; the caller's random state is unchanged.
 
         Raises:
             ValueError: `seed` is negative.
             TypeError: it is no whole number.
         """
-        arguments.seed(seed)
         with seeded(seed, torch.device("cpu")):
             model = self.model(data)
             return model, self.guide(model)
@@ -126,8 +120,10 @@ class Entry:
         """One fit per split, split r with ``seed + r``; several splits are trained as replicates of one fit."""
         if len(splits) == 1:
             return [self.fit(splits[0].train, seed=seed, **overrides)]
-        built = [self.build(split.train, seed + number) for number, split in enumerate(splits)]
-        return self._replicates(built, splits, seed, self._settings(splits[0].train, overrides))
+        data = [split.train for split in splits]
+        models, posteriors = zip(*(self.build(rows, seed + number) for number, rows in enumerate(data)), strict=True)
+        settings = self._settings(data[0], overrides)
+        return fit_replicates(models, posteriors, data, count=len(data), seed=seed, **settings)
 
     def _settings(self, data: Dataset, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of `pyrodrop.fit`. More steps than a cosine has are trained with a longer one, not at a rate of 0."""
@@ -136,12 +132,6 @@ class Entry:
         if isinstance(rate, Cosine) and "lr_schedule" not in overrides and steps is not None and steps > rate.steps:
             settings["lr_schedule"] = Cosine(steps)
         return settings
-
-    def _replicates(
-        self, built: Sequence[tuple[NetworkModel, Guide]], splits: Sequence[Split], seed: int, settings: Any
-    ) -> Replicates:
-        models, posteriors = [model for model, _ in built], [guide for _, guide in built]
-        return fit_replicates(models, posteriors, [s.train for s in splits], count=len(built), seed=seed, **settings)
 
     def recipe(self, data: Dataset) -> dict[str, Any]:
         """A JSON-compatible description of network, prior, posterior and training."""

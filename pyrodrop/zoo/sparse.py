@@ -36,7 +36,6 @@ from pyrodrop.data import Dataset
 from pyrodrop.distributions import InputUnits
 from pyrodrop.guides import ARDDropout, Guide, LogNormalDropout, SparseDropout
 from pyrodrop.models import LeNet5, LeNet300100, NetworkModel
-from pyrodrop.zoo.decay import decaying, late, stairs, straight
 from pyrodrop.zoo.entry import Check, Entry
 
 BATCH = 100
@@ -45,6 +44,26 @@ CUT = 3.0
 Net = Literal["lenet-300-100", "lenet-5"]
 Method = Literal["sparse", "ard", "log-normal"]
 Recipe = Literal["molchanov2017", "deepbayes2019", "neklyudov2017"]
+
+
+def late(share: float) -> float:
+    """1 for the first half, then linear to 0."""
+    return min(1.0, 2 * (1 - share))
+
+
+def straight(share: float) -> float:
+    """Linear from 1 to 0."""
+    return 1 - share
+
+
+def stairs(share: float) -> float:
+    """Multiplied by 0.2 after shares 0.5, 0.6, 0.7 and 0.8."""
+    return float(0.2 ** sum(share >= milestone for milestone in (0.5, 0.6, 0.7, 0.8)))
+
+
+def decaying(step: int, *, decay: Callable[[float], float], steps: int) -> float:
+    """Factor of the learning rate at a step, from the share of all steps that is completed."""
+    return decay(step / steps)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.data import Split
 from pyrodrop.divergences.log_uniform_kl import EULER, kingma, log_uniform_kl, molchanov
 from pyrodrop.json_files import read_record
-from pyrodrop.zoo.kingma_fig1a import WIDTH
+from pyrodrop.zoo.kingma import WIDTH
 from pyrodrop.zoo.sources import SOURCES
 
 SETS = {

@@ -11,7 +11,7 @@ import torch
 from pyrodrop import cli
 from pyrodrop.analysis.experiments.error_by_size import COLORS
 from pyrodrop.data import mnist
-from pyrodrop.zoo.kingma_fig1a import METHODS, PUBLISHED_WIDTHS, falling, network, training
+from pyrodrop.zoo.kingma import METHODS, PUBLISHED_WIDTHS, falling, network, training
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 

@@ -24,7 +24,7 @@ from pyrodrop.analysis.experiments.error_by_size import COLORS, tables
 from pyrodrop.analysis.experiments.kingma_fig1b import METHODS, PUBLISHED_SCALES, network, training
 from pyrodrop.reparam import LocalReparam, reparameterize
 from pyrodrop.scaling import Standardize
-from pyrodrop.zoo.kingma_fig1a import METHODS as OF_DIGITS
+from pyrodrop.zoo.kingma import METHODS as OF_DIGITS
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import torch
 
-from pyrodrop.data.random_streams import RandomStreams, mixed
+from pyrodrop.data.streamed import RandomStreams, mixed
 
 
 def drawn(own: torch.Generator) -> list[float]:

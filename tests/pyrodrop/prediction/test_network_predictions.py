@@ -333,7 +333,7 @@ def test_scores_of_observations_of_any_shape() -> None:
     assert parts == float((prediction.mean.argmax(-1) == case.y).double().mean())
     with pytest.raises(ValueError, match="entropy_split"):
         metrics.variance_split(prediction)
-    with pytest.raises(ValueError, match="class labels are whole numbers"):
+    with pytest.raises(ValueError, match="class labels must be whole numbers"):
         prediction.log_density(case.y.double())
 
 
