@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -49,7 +50,7 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     "airfoil": (DOCS / "scikit-learn.md", lambda: estimators.airfoil_text(_stored("estimators-cpu.json", "airfoil"))),
     "own data": (DOCS / "your-own-data.md", lambda: own_data.text(_stored("own-data.json", "tables"))),
     **{
-        f"{section} of remedies": (DOCS / "what-helps.md", lambda section=section: remedies.text(section))
+        f"{section} of remedies": (DOCS / "what-helps.md", functools.partial(remedies.text, section))
         for section in remedies.SECTIONS
     },
 }

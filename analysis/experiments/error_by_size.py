@@ -20,6 +20,7 @@ from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.job_options import JobOptions
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled
+from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import processor, seeded
@@ -31,7 +32,6 @@ from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.zoo.kingma_methods import Method
 
 COLORS = (BLACK, GREY, RED, ORANGE, BLUE, SKY, GREEN)  # of the methods
-_ACROSS = 80  # characters of a table
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def run_study(
         )  # fmt: skip
         errors = {name: _row(study, by_cell[name]) for name in cells}
         return experiment.write(
-            {"errors": errors}, *tables(study, errors, settings), settings={"preset": preset},
+            {"errors": errors}, table_of(study, errors, settings), settings={"preset": preset},
             figures={"figure": draw(study, errors)},
         )  # fmt: skip
 
@@ -204,27 +204,15 @@ def _row(study: Study, content: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def tables(study: Study, rows: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> list[Table]:
-    """The errors, one row per method and one column per size; as many tables as 80 characters need."""
+def table_of(study: Study, rows: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
+    """The errors, one row per method and one column per size."""
     sizes = sorted({row[study.size] for row in rows.values()})
     with_published = any(method.published for method in study.methods.values())
-    by_cell = {(row["method"], row[study.size]): row for row in rows.values()}
-    texts = {key: _cell(row, with_published) for key, row in by_cell.items()}
-    names = [method for method in study.methods if any(method == other for other, _ in by_cell)]
-    head = max(len(name) for name in [*names, "method"])
-    width = 3 + max(len(text) for text in [*texts.values(), *(study.header.format(size) for size in sizes)])
-    across = max(1, (_ACROSS - head - 4) // width)
-    made = []
-    for begin in range(0, len(sizes), across):
-        part = sizes[begin : begin + across]
-        table = Table(title=study.title.format(**settings) + (f" | {study.published_as}" if with_published else ""))
-        table.add_column("method", no_wrap=True)
-        for size in part:
-            table.add_column(study.header.format(size), justify="right", no_wrap=True)
-        for name in names:
-            table.add_row(name, *(texts.get((name, size), "-") for size in part))
-        made.append(table)
-    return made
+    texts = {(row["method"], row[study.size]): _cell(row, with_published) for row in rows.values()}
+    names = [method for method in study.methods if any(method == other for other, _ in texts)]
+    title = study.title.format(**settings) + (f" | {study.published_as}" if with_published else "")
+    header = ["method", *(study.header.format(size) for size in sizes)]
+    return text_table(title, [header, *([name, *(texts.get((name, size), "-") for size in sizes)] for name in names)])
 
 
 def _cell(row: Mapping[str, Any], with_published: bool) -> str:

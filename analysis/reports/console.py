@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 import xarray as xr
-from rich.table import Table
 from torch import Tensor
 
 import pyrodrop
 from pyrodrop.analysis.reports.score_table import cell
-from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.data import Split
 from pyrodrop.files import whole
 from pyrodrop.metrics import pit
@@ -35,9 +34,7 @@ def versions() -> dict[str, str]:
 
 def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Mapping[str, Any]) -> None:
     """Print the results of a regression experiment, one row per model."""
-    table = Table(
-        title=f"{settings['data']}, preset {settings['preset']}, seed {settings['seed']}, {settings['device']}"
-    )
+    title = f"{settings['data']}, preset {settings['preset']}, seed {settings['seed']}, {settings['device']}"
     headers = {
         "log density": _number("log_density", ".2f"),
         f"RMSE {unit}": _number("rmse", ".2f"),
@@ -48,12 +45,8 @@ def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Map
         "sd far": _number("sd_far", ".1f"),
         "ELBO (nats)": _elbo,
     }
-    table.add_column("model")
-    for header in headers:
-        table.add_column(header, justify="right")
-    for name, row in rows.items():
-        table.add_row(name, *(shown(row) for shown in headers.values()))
-    print_table(table)
+    texts = [[name, *(shown(row) for shown in headers.values())] for name, row in rows.items()]
+    print_table(text_table(title, [["model", *headers], *texts]))
     print()
     paragraph(
         "log density, RMSE, CRPS and coverage: held-out observations, means per point. sd: of the function, without the "

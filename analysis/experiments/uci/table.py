@@ -15,12 +15,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
 from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.zoo.uci import PUBLISHED
 
@@ -119,13 +117,8 @@ def markdown(cells: Cells, published: str) -> str:
 
 def print_tables(cells: Cells, published: str) -> None:
     """Print the same tables."""
-    for title, (header, *rows) in _tables(cells, published):
-        table = Table(title=title)
-        for number, name in enumerate(header):
-            table.add_column(name, justify="right" if number else "left")
-        for row in rows:
-            table.add_row(*row)
-        print_table(table)
+    for title, rows in _tables(cells, published):
+        print_table(text_table(title, rows))
         print()
     paragraph(_legend(published))
 
