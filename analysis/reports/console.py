@@ -1,7 +1,8 @@
-"""Print and store the results of an experiment."""
+"""Print and store the results of an experiment, and with what they were made."""
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -16,6 +17,7 @@ import pyrodrop
 from pyrodrop.analysis.reports.score_table import cell
 from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.data import Split
+from pyrodrop.devices import processor
 from pyrodrop.files import whole
 from pyrodrop.metrics import pit
 from pyrodrop.prediction.prediction import Prediction
@@ -30,6 +32,16 @@ def versions() -> dict[str, str]:
         "pyrodrop": pyrodrop.__version__,
     }  # also of a checkout that is not installed
     return own | {package: version(package) for package in _PACKAGES}
+
+
+def machine(device: str | torch.device) -> dict[str, Any]:
+    """Processor, kind of device and number of threads."""
+    return {"processor": processor(), "device": torch.device(device).type, "threads": torch.get_num_threads()}
+
+
+def core_seconds() -> float:
+    """Processor time of this process and of those that it has waited for, such as a compiler."""
+    return sum(os.times()[:4])
 
 
 def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Mapping[str, Any]) -> None:

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.analysis.zoo import references
-from pyrodrop.analysis.zoo.train import Measured, keep, load_splits, machine, measure, result_of
+from pyrodrop.analysis.zoo.train import Measured, keep, load_splits, measure, result_of
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
 from pyrodrop.files import write_json

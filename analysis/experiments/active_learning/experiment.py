@@ -11,7 +11,7 @@ d_s is of the RMSE at the last number of labels, so that more is worse.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pyrodrop.analysis.experiments.active_learning.loop import RANDOM, Task, lea
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.parallel import on_this_machine
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.reports.style import GREY, SERIES, styled
 from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.json_files import Record
@@ -132,19 +133,14 @@ def digit_rows(curve: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def naval_row(curve: Mapping[str, Any]) -> dict[str, float]:
+def naval_row(curve: Mapping[str, Any]) -> dict[str, float | None]:
     """RMSE at the end of random rows and of those of largest variance, and the second less the first."""
     random, asked = (curve["scores"][name][-1] for name in (RANDOM, "variance"))
     more = [b - a for a, b in zip(random, asked, strict=True)]
-    row: dict[str, float] = {}
+    row: dict[str, float | None] = {}
     for name, values in {RANDOM: random, "variance": asked, "difference": more}.items():
         row[name], row[f"{name}_se"] = mean_and_error(values)
     return row
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean over seeds and its standard error."""
-    return statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5
 
 
 def statements(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> dict[str, bool]:

@@ -23,13 +23,13 @@ from pyrodrop.analysis.experiments.uci.table import (
     METRICS,
     Cells,
     gains_of,
-    mean_and_error,
     pair,
     paired,
     treatment,
     z_score,
 )
 from pyrodrop.analysis.reports import generated
+from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.zoo.uci import LR
 
