@@ -16,7 +16,6 @@ and its density is shown apart. The probability that it gives to counts below 0 
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +29,8 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.tables import table
 from pyrodrop.analysis.benchmarks.timing import command, machine, write
-from pyrodrop.analysis.reports.score_table import score_table
+from pyrodrop.analysis.reports.console import core_seconds
+from pyrodrop.analysis.reports.score_table import mean_and_error, score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset
 from pyrodrop.distributions.rebuilt import rebuilt
@@ -178,12 +178,12 @@ def scores(
 ) -> dict[str, float]:
     """Means over the test rows, and the seconds of a processor for the fit, those of what it starts included."""
     model = network(case, likelihood, train.x.shape[1])
-    before = sum(os.times()[:4])
+    before = core_seconds()
     fit = pyrodrop.fit(
         model, guides.BernoulliDropout(model, RATE, mask_input=False), train, steps=case.steps,
         batch_size=min(BATCH, len(train)), lr=LR, estimator="local", device="cpu", progress=False, seed=seed,
     )  # fmt: skip
-    seconds = sum(os.times()[:4]) - before
+    seconds = core_seconds() - before
     predicted = fit.predict(test.x, draws)
     found = {"log_density": float(predicted.log_density(test.y).double().mean()), "seconds": seconds}
     if case.counts and not predicted.distribution.support.is_discrete:  # type: ignore[union-attr]
@@ -212,16 +212,11 @@ def summary(scored: Mapping[str, list[dict[str, float]]], title: str) -> Summary
     """Means over splits, and standard errors of the log density and of what it is above that of the first likelihood."""
     rows, first = scored[title], next(iter(scored))
     found: Summary = {key: statistics.fmean(row[key] for row in rows) for key in rows[0]}
-    found["log_density_se"] = standard_error([row["log_density"] for row in rows])
+    found["log_density_se"] = mean_and_error([row["log_density"] for row in rows])[1]
     if title != first:
         apart = [a["log_density"] - b["log_density"] for a, b in zip(rows, scored[first], strict=True)]
-        found |= {"gain": statistics.fmean(apart), "gain_se": standard_error(apart)}
+        found["gain"], found["gain_se"] = mean_and_error(apart)
     return found
-
-
-def standard_error(values: list[float]) -> float | None:
-    """Of the mean; None of a single value."""
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def shown(case: Case, scored: Mapping[str, list[dict[str, float]]]) -> None:
@@ -232,7 +227,7 @@ def shown(case: Case, scored: Mapping[str, list[dict[str, float]]]) -> None:
         if "log_density_of_reals" in row:
             density = [one["log_density_of_reals"] for one in scored[title]]
             apart[f"{title}, its density"] = {
-                "log_density": row.pop("log_density_of_reals"), "log_density_se": standard_error(density),
+                "log_density": row.pop("log_density_of_reals"), "log_density_se": mean_and_error(density)[1],
             }  # fmt: skip
             title = f"{title}, rounded"
         columns = ("log_density", "log_density_se", "gain", "gain_se", "coverage", "seconds")

@@ -19,7 +19,7 @@ from cyclopts import App
 from torch import Tensor
 
 from pyrodrop.analysis.peers.networks import Parameters
-from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.console import core_seconds, versions
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.devices import processor
@@ -49,9 +49,9 @@ def elsewhere(function: Callable[..., T], *arguments: Any, **environment: str) -
 
 def processor_seconds(call: Callable[[], object]) -> float:
     """Processor time of a call, with that of processes it starts and waits for, such as a compiler."""
-    before = sum(os.times()[:4])
+    before = core_seconds()
     call()
-    return sum(os.times()[:4]) - before
+    return core_seconds() - before
 
 
 def interleaved(

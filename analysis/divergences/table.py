@@ -14,12 +14,11 @@ from typing import Any
 
 import pyro.distributions as dist
 import torch
-from rich.table import Table
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
 from pyrodrop import priors
-from pyrodrop.analysis.reports.terminal import pairs, print_table
+from pyrodrop.analysis.reports.terminal import pairs, print_table, text_table
 from pyrodrop.devices import seeded
 from pyrodrop.distributions import (
     BernoulliMixture,
@@ -106,19 +105,17 @@ def main() -> None:
     """Print the table, and why some pairs have no KL divergence."""
     with seeded(0, torch.device("cpu")):
         rows, columns = posteriors(), prior_examples()
-        table = Table(title="KL(posterior || prior): accuracy, and distance from Monte Carlo", show_lines=True)
-        table.add_column("posterior")
-        for name in columns:
-            table.add_column(name)
+        texts = [["posterior", *columns]]
         reasons: dict[str, None] = {}
         for name, q in rows.items():
-            table.add_row(name, *(cell(q, p) for p in columns.values()))
+            texts.append([name, *(cell(q, p) for p in columns.values())])
             for p in columns.values():
                 try:
                     divergence(q, p, q.sample())
                 except NoDivergence as error:
                     reasons.setdefault(str(error).split(": ", 1)[1])
-    print_table(table)
+    title = "KL(posterior || prior): accuracy, and distance from Monte Carlo"
+    print_table(text_table(title, texts, left=len(texts[0]), lines=True))
     print("refused:")
     pairs([("-", reason) for reason in reasons])
 

@@ -16,7 +16,6 @@ JOBS = {
     "kingma-fig1b": Job("test error by size of seven dropout methods on CIFAR-10 (Kingma et al. 2015, figure 1b)"),
     "estimators": Job("shared, per-example, local and flipout gradients at equal wall time on MNIST"),
     "rotated-digit": Job("LeNet-5 on a rotated digit: softmax, entropy, calibration (Gal & Ghahramani 2016, figure 4)"),
-    "cnn": Job("MC dropout against weight averaging over the training of a LeNet (Gal & Ghahramani 2015)"),
     "sparse": Job(
         "sparse LeNets on MNIST: pruning, compression, test error (Molchanov, Ashukha & Vetrov 2017, table 1)"
     ),
@@ -26,11 +25,8 @@ JOBS = {
     ),
     "references": Job("exact posteriors of six small networks by sampling, and the distance of every guide from them"),
     "peers": Job("other packages on the problems whose exact posterior is known: distances and core-seconds"),
-    "trained-network": Job(
-        "a network trained with dropout by a plain loop on MNIST, read as a posterior (Gal & Ghahramani 2016)"
-    ),
     "critiques": Job(
-        "is dropout Bayesian? Osband, Hron, Foong, Le Folgoc, Verdoja, Wenzel, Balabanov et al., repeated on one page"
+        "is dropout Bayesian? Osband (2016), Foong et al. (2020) and Verdoja & Kyrki (2020), repeated on one page"
     ),
     "remedies": Job("what helps: faults of dropout beside their remedies, with three seeds and their cost"),
     "sbc": Job(

@@ -23,6 +23,7 @@ from pyrodrop import arguments, likelihoods, priors
 from pyrodrop.analysis.experiments.experiment import Experiment, rows_of_numbers
 from pyrodrop.analysis.experiments.published.facts import figures
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import Dataset, uci
 from pyrodrop.devices import seeded
@@ -122,15 +123,11 @@ def _published() -> dict[str, dict[str, float]]:
 
 def table_of(columns: Mapping[str, Mapping[str, list[float]]]) -> Table:
     """Our errors above the published ones."""
-    table = Table(title="Boston housing: mean (least-most of the splits), published below", show_lines=True)
-    table.add_column("KL divergence")
-    for metric in METRICS:
-        table.add_column(metric, justify="right")
-    published = _published()
+    rows, published = [["KL divergence", *METRICS]], _published()
     for name, row in columns.items():
         cells = (
             f"{np.mean(row[metric]):.4g} ({min(row[metric]):.4g}-{max(row[metric]):.4g})\n{value:.4g}"
             for metric, value in published[name].items()
         )
-        table.add_row(name, *cells)
-    return table
+        rows.append([name, *cells])
+    return text_table("Boston housing: mean (least-most of the splits), published below", rows, lines=True)

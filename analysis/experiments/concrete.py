@@ -23,6 +23,7 @@ from rich.table import Table
 from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.experiment import Experiment, numbers
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.data import Dataset, line
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import elbo_terms
@@ -164,18 +165,12 @@ def _plain(values: torch.Tensor) -> float | list[float]:
 
 def table_of(measured: Mapping[int, list[dict[str, float]]]) -> Table:
     """Our figures above the published ones."""
-    table = Table(
-        title="concrete dropout, y = 2 x + 8 + N(0, 1): mean (least-most of the seeds), published below",
-        show_lines=True,
-    )
-    table.add_column("N", justify="right", no_wrap=True)
-    for quantity in QUANTITIES:
-        table.add_column(quantity.replace("_", " "), justify="right")
-    for n, rows in measured.items():
-        cells = []
+    rows = [["N", *(quantity.replace("_", " ") for quantity in QUANTITIES)]]
+    for n, seeds in measured.items():
+        rows.append([str(n)])
         for quantity, published in zip(QUANTITIES, PUBLISHED[n], strict=True):
-            values = [row[quantity] for row in rows]
+            values = [row[quantity] for row in seeds]
             mean = sum(values) / len(values)
-            cells.append(f"{mean:.3g} ({min(values):.3g}-{max(values):.3g})\n{published:.3g}")
-        table.add_row(str(n), *cells)
-    return table
+            rows[-1].append(f"{mean:.3g} ({min(values):.3g}-{max(values):.3g})\n{published:.3g}")
+    title = "concrete dropout, y = 2 x + 8 + N(0, 1): mean (least-most of the seeds), published below"
+    return text_table(title, rows, left=0, lines=True)

@@ -17,12 +17,13 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from pyrodrop.analysis.experiments.experiment import Experiment
-from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.job_options import JobOptions
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled
+from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import Dataset, Split
-from pyrodrop.devices import processor, seeded
+from pyrodrop.devices import seeded
 from pyrodrop.json_files import Record
 from pyrodrop.metrics import accuracy
 from pyrodrop.models import NetworkModel
@@ -31,7 +32,6 @@ from pyrodrop.training.result import Fit
 from pyrodrop.zoo.kingma import Method
 
 COLORS = (BLACK, GREY, RED, ORANGE, BLUE, SKY, GREEN)  # of the methods
-_ACROSS = 80  # characters of a table
 
 
 @dataclass(frozen=True)
@@ -69,23 +69,6 @@ class Study:
     published_as: str = "published"
 
 
-@dataclass(frozen=True)
-class Cell:
-    """What determines the results of one cell: ``epochs``, ``seeds``, ``seed``, and the rest of the settings of the job."""
-
-    method: str
-    size: float
-    settings: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return f"{self.method}-{self.size:g}"
-
-    def about(self, study: Study) -> dict[str, Any]:
-        """What its file says of it."""
-        return {"method": self.method, study.size: self.size, **self.settings}
-
-
 def run_study(
     study: Study,
     methods: Sequence[str],
@@ -110,7 +93,11 @@ def run_study(
     Returns:
         What is written to results.json.
     """
-    asked = [Cell(method, size, dict(settings)) for size in sizes for method in methods]
+    cells = {f"{method}-{size:g}": (method, size) for size in sizes for method in methods}
+
+    def about(name: str) -> dict[str, Any]:
+        method, size = cells[name]
+        return {"method": method, study.size: size, **settings}
 
     def check(record: Record) -> None:
         record.numbers("errors", settings["seeds"])
@@ -118,25 +105,23 @@ def run_study(
 
     with Experiment.begin(study.job, out, job, settings) as experiment:
         folder = experiment.folder
-        cells = {cell.name: cell for cell in [*asked, *_others(study, folder, asked, settings)]}
+        cells = {**cells, **_earlier(study, folder), **cells}
         by_cell = experiment.measure(
-            _measure, sorted(cells, key=lambda name: -cells[name].size),
-            experiment.cells(check, lambda name: cells[name].about(study), where=""), study=study, cells=cells,
-            folder=None if job.device.type == "cpu" else folder,
+            _measure, sorted(cells, key=lambda name: -cells[name][1]), experiment.cells(check, about, where=""),
+            study=study, cells=cells, settings=settings, folder=None if job.device.type == "cpu" else folder,
         )  # fmt: skip
         errors = {name: _row(study, by_cell[name]) for name in cells}
         return experiment.write(
-            {"errors": errors}, *tables(study, errors, settings), settings={"preset": preset},
+            {"errors": errors}, table_of(study, errors, settings), settings={"preset": preset},
             figures={"figure": draw(study, errors)},
         )  # fmt: skip
 
 
-def _others(study: Study, folder: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) -> list[Cell]:
-    """The cells of earlier runs in the folder."""
-    names = {cell.name for cell in cells}
-    parts = (path.stem.rpartition("-") for path in sorted(folder.glob("*-*.json")) if path.stem not in names)
-    other_cells = [Cell(method, _number(size), dict(settings)) for method, _, size in parts if method in study.methods]
-    return [cell for cell in other_cells if not math.isnan(cell.size)]
+def _earlier(study: Study, folder: Path) -> dict[str, tuple[str, float]]:
+    """Method and size of the cells in the folder, by name."""
+    parts = {path.stem: path.stem.rpartition("-") for path in sorted(folder.glob("*-*.json"))}
+    cells = {name: (method, _number(size)) for name, (method, _, size) in parts.items() if method in study.methods}
+    return {name: (method, size) for name, (method, size) in cells.items() if not math.isnan(size)}
 
 
 def _number(text: str) -> float:
@@ -151,20 +136,20 @@ def _measure(
     name: str,
     *,
     study: Study,
-    cells: Mapping[str, Cell],
+    cells: Mapping[str, tuple[str, float]],
+    settings: Mapping[str, Any],
     device: torch.device,
     progress: bool | None,
     folder: Path | None = None,
 ) -> dict[str, Any]:
     """The result of one cell; a training that was broken off goes on from its checkpoint in the folder, if there is one."""
-    cell, split = cells[name], study.load(progress=False)
-    settings, rows = cell.settings, cell.settings[study.rows]
+    (method, size), split, rows = cells[name], study.load(progress=False), settings[study.rows]
     data: Dataset = split.train if rows is None else split.train.first(rows)
     models, posteriors = [], []
     for number in range(settings["seeds"]):
         with seeded(settings["seed"] + number, torch.device("cpu")):
-            models.append(study.network(data, method=cell.method, **{study.size: cell.size}))
-            posteriors.append(study.methods[cell.method].guide(models[-1]))
+            models.append(study.network(data, method=method, **{study.size: size}))
+            posteriors.append(study.methods[method].guide(models[-1]))
     checkpoint = None if folder is None else folder / f"{name}.safetensors"
     many = fit_replicates(
         models, posteriors, data, checkpoint=checkpoint,
@@ -181,7 +166,7 @@ def _measure(
         "alphas": _alphas(many[0]),
         "seconds": many[0].settings["seconds"],
         "versions": versions(),
-        "machine": {"processor": processor(), "device": device.type},
+        "machine": machine(device),
     }
 
 
@@ -204,27 +189,15 @@ def _row(study: Study, content: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def tables(study: Study, rows: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> list[Table]:
-    """The errors, one row per method and one column per size; as many tables as 80 characters need."""
+def table_of(study: Study, rows: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
+    """The errors, one row per method and one column per size."""
     sizes = sorted({row[study.size] for row in rows.values()})
     with_published = any(method.published for method in study.methods.values())
-    by_cell = {(row["method"], row[study.size]): row for row in rows.values()}
-    texts = {key: _cell(row, with_published) for key, row in by_cell.items()}
-    names = [method for method in study.methods if any(method == other for other, _ in by_cell)]
-    head = max(len(name) for name in [*names, "method"])
-    width = 3 + max(len(text) for text in [*texts.values(), *(study.header.format(size) for size in sizes)])
-    across = max(1, (_ACROSS - head - 4) // width)
-    made = []
-    for begin in range(0, len(sizes), across):
-        part = sizes[begin : begin + across]
-        table = Table(title=study.title.format(**settings) + (f" | {study.published_as}" if with_published else ""))
-        table.add_column("method", no_wrap=True)
-        for size in part:
-            table.add_column(study.header.format(size), justify="right", no_wrap=True)
-        for name in names:
-            table.add_row(name, *(texts.get((name, size), "-") for size in part))
-        made.append(table)
-    return made
+    texts = {(row["method"], row[study.size]): _cell(row, with_published) for row in rows.values()}
+    names = [method for method in study.methods if any(method == other for other, _ in texts)]
+    title = study.title.format(**settings) + (f" | {study.published_as}" if with_published else "")
+    header = ["method", *(study.header.format(size) for size in sizes)]
+    return text_table(title, [header, *([name, *(texts.get((name, size), "-") for size in sizes)] for name in names)])
 
 
 def _cell(row: Mapping[str, Any], with_published: bool) -> str:

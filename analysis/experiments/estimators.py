@@ -18,6 +18,7 @@ from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import BLUE, GREEN, GREY, RED, styled
+from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.json_files import Record
 from pyrodrop.reparam import STRATEGIES
@@ -90,19 +91,12 @@ def _curve(data: Dataset, estimator: str, seconds: float, device: Any, seed: int
 
 def table_of(curves: Mapping[str, list[dict[str, float]]]) -> Table:
     """The end of every curve."""
-    table = Table(title=f"ELBO after equal time, {DIGITS:,} digits, minibatch {BATCH}")
-    for header in ("estimator", "seconds", "steps", "ELBO (nats per digit)", "s.e."):
-        table.add_column(header, justify="left" if header == "estimator" else "right")
+    rows = [["estimator", "seconds", "steps", "ELBO (nats per digit)", "s.e."]]
     for estimator, points in curves.items():
         end = points[-1]
-        table.add_row(
-            estimator,
-            f"{end['seconds']:.0f}",
-            f"{end['steps']:.0f}",
-            f"{end['elbo'] / DIGITS:.4f}",
-            f"{end['se'] / DIGITS:.4f}",
-        )
-    return table
+        numbers = (f"{end['seconds']:.0f}", f"{end['steps']:.0f}")
+        rows.append([estimator, *numbers, f"{end['elbo'] / DIGITS:.4f}", f"{end['se'] / DIGITS:.4f}"])
+    return text_table(f"ELBO after equal time, {DIGITS:,} digits, minibatch {BATCH}", rows)
 
 
 @styled()

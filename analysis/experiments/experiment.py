@@ -17,18 +17,16 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 from rich.console import RichCast
 from rich.table import Table
 
 from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import facts, print_table
-from pyrodrop.devices import processor
 from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 
@@ -130,11 +128,7 @@ class Experiment:
             "settings": {**self.settings, **(settings or {})},
             "date": f"{date.today()}",
             "versions": versions() | content.get("versions", {}),
-            "machine": {
-                "processor": processor(),
-                "device": self.job.device.type,
-                "threads": threads or torch.get_num_threads(),
-            },
+            "machine": machine(self.job.device) | ({"threads": threads} if threads else {}),
         }
         path = self.folder / "results.json"
         for name, figure in (figures or {}).items():

@@ -14,23 +14,18 @@ are kept as they are done: run the same command again to go on.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
-
-import torch
-import torch.nn.functional as F
 
 from pyrodrop import arguments, likelihoods
 from pyrodrop.analysis.experiments.error_by_size import Study, run_study
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.data import Dataset, cifar10
-from pyrodrop.devices import seeded
 from pyrodrop.models import ConvNet, NetworkModel
 from pyrodrop.names import known, some
-from pyrodrop.zoo.kingma import BATCH, EPOCHS, Method, methods, training
+from pyrodrop.zoo.kingma import EPOCHS, Method, methods, training
 
 PUBLISHED_SCALES = (0.25, 0.5, 1.0)  # k
 SHORT = 3  # epochs of a try
@@ -59,7 +54,6 @@ STUDY = Study(
     title="CIFAR-10: test error %, {epochs} epochs, mean ± s.e. of {seeds} seeds",
     axis="k, factor of the widths of two convolutional and two dense layers",
 )
-_LONG = 3600  # seconds from which the time is said before
 
 
 @with_job_options("device", "jobs")
@@ -99,41 +93,7 @@ def run(
             raise ValueError(f"{name} must be at least 1; got {number}")
     split = cifar10(progress=not job.quiet)  # raises for missing or broken files before training
     data = split.train if train is None else split.train.first(train)
-    if job.device.type == "cpu":
-        _say_long(_seconds(data, scales, epochs) * seeds * len(chosen))
     study = replace(STUDY, caption=f"CIFAR-10, {len(data):,} images, {epochs} epochs")
     settings = {"epochs": epochs, "seeds": seeds, "seed": job.seed, "train": train}
     out = out or Path("runs") / f"kingma-fig1b-{preset}"
     return run_study(study, chosen, scales, settings, job, preset=preset, out=out)
-
-
-def _seconds(data: Dataset, scales: Sequence[float], epochs: int) -> float:
-    """How long one network of each k would train without dropout on one thread of this machine, from a few steps."""
-    x, y, total, threads = data.x[:BATCH], data.y[:BATCH], 0.0, torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for scale in scales:
-            with seeded(0, torch.device("cpu")):
-                model = network(data, method="none", scale=scale)
-            weights = {name: weight.detach().requires_grad_() for name, weight in model.weight_sites().items()}
-            times = []
-            for _ in range(3):
-                start = time.perf_counter()
-                F.cross_entropy(model.outputs(weights, x), y).backward()
-                times.append(time.perf_counter() - start)
-            total += min(times) * training(data, epochs=epochs)["steps"]
-    finally:
-        torch.set_num_threads(threads)
-    return total
-
-
-def _say_long(seconds: float) -> None:
-    """Say how long it takes on a CPU, if that is long."""
-    if seconds > _LONG:
-        hours = seconds / 3600
-        text = f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
-        print(
-            f"This takes at least {text} of one core of this CPU; a GPU (--device cuda) is meant for it. Finished cells are "
-            "kept, so that the same command goes on.",
-            flush=True,
-        )

@@ -25,6 +25,7 @@ from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import BLUE, GREY, styled
+from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import seeded
@@ -159,18 +160,14 @@ def _nll(model: Any, guide: Any, x: Tensor, y: Tensor, num_data: int) -> Tensor:
 
 def table_of(measured: Mapping[str, list[float]], seconds: Mapping[str, float], preset: str) -> Table:
     """Our variances beside the published ones."""
-    table = Table(title=f"variance of gradient estimates, preset {preset}: measured | published")
-    table.add_column("estimator")
-    for column in COLUMNS:
-        table.add_column(column, justify="right")
-    table.add_column("s / epoch", justify="right")
+    rows = [["estimator", *COLUMNS, "s / epoch"]]
     for row, values in measured.items():
         cells = [f"{v:.2g} | {p:.2g}" for v, p in zip(values, PUBLISHED[row], strict=True)]
-        table.add_row(row, *cells, f"{seconds[row]:.2f}")
+        rows.append([row, *cells, f"{seconds[row]:.2f}"])
     quotients = [[a / b for a, b in zip(t["local"], t["shared"], strict=True)] for t in (measured, PUBLISHED)]
     ratios = [f"{ours:.2f} | {theirs:.2f}" for ours, theirs in zip(*quotients, strict=True)]
-    table.add_row("local / shared", *ratios, "", style="bold")
-    return table
+    rows.append(["local / shared", *ratios, ""])
+    return text_table(f"variance of gradient estimates, preset {preset}: measured | published", rows)
 
 
 @styled()

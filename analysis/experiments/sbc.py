@@ -28,6 +28,7 @@ from pyrodrop.analysis.calibration.result import SBC
 from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.json_files import Record
 from pyrodrop.names import known, some
 from pyrodrop.training.settings import Estimator
@@ -167,10 +168,8 @@ def _summary(result: SBC) -> dict[str, Any]:
 
 def table_of(results: Mapping[str, SBC]) -> Table:
     """The verdicts."""
-    table = Table(title="simulation-based calibration")
-    for column in ("posterior", "verdict", "CPU seconds"):
-        table.add_column(column, justify="right" if column == "CPU seconds" else "left")
+    rows = [["posterior", "verdict", "CPU seconds"]]
     for name, result in results.items():
         seconds = result.settings.get("cpu_seconds")
-        table.add_row(name, result.verdict, "-" if seconds is None else f"{seconds:.0f}")
-    return table
+        rows.append([name, result.verdict, "-" if seconds is None else f"{seconds:.0f}"])
+    return text_table("simulation-based calibration", rows, left=2)

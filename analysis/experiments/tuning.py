@@ -26,6 +26,7 @@ from pyrodrop import arguments, guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.uci.cell import divided
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.data import Dataset, uci
 from pyrodrop.failed import Failed
 from pyrodrop.names import known
@@ -161,13 +162,9 @@ def _validated(study: Any) -> float | None:
 def table_of(data: str, content: dict[str, Any], settings: dict[str, dict[str, float]]) -> Table:
     """The two settings with their scores."""
     counts = ", ".join(f"{count} {state}" for state, count in content["trials"].items())
-    table = Table(title=f"{data}: mean log density, {counts}")
-    for header in ("", *RANGES, "validation", "test"):
-        table.add_column(header, justify="left" if not header else "right")
+    rows = [["", *RANGES, "validation", "test"]]
     for name, chosen in settings.items():
         value = content["validation"][name]
-        table.add_row(
-            name, *(f"{chosen[n]:.3g}" for n in RANGES), "-" if value is None else f"{value:.3f}",
-            f"{content['test'][name]:.3f}",
-        )  # fmt: skip
-    return table
+        scores = ["-" if value is None else f"{value:.3f}", f"{content['test'][name]:.3f}"]
+        rows.append([name, *(f"{chosen[n]:.3g}" for n in RANGES), *scores])
+    return text_table(f"{data}: mean log density, {counts}", rows)

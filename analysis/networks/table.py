@@ -11,6 +11,7 @@ from rich.table import Table
 from pyrodrop.analysis.networks.case import Cell
 from pyrodrop.analysis.networks.posteriors import POSTERIORS
 from pyrodrop.analysis.networks.result import Result
+from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.reparam import STRATEGIES
 
 MARKS = {"right": "+", "fallback": "p", "other": "~", "refused": "-", "wrong": "X"}
@@ -29,14 +30,12 @@ def table(results_of: Found) -> Table:
 
     A mark is the worst result of its cells; refused cells count only if all are refused.
     """
-    words = ", ".join(f"{mark} {kind}" for kind, mark in MARKS.items())
-    made = Table(title=f"networks: {words}", caption="marks: " + ", ".join(COLUMNS))
-    made.add_column("network")
-    for guide in POSTERIORS:
-        made.add_column(guide)
-    for name, results in results_of.items():
-        made.add_row(name, *(" ".join(_mark(results, guide, column) for column in COLUMNS) for guide in POSTERIORS))
-    return made
+    kinds = ", ".join(f"{mark} {kind}" for kind, mark in MARKS.items())
+    rows = [["network", *POSTERIORS]] + [
+        [name, *(" ".join(_mark(results, guide, column) for column in COLUMNS) for guide in POSTERIORS)]
+        for name, results in results_of.items()
+    ]
+    return text_table(f"networks: {kinds}", rows, caption="marks: " + ", ".join(COLUMNS), left=len(rows[0]))
 
 
 def _mark(results: Mapping[Cell, Result], guide: str, column: str) -> str:

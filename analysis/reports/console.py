@@ -1,7 +1,8 @@
-"""Print and store the results of an experiment."""
+"""Print and store the results of an experiment, and with what they were made."""
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -10,13 +11,13 @@ from typing import Any
 
 import torch
 import xarray as xr
-from rich.table import Table
 from torch import Tensor
 
 import pyrodrop
 from pyrodrop.analysis.reports.score_table import cell
-from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.data import Split
+from pyrodrop.devices import processor
 from pyrodrop.files import whole
 from pyrodrop.metrics import pit
 from pyrodrop.prediction.prediction import Prediction
@@ -33,11 +34,19 @@ def versions() -> dict[str, str]:
     return own | {package: version(package) for package in _PACKAGES}
 
 
+def machine(device: str | torch.device) -> dict[str, Any]:
+    """Processor, kind of device and number of threads."""
+    return {"processor": processor(), "device": torch.device(device).type, "threads": torch.get_num_threads()}
+
+
+def core_seconds() -> float:
+    """Processor time of this process and of those that it has waited for, such as a compiler."""
+    return sum(os.times()[:4])
+
+
 def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Mapping[str, Any]) -> None:
     """Print the results of a regression experiment, one row per model."""
-    table = Table(
-        title=f"{settings['data']}, preset {settings['preset']}, seed {settings['seed']}, {settings['device']}"
-    )
+    title = f"{settings['data']}, preset {settings['preset']}, seed {settings['seed']}, {settings['device']}"
     headers = {
         "log density": _number("log_density", ".2f"),
         f"RMSE {unit}": _number("rmse", ".2f"),
@@ -48,12 +57,8 @@ def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Map
         "sd far": _number("sd_far", ".1f"),
         "ELBO (nats)": _elbo,
     }
-    table.add_column("model")
-    for header in headers:
-        table.add_column(header, justify="right")
-    for name, row in rows.items():
-        table.add_row(name, *(shown(row) for shown in headers.values()))
-    print_table(table)
+    texts = [[name, *(shown(row) for shown in headers.values())] for name, row in rows.items()]
+    print_table(text_table(title, [["model", *headers], *texts]))
     print()
     paragraph(
         "log density, RMSE, CRPS and coverage: held-out observations, means per point. sd: of the function, without the "

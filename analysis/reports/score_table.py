@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rich.table import Table
@@ -78,6 +79,12 @@ def score_html(table: Table) -> str:
 def best_first(rows: Mapping[str, Row], column: str, *, smallest: bool = False) -> dict[str, Row]:
     """The rows in descending order of one score, or ascending if the smallest is best; those without it last."""
     return {name: rows[name] for name in sorted(rows, key=lambda name: _rank(rows[name].get(column), smallest))}
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and its standard error, None for a single value."""
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return statistics.fmean(values), error
 
 
 def cell(value: Score, form: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
 from rich.cells import cell_len
@@ -25,6 +25,25 @@ def console() -> Console:
     screen = Console(color_system=plain, highlight=False, markup=False, emoji=False)  # type: ignore[arg-type]
     screen.width = max(_LEAST, screen.width)
     return screen
+
+
+def text_table(
+    title: str, rows: Iterable[Sequence[str]], *, caption: str | None = None, left: int = 1, lines: bool = False
+) -> Table:
+    """A table of texts.
+
+    Args:
+        rows: the header and the rows.
+        left: number of columns that are justified to the left; the others are to the right.
+        lines: whether there is a line below every row.
+    """
+    header, *body = rows
+    table = Table(title=title, caption=caption, show_lines=lines)
+    for number, name in enumerate(header):
+        table.add_column(name, justify="left" if number < left else "right")
+    for row in body:
+        table.add_row(*row)
+    return table
 
 
 def print_table(shown: Table | RichCast) -> None:

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 
-from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.analysis.reports.console import machine, versions
+from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.analysis.zoo import references
-from pyrodrop.analysis.zoo.train import Measured, keep, load_splits, machine, measure, result_of
+from pyrodrop.analysis.zoo.train import Measured, keep, load_splits, measure, result_of
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
@@ -69,15 +68,13 @@ def _reported(entry: Entry, measured: Measured) -> bool:
     content = references.load(entry.name)["check"]
     missed = references.misses(entry.name, measured.scores)
     equal = _stored_predicts(entry)
-    table = Table(title=f"{entry.name}, check: {entry.check.steps:,} steps, {measured.seconds:.0f} s")
-    for header in ("score", "now", "reference", "tolerance", ""):
-        table.add_column(header, justify="left" if header in ("score", "") else "right")
+    rows = [["score", "now", "reference", "tolerance", ""]]
     for name, value in content["scores"].items():
         tolerance, now = content["tolerance"][name], measured.scores.get(name, float("nan"))
-        table.add_row(name, f"{now:.5g}", f"{value:.5g}", f"{tolerance:.2g}", "MISS" if name in missed else "ok")
-    print_table(table)
-    for name, words in missed.items():
-        paragraph(f"{entry.name}: {name} {words}")
+        rows.append([name, f"{now:.5g}", f"{value:.5g}", f"{tolerance:.2g}", "MISS" if name in missed else "ok"])
+    print_table(text_table(f"{entry.name}, check: {entry.check.steps:,} steps, {measured.seconds:.0f} s", rows))
+    for name, miss in missed.items():
+        paragraph(f"{entry.name}: {name} {miss}")
     if wrong := shortcoming(content["scores"], lambda: len(load_splits(entry, 1)[0].train.y.unique())):
         full = references.scores(entry.name)
         fully = ", ".join(f"{name} {full[name]:.4g}" for name in ("log_density", "error_percent") if name in full)

@@ -28,16 +28,15 @@ from rich.table import Table
 from torch.distributions import Categorical
 
 from pyrodrop import arguments
-from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.score_table import score_table
+from pyrodrop.analysis.reports.score_table import mean_and_error, score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.compression.kept import compression
 from pyrodrop.data import Dataset, Split
-from pyrodrop.devices import processor
 from pyrodrop.files import write_json
 from pyrodrop.guides import Guide, Point
 from pyrodrop.likelihoods import elements
@@ -92,9 +91,9 @@ def measure(
 
 def means_and_errors(each: Mapping[str, Sequence[float]]) -> tuple[dict[str, float], dict[str, float]]:
     """Means over splits, and their standard errors where there are several."""
-    values = {name: torch.tensor(row, dtype=torch.float64) for name, row in each.items()}
-    means = {name: float(v.mean()) for name, v in values.items()}
-    return means, {name: float(v.std() / len(v) ** 0.5) for name, v in values.items() if len(v) > 1}
+    found = {name: mean_and_error(row) for name, row in each.items()}
+    means = {name: mean for name, (mean, _) in found.items()}
+    return means, {name: error for name, (_, error) in found.items() if error is not None}
 
 
 def judged(split: Split) -> Dataset:
@@ -224,11 +223,6 @@ def result_of(entry: Entry, runs: Mapping[int, Measured], device: torch.device) 
         "machine": machine(device),
         "command": f"pyrodrop run {entry.name} --seed {seed}",
     }
-
-
-def machine(device: torch.device) -> dict[str, Any]:
-    """Processor, device and number of threads."""
-    return {"processor": processor(), "device": device.type, "threads": torch.get_num_threads()}
 
 
 def scores_table(title: str, entry: Entry, ours: Mapping[str, Mapping[str, float]]) -> Table:

@@ -17,7 +17,8 @@ from themes import THEMES, Theme, themed
 
 from pyrodrop.analysis.experiments.uci.page import reference
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
-from pyrodrop.analysis.experiments.uci.table import METRICS, mean_and_error
+from pyrodrop.analysis.experiments.uci.table import METRICS
+from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.reports.style import GREY, RED
 from pyrodrop.zoo import Entry
 from pyrodrop.zoo.uci import PUBLISHED

@@ -58,7 +58,7 @@ LAYERS = (
     + ("analysis/plots.py", "analysis/programs", "analysis/zoo"),
     ("analysis/peers",),
     ("analysis/benchmarks", "analysis/experiments"),
-    ("analysis/pieces",),
+    ("analysis/pages.py", "analysis/pieces"),
     ("pyrodrop/cli.py",),
     ("pyrodrop/__main__.py",),
 )

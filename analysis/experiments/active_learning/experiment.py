@@ -11,7 +11,7 @@ d_s is of the RMSE at the last number of labels, so that more is worse.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from pyrodrop.analysis.experiments.active_learning.loop import RANDOM, Task, lea
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.parallel import on_this_machine
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.reports.style import GREY, SERIES, styled
+from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.json_files import Record
 
 TARGET = 0.9
@@ -131,19 +133,14 @@ def digit_rows(curve: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def naval_row(curve: Mapping[str, Any]) -> dict[str, float]:
+def naval_row(curve: Mapping[str, Any]) -> dict[str, float | None]:
     """RMSE at the end of random rows and of those of largest variance, and the second less the first."""
     random, asked = (curve["scores"][name][-1] for name in (RANDOM, "variance"))
     more = [b - a for a, b in zip(random, asked, strict=True)]
-    row: dict[str, float] = {}
+    row: dict[str, float | None] = {}
     for name, values in {RANDOM: random, "variance": asked, "difference": more}.items():
         row[name], row[f"{name}_se"] = mean_and_error(values)
     return row
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean over seeds and its standard error."""
-    return statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5
 
 
 def statements(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> dict[str, bool]:
@@ -168,23 +165,20 @@ def statements(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> dict[str, 
 
 def tables_of(content: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Table, Table]:
     """MNIST and naval."""
-    table = first = Table(title=f"MNIST to {settings['labels']} labels, {settings['seeds']} seeds, mean ± s.e.")
-    for header in ("posterior", "rows", "labels to 90 %", "accuracy, %", "over random, %"):
-        table.add_column(header, justify="left" if header in ("posterior", "rows") else "right")
+    mnist = [["posterior", "rows", "labels to 90 %", "accuracy, %", "over random, %"]]
     for posterior, rows in content["mnist"].items():
         for name, row in rows.items():
             over = _shown(100 * row["over random"], 100 * row["over random_se"], "+.2f") if name != RANDOM else "-"
             accuracy = _shown(100 * row["accuracy"], 100 * row["accuracy_se"], ".2f")
-            table.add_row(posterior, name, labels_shown(row), accuracy, over)
-    table = Table(
-        title=f"naval, RMSE at {settings['naval_labels']} labels, {settings['naval_seeds']} seeds, mean ± s.e."
-    )
-    for header in ("posterior", "random", "largest variance", "difference"):
-        table.add_column(header, justify="left" if header == "posterior" else "right")
+            mnist.append([posterior, name, labels_shown(row), accuracy, over])
+    ships = [["posterior", "random", "largest variance", "difference"]]
     for posterior, row in content["naval"].items():
         forms = {RANDOM: ".3f", "variance": ".3f", "difference": "+.3f"}
-        table.add_row(posterior, *(_shown(row[key], row[f"{key}_se"], form) for key, form in forms.items()))
-    return first, table
+        ships.append([posterior, *(_shown(row[key], row[f"{key}_se"], form) for key, form in forms.items())])
+    to, naval_to = (f"{settings[f'{of}labels']} labels, {settings[f'{of}seeds']} seeds" for of in ("", "naval_"))
+    return text_table(f"MNIST to {to}, mean ± s.e.", mnist, left=2), text_table(
+        f"naval, RMSE at {naval_to}, mean ± s.e.", ships
+    )
 
 
 def labels_shown(row: Mapping[str, Any]) -> str:

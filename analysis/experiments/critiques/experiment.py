@@ -1,7 +1,8 @@
-"""All panels, side by side in processes, and the page that joins them."""
+"""All panels, each in a process of its own, and the report of the run."""
 
 from __future__ import annotations
 
+import base64
 import importlib
 import time
 from pathlib import Path
@@ -9,17 +10,17 @@ from typing import Any
 
 import torch
 
-from pyrodrop.analysis.experiments.critiques.page import write_page
-from pyrodrop.analysis.experiments.critiques.panel import Panel, Size
+from pyrodrop.analysis.experiments.critiques.panel import Size
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.page import write_page
+from pyrodrop.analysis.reports.runs import read_run
 from pyrodrop.analysis.reports.terminal import facts, paragraph
 from pyrodrop.files import whole
 from pyrodrop.json_files import Record
 from pyrodrop.names import known
 
-PANELS = ("foong", "osband", "hron_prior", "hron_quasi_kl", "le_folgoc", "verdoja", "wenzel", "balabanov")
-_LONGEST_FIRST = ("foong", "wenzel", "balabanov", "verdoja", "osband", "le_folgoc", "hron_prior", "hron_quasi_kl")
+PANELS = ("foong", "osband", "verdoja")  # files of this folder, the longest first
 
 
 @with_job_options("jobs")
@@ -36,8 +37,8 @@ def run(
         preset: default takes minutes on two cores; quick has networks that are too small and short to show anything,
             long samples the two-layer posterior of Foong et al. too, for hours.
         panels: which papers, by first author.
-        out: folder for results.json, page.html, a figure per panel, and the finished panels: a run that was broken off
-            goes on there.
+        out: folder for results.json, page.html, a figure per panel, and the finished panels: a run that was interrupted
+            continues there.
 
     Returns:
         What is written to results.json.
@@ -50,20 +51,20 @@ def run(
         raise ValueError(f"panels needs at least one of {', '.join(PANELS)}; got none")
     start = time.perf_counter()
     with Experiment.begin("critiques", out, job, {"preset": preset}) as experiment:
-        folder, cells = experiment.folder, experiment.cells(Panel.from_record)
-        order = [name for name in _LONGEST_FIRST if name in names or cells.file(name).exists()]
+        cells = experiment.cells(_checked)
+        order = [name for name in PANELS if name in names or cells.file(name).exists()]
         done = experiment.measure(_timed, order, cells, size=preset, seed=job.seed)
-        made = {name: Panel.from_record(Record(cells.file(name), done[name])) for name in PANELS if name in done}
-        content = {
-            "panels": {name: panel.content for name, panel in made.items()},
-            "seconds": {name: done[name]["seconds"] for name in made} | {"in all": time.perf_counter() - start},
-        }
-        for name, panel in made.items():
-            with whole(folder / f"{name}.png") as part:
-                part.write_bytes(panel.figure)
-        _print(made)
-        print(f"\npage: {write_page(made, folder / 'page.html')}")
-        return experiment.write(content)
+        panels_by_name = {}
+        for name, kept in done.items():
+            panels_by_name[name] = {key: kept[key] for key in kept if key not in ("cell", "figure", "seconds")}
+            with whole(experiment.folder / f"{name}.png") as file:
+                file.write_bytes(base64.b64decode(kept["figure"]))
+            paragraph(f"\n{kept['title']} ({kept['paper'].split(',')[0]})")
+            facts(kept["facts"])
+        seconds = {name: kept["seconds"] for name, kept in done.items()} | {"in all": time.perf_counter() - start}
+        written = experiment.write({"panels": panels_by_name, "seconds": seconds})
+        print(f"page: {write_page(read_run(experiment.folder), experiment.folder / 'page.html')}")
+        return written
 
 
 def _timed(name: str, *, device: torch.device, progress: bool | None, size: Size, seed: int) -> dict[str, Any]:
@@ -73,8 +74,8 @@ def _timed(name: str, *, device: torch.device, progress: bool | None, size: Size
     return {**module.panel(size, seed).to_json(), "seconds": time.perf_counter() - start}
 
 
-def _print(panels: dict[str, Panel]) -> None:
-    for panel in panels.values():
-        print()
-        paragraph(f"{panel.title} ({panel.paper.split(',')[0]})")
-        facts(panel.facts)
+def _checked(record: Record) -> None:
+    for key in ("title", "paper", "figure"):
+        record.text(key)
+    for key in ("tables", "facts"):
+        record.record(key)

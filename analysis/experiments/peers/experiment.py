@@ -15,13 +15,15 @@ from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.peers.figure import figure
 from pyrodrop.analysis.experiments.references import PROBLEMS, load
 from pyrodrop.analysis.experiments.references.stored import facts
-from pyrodrop.analysis.peers.processes import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
+from pyrodrop.analysis.peers.processes import OURS, PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
+from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.folder import Cells
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.data import Dataset
-from pyrodrop.json_files import Record
+from pyrodrop.json_files import Record, read_record
 from pyrodrop.names import known
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.sampling import Sampled
@@ -180,3 +182,49 @@ def table(name: str, found: Mapping[str, Any]) -> Any:
         best_first(rows, by, smallest=True), title=f"{name}: {found['summary']}", caption="\n".join([CAPTION, *differs]),
         headers=HEADERS, forms=FORMS, apart={"chance alone": chance},
     )  # fmt: skip
+
+
+def text(path: Path = FOLDER / "peers.json") -> str:
+    """Distance and core-seconds by problem and method, in Markdown."""
+    content = read_record(path).content
+    problems: dict[str, Any] = content["problems"]
+    seed = content["settings"]["seed"]
+    head = [f"{name}{', TV' if found['chance']['wasserstein'] is None else ''}" for name, found in problems.items()]
+    rows = [["method", *head]]
+    methods = [name for name in PEERS if any(name in found["rows"] for found in problems.values())]
+    for method in methods:
+        mark = " *" if PEERS[method].differs else ""
+        rows.append([f"{method}{mark}", *(_cell(found, method) for found in problems.values())])
+    rows.append(["chance alone", *(f"{found['chance'][_key(found)]:.2f}" for found in problems.values())])
+    notes = [f"* {method}: {PEERS[method].differs}." for method in methods if PEERS[method].differs]
+    faults = [
+        f"{method} on {name}: {row['fault']}."
+        for name, found in problems.items()
+        for method, row in found["rows"].items()
+        if "fault" in row
+    ]
+    return (
+        "Wasserstein-2 distance of f from the exact posterior's, mean over test points, in units of the mean standard "
+        "deviation of f; total variation of the predictive distribution where y are classes. In brackets core-seconds, "
+        f"training, compilation and drawing. One run each, seed {seed}; *chance alone* is between two halves of "
+        f"the reference's draws, fewer than the rows have:\n\n{generated.table(rows)}\n\n"
+        + "".join(f"{note}\n\n" for note in (*notes, *faults))
+        + f"Versions: {_versions(problems)}.\n"
+    )
+
+
+def _key(found: Any) -> str:
+    return "total_variation" if found["chance"]["wasserstein"] is None else "wasserstein"
+
+
+def _cell(found: Any, method: str) -> str:
+    row = found["rows"].get(method)
+    if row is None or "fault" in row:
+        return "-" if row is None else "failed"
+    return f"{row['values'][_key(found)]:.2f} ({row['about']['seconds']:.0f})"
+
+
+def _versions(problems: Any) -> str:
+    rows = [row for found in problems.values() for row in found["rows"].values() if "about" in row]
+    versions = {name: version for row in rows for name, version in row["about"]["versions"].items() if name != OURS}
+    return ", ".join(f"{name} {version}" for name, version in versions.items())

@@ -19,7 +19,8 @@ from pyrodrop.analysis.experiments.concrete import figures as concrete_figures
 from pyrodrop.analysis.experiments.published.facts import FOREIGN, REFERENCE, Figure
 from pyrodrop.analysis.experiments.published.outcome import Outcome, apart, measured, missing, same
 from pyrodrop.analysis.experiments.sparse.published import DENSE, units_left
-from pyrodrop.analysis.experiments.uci.table import mean_and_error, paired, z_score
+from pyrodrop.analysis.experiments.uci.table import paired, z_score
+from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.zoo.agreement import agreements
 from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.data import Split

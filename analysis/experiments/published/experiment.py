@@ -15,8 +15,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from pyrodrop import priors
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.published.compare import SETS, outcome
@@ -25,7 +23,7 @@ from pyrodrop.analysis.experiments.published.outcome import Outcome
 from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.devices import processor
 from pyrodrop.json_files import read_record
 
@@ -65,7 +63,7 @@ def run(job: JobOptions, *, out: Path = Path("runs/published")) -> dict[str, Any
 
 def print_figures(rows: Sequence[Row]) -> None:
     """The tally as a table and in sentences, and the reasons."""
-    print_table(_table(rows))
+    print_table(text_table("published figures beside ours", _tally_rows(rows)))
     print()
     paragraph(summary(rows))
     print()
@@ -93,6 +91,11 @@ def stored() -> list[Row]:
     return [(figure, Outcome(**row["outcome"])) for figure, row in zip(figures(), rows, strict=True)]
 
 
+def text() -> str:
+    """The section of ``analysis/reference/README.md``, from the stored outcomes."""
+    return page(stored())
+
+
 def results(rows: Sequence[Row]) -> dict[str, Any]:
     """Everything as JSON."""
     return {
@@ -110,6 +113,12 @@ def tally(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     published = [row for row in rows if row[0].published]
     counts = {paper: _count([row for row in published if row[0].paper == paper]) for paper in PAPERS}
     return {**{paper: row for paper, row in counts.items() if row["figures"]}, "all": _count(published)}
+
+
+def _tally_rows(rows: Sequence[Row]) -> list[list[str]]:
+    return [["paper", *_COLUMNS]] + [
+        [PAPERS.get(paper, "all"), *map(str, row.values())] for paper, row in tally(rows).items()
+    ]
 
 
 def _count(rows: Sequence[Row]) -> dict[str, int]:
@@ -145,8 +154,6 @@ def summary(rows: Sequence[Row]) -> str:
 
 def page(rows: Sequence[Row]) -> str:
     """Tally, figures that do not agree, and reasons for those that are missing, in Markdown."""
-    head = [["paper", *_COLUMNS]]
-    counts = [[PAPERS.get(paper, "all"), *map(str, row.values())] for paper, row in tally(rows).items()]
     apart = [
         [PAPERS[figure.paper], _where(figure), _short(figure.value), _short(found.ours), _z(found), found.reason]
         for figure, found in rows
@@ -157,7 +164,7 @@ def page(rows: Sequence[Row]) -> str:
         "\n\n".join(
             [
                 summary(rows),
-                generated.table([*head, *counts]),
+                generated.table(_tally_rows(rows)),
                 "Outside, unequal, or without a published error:",
                 generated.table([["paper", "figure", "published", "ours", "z", "why, or how far"], *apart]),
                 "Without a number of ours:",
@@ -189,16 +196,6 @@ def _short(value: Any) -> str:
 
 def _z(found: Outcome) -> str:
     return "" if found.z is None else f"{found.z:+.1f}"
-
-
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(title="published figures beside ours")
-    table.add_column("paper")
-    for column in _COLUMNS:
-        table.add_column(column, justify="right")
-    for paper, row in tally(rows).items():
-        table.add_row(PAPERS.get(paper, "all"), *map(str, row.values()))
-    return table
 
 
 def _reasons(rows: Sequence[Row]) -> list[str]:

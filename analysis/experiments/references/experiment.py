@@ -26,7 +26,7 @@ from pyrodrop.analysis.experiments.references.posteriors import (
 from pyrodrop.analysis.experiments.references.spreads import PLACES
 from pyrodrop.analysis.experiments.references.stored import save
 from pyrodrop.analysis.experiments.references.table import distance_table
-from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.folder import Cells, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import score_table
@@ -34,7 +34,6 @@ from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.data import Dataset
-from pyrodrop.devices import processor
 from pyrodrop.json_files import Record
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.names import known
@@ -216,7 +215,7 @@ def _one(
         "elbo": {posterior: [_elbo(fit, seed) for fit in many] for posterior, many in fits.items()},
         "stored": {"draws": problem.kept, "log_density": log_density},
         "versions": versions(),
-        "machine": {"processor": processor(), "threads": torch.get_num_threads()},
+        "machine": machine("cpu"),
         "seconds": {"sampling": sampling, "all": time.perf_counter() - start},
     }
     cells.keep(name, content)

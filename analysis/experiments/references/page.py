@@ -1,7 +1,4 @@
-"""The section on distances of ``analysis/reference/README.md``, from the files in ``analysis/reference/posterior``.
-
-``python -m pyrodrop.analysis.experiments.references.page`` writes it. A test checks that the page is up to date.
-"""
+"""The section on distances of ``analysis/reference/README.md``, from the files in ``analysis/reference/posterior``."""
 
 from __future__ import annotations
 
@@ -132,7 +129,3 @@ def _short(value: float | None) -> str:
     if value is None or 0 < value < 0.01:
         return "-" if value is None else "<0.01"
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
-
-
-if __name__ == "__main__":
-    generated.put(generated.REFERENCES, "references", text())

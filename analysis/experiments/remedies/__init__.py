@@ -1,5 +1,5 @@
 """What helps: faults of dropout beside their remedies, each measured where the fault shows."""
 
-from pyrodrop.analysis.experiments.remedies.experiment import run
+from pyrodrop.analysis.experiments.remedies.experiment import SECTIONS, run, text
 
-__all__ = ["run"]
+__all__ = ["SECTIONS", "run", "text"]

@@ -20,7 +20,7 @@ from torch.distributions import MultivariateNormal, Normal
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis.experiments.critiques.panel import Size, sized
-from pyrodrop.analysis.experiments.remedies.cost import core_seconds
+from pyrodrop.analysis.reports.console import core_seconds
 
 TITLE = "log evidence less the bound of k draws, nats"
 FAULT = "trained by the ELBO"

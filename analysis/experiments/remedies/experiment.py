@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.table import Table
 
 from pyrodrop import arguments
 from pyrodrop.analysis.experiments.critiques.panel import Size
 from pyrodrop.analysis.experiments.experiment import Experiment
+from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.json_files import Record
+from pyrodrop.analysis.reports.terminal import text_table
+from pyrodrop.analysis.zoo.references import FOLDER
+from pyrodrop.json_files import Record, read_record
 from pyrodrop.names import known
 
 SECTIONS = (
@@ -61,7 +63,10 @@ def run(
         parts = [f"{name}-{number}" for name in names for number in range(seeds)]
         done = experiment.measure(_measured, parts, cells, size=preset, seed=job.seed)
         measured = {name: _joined([done[f"{name}-{number}"] for number in range(seeds)]) for name in names}
-        tables = [table_of(_section(name).TITLE, rows) for name, rows in measured.items()]
+        tables = [
+            text_table(f"{_section(name).TITLE}: mean (least to most of the seeds)", rows_of(rows))
+            for name, rows in measured.items()
+        ]
         command = f"pyrodrop run remedies --sections {' '.join(names)} --seeds {seeds} --seed {job.seed}"
         return experiment.write({"sections": measured, "command": command}, *tables, threads=1)
 
@@ -89,16 +94,17 @@ def _checked(record: Record) -> None:
         rows.record(name)
 
 
-def table_of(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> Table:
-    """The numbers of a section."""
-    table = Table(title=f"{title}: mean (least to most of the seeds)")
+def rows_of(rows: Mapping[str, Mapping[str, list[float]]]) -> list[list[str]]:
+    """The numbers of a section as texts: a header, and a row for each method."""
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    table.add_column("posterior")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for name, row in rows.items():
-        table.add_row(name, *(in_words(row[column]) if column in row else "" for column in columns))
-    return table
+    return [["method", *columns]] + [
+        [name, *(in_words(row[column]) if column in row else "" for column in columns)] for name, row in rows.items()
+    ]
+
+
+def text(section: str, path: Path = FOLDER / "remedies.json") -> str:
+    """The table of a section of ``docs/what-helps.md``, in Markdown."""
+    return f"\n{generated.table(rows_of(read_record(path).content['sections'][section]))}\n\n"
 
 
 def in_words(values: list[float]) -> str:

@@ -11,7 +11,7 @@ import torch
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors, schedules
 from pyrodrop.analysis.experiments.critiques.panel import Size, sized
-from pyrodrop.analysis.experiments.remedies.cost import core_seconds
+from pyrodrop.analysis.reports.console import core_seconds
 from pyrodrop.data import uci
 
 TITLE = "Noise that depends on x, held-out rows"

@@ -20,7 +20,7 @@ from pyrodrop import guides, schedules
 from pyrodrop.analysis.experiments.critiques.panel import Size, sized
 from pyrodrop.analysis.experiments.references import evidence, load
 from pyrodrop.analysis.experiments.remedies.bounds import DRAWS, FAULT
-from pyrodrop.analysis.experiments.remedies.cost import core_seconds
+from pyrodrop.analysis.reports.console import core_seconds
 from pyrodrop.data import Dataset
 from pyrodrop.json_files import read_record
 from pyrodrop.zoo.exact import PROBLEMS, Problem

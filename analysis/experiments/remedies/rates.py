@@ -17,7 +17,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis.experiments.critiques.panel import Size, sized
 from pyrodrop.analysis.experiments.critiques.training import learning_rate
-from pyrodrop.analysis.experiments.remedies.cost import core_seconds
+from pyrodrop.analysis.reports.console import core_seconds
 from pyrodrop.data import uci
 from pyrodrop.guides import Guide
 from pyrodrop.metrics import regression_scores

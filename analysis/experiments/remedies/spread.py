@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyrodrop.analysis.experiments.critiques import osband
 from pyrodrop.analysis.experiments.critiques.panel import Size, sized
-from pyrodrop.analysis.experiments.remedies.cost import core_seconds
+from pyrodrop.analysis.reports.console import core_seconds
 
 TITLE = "mean spread of f over [-1, 1], networks 1-50-1, by the number of rows"
 FAULT = "fixed rate .1"

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.table import Table
 from torch import Tensor
 
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, styled
-from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 
 CLASSES = (1, 5, 7)  # that the paper's figure shows
 _INNER = (0.05, 0.95)  # quantiles of a class's softmax inputs, its spread
@@ -69,23 +68,19 @@ def print_tables(content: Mapping[str, Any], published: Sequence[int]) -> None:
     """The angles, and the test set."""
     settings = content["settings"]
     title = f"a 1 turned, {settings['posterior']}, {settings['steps']:,} steps, {settings['draws']} networks"
-    table = Table(title=title, caption="all: mean over every 1 of the test set; entropies in nats")
     rows = content["angles"]
     names = list(next(iter(rows.values())))
-    for header in ("angle", "class, published", *names[1:]):
-        table.add_column(header.replace("_", " "), justify="right")
+    texts = [["angle", "class, published", *(name.replace("_", " ") for name in names[1:])]]
     for (angle, row), theirs in zip(rows.items(), published, strict=True):
         cells = [f"{v:.3f}" if isinstance(v, float) else "yes" if v is True else "" for v in list(row.values())[1:]]
-        table.add_row(angle, f"{row['class']}, {theirs}", *cells)
-    print_table(table)
-    test = Table(title="10,000 test digits", caption=_difference(content["difference"]))
-    test.add_column("prediction")
+        texts.append([angle, f"{row['class']}, {theirs}", *cells])
+    caption = "all: mean over every 1 of the test set; entropies in nats"
+    print_table(text_table(title, texts, caption=caption, left=0))
     names = list(dict.fromkeys(key for row in content["scores"].values() for key in row))
-    for name in (*names, "AUROC, turned"):
-        test.add_column(name.replace("_", " "), justify="right")
+    texts = [["prediction", *(name.replace("_", " ") for name in names), "AUROC, turned"]]
     for name, row in content["scores"].items():
-        test.add_row(name, *(f"{row[key]:.4f}" for key in names), f"{content['auroc']['mean'][name]:.4f}")
-    print_table(test)
+        texts.append([name, *(f"{row[key]:.4f}" for key in names), f"{content['auroc']['mean'][name]:.4f}"])
+    print_table(text_table("10,000 test digits", texts, caption=_difference(content["difference"])))
     found = content["search"]
     paragraph(
         f"the paper states neither digit nor angles. Of the first {found['ones']} ones, {found['whole']} can be turned so "

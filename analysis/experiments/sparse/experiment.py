@@ -29,6 +29,7 @@ from pyrodrop.analysis.experiments.sparse.published import (
 )
 from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import processor
@@ -184,7 +185,6 @@ def summary(fit: Fit, test: Dataset, log: EpochLog) -> dict[str, Any]:
 
 def table_of(title: str, content: dict[str, Any]) -> Table:
     """The result beside the published ones."""
-    table = Table(title=title)
     by_unit = "units" in content["published"][0]
     columns: dict[str, Callable[[dict[str, Any]], str]] = {"error %": lambda row: _percent(row["error"], 2)}
     if by_unit:
@@ -197,9 +197,6 @@ def table_of(title: str, content: dict[str, Any]) -> Table:
             "compression": lambda row: "-" if row["compression"] is None else f"{row['compression']:.1f}x",
         }
     columns["minutes"] = lambda row: f"{row['seconds'] / 60:.1f}" if row.get("seconds") else ""
-    table.add_column("network", no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right")
     result = content["result"]
     ours = {**result, "sparsity": list(result["sparsity"].values())}
     dense = {"error": result["error_dense"], "sparsity": None, "compression": 1.0}
@@ -207,9 +204,8 @@ def table_of(title: str, content: dict[str, Any]) -> Table:
         ours |= {"units": "-".join(map(str, units_left(content))), "flops": content["compressed"]["ratios"]["flops"]}
         dense |= {"units": DENSE[content["name"].split("/")[1].removesuffix("-neklyudov2017")], "flops": 1.0}
     rows = {"ours, nothing cut": dense, "ours": ours, **{row["method"]: row for row in content["published"]}}
-    for name, row in rows.items():
-        table.add_row(name, *(cell(row) for cell in columns.values()), style="bold" if name == "ours" else "")
-    return table
+    texts = [[name, *(cell(row) for cell in columns.values())] for name, row in rows.items()]
+    return text_table(title, [["network", *columns], *texts])
 
 
 def _percent(share: float | None, digits: int) -> str:

@@ -1,5 +1,6 @@
 """Nine UCI regression data sets, all splits."""
 
 from pyrodrop.analysis.experiments.uci.experiment import run
+from pyrodrop.analysis.experiments.uci.page import text
 
-__all__ = ["run"]
+__all__ = ["run", "text"]

@@ -24,11 +24,10 @@ from pyrodrop.analysis.experiments.uci.columns import COLUMNS
 from pyrodrop.analysis.experiments.uci.plan import Noise, Part, Penalty, Plan, Posterior, Precision
 from pyrodrop.analysis.experiments.uci.process import PROCESSES
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, VALIDATION, Point
-from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.folder import Cells
 from pyrodrop.data import Dataset, Splits, uci
 from pyrodrop.data.splits import standardized
-from pyrodrop.devices import processor
 from pyrodrop.json_files import Record
 from pyrodrop.metrics import rmse
 from pyrodrop.prediction.prediction import Predicts
@@ -144,7 +143,7 @@ def run_cell(cell: Cell, folder: Path, device: torch.device, progress: bool | No
         },
         "seconds": spent + seconds,
         "versions": versions(),
-        "machine": {"processor": processor(), "device": device.type, "threads": torch.get_num_threads()},
+        "machine": machine(device),
     }
     content = results.keep(cell.name, content)
     for phase in ("validation", "test"):

@@ -1,8 +1,8 @@
 """The UCI tables of ``analysis/reference/README.md``, from the cells in ``analysis/reference/uci``.
 
-``python -m pyrodrop.analysis.experiments.uci.page`` writes them: Bernoulli dropout beside the published figures of the same
+Bernoulli dropout beside the published figures of the same
 splits, first by the protocol of 2018, and paired differences of the other posteriors from Bernoulli dropout with the same
-treatment of tau. A test checks that the page is up to date.
+treatment of tau.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pyrodrop.analysis.experiments.uci.table import (
     METRICS,
     Cells,
     gains_of,
-    mean_and_error,
     pair,
     paired,
     treatment,
     z_score,
 )
 from pyrodrop.analysis.reports import generated
+from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.zoo.uci import LR
 
@@ -270,7 +270,3 @@ def _others(cells: Cells, searched: Cells) -> str:
 def _column(cell: Mapping[str, Any]) -> str:
     """A posterior, and its noise where that is not its own choice."""
     return cell["guide"] + {"auto": "", "grid": ", τ as Bernoulli"}.get(cell["precision"], f", τ {cell['precision']}")
-
-
-if __name__ == "__main__":
-    generated.put(generated.REFERENCES, "uci", text())

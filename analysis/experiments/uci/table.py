@@ -1,4 +1,4 @@
-"""The UCI table from its cells: our results next to the published ones, in Markdown and HTML.
+"""The UCI table from its cells: our results next to the published ones, in Markdown.
 
     d = mean of (ours - published) over splits, and z = d / se_d
     g = mean of (posterior - Bernoulli) over splits, and z = g / se_g
@@ -9,18 +9,15 @@ posterior does about the noise precision tau: fixed at the published value, sear
 
 from __future__ import annotations
 
-import html
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from rich.table import Table
 
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
 from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.analysis.reports.score_table import mean_and_error
+from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.zoo.uci import PUBLISHED
 
@@ -29,13 +26,6 @@ BASE = "bernoulli"  # what other posteriors are compared with
 
 Cells = Mapping[tuple[str, str], Mapping[str, Any]]  # by set and posterior
 Gain = tuple[float, float | None]  # mean of the differences over splits, and its standard error
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and its standard error, None for a single value."""
-    if len(values) < 2:
-        return float(values[0]), None
-    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> Gain:
@@ -119,13 +109,8 @@ def markdown(cells: Cells, published: str) -> str:
 
 def print_tables(cells: Cells, published: str) -> None:
     """Print the same tables."""
-    for title, (header, *rows) in _tables(cells, published):
-        table = Table(title=title)
-        for number, name in enumerate(header):
-            table.add_column(name, justify="right" if number else "left")
-        for row in rows:
-            table.add_row(*row)
-        print_table(table)
+    for title, rows in _tables(cells, published):
+        print_table(text_table(title, rows))
         print()
     paragraph(_legend(published))
 
@@ -162,22 +147,6 @@ def results(cells: Cells, protocol: str) -> dict[str, Any]:
         },
         "versions": versions(),
     }  # fmt: skip
-
-
-def page(cells: Cells, published: str) -> str:
-    """The tables as a self-contained HTML page."""
-    parts = []
-    for title, (header, *rows) in _tables(cells, published):
-        head = "".join(f"<th>{html.escape(text)}</th>" for text in header)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in rows)
-        parts.append(f"<h2>{title}</h2><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
-    style = (
-        "body{font:15px sans-serif;margin:2em}td,th{padding:.3em .8em;border-bottom:1px solid #ccc;text-align:right}"
-    )
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>UCI regression</title><style>{style}</style>'
-        f"<body><h1>UCI regression</h1>{''.join(parts)}<p>{html.escape(_legend(published))}</p></body></html>\n"
-    )
 
 
 def _tables(cells: Cells, published: str) -> list[tuple[str, list[list[str]]]]:

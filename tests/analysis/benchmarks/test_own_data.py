@@ -11,7 +11,6 @@ import torch
 
 from pyrodrop.analysis.benchmarks import own_data
 from pyrodrop.analysis.benchmarks.own_data import BASE, UNITS, prior_sd
-from pyrodrop.analysis.reports import generated
 from pyrodrop.data import Dataset
 
 STORED = Path(own_data.__file__).with_name("results") / "own-data.json"
@@ -33,10 +32,9 @@ def test_the_stored_tables_are_those_of_the_script() -> None:
         assert [{key: row[key] for key in vars(BASE)} for row in tables[title]] == [vars(choice) for choice in choices]
 
 
-def test_the_page_has_the_stored_numbers() -> None:
+def test_the_page_says_the_best_number() -> None:
     page = (Path(__file__).parents[3] / "docs" / "your-own-data.md").read_text(encoding="utf-8")
     tables = json.loads(STORED.read_text(encoding="utf-8"))["tables"]
-    assert generated.marked("own data", own_data.text(tables)) in page
     best = max(tables["prior scale"], key=lambda row: row["log_density"])
     assert f"{best['log_density']:.2f}" in page
     assert best["standardised"]

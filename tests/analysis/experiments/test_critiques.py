@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from pathlib import Path
@@ -13,28 +14,15 @@ import torch
 from pyro import poutine
 from scipy.integrate import quad
 from scipy.optimize import minimize, minimize_scalar
-from scipy.stats import multivariate_normal, norm
 from torch import nn
 
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors
-from pyrodrop.analysis.experiments.critiques import (
-    experiment,
-    foong,
-    le_folgoc,
-    one_weight,
-    osband,
-    quasi_kl,
-    two_weights,
-)
-from pyrodrop.analysis.experiments.critiques import log_uniform_evidence as log_uniform
-from pyrodrop.analysis.experiments.critiques.hron_prior import HIGH, SEPARABLE, SIGNED
+from pyrodrop.analysis.experiments.critiques import experiment, foong, one_weight, osband
+from pyrodrop.analysis.experiments.critiques.panel import Panel
 from pyrodrop.analysis.experiments.experiment import Experiment
-from pyrodrop.distributions import TruncatedLogUniform
-
-QUICK = ("hron_prior", "hron_quasi_kl", "le_folgoc")
-LONGER = ("osband", "verdoja", "foong", "wenzel", "balabanov")  # these train or sample many networks
-
+from pyrodrop.analysis.reports.runs import PNG
+from pyrodrop.json_files import Record
 
 # Osband: one weight
 
@@ -136,170 +124,6 @@ def test_copies_with_a_share_of_the_precision_are_the_same_posterior() -> None:
     assert abs(once[1] - once[0]) > 1
 
 
-# Hron: the prior
-
-
-def test_evidence_is_the_mean_likelihood_of_prior_draws() -> None:
-    low = -8.0
-    prior = TruncatedLogUniform(low, HIGH)
-    torch.manual_seed(0)
-    w = prior.sample((200_000,)).double().numpy()
-    values = np.prod(1 / (1 + np.exp(-np.outer(w, SIGNED))), 1)
-    se = values.std() / math.sqrt(len(values))
-    assert log_uniform.evidence(SIGNED, low, HIGH) == pytest.approx(values.mean(), abs=4 * se)
-    near = (values * (np.abs(w) < 0.05)).mean() / values.mean()
-    assert log_uniform.near_zero(SIGNED, low, HIGH, 0.05) == pytest.approx(near, abs=0.01)
-
-
-@pytest.mark.parametrize("low", [-5.0, -50.0, -600.0])
-def test_evidence_grows_by_the_likelihood_at_its_lower_end(low: float) -> None:
-    """dZ / d(-low) = L(e^low) + L(-e^low), from 2 L(0) = 1/16 for five observations as low falls."""
-    grown = log_uniform.unnormalised(SIGNED, low - 1, HIGH) - log_uniform.unnormalised(SIGNED, low, HIGH)
-    between = quad(
-        lambda u: sum(np.prod([1 / (1 + math.exp(-a * s * math.exp(u))) for a in SIGNED]) for s in (1, -1)),
-        low - 1,
-        low,
-    )[0]
-    assert grown == pytest.approx(between, rel=1e-5)
-    if low < -40:
-        assert grown == pytest.approx(1 / 16, rel=1e-6)
-
-
-def test_separable_data_add_growth_at_the_upper_end() -> None:
-    upper = [log_uniform.unnormalised(SEPARABLE, -5.0, high) for high in (6.0, 9.0)]
-    assert upper[1] - upper[0] == pytest.approx(3, rel=1e-4)
-    bounded = [log_uniform.unnormalised(SIGNED, -5.0, high) for high in (6.0, 9.0)]
-    assert bounded[1] == pytest.approx(bounded[0], rel=1e-4)
-
-
-def test_gaussian_prior_and_variational_dropout_by_grids() -> None:
-    w = np.linspace(-8, 8, 1_600_001)
-    density = np.exp(-(w**2) / 2) * np.prod([1 / (1 + np.exp(-a * w)) for a in SIGNED], 0)
-    expected = density[np.abs(w) < 0.1].sum() / density.sum()
-    assert log_uniform.near_zero_gaussian(SIGNED, 1.0, 0.1) == pytest.approx(expected, rel=1e-3)
-
-    def objective(m: float, sd: float) -> float:
-        """E[ln L] - KL by a grid, with the KL divergence from 1/|w| as E[ln q(w) |w|] up to a constant."""
-        z = np.linspace(-8, 8, 40_000)  # no point at w = 0
-        own = norm.pdf(z)
-        own /= own.sum()
-        v = m + sd * z
-        terms = -sum(np.logaddexp(0, -a * v) for a in SIGNED) - norm.logpdf(v, m, sd) - np.log(np.abs(v))
-        return float((own * terms).sum())
-
-    m, sd = log_uniform.variational(SIGNED)
-    best = objective(m, sd)
-    for dm, ds in ((0.05, 0), (-0.05, 0), (0, 0.05), (0, -0.05)):
-        assert objective(m + dm, sd + ds) < best
-
-
-# Hron: the quasi-KL divergence
-
-
-def test_quasi_kl_is_the_limit_of_divergences_with_a_full_matrix() -> None:
-    """By the textbook formula for two Gaussians, at every rank."""
-    covariance = np.array([[2.0, 0.6, 0.1], [0.6, 1.0, 0.3], [0.1, 0.3, 0.5]])
-    for rank in (1, 2):
-        vectors, values = np.linalg.eigh(covariance)[1][:, -rank:], np.linalg.eigvalsh(covariance)[-rank:]
-        tau = 1e-9
-        own = vectors @ np.diag(values) @ vectors.T + tau * np.eye(3)
-        kl = (np.trace(np.linalg.solve(covariance, own)) - 3) / 2
-        kl += (np.linalg.slogdet(covariance)[1] - np.linalg.slogdet(own)[1]) / 2
-        assert quasi_kl.minimum(covariance, rank) == pytest.approx(kl + (3 - rank) / 2 * math.log(tau), abs=1e-6)
-        found, angle = quasi_kl.optimised(covariance, rank, 1e-8, seed=1)
-        assert found == pytest.approx(quasi_kl.minimum(covariance, rank), abs=1e-6)
-        assert angle < 1e-4
-
-
-@pytest.mark.parametrize("theta", [0.5, 0.05])
-def test_divergence_of_dropout_by_quadrature(theta: float) -> None:
-    m, rate, scale = 0.8, 0.3, 1.5
-
-    def integrand(w: float) -> float:
-        q = (1 - rate) * norm.pdf(w, m, theta) + rate * norm.pdf(w, 0, theta)
-        return q * (math.log(q) - norm.logpdf(w, 0, scale)) if q > 0 else 0.0
-
-    kl = quad(integrand, -10 * theta, m + 10 * theta, points=[0, m], limit=400)[0]
-    assert quasi_kl.dropout_kl(m, rate, theta, scale) == pytest.approx(kl, abs=1e-6)
-    if theta < 0.1:
-        finite = kl + math.log(2 * math.pi * math.e * theta**2) / 2
-        assert quasi_kl.dropout_limit(m, rate, scale) == pytest.approx(finite, abs=2e-3)
-
-
-# Le Folgoc: two weights
-
-
-def test_two_weights_against_a_grid() -> None:
-    x, y = two_weights.sample(6, 3)
-    w = np.linspace(-4, 5, 451)
-    grid = np.stack(np.meshgrid(w, w, indexing="ij"), -1).reshape(-1, 2)
-    logs = norm.logpdf(y, grid @ x.T, two_weights.NOISE).sum(1) + norm.logpdf(grid).sum(1)
-    mass = np.exp(logs - logs.max())
-    area = (w[1] - w[0]) ** 2
-    assert two_weights.log_evidence(x, y) == pytest.approx(logs.max() + math.log(mass.sum() * area), abs=1e-3)
-    mass /= mass.sum()
-    posterior = two_weights.exact(x, y)
-    np.testing.assert_allclose(posterior.mean, mass @ grid, atol=1e-3)
-    np.testing.assert_allclose(posterior.covariance, np.cov(grid.T, aweights=mass, ddof=0), atol=1e-3)
-
-    rate, theta, m = 0.2, 0.3, np.array([0.9, 0.6])
-    q = sum(
-        a * b * multivariate_normal((i * m[0], j * m[1]), theta**2 * np.eye(2)).pdf(grid)
-        for i, a in ((1, 1 - rate), (0, rate)) for j, b in ((1, 1 - rate), (0, rate))
-    )  # fmt: skip
-    expected = float((q * (logs - np.log(q))).sum() * area)
-    assert two_weights.elbo(x, y, m, theta, rate) == pytest.approx(expected, abs=1e-3)
-
-
-def test_dropout_of_two_weights_is_optimal() -> None:
-    """Against a search over the loss written out over the four masks."""
-    x, y = two_weights.sample(10, 0)
-    r = 0.3
-
-    def loss(m: np.ndarray) -> float:
-        total = (1 - r) * float(m @ m) / 2
-        for i, a in ((1, 1 - r), (0, r)):
-            for j, b in ((1, 1 - r), (0, r)):
-                total += a * b * float(((y - x @ (m * [i, j])) ** 2).sum()) / (2 * two_weights.NOISE**2)
-        return total
-
-    best = minimize(loss, np.zeros(2), tol=1e-12).x
-    distribution = two_weights.dropout(x, y, r)
-    np.testing.assert_allclose(distribution.means[0], best, atol=1e-5)
-    assert distribution.log_density(two_weights.TRUE) == -math.inf
-    assert distribution.weights.sum() == pytest.approx(1)
-    np.testing.assert_allclose(distribution.total, np.diag(r * (1 - r) * best**2), atol=1e-5)
-
-
-def test_factorised_is_optimal_and_low_rank_is_learned() -> None:
-    x, y = two_weights.sample(10, 0)
-    posterior = two_weights.exact(x, y)
-
-    def gap(logs: np.ndarray) -> float:
-        q = two_weights.Mixture(np.ones(1), posterior.means, np.diag(np.exp(logs)))
-        return two_weights.divergence(q, posterior)
-
-    best = minimize(gap, np.zeros(2), tol=1e-12)
-    factorised = two_weights.factorised(x, y)
-    np.testing.assert_allclose(np.diag(factorised.covariance), np.exp(best.x), rtol=1e-4)
-    distribution = [torch.distributions.MultivariateNormal(*(torch.tensor(v) for v in (q.mean, q.covariance)))
-           for q in (factorised, posterior)]  # fmt: skip
-    assert two_weights.divergence(factorised, posterior) == pytest.approx(
-        float(torch.distributions.kl_divergence(*distribution))
-    )
-    low_rank = le_folgoc.trained_low_rank(x, y, 800, 0)
-    assert two_weights.divergence(low_rank, posterior) < best.fun / 5
-
-
-def test_modes_are_counted() -> None:
-    masks = np.array([[1.0, 1.0], [0.0, 0.0]])
-    apart = two_weights.Mixture(np.array([0.5, 0.5]), masks, 0.01 * np.eye(2))
-    near = two_weights.Mixture(np.array([0.5, 0.5]), masks, 4.0 * np.eye(2))
-    atoms = two_weights.Mixture(np.array([0.5, 0.5]), masks, np.zeros((2, 2)))
-    point = np.array([1.0, 0.5])
-    assert [two_weights.modes(distribution, point) for distribution in (apart, near, atoms)] == [2, 1, 2]
-
-
 # The rest
 
 
@@ -327,48 +151,30 @@ def test_origin_must_be_where_the_folder_is_said_to_be(monkeypatch: pytest.Monke
         pyrodrop.data.foong2020()
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("critiques")
-    made = {
-        name: experiment._timed(name, device=torch.device("cpu"), progress=False, size="quick", seed=0)
-        for name in QUICK
-    }
-    patch = pytest.MonkeyPatch()
-    patch.setattr(Experiment, "measure", lambda _, function, names, cells, **__: {name: made[name] for name in names})
-    content = experiment.run(preset="quick", panels=list(QUICK), out=folder, quiet=True)
-    patch.undo()
-    return folder, content
-
-
-@pytest.mark.more
-def test_the_page_has_every_panel(page: tuple[Path, dict[str, Any]]) -> None:
-    folder, content = page
-    text = (folder / "page.html").read_text()
-    assert json.loads((folder / "results.json").read_text()) == content
-    for name, panel in content["panels"].items():
-        assert f'id="{name}"' in text
-        assert panel["link"] in text
-        assert panel["facts"]
-        assert panel["helps"]
-        assert 2 <= panel["shown"].count(". ") + 1 <= 5
-        assert (folder / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
-    assert text.count("data:image/png;base64,") == len(QUICK)
-
-
-def test_closed_form_facts_hold(page: tuple[Path, dict[str, Any]]) -> None:
-    facts = {name: panel["facts"] for name, panel in page[1]["panels"].items()}
-    assert all(facts["hron_prior"].values())
-    assert all(facts["hron_quasi_kl"].values())
+def test_the_page_has_every_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = Panel(
+        title="A title", paper="A, 2000", link="https://a.b", shown="What is shown.", figure=PNG + b"content",
+        tables={"a caption": {"a row": {"x": 7.25}}}, facts={"it is so": True}, helps=("This helps.",),
+    )  # fmt: skip
+    done = {name: {**panel.to_json(), "seconds": 1.0} for name in ("foong", "osband")}
+    monkeypatch.setattr(Experiment, "measure", lambda *_, **__: done)
+    content = experiment.run(panels=list(done), out=tmp_path, quiet=True)
+    assert json.loads((tmp_path / "results.json").read_text()) == content
+    assert list(content["panels"]) == list(done)
+    text = (tmp_path / "page.html").read_text()
+    for words in ("A title", "https://a.b", "a caption", "7.25", "yes: it is so", "This helps."):
+        assert text.count(words) == len(done)
+    assert text.count("data:image/png;base64,") == len(done)
+    assert (tmp_path / "foong.png").read_bytes() == panel.figure
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LONGER)
-def test_longer_panels_at_the_size_of_a_test(name: str, data_folder: Path) -> None:
-    panel, seconds = experiment._timed(name, device=torch.device("cpu"), progress=False, size="quick", seed=0)
-    assert seconds > 0
-    assert panel.figure[:4] == b"\x89PNG"
-    json.dumps(panel.content, allow_nan=False)
+@pytest.mark.parametrize("name", experiment.PANELS)
+def test_a_panel_at_the_size_of_a_test(name: str, data_folder: Path) -> None:
+    panel = experiment._timed(name, device=torch.device("cpu"), progress=False, size="quick", seed=0)
+    experiment._checked(Record(Path("panel.json"), panel))
+    assert base64.b64decode(panel["figure"]).startswith(PNG)
+    json.dumps(panel, allow_nan=False)
 
 
 def test_unknown_panels_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

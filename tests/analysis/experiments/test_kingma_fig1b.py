@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from dataclasses import replace
@@ -12,7 +11,6 @@ import pyro.poutine as poutine
 import pytest
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from scipy.integrate import quad
 from scipy.special import dawsn
 from torch import Tensor, nn
@@ -20,8 +18,8 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import cli, data, likelihoods, models, priors
 from pyrodrop.analysis.experiments import kingma_fig1b
-from pyrodrop.analysis.experiments.error_by_size import COLORS, tables
-from pyrodrop.analysis.experiments.kingma_fig1b import METHODS, PUBLISHED_SCALES, network, training
+from pyrodrop.analysis.experiments.error_by_size import COLORS
+from pyrodrop.analysis.experiments.kingma_fig1b import METHODS, network, training
 from pyrodrop.reparam import LocalReparam, reparameterize
 from pyrodrop.scaling import Standardize
 from pyrodrop.zoo.kingma import METHODS as OF_DIGITS
@@ -227,33 +225,3 @@ def test_cifar10_itself_is_asked_for(
     monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
     assert cli.main(["run", "kingma-fig1b", "--out", str(tmp_path / "out")]) == 1
     assert "cifar-10-binary.tar.gz" in capsys.readouterr().err
-
-
-def test_hours_on_a_cpu_are_said_before(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The estimate is that of the steps of the networks, and is said from an hour on."""
-    images = data.Dataset(torch.rand(100, 3, 32, 32), torch.arange(100) % 10)
-    short, long = (kingma_fig1b._seconds(images, [0.25], epochs) for epochs in (10, 1000))
-    assert 10 < long / short < 1000
-    for seconds, said in (
-        (3599, ""),
-        (3 * 3600 + 60, "at least 3 hours of one core"),
-        (72 * 3600, "at least 3 days of one"),
-    ):
-        kingma_fig1b._say_long(seconds)
-        shown = capsys.readouterr().out
-        assert (said in shown) if said else not shown
-
-
-def test_tables_of_all_sizes_fit_a_terminal() -> None:
-    """Every number, at most 80 characters across."""
-    for study, sizes in ((kingma_fig1b.STUDY, PUBLISHED_SCALES), (kingma_fig1b.STUDY, (0.1, 0.2, 0.25, 0.5, 1.0, 2.0))):
-        rows = {
-            f"{method}-{size:g}": {"method": method, "scale": size, "error_percent": 40 + size, "se": 0.5, "published": None}
-            for method in METHODS for size in sizes
-        }  # fmt: skip
-        screen = Console(width=80, record=True, file=io.StringIO())
-        for table in tables(study, rows, {"epochs": 3, "seeds": 5}):
-            screen.print(table)
-        text = screen.export_text()
-        assert "…" not in text
-        assert all(text.count(f"{40 + size:.2f} ± 0.50") == len(METHODS) for size in sizes)

@@ -14,12 +14,10 @@ import torch
 
 from pyrodrop import cli
 from pyrodrop.analysis.experiments.peers import experiment
-from pyrodrop.analysis.experiments.peers import page as peers_page
 from pyrodrop.analysis.experiments.references import PROBLEMS, load
 from pyrodrop.analysis.peers import processes
 from pyrodrop.analysis.peers.processes import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
 from pyrodrop.analysis.peers.training import REQUIREMENTS
-from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.zoo import references
 from pyrodrop.data import Dataset
 from pyrodrop.zoo.exact import Problem
@@ -195,11 +193,9 @@ def test_our_own_script(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert json.loads(str(file["about"]))["seconds"] > 0
 
 
-def test_the_page_has_the_table() -> None:
-    page = generated.REFERENCES.read_text(encoding="utf-8")
-    assert generated.marked("peers", peers_page.text()) in page
+def test_the_page_has_the_numbers() -> None:
     yacht = json.loads((references.FOLDER / "peers.json").read_text())["problems"]["yacht"]["rows"]["pyrodrop, point"]
-    row = next(line for line in page.splitlines() if line.startswith("| pyrodrop, point"))
+    row = next(line for line in experiment.text().splitlines() if line.startswith("| pyrodrop, point"))
     assert f"{yacht['values']['wasserstein']:.2f} ({yacht['about']['seconds']:.0f})" in row
 
 

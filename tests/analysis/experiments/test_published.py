@@ -11,10 +11,8 @@ import pytest
 
 from pyrodrop import cli, zoo
 from pyrodrop.analysis.experiments.published import experiment
-from pyrodrop.analysis.experiments.published import page as published_page
 from pyrodrop.analysis.experiments.published.facts import FOREIGN, PAPERS, REFERENCE, Figure, figures
 from pyrodrop.analysis.experiments.published.outcome import Outcome, apart, measured, same
-from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.zoo import card, references
 from pyrodrop.zoo.sources import SOURCES
 
@@ -105,9 +103,8 @@ def test_every_other_figure_has_a_sentence() -> None:
             assert figure.paper == "quadrature" or (REFERENCE / outcome.file).is_file(), outcome.file
 
 
-def test_the_page_and_the_stored_outcome_are_up_to_date(data_folder: Path) -> None:
+def test_the_stored_outcome_is_up_to_date(data_folder: Path) -> None:
     """Compared anew: nothing else than what is stored. Numbers of another machine differ in their last digits."""
-    assert generated.marked("published", published_page.text()) in generated.REFERENCES.read_text(encoding="utf-8")
     for (figure, fresh), (_, old) in zip(experiment.compare(), ROWS, strict=True):
         assert (fresh.status, fresh.reason, fresh.file) == (old.status, old.reason, old.file), figure
         assert (fresh.z is None) == (old.z is None), figure

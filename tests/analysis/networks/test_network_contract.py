@@ -13,9 +13,8 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import guides
-from pyrodrop.analysis.networks import THIN, Bench, Case, Cell, Refused, load, page
+from pyrodrop.analysis.networks import THIN, Bench, Case, Cell, Refused, load
 from pyrodrop.analysis.networks.__main__ import main
-from pyrodrop.analysis.reports import generated
 
 MLP = Case(
     network=lambda: nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2)),
@@ -117,10 +116,3 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     file.write_text("CASE = 3\n")
     with pytest.raises(ValueError, match="CASE"):
         load(file)
-
-
-def test_the_page_of_networks_is_up_to_date() -> None:
-    shown = page.PAGE.read_text(encoding="utf-8")
-    assert generated.marked("networks", page.text()) in shown
-    assert "| `mlp` | A fully connected network. |" in shown
-    assert page.text().count("\n") > 60

@@ -1,22 +1,16 @@
-"""LeNets with dropout after every layer, after one and after none, against plain PyTorch; the job at the size of a test."""
+"""LeNets with dropout after every layer, after one and after none, against plain PyTorch."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 import pyrodrop
-from pyrodrop import Fit, cli, guides, zoo
-from pyrodrop.analysis.experiments import cnn
+from pyrodrop import Fit, guides, zoo
 from pyrodrop.analysis.zoo.averaged import averaged
-from pyrodrop.analysis.zoo.check import _cut
-from pyrodrop.analysis.zoo.train import measure
-from pyrodrop.data import Dataset, mnist
+from pyrodrop.data import Dataset
 from pyrodrop.zoo.rotated_digit import DECAY, LR
 
 DROPPED = {
@@ -112,53 +106,3 @@ def test_dropout_after_the_first_dense_layer_is_the_entry_of_the_rotated_digit(d
     ]
     pairs = zip(ours.build(digits)[1].parameters(), theirs.build(digits)[1].parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-
-
-def test_errors_and_their_standard_errors() -> None:
-    """Of eight labels 3 and 2 are wrong, one of them in both: differences 1, 1, -1 and five 0."""
-
-    def prediction(classes: list[int]) -> Tensor:
-        return F.one_hot(torch.tensor(classes), 2)[None] * 0.8 + 0.1
-
-    test = Dataset(torch.zeros(8, 1), torch.zeros(8, dtype=torch.long))
-    found = cnn.scores(prediction([1, 1, 1, 0, 0, 0, 0, 0]), prediction([1, 0, 0, 1, 0, 0, 0, 0]), test)  # type: ignore[arg-type]
-    assert (found["mc"], found["averaged"], found["difference"]) == (37.5, 25.0, 12.5)
-    apart = torch.tensor([1.0, 1, -1, 0, 0, 0, 0, 0])
-    assert found["se"] == pytest.approx(100 * float(apart.std()) / 8**0.5)
-    assert found["log_density"] == pytest.approx(float(torch.tensor([0.1] * 3 + [0.9] * 5).log().mean()))
-    assert cnn._binomial(37.5, 8) == pytest.approx(100 * (0.375 * 0.625 / 8) ** 0.5)
-
-
-def test_the_papers_statements_are_asked_of_the_numbers() -> None:
-    def row(mc: float, mean: float) -> dict[str, float]:
-        return {"mc": mc, "averaged": mean, "difference": mc - mean, "se": 0.1}
-
-    as_published = {"lenet-all": row(0.5, 1.5), "lenet-ip": row(0.7, 0.7), "lenet-none": row(0.9, 0.9)}
-    assert list(cnn.statements(as_published).values()) == [True, True, True]
-    assert list(cnn.statements({**as_published, "lenet-all": row(0.8, 0.85)}).values()) == [False, False, False]
-    assert list(cnn.statements({**as_published, "lenet-none": row(1.6, 1.6)}).values()) == [True, False, True]
-
-
-@pytest.mark.more
-def test_the_job_goes_on_and_its_end_is_the_entrys(
-    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Test errors after 3 and 6 steps; the second run computes nothing; the last point is a training of 6 steps at once."""
-    split = _cut(mnist(flat=False, progress=False), 640, 100)
-    monkeypatch.setattr(cnn, "mnist", lambda **_: split)
-    monkeypatch.setattr(cnn, "POINTS", (3,))
-    words = ["run", "cnn", "--steps", "6", "--device", "cpu", "--out", str(tmp_path), "--quiet"]
-    assert cli.main(words) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert [row["steps"] for row in results["errors"].values()] == 3 * [3, 6]
-    monkeypatch.setattr(cnn, "fit_resumed", None)
-    assert cli.main(words) == 0
-    assert "reused" in capsys.readouterr().out
-    for net in DROPPED:
-        measured = measure(zoo.entry(f"cnn/{net}"), [split], steps=6, device="cpu", engine="pyro", progress=False)
-        last = results["errors"][f"{net}-6"]
-        assert measured.scores["error_percent"] == pytest.approx(last["mc"], abs=1.01)
-        assert measured.scores["error_percent_averaged"] == pytest.approx(last["averaged"], abs=1.01)
-        network = plain(net, measured.fits[0]).eval()
-        wrong = network(split.test.x.double()).argmax(-1) != split.test.y
-        assert measured.scores["error_percent_averaged"] == pytest.approx(100 * float(wrong.double().mean()), abs=1.01)

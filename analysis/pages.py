@@ -1,0 +1,67 @@
+"""The parts of pages that are made from stored results: ``python -m pyrodrop.analysis.pages [NAME ...]`` writes them.
+
+`PARTS` has the page and the text of every part by its name. A test checks that all of them are up to date.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyrodrop.analysis.benchmarks import estimators, own_data, tables
+from pyrodrop.analysis.experiments import peers, published, references, remedies, uci
+from pyrodrop.analysis.reports import generated
+from pyrodrop.json_files import read_record
+from pyrodrop.names import known
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS, NETWORKS = ROOT / "docs", ROOT / "tests" / "networks"
+RESULTS = Path(__file__).parent / "benchmarks" / "results"
+
+
+def networks(folder: Path = NETWORKS) -> str:
+    """One line per file of a folder of networks, with the first sentence of its docstring, in Markdown."""
+    rows = [["file", "network"]]
+    for file in sorted(folder.glob("*.py")):
+        about = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+        if about and not file.name.startswith("test_"):
+            rows.append([f"`{file.stem}`", about.splitlines()[0].replace("|", "/")])
+    return generated.table(rows) + "\n"
+
+
+def _stored(name: str, key: str) -> Any:
+    return read_record(RESULTS / name).content[key]
+
+
+PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
+    "published": (generated.REFERENCES, published.text),
+    "uci": (generated.REFERENCES, uci.text),
+    "references": (generated.REFERENCES, references.text),
+    "peers": (generated.REFERENCES, peers.text),
+    "networks": (DOCS / "your-own-network.md", networks),
+    "judging": (DOCS / "recipes.md", lambda: tables.text(_stored("tables.json", "tables"), tables.JUDGING)),
+    "development": (DOCS / "recipes.md", lambda: tables.text(_stored("tables.json", "tables"), tables.DEVELOPMENT)),
+    "posteriors": (DOCS / "recipes.md", lambda: tables.posterior_text(_stored("tables.json", "posteriors"))),
+    "estimators": (DOCS / "scikit-learn.md", lambda: estimators.text(_stored("estimators-cpu.json", "tables"))),
+    "airfoil": (DOCS / "scikit-learn.md", lambda: estimators.airfoil_text(_stored("estimators-cpu.json", "airfoil"))),
+    "own data": (DOCS / "your-own-data.md", lambda: own_data.text(_stored("own-data.json", "tables"))),
+    **{
+        f"{section} of remedies": (DOCS / "what-helps.md", functools.partial(remedies.text, section))
+        for section in remedies.SECTIONS
+    },
+}
+
+
+def write(names: list[str]) -> None:
+    """Write these parts into their pages; all if `names` is empty."""
+    for name in [known(name, PARTS, "part of a page") for name in names] or PARTS:
+        page, text = PARTS[name]
+        generated.put(page, name, text())
+
+
+if __name__ == "__main__":
+    write(sys.argv[1:])
