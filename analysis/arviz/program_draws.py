@@ -25,8 +25,8 @@ from pyrodrop.compiled import Arguments
 from pyrodrop.devices import seeded
 from pyrodrop.networks.agreement import called, innermost
 from pyrodrop.networks.modes import evaluating, undisturbed
-from pyrodrop.training.calls import arguments_of
 from pyrodrop.training.fitted import Fit, data_for
+from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.problem import describe
 from pyrodrop.training.program_draws import Undrawable, check_whole, drawn_anew, many
 

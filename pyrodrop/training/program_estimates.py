@@ -28,8 +28,8 @@ from pyrodrop.elbo import DrawnTerms, Factor, elbo_convention, site_factors
 from pyrodrop.networks.agreement import check_call
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.surroundings import refuse
-from pyrodrop.training.calls import arguments_of
 from pyrodrop.training.estimates import Elbo, Objective, mean_of
+from pyrodrop.training.minibatches import arguments_of
 
 T = TypeVar("T")
 

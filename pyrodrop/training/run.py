@@ -15,17 +15,15 @@ from pyrodrop.compiled import Name as EngineName
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.sources import streamed_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
-from pyrodrop.training.calls import batches_for, check_batches
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.guard import Guard
 from pyrodrop.training.loop import Loop
-from pyrodrop.training.minibatches import Minibatches
+from pyrodrop.training.minibatches import batches_of, check_batches, of_each_shape
 from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe, restart
 from pyrodrop.training.ranks import Ranks, alone
 from pyrodrop.training.record import Identity, identity, record
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.shards import Shards
 from pyrodrop.training.state import State
 
 _log = logging.getLogger("pyrodrop")
@@ -62,9 +60,9 @@ class Run:
             ranks: the processes that train together; None for a process that trains alone.
         """
         ranks = ranks or alone(settings.place)
-        batches = batches_for(problem, settings)
-        shards = _shards(batches, settings, ranks) if isinstance(batches, Minibatches) else None
-        samples = batches.samples(settings.steps) if shards is None else shards.shapes(settings.steps)
+        batches = batches_of(problem.data, settings, check=problem.targets_check(), ranks=ranks)
+        in_parts = settings.accumulate > 1 or ranks.size > 1
+        samples = of_each_shape(batches.samples(settings.steps))
         loss = problem.loss(samples[0], settings.dtype, settings.objective)
         problem.check_batches(loss, samples[1:])
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
@@ -73,20 +71,20 @@ class Run:
         average = None if ranks.size == 1 else ranks.mean
         loop = Loop(
             leaves,
-            shards or batches,
+            batches,
             optimizer,
             settings,
-            first=Pyro(loss, optimizer)
-            if shards is None
-            else choose_in_parts("pyro", loss, optimizer, [shards.first()], 1, average),
-            choose=functools.partial(choose, _engine(settings, problem), loss, optimizer)
-            if shards is None
-            else functools.partial(choose_in_parts, settings.engine, loss, optimizer, average=average),
+            first=choose_in_parts("pyro", loss, optimizer, [batches.first()], 1, average)
+            if in_parts
+            else Pyro(loss, optimizer),
+            choose=functools.partial(choose_in_parts, settings.engine, loss, optimizer, average=average)
+            if in_parts
+            else functools.partial(choose, _engine(settings, problem), loss, optimizer),
             title=describe(problem.guide).split("(")[0],
         )
         loop.moving = loss.moving.named
         loop.guard = Guard(problem.model, problem.guide, loss)
-        if loss.objective.guesses and shards is None:
+        if loss.objective.guesses and not in_parts:
             loop.ahead = functools.partial(loss.objective.guess, samples[0])
         state = State(loop, functools.partial(problem.buffers, loss), ranks)
         about = record(settings, problem, settings.seed, ranks.size)
@@ -167,13 +165,6 @@ def _engine(settings: Settings, problem: Problem) -> EngineName:
     """The engine; where minibatches vary in shape, and every shape would be traced, Pyro's unless another is asked for."""
     varies = isinstance(problem.data, Loader) and problem.data.varies
     return "pyro" if settings.engine == "auto" and varies else settings.engine
-
-
-def _shards(batches: Minibatches, settings: Settings, ranks: Ranks) -> Shards | None:
-    """The minibatches in parts of ranks or of `accumulate`; None where they are whole."""
-    if settings.accumulate == 1 and ranks.size == 1:
-        return None
-    return Shards(batches, parts=settings.accumulate, ranks=ranks)
 
 
 def _check_trainable(leaves: Mapping[str, Tensor]) -> None:
