@@ -25,7 +25,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.agreement import called, innermost
 from pyrodrop.steps import Arguments
-from pyrodrop.training.calls import arguments_of
+from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.problem import describe
 from pyrodrop.training.program_draws import Undrawable, check_whole, drawn_anew, many
 from pyrodrop.training.result import Fit, data_for

@@ -21,7 +21,7 @@ from pyrodrop.inputs import Inputs
 from pyrodrop.models import NetworkModel
 from pyrodrop.module_states import evaluating
 from pyrodrop.training.autoguides import autoguides
-from pyrodrop.training.minibatches import check_minibatches
+from pyrodrop.training.minibatches import check_batches
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.stack import Stack
@@ -58,7 +58,7 @@ def problem_of(model: NetworkModel, guide: Any, x: Inputs, y: Tensor, settings: 
         raise RuntimeError(
             f"preparing the model for its data changed {', '.join(changed)}, so that its prior depends on them"
         )
-    check_minibatches(settings.batch_size, data.x, problem.model, problem.guide)
+    check_batches(problem, settings)
     return problem
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyrodrop.compiled import stacked_compiled
 from pyrodrop.compiled.stacked import StackedGraph
-from pyrodrop.training.minibatches import StackedMinibatches
+from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.stack import Stack
 
 
@@ -35,7 +35,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
                     place[replicate] = one
         return drawn
 
-    def orders(self: StackedMinibatches) -> Tensor:
+    def orders(self: Minibatches) -> Tensor:
         rows: list[Tensor] = []
         for replicate in range(len(seeds)):
             with own(replicate):
@@ -52,7 +52,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
     with ExitStack() as patches, torch.random.fork_rng(devices=[]):
         for where, name, value in (
             (StackedGraph, "draw", draw),
-            (StackedMinibatches, "orders", orders),
+            (Minibatches, "orders", orders),
             (Stack, "_loaded", loaded_alone),
             (stacked_compiled, "_STEPS", 1),
         ):

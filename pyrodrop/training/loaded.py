@@ -1,4 +1,4 @@
-"""Minibatches of data that are read while training, by the numbers of their rows or from a loader."""
+"""Minibatches of a loader, such as a DataLoader, and rows as arguments of model and guide."""
 
 from __future__ import annotations
 
@@ -15,39 +15,9 @@ from torch import Tensor
 from pyrodrop.arguments import shown
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
-from pyrodrop.data.rows import Rows
 from pyrodrop.data.streamed import Check
 from pyrodrop.inputs import mapped
 from pyrodrop.steps import Batch
-from pyrodrop.training.minibatches import Minibatches, usable
-
-
-class ReadMinibatches(Minibatches):
-    """Minibatches of rows that are read when they are needed, in the order in which `Minibatches` has those in memory.
-
-    Args:
-        check: raises a ValueError for observations that the likelihood does not allow.
-    """
-
-    def __init__(self, data: Rows, size: int | None, device: torch.device, check: Check | None) -> None:
-        self.data: Rows = data
-        self.device: torch.device = device
-        self._check = check
-        self._begin(len(data), size, device)
-
-    def next(self) -> Batch:
-        return self.rows(self.take(1))
-
-    def coming(self) -> tuple[int, int]:
-        """No minibatch is read together with others."""
-        return 0, sys.maxsize
-
-    def _first(self, count: int) -> Batch:
-        return self.rows(torch.arange(count))
-
-    def rows(self, rows: Tensor | slice) -> Batch:
-        numbers = torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-        return _batch(self.data.read(numbers, self._check), self.num_rows, self.device)
 
 
 class LoadedMinibatches:
@@ -82,7 +52,7 @@ class LoadedMinibatches:
 
     def first(self) -> Batch:
         """A minibatch which is not one of the training's."""
-        return _batch(self.data.sample, self.num_rows, self.device)
+        return batch_of(self.data.sample, self.num_rows, self.device)
 
     def samples(self, steps: int | None) -> list[Batch]:
         """A minibatch of the loader's size, and one of the rows that it leaves for the last of an epoch."""
@@ -92,7 +62,7 @@ class LoadedMinibatches:
             if 0 < rest < self.size and (steps is None or steps >= self.per_epoch)
             else []
         )
-        return [_batch(rows, self.num_rows, self.device) for rows in (self.data.sample, *last)]
+        return [batch_of(rows, self.num_rows, self.device) for rows in (self.data.sample, *last)]
 
     def next(self) -> Batch:
         """The next minibatch of the epoch, or the first of the next one."""
@@ -103,7 +73,7 @@ class LoadedMinibatches:
             self._under_way.append(self.data.epoch(self._epoch, self.seed, self._check, self.position))
         rows = next(self._under_way[0])
         self.position += 1
-        return _batch(rows, self.num_rows, self.device)
+        return batch_of(rows, self.num_rows, self.device)
 
     def coming(self) -> tuple[int, int]:
         """No minibatch is read together with others."""
@@ -156,10 +126,16 @@ def _unpacked(packed: Tensor) -> Any:
     return json.loads(packed.cpu().numpy().tobytes(), object_hook=restored)
 
 
-def _batch(rows: Dataset, num_data: int, device: torch.device) -> Batch:
+def batch_of(rows: Dataset, num_data: int, device: torch.device) -> Batch:
     """Rows as arguments of model and guide; contiguous, since a compiled step accepts no other strides."""
 
-    def usual(part: Tensor) -> Tensor:
-        return usable(part.to(device, non_blocking=True), device).contiguous()
+    def moved(tensor: Tensor) -> Tensor:
+        return recordable(tensor.to(device, non_blocking=True), device).contiguous()
 
-    return Batch(mapped(usual, rows.x), usual(rows.y), {"num_data": num_data})
+    return Batch(mapped(moved, rows.x), moved(rows.y), {"num_data": num_data})
+
+
+def recordable(values: Tensor, device: torch.device) -> Tensor:
+    """The values on the device, as a tensor that autograd can record, unlike one of `torch.inference_mode`."""
+    values = values.to(device)
+    return values.clone() if values.is_inference() else values

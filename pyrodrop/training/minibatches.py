@@ -1,18 +1,30 @@
-"""Minibatches of one data set or of several; every epoch has a new random order of the rows."""
+"""Minibatches of a training: rows in memory or read, of one data set or of replicates, or the arguments of a program."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from pyro.infer import RenyiELBO
+from torch import Tensor, nn
 
-from pyrodrop.data import Dataset
-from pyrodrop.inputs import Inputs, mapped, num_rows, parts, rebuilt
-from pyrodrop.steps import Batch
+from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data.loader import Loader
+from pyrodrop.data.rows import Rows
+from pyrodrop.data.streamed import Check, Streamed
+from pyrodrop.distributions import BernoulliMixture
+from pyrodrop.inputs import mapped, over_tensors, parts, rebuilt, tensors_in
+from pyrodrop.steps import Arguments, Batch, Call
+from pyrodrop.training.in_parts import Joint, Part
+from pyrodrop.training.loaded import LoadedMinibatches, batch_of, recordable
+from pyrodrop.training.problem import Problem, describe
+from pyrodrop.training.ranks import Ranks, alone
+from pyrodrop.training.settings import Settings
 
 
 class Batches(Protocol):
@@ -26,11 +38,17 @@ class Batches(Protocol):
     @property
     def per_epoch(self) -> int: ...
 
-    def first(self) -> Any: ...
+    def first(self) -> Any:
+        """A minibatch of the first rows, which is not part of the training order."""
 
-    def samples(self, steps: int | None) -> list[Any]: ...
+    def samples(self, steps: int | None) -> list[Any]:
+        """A minibatch of each shape in so many steps, in any number of steps if None; not part of the training order."""
 
-    def next(self) -> Any: ...
+    def next(self) -> Any:
+        """The next minibatch; the last of an epoch may be smaller."""
+
+    def coming(self) -> tuple[int, int]:
+        """The size of the next minibatch, and how many of that size can be taken at once; ``(0, many)`` if none can."""
 
     def state(self) -> dict[str, Tensor]:
         """The place in the epoch."""
@@ -39,18 +57,81 @@ class Batches(Protocol):
         """Go to a place that `state` has given; a ValueError that names the state if it is none in these data."""
 
 
-class Ordered:
-    """What minibatches of rows by their numbers know about a place in an epoch."""
+class Ordered(ABC):
+    """Minibatches of rows by their numbers, in a new random order ``[N]`` every epoch.
 
-    order: Tensor
-    position: int
-    size: int
-    num_rows: int
+    Replicates have an order each, ``[R, N]``. Several ranks know the same order, which rank 0 draws, and take consecutive
+    rows of each minibatch, whose numbers differ by at most 1. A rank cuts its rows into parts, whose sizes differ by at most
+    1, too. Where a small last minibatch of an epoch has no row for a rank, that rank evaluates the first one with weight 0.
+
+    Args:
+        size: rows per minibatch, of all ranks together; all rows if None.
+        replicates: ``(R,)``, or ``()`` for one data set.
+        accumulate: number of parts that the rows of a rank are cut into; fewer if it has fewer rows.
+        ranks: the processes that share each minibatch; None for one.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        size: int | None,
+        device: torch.device,
+        *,
+        replicates: tuple[int, ...] = (),
+        accumulate: int = 1,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.num_rows: int = num_rows
+        self.size: int = min(size or num_rows, num_rows)
+        self.device, self.replicates = device, replicates
+        self.accumulate, self.ranks = accumulate, ranks or alone(device)
+        self.order: Tensor = torch.empty(*replicates, 0, dtype=torch.long, device=device)
+        self.position: int = 0
+        self._starts: Tensor | int = (
+            0  # the number of the first row of each replicate, ``[R, 1]``, where they are apart
+        )
+
+    @abstractmethod
+    def rows(self, numbers: Tensor) -> Batch:
+        """The rows of these numbers."""
 
     @property
     def per_epoch(self) -> int:
         """Number of minibatches in an epoch."""
         return -(-self.num_rows // self.size)
+
+    def first(self) -> Batch | Joint:
+        """A minibatch of the first rows, which is not part of the training order."""
+        return self._first(self.size)
+
+    def samples(self, steps: int | None) -> list[Batch | Joint]:
+        """A minibatch of each shape in so many steps, in any number of steps if None; not part of the training order."""
+        rest = self.num_rows % self.size
+        left = self.order.shape[-1] - self.position or self.num_rows
+        reached = steps is None or steps >= -(-left // self.size)
+        return [self.first(), *([self._first(rest)] if rest and reached else [])]
+
+    def next(self) -> Batch | Joint:
+        """The next minibatch; the last of an epoch may be smaller."""
+        return self._cut(self.take(1))
+
+    def coming(self) -> tuple[int, int]:
+        """No minibatch is read together with others."""
+        return 0, sys.maxsize
+
+    def take(self, count: int) -> Tensor:
+        """The numbers of the rows of the next `count` minibatches, which belong to one epoch, ``[..., count * size]``."""
+        if self.position >= self.order.shape[-1]:
+            self.order, self.position = self.orders(), 0
+        first, self.position = self.position, self.position + count * self.size
+        return self.order[..., first : self.position] + self._starts
+
+    def orders(self) -> Tensor:
+        """A new order of the rows, ``[N]``; of replicates, ``[R, N]``."""
+        if self.replicates:
+            return torch.stack([torch.randperm(self.num_rows, device=self.device) for _ in range(*self.replicates)])
+        order = torch.randperm(self.num_rows, device=self.device)
+        return order if self.ranks.size == 1 else self.ranks.of_first(order.cpu()).to(self.device)
 
     def state(self) -> dict[str, Tensor]:
         """The order of the rows in this epoch, and how many of them were taken."""
@@ -59,256 +140,303 @@ class Ordered:
     def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
         """Go to a place that `state` has given: an order of the rows, or none yet, and the end of a minibatch."""
         order, position = state["order"], state["position"].flatten().tolist()
-        rows = torch.arange(self.num_rows).expand(*self.order.shape[:-1], -1)
+        rows = torch.arange(self.num_rows).expand(*self.replicates, -1)
         whole = order.dtype == rows.dtype and torch.equal(order.cpu().sort(-1).values, rows)
         ends = range(0, self.per_epoch * self.size * whole + 1, self.size)
         if not (whole or not order.numel()) or len(position) != 1 or position[0] not in ends:
             raise ValueError(
                 f"{name} must have a place in an epoch of {self.num_rows} rows; it is of other data, or damaged"
             )
-        self.order, self.position = order.to(self.order.device), int(position[0])
+        self.order, self.position = order.to(self.device), int(position[0])
+
+    def _first(self, count: int) -> Batch | Joint:
+        """The first rows, with the strides that rows of `next` have: a compiled step accepts no others."""
+        return self._cut(torch.arange(count, device=self.device).expand(*self.replicates, -1) + self._starts)
+
+    def _cut(self, numbers: Tensor) -> Batch | Joint:
+        """The rows of a minibatch, in the parts that this rank evaluates if there are several parts or ranks."""
+        if self.accumulate == self.ranks.size == 1:
+            return self.rows(numbers)
+        total = len(numbers)
+        first, count = _shares(total, self.ranks.size)[self.ranks.rank]
+        weight = self.ranks.size / total  # of a row
+        if not count:  # the first row of the minibatch, which counts for nothing
+            first, count, weight = 0, 1, 0.0
+        cuts = _shares(count, min(self.accumulate, count))
+        shard = numbers[first : first + count]
+        return Joint([Part(self.rows(shard[at : at + size]), weight * size) for at, size in cuts])
 
 
 class Minibatches(Ordered):
-    """Minibatches of one data set, as arguments of model and guide: x, y and, for a part of the rows, ``num_data``.
+    """Minibatches of rows in memory, as arguments of model and guide: x, y and, for some of the rows, ``num_data``.
 
     Args:
+        data: a data set; or for R replicates a list of as many, of equal shapes, whose minibatches are ``[R, size, ...]``.
+            Where all are the same object, it is stored once.
         size: rows per minibatch; all rows if None.
+        options: of `Ordered`.
     """
 
-    def __init__(self, data: Dataset, size: int | None, device: torch.device) -> None:
-        self.x: Any = mapped(lambda x: usable(x, device), data.x)
-        self.y: Tensor = usable(data.y, device)
-        self._begin(len(data), size, device)
+    def __init__(
+        self, data: Dataset | Sequence[Dataset], size: int | None, device: torch.device, **options: Any
+    ) -> None:
+        sets = [data] if isinstance(data, Dataset) else list(data)
+        distinct = sets[:1] if all(other is sets[0] for other in sets) else sets
+        columns = zip(*([*parts(each.x), each.y] for each in distinct), strict=True)
+        self.tensors: list[Tensor] = [
+            recordable(values[0] if len(values) == 1 else torch.cat(values), device) for values in columns
+        ]
+        self._like = distinct[0].x
+        replicates = () if isinstance(data, Dataset) else (len(sets),)
+        super().__init__(len(distinct[0]), size, device, replicates=replicates, **options)
+        if len(distinct) > 1:
+            self._starts = self.num_rows * torch.arange(len(distinct), device=device)[:, None]
 
-    def _begin(self, rows: int, size: int | None, device: torch.device) -> None:
-        """Start before the first epoch of so many rows."""
-        self.num_rows, self.size = rows, min(size or rows, rows)
-        self.order = torch.empty(0, dtype=torch.long, device=device)
-        self.position = 0
+    @functools.cached_property
+    def all_rows(self) -> Batch:
+        """All rows in their order, of one data set without a copy."""
+        tensors = self.tensors
+        if self.replicates:
+            apart = [tensor.unflatten(0, (-1, self.num_rows)) for tensor in tensors]
+            tensors = [tensor.expand(*self.replicates, *tensor.shape[1:]).contiguous() for tensor in apart]
+        return self._batch(tensors, {})
 
-    def first(self) -> Batch:
-        """A minibatch of the first rows, which is not one of the training's."""
-        return self._first(self.size)
+    def rows(self, numbers: Tensor) -> Batch:
+        """Rows by number, ``[..., size]``, as contiguous tensors."""
+        flat = numbers.flatten()  # index_select copies whole rows, indexing by a matrix goes entry by entry
+        chosen = [tensor.index_select(0, flat).unflatten(0, numbers.shape) for tensor in self.tensors]
+        return self._batch(chosen, {"num_data": self.num_rows})
 
-    def samples(self, steps: int | None) -> list[Batch]:
-        """A minibatch of each shape that so many steps use, of any number of steps if None; they are not the training's."""
-        rest = self.num_rows % self.size
-        reached = steps is None or steps >= -(-(len(self.order) - self.position or self.num_rows) // self.size)
-        return [self.first(), *([self._first(rest)] if rest and reached else [])]
+    def next(self) -> Batch | Joint:
+        return self.first() if self.size == self.num_rows else super().next()
 
-    def next(self) -> Batch:
-        """The next minibatch; the last of an epoch may be smaller."""
-        return self._all() if self.size == self.num_rows else self.rows(self.take(1))
+    def _cut(self, numbers: Tensor) -> Batch | Joint:
+        whole = self.size == self.num_rows and self.accumulate == self.ranks.size == 1
+        return self.all_rows if whole else super()._cut(numbers)
 
     def coming(self) -> tuple[int, int]:
         """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
         if self.size == self.num_rows:
             return self.size, sys.maxsize
-        left = self.num_rows - (self.position if self.position < len(self.order) else 0)
+        left = self.num_rows - (self.position if self.position < self.order.shape[-1] else 0)
         return min(self.size, left), max(1, left // self.size)
 
     def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
-        """Copy rows, by number, into tensors ``[count, size, ...]``, one per tensor of x and y."""
-        for of, place in zip([*parts(self.x), self.y], places, strict=True):
+        """Copy rows ``[..., count * size]``, as `take` gives them, into ``[count, ..., size, ...]``, one of x and y each."""
+        by_step = rows.unflatten(-1, (len(places[0]), -1)).movedim(-2, 0).flatten(1)
+        for tensor, place in zip(self.tensors, places, strict=True):
             if place.is_contiguous():
-                torch.index_select(of, 0, rows, out=place.flatten(0, 1))
+                torch.index_select(tensor, 0, by_step.flatten(), out=place.flatten(0, rows.dim()))
                 continue
-            for own, target in zip(rows.view(len(place), -1), place, strict=True):
-                torch.index_select(of, 0, own, out=target)
+            for numbers, target in zip(by_step, place, strict=True):
+                torch.index_select(tensor, 0, numbers, out=target.flatten(0, rows.dim() - 1))
 
-    def take(self, count: int) -> Tensor:
-        """The numbers of the rows of the next `count` minibatches, which belong to one epoch."""
-        if self.position >= len(self.order):
-            self.order, self.position = torch.randperm(self.num_rows, device=self.order.device), 0
-        first, self.position = self.position, self.position + count * self.size
-        return self.order[first : self.position]
-
-    def _first(self, count: int) -> Batch:
-        """The first rows, with the strides that rows of `next` have: a compiled step accepts no others."""
-        return self._all() if self.size == self.num_rows else self.rows(torch.arange(count, device=self.order.device))
-
-    def rows(self, rows: Tensor | slice) -> Batch:
-        """A part of the rows, by number, as contiguous tensors."""
-
-        def chosen(of: Tensor) -> Tensor:
-            return of[rows].contiguous() if isinstance(rows, slice) else of.index_select(0, rows)
-
-        return Batch(mapped(chosen, self.x), chosen(self.y), {"num_data": self.num_rows})
-
-    def _all(self) -> Batch:
-        """The whole data set, without a copy."""
-        return Batch(self.x, self.y, {})
+    def _batch(self, tensors: Sequence[Tensor], kwargs: dict[str, int]) -> Batch:
+        *xs, y = tensors
+        return Batch(rebuilt(self._like, xs), y, kwargs)
 
 
-class StackedMinibatches(Ordered):
-    """Minibatches of R replicates at once, ``[R, rows, ...]``; every replicate has an order of rows of its own.
-
-    torch's default generator draws all orders.
+class ReadMinibatches(Ordered):
+    """Minibatches of rows that are read when they are needed, in the order in which `Minibatches` has those in memory.
 
     Args:
-        data: R data sets of equal shapes; those that are the same object are stored once.
-        size: rows per minibatch; all rows if None.
+        check: raises a ValueError for observations that the likelihood does not allow.
+        options: of `Ordered`.
     """
 
-    def __init__(self, data: Sequence[Dataset], size: int | None, device: torch.device) -> None:
-        first = data[0]
-        for number, other in enumerate(data):
-            if _shapes(other) != _shapes(first):
-                raise ValueError(
-                    f"replicates need data of equal shapes; got {_shapes(first)} and, for replicate {number}, "
-                    f"{_shapes(other)}"
-                )
-        shared = all(other is first for other in data)
-        columns = zip(*([*parts(own.x), own.y] for own in (data[:1] if shared else data)), strict=True)
-        self.y: Tensor
-        *xs, self.y = (usable(column[0] if shared else torch.cat(column), device) for column in columns)
-        self.x: Any = rebuilt(first.x, xs)
-        self.num_rows = len(first)
-        self.size = min(size or self.num_rows, self.num_rows)
-        numbers = torch.arange(len(data), device=device)
-        self._offsets = numbers[:, None] * (0 if shared else self.num_rows)
-        self._all = torch.arange(self.num_rows, device=device).expand(len(data), -1) + self._offsets
-        self.order = torch.empty(len(data), 0, dtype=torch.long, device=device)
-        self.position = 0
+    def __init__(
+        self, data: Rows, size: int | None, device: torch.device, check: Check | None = None, **options: Any
+    ) -> None:
+        self.data: Rows = data
+        self._check = check
+        super().__init__(len(data), size, device, **options)
 
-    @property  # type: ignore[override]
-    def order(self) -> Tensor:
-        """The order of the rows in this epoch, ``[R, N]``, or ``[R, 0]`` before the first."""
-        return self._order
+    def rows(self, numbers: Tensor) -> Batch:
+        return batch_of(self.data.read(numbers, self._check), self.num_rows, self.device)
 
-    @order.setter
-    def order(self, order: Tensor) -> None:
-        self._order, self._places = order, order + self._offsets
 
-    def first(self) -> Batch:
-        """A minibatch of the first rows, which is not one of the training's."""
-        return self._batch(self._all[:, : self.size])
+class WholeCall:
+    """The arguments of a Pyro program in place of minibatches: there is one, and an epoch is a step."""
 
-    def samples(self, steps: int | None) -> list[Batch]:
-        """A minibatch of each shape that so many steps use, of any number of steps if None; they are not the training's."""
-        rest = self.num_rows % self.size
-        left = self.order.shape[1] - self.position or self.num_rows
-        reached = steps is None or steps >= -(-left // self.size)
-        return [self.first(), *([self._batch(self._all[:, :rest])] if rest and reached else [])]
+    size = num_rows = per_epoch = 1
 
-    def next(self) -> Batch:
-        """The next minibatch of every replicate."""
-        return self._batch(self._all if self.size == self.num_rows else self.take(1))
+    def __init__(self, call: Call) -> None:
+        self.call: Call = call
+
+    def first(self) -> Call:
+        """The arguments."""
+        return self.call
+
+    def samples(self, steps: int | None) -> list[Call]:
+        """The arguments, which are those of every step."""
+        return [self.call]
+
+    def next(self) -> Call:
+        """The arguments."""
+        return self.call
 
     def coming(self) -> tuple[int, int]:
-        """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
-        if self.size == self.num_rows:
-            return self.size, sys.maxsize
-        left = self.num_rows - (self.position if self.position < self.order.shape[1] else 0)
-        return min(self.size, left), max(1, left // self.size)
+        """One row in place of a minibatch's, and as many steps as one likes."""
+        return 1, sys.maxsize
 
-    def take(self, count: int) -> Tensor:
-        """The numbers of the rows of the next `count` minibatches, which belong to one epoch, ``[R, count * size]``."""
-        if self.position >= self.order.shape[1]:
-            self.order, self.position = self.orders(), 0
-        first, self.position = self.position, self.position + count * self.size
-        return self._places[:, first : self.position]
+    def state(self) -> dict[str, Tensor]:
+        """Nothing: there is one place."""
+        return {}
 
-    def orders(self) -> Tensor:
-        """New orders of the rows, ``[R, N]``."""
-        return torch.stack([torch.randperm(self.num_rows, device=self.y.device) for _ in self._offsets])
-
-    def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
-        """Copy rows ``[R, count * size]``, as `take` gives them, into ``[count, R, size, ...]``, one of x and y each."""
-        count = len(places[0])
-        by_step = rows.unflatten(1, (count, -1)).transpose(0, 1).reshape(count, -1)
-        for of, place in zip([*parts(self.x), self.y], places, strict=True):
-            numbers = of.numel() == len(of)  # one per row: `torch.take` has less overhead for each
-            for own, target in zip(by_step, place, strict=True):
-                if numbers and of.is_contiguous():
-                    torch.take(of, own, out=target.view(-1))
-                else:
-                    torch.index_select(of, 0, own, out=target.flatten(0, 1))
-
-    def _batch(self, rows: Tensor) -> Batch:
-        kwargs = {} if self.size == self.num_rows else {"num_data": self.num_rows}
-        flat = rows.reshape(-1)  # index_select copies whole rows where indexing by a matrix goes entry by entry
-
-        def chosen(of: Tensor) -> Tensor:
-            return of.index_select(0, flat).reshape(*rows.shape, *of.shape[1:])
-
-        return Batch(mapped(chosen, self.x), chosen(self.y), kwargs)
+    def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
+        """Nothing to do."""
 
 
-def usable(values: Tensor, device: torch.device) -> Tensor:
-    """The values on the device, as a tensor that autograd can record, unlike one of `torch.inference_mode`."""
-    values = values.to(device)
-    return values.clone() if values.is_inference() else values
-
-
-def _shapes(data: Dataset) -> str:
-    """The shapes of x and y, in words."""
-    own = data.x.items() if isinstance(data.x, dict) else enumerate(parts(data.x))
-    xs = [f"x {tuple(data.x.shape)}"] if isinstance(data.x, Tensor) else [f"x[{n!r}] {tuple(x.shape)}" for n, x in own]
-    return ", ".join([*xs, f"y {tuple(data.y.shape)}"])
-
-
-def check_minibatches(
-    size: int | None,
-    x: Inputs,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
+def batches_of(
+    data: Dataset | Streamed | Keywords | Sequence[Dataset | Keywords],
+    settings: Settings,
     *,
-    parts: int = 1,
-    ranks: int = 1,
-    of: int | None = None,
-) -> None:
-    """Raise a ValueError for minibatches that model, guide or the model's network do not support.
+    check: Check | None = None,
+    ranks: Ranks | None = None,
+) -> Batches:
+    """The minibatches of a data set, or of a list of one for each replicate; for a Pyro program its arguments.
 
     Args:
-        size: rows per minibatch; all rows if None.
-        x: all rows, or some of them.
-        parts: number of parts that a minibatch, or a rank's share of it, is evaluated in.
-        of: number of all rows, where x are some.
+        check: raises a ValueError for observations that the likelihood does not allow, where data are read.
+        ranks: the processes that share each minibatch; None for one.
     """
-    rows = of or num_rows(x)
-    size = min(size or rows, rows)
+    size, device = settings.batch_size, settings.place
+    options: dict[str, Any] = {"accumulate": settings.accumulate, "ranks": ranks}
+    if isinstance(data, Loader):
+        return LoadedMinibatches(data, settings.seed, device, check)
+    if isinstance(data, Rows):
+        return ReadMinibatches(data, size, device, check, **options)
+    if isinstance(data, Dataset):
+        return Minibatches(data, size, device, **options)
+    if isinstance(data, Keywords):
+        return WholeCall(Call((), over_tensors(lambda tensor: recordable(tensor, device), data.values)))
+    assert not isinstance(data, Streamed)
+    programs = [each.values for each in data if isinstance(each, Keywords)]
+    if not programs:
+        return Minibatches([each for each in data if isinstance(each, Dataset)], size, device)
+    columns = zip(*map(tensors_in, programs), strict=True)
+    stacked = iter([torch.stack([recordable(tensor, device) for tensor in column]) for column in columns])
+    return WholeCall(Call((), over_tensors(lambda _: next(stacked), programs[0])))
+
+
+def of_each_shape(samples: Sequence[Arguments | Joint]) -> list[Arguments]:
+    """The arguments of the calls of a step, one of each shape, from a minibatch of each shape."""
+    calls = [
+        part.batch
+        for sample in samples
+        for part in (sample.parts if isinstance(sample, Joint) else [Part(sample, 1.0)])
+    ]
+    return list({call.shapes: call for call in reversed(calls)}.values())[::-1]
+
+
+def arguments_of(data: Dataset | Keywords | Streamed, device: torch.device) -> Arguments:
+    """All of the data as arguments of one call; of data that are read while training, a sample."""
+    if isinstance(data, Streamed):
+        data = data.sample
+    if isinstance(data, Keywords):
+        return Call((), data.on(device))
+    return Batch(mapped(lambda x: x.to(device), data.x), data.y.to(device), {})
+
+
+def check_batches(problem: Problem, settings: Settings, ranks: int = 1) -> None:
+    """Raise a ValueError for minibatches that the data, model, guide or the model's network do not support."""
+    data, size, accumulate = problem.data, settings.batch_size, settings.accumulate
+    if isinstance(settings.objective, RenyiELBO):
+        _check_weighted_draws(problem, size, ranks)
+    got = f"batch_size {size}, accumulate {accumulate}, {ranks} rank(s)"
+    whole = size is None and accumulate == ranks == 1
+    if isinstance(data, Keywords):
+        if whole:
+            return
+        raise ValueError(
+            "batch_size must be None, accumulate 1 and the process alone (distributed=False) where data are the keyword "
+            f"arguments of a Pyro program, which has no rows; got {got}. In the program, "
+            "pyro.plate(name, size, subsample_size=...) takes a minibatch at every step"
+        )
+    if isinstance(data, Loader) and not whole:
+        raise ValueError(
+            "batch_size must be None, accumulate 1 and the process alone (distributed=False) where a loader makes the "
+            f"minibatches; got {got}. Pass its data set with batch_size: then every rank reads its own rows"
+        )
+    rows = len(data)
+    size = len(data.sample) if isinstance(data, Loader) else min(size or rows, rows)
+    _check_size(size, rows, accumulate, ranks)
+    if size < rows or accumulate > 1 or ranks > 1:
+        _check_parts(problem, size, rows, accumulate, ranks)
+
+
+def _check_size(size: int, rows: int, accumulate: int, ranks: int) -> None:
+    """Raise a ValueError for more ranks or parts than a minibatch has rows."""
     if ranks > size:
         raise ValueError(
             f"batch_size is the number of rows of a minibatch of all ranks together and must be at least their number, "
             f"{ranks}; got {size} of {rows} rows of data: start fewer ranks, or pass distributed=False"
         )
-    if parts > size // ranks:
+    if accumulate > size // ranks:
         each = "" if ranks == 1 else f" of each of {ranks} ranks"
         raise ValueError(
-            f"accumulate must be at most the number of rows of a minibatch{each}, {size // ranks}; got {parts}"
+            f"accumulate must be at most the number of rows of a minibatch{each}, {size // ranks}; got {accumulate}"
         )
-    if size == rows and parts == ranks == 1:
-        return
-    how = "on minibatches" if parts == ranks == 1 else f"in {parts * ranks} parts of a minibatch"
-    whole = "" if parts == 1 else " and accumulate 1"
-    got = f"{size}" if parts == 1 else f"{size} and {parts}"
+
+
+def _check_parts(problem: Problem, size: int, rows: int, accumulate: int, ranks: int) -> None:
+    """Raise a ValueError for a model or guide that cannot be called on some of the rows."""
+    how = "on minibatches" if accumulate == ranks == 1 else f"in {accumulate * ranks} parts of a minibatch"
+    whole = "" if accumulate == 1 else " and accumulate 1"
+    got = f"{size}" if accumulate == 1 else f"{size} and {accumulate}"
     if ranks > 1:
         whole, got = f"{whole}, and the process train alone (distributed=False)", f"{got}, on {ranks} ranks"
-    for name, part in (("model", model), ("guide", guide)):
-        if not takes_num_data(part):
+    for name, function in (("model", problem.model), ("guide", problem.guide)):
+        if not takes_num_data(function):
             raise ValueError(
                 f"training {how} needs a {name} that takes the size of the data set, "
                 f"{name}(x, y, num_data=N); this one takes no num_data, so batch_size must be None or at least "
                 f"{rows}{whole}; got {got}"
             )
-    if hasattr(model, "takes_all_rows") and model.takes_all_rows(x):
+    if hasattr(problem.model, "takes_all_rows") and problem.model.takes_all_rows(problem.example.x):
         raise ValueError(
             f"this network can only be called on all {rows} rows of x together: batch_size must be None{whole}; got {got}"
         )
 
 
-def takes_num_data(part: Callable[..., Any]) -> bool:
+def _check_weighted_draws(problem: Problem, size: int | None, ranks: int) -> None:
+    """Raise a ValueError where the mean of importance weights p(y, W) / q(W) over draws is not that of all rows."""
+    all_rows = size is None or (isinstance(problem.data, Dataset) and size >= len(problem.data))
+    if not all_rows or isinstance(problem.data, Loader) or ranks > 1:
+        raise ValueError(
+            "batch_size must be None, data in memory and the process alone (distributed=False) with objective RenyiELBO, "
+            "which takes the mean over draws of exp(log weight): that of a part of the rows, scaled to all, has another "
+            f"expectation; got batch_size {size}, {ranks} rank(s). pyrodrop.AlphaDivergence can be trained on minibatches"
+        )
+    guide: Any = problem.guide
+    for member in getattr(guide, "members", [guide]) if isinstance(guide, nn.Module) else []:
+        for name in member.sites if hasattr(member, "posterior") else ():
+            q = member.posterior(name)
+            if isinstance(q, BernoulliMixture) and q.theta == 0:
+                raise ValueError(
+                    "the objective RenyiELBO weighs draws by the density of the posterior, which at theta = 0 has atoms and "
+                    f"none: use theta > 0, or another posterior; got {describe(guide)}, at {name!r}. "
+                    "pyrodrop.AlphaDivergence needs no density"
+                )
+
+
+def takes_num_data(function: Callable[..., Any]) -> bool:
     """Whether a model or guide takes ``num_data``, the size of the data set that a minibatch stands for."""
-    return any(p.name == "num_data" or p.kind is p.VAR_KEYWORD for p in _parameters(part))
+    return any(p.name == "num_data" or p.kind is p.VAR_KEYWORD for p in _parameters(function))
 
 
-def none_by_default(part: Callable[..., Any]) -> list[str]:
+def none_by_default(function: Callable[..., Any]) -> list[str]:
     """The names of a model's arguments that are None where they are left out, such as y."""
-    return [p.name for p in _parameters(part) if p.default is None]
+    return [p.name for p in _parameters(function) if p.default is None]
 
 
-def _parameters(part: Callable[..., Any]) -> Iterable[inspect.Parameter]:
-    call = part.forward if isinstance(part, torch.nn.Module) else part
+def _parameters(function: Callable[..., Any]) -> Iterable[inspect.Parameter]:
+    call = function.forward if isinstance(function, nn.Module) else function
     return inspect.signature(call).parameters.values()
+
+
+def _shares(count: int, among: int) -> list[tuple[int, int]]:
+    """First and number of consecutive things for each of some receivers, whose numbers differ by at most 1."""
+    least, more = divmod(count, among)
+    sizes = [least + (number < more) for number in range(among)]
+    return [(sum(sizes[:number]), size) for number, size in enumerate(sizes)]

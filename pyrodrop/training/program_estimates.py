@@ -28,8 +28,8 @@ from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.agreement import check_call
 from pyrodrop.steps import Arguments
 from pyrodrop.surroundings import refuse
-from pyrodrop.training.calls import arguments_of
 from pyrodrop.training.estimates import Elbo, Objective, mean_of
+from pyrodrop.training.minibatches import arguments_of
 
 T = TypeVar("T")
 

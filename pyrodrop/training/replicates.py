@@ -33,11 +33,11 @@ from pyrodrop.surroundings import outside
 from pyrodrop.training.advice import warn_of_unfinished
 from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.autoguides import autoguides
-from pyrodrop.training.calls import check_batches
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.fitted_replicates import Replicates, merged, of_all
 from pyrodrop.training.jobs import check_picklable, run_each, through_joblib, workers
+from pyrodrop.training.minibatches import check_batches
 from pyrodrop.training.options import TrainingOptions, with_options
 from pyrodrop.training.problem import Problem, restart, training_mode
 from pyrodrop.training.settings import Settings

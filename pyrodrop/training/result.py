@@ -40,9 +40,8 @@ from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.steps import Arguments, Call
 from pyrodrop.threads import exclusive
 from pyrodrop.training.autoguides import autoguides
-from pyrodrop.training.calls import arguments_of
 from pyrodrop.training.estimates import DrawnFrom, Draws, Elbo, Objective, elbo_of, objective_of
-from pyrodrop.training.minibatches import none_by_default
+from pyrodrop.training.minibatches import arguments_of, none_by_default
 from pyrodrop.training.problem import describe, stored
 from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.program_estimates import ProgramDraws, convention_in_words, elbo_of_loss, objective_of_loss

@@ -15,17 +15,16 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.data.sources import streamed_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.networks.agreement import knows_sites
-from pyrodrop.steps import Engine, Loss
-from pyrodrop.training.calls import batches_for, check_batches
+from pyrodrop.steps import Arguments, Engine, Loss
+from pyrodrop.training.in_parts import backward
 from pyrodrop.training.loop import ByPyro, Loop
-from pyrodrop.training.minibatches import Minibatches
+from pyrodrop.training.minibatches import batches_of, check_batches, of_each_shape
 from pyrodrop.training.optimizer import Trained, optimizer_of
 from pyrodrop.training.problem import Problem, describe, restart
 from pyrodrop.training.ranks import Ranks, alone
 from pyrodrop.training.record import Identity, identity, record
 from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.shards import Shards, backward
 from pyrodrop.training.state import State
 
 _log = logging.getLogger("pyrodrop")
@@ -62,34 +61,37 @@ class Run:
             ranks: the processes that train together; None for a process that trains alone.
         """
         ranks = ranks or alone(settings.place)
-        batches = batches_for(problem, settings)
-        shards = _shards(batches, settings, ranks) if isinstance(batches, Minibatches) else None
-        samples = batches.samples(settings.steps) if shards is None else shards.shapes(settings.steps)
+        batches = batches_of(problem.data, settings, check=problem.targets_check(), ranks=ranks)
+        in_parts = settings.accumulate > 1 or ranks.size > 1
+        samples = of_each_shape(batches.samples(settings.steps))
         loss = problem.loss(samples[0], settings.dtype, settings.objective)
         problem.check_batches(loss, samples[1:])
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
         _check_trainable(leaves)
         optimizer = optimizer_of(leaves, settings.optimizer, settings.lr)
-        combine = None if shards is None else functools.partial(backward, loss, ranks)
+        combine = functools.partial(backward, loss, ranks) if in_parts else None
         engine = _engine(settings, problem)
+
+        def samples_of(most: int | None) -> list[Arguments]:
+            return of_each_shape(batches.samples(most))
 
         def faster(done: int, steps: int) -> Engine | None:
             if engine == "pyro":
                 return None
             from pyrodrop.compiled import accelerate
 
-            samples = batches.samples if shards is None else shards.shapes
+            program = not knows_sites(problem.model, problem.guide)
             return accelerate(
-                loss, optimizer, samples, steps, engine=engine, done=done, total=settings.steps,
-                program=not knows_sites(problem.model, problem.guide), combine=combine,
+                loss, optimizer, samples_of, steps, engine=engine, done=done, total=settings.steps, program=program,
+                combine=combine,
             )  # fmt: skip
 
         first = ByPyro(combine or loss.backward, optimizer)
         title = describe(problem.guide).split("(")[0]
-        loop = Loop(leaves, shards or batches, optimizer, settings, first=first, accelerate=faster, title=title)
+        loop = Loop(leaves, batches, optimizer, settings, first=first, accelerate=faster, title=title)
         loop.moving = loss.moving.named
         loop.check = Trained(problem.model, problem.guide, loss).check
-        if loss.objective.guesses and shards is None:
+        if loss.objective.guesses and not in_parts:
             loop.ahead = functools.partial(loss.objective.guess, samples[0])
         state = State(loop, functools.partial(problem.buffers, loss), ranks)
         about = record(settings, problem, settings.seed, ranks.size)
@@ -170,13 +172,6 @@ def _engine(settings: Settings, problem: Problem) -> EngineName:
     """The engine; where minibatches vary in shape, and every shape would be traced, Pyro's unless another is asked for."""
     varies = isinstance(problem.data, Loader) and problem.data.varies
     return "pyro" if settings.engine == "auto" and varies else settings.engine
-
-
-def _shards(batches: Minibatches, settings: Settings, ranks: Ranks) -> Shards | None:
-    """The minibatches in parts of ranks or of `accumulate`; None where they are whole."""
-    if settings.accumulate == 1 and ranks.size == 1:
-        return None
-    return Shards(batches, parts=settings.accumulate, ranks=ranks)
 
 
 def _check_trainable(leaves: Mapping[str, Tensor]) -> None:

@@ -21,9 +21,9 @@ from pyrodrop.inputs import named_parts, parts
 from pyrodrop.module_states import undisturbed
 from pyrodrop.steps import Arguments, Engine, Loss
 from pyrodrop.training.autoguides import autoguides
-from pyrodrop.training.calls import batches_of, stacked_batches_of
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.loop import Loop
+from pyrodrop.training.minibatches import batches_of
 from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.record import record
@@ -97,7 +97,7 @@ class Stack:
             ValueError: the replicates cannot be stacked, or differ in more than their tensors.
         """
         settings, count = self.settings, len(self.problems)
-        self.batches = stacked_batches_of(self.data, settings)
+        self.batches = batches_of(self.data, settings)
         starts = starts or {
             name: torch.stack([loss.leaves[number].detach() for loss in self.losses])
             for number, name in enumerate(self.losses[0].parameters)

@@ -13,7 +13,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.data import Dataset
-from pyrodrop.training.minibatches import Minibatches, StackedMinibatches
+from pyrodrop.training.minibatches import Minibatches
 
 ROWS = 20
 A = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
@@ -91,7 +91,7 @@ def test_rows_of_all_parts_and_targets_stay_together(form: str) -> None:
         Dataset(x if form != "tuple" else (numbers[:, None] + 50, -numbers - 50), numbers + 50),
     )
     batches = Minibatches(own, 4, torch.device("cpu"))
-    stacked = StackedMinibatches([own, other], 4, torch.device("cpu"))
+    stacked = Minibatches([own, other], 4, torch.device("cpu"))
     assert [len(batch.y) for batch in batches.samples(3)] == [4, 2]
     assert [len(batch.y) for batch in batches.samples(2)] == [4]
     seen = []

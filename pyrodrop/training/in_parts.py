@@ -1,0 +1,78 @@
+"""The gradient of a minibatch that is evaluated in parts: one after the other (`accumulate`), by several ranks, or both.
+
+    gradient of the step  =  sum over all parts of  weight * gradient of the loss of the part's rows
+
+where the loss is scaled to the data set, and the weight is the part's share of the rows of the minibatch. So the gradient is
+unbiased, and the KL divergence counts once. Every part draws noise of its own, and updates buffers, such as running
+statistics, in its turn; of several ranks the mean is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyrodrop.steps import Arguments, Loss
+from pyrodrop.training.ranks import Ranks
+
+Gradients = Callable[[Arguments, Tensor], tuple[Tensor, list[Tensor], list[Tensor]]]
+
+
+class Part(NamedTuple):
+    """Some rows of the minibatch of a step.
+
+    Attributes:
+        batch: the rows; its ``num_data`` is the size of the whole data set.
+        weight: of its gradient, of which the mean over all ranks is taken.
+    """
+
+    batch: Arguments
+    weight: float
+
+
+class Joint(NamedTuple):
+    """The minibatch of a step, as far as this process evaluates it: at least one part."""
+
+    parts: list[Part]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that this process evaluates."""
+        return sum(part.batch.rows for part in self.parts)
+
+
+def backward(loss: Loss, ranks: Ranks, joint: Joint, factors: Any, gradients: Gradients | None = None) -> Tensor:
+    """Give the parameters the gradient of a minibatch, by that of its parts; returns nll and kl, ``[2]``.
+
+    Args:
+        factors: of nll and of the weights' KL divergence.
+        gradients: see `pyrodrop.steps.Loss.gradients`, which is the default.
+    """
+    leaves = loss.leaves
+    scales = torch.tensor(factors, dtype=torch.float64).to(leaves[0])
+    total: Tensor | float = 0.0
+    for part in joint.parts:
+        terms, grads, moved = (gradients or loss.gradients)(part.batch, scales)
+        total = total + part.weight * torch.cat([value.reshape(-1) for value in (terms, *grads)])
+        loss.moving.take(moved)
+    assert isinstance(total, Tensor)
+    if ranks.size > 1:
+        total = _averaged(total, loss, ranks)
+    terms, *grads = total.split([2, *(leaf.numel() for leaf in leaves)])
+    for leaf, gradient in zip(leaves, grads, strict=True):
+        leaf.grad = gradient.view_as(leaf).to(leaf.dtype)
+    return terms
+
+
+def _averaged(total: Tensor, loss: Loss, ranks: Ranks) -> Tensor:
+    """The mean over ranks; buffers get that of their floating-point values."""
+    buffers = [buffer for buffer in loss.buffers if buffer.is_floating_point()]
+    flat = torch.cat([total, *(buffer.reshape(-1) for buffer in buffers)])
+    ranks.mean(flat)
+    total, *means = flat.split([len(total), *(buffer.numel() for buffer in buffers)])
+    for buffer, mean in zip(buffers, means, strict=True):
+        buffer.copy_(mean.view_as(buffer))
+    return total
