@@ -112,7 +112,7 @@ def _job(name: str) -> tuple[Callable[..., Any], str]:
 
     entries = every()
     if known(name, [*JOBS, *entries], "job or zoo entry", "pyrodrop list") in JOBS:
-        return job(name).function, JOBS[name].summary
+        return job(name), JOBS[name]
     from pyrodrop.analysis.zoo.train import run_entry
 
     return functools.partial(run_entry, entries[name]), entries[name].summary
@@ -187,7 +187,7 @@ def list_() -> None:
     from pyrodrop.zoo import every
 
     print("jobs (pyrodrop run JOB)")
-    pairs({name: entry.summary for name, entry in JOBS.items()})
+    pairs(JOBS)
     print()
     paragraph("zoo entries (pyrodrop show, run, check ENTRY; pyrodrop.zoo.entry(ENTRY))")
     pairs({name: entry.summary for name, entry in every().items()})

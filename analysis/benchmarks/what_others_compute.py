@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from pyrodrop.analysis.reports import generated
 from pyrodrop.files import whole
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -92,7 +93,7 @@ def line(lines: list[str], start: str) -> str:
     return found
 
 
-def generated(outputs: dict[str, dict[str, Any]]) -> dict[str, str]:
+def parts_of(outputs: dict[str, dict[str, Any]]) -> dict[str, str]:
     """The generated parts of the page: the table, and each script with what it printed."""
     rows = ["| package | what | the call is | it computes | it should be |", "|---|---|---|---|---|"]
     parts = {}
@@ -107,15 +108,6 @@ def generated(outputs: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {"table": "\n" + "\n".join(rows) + "\n\n", **parts}
 
 
-def page(text: str, parts: dict[str, str]) -> str:
-    """The page with every generated part put between its two marks."""
-    for name, part in parts.items():
-        before, rest = text.split(f"<!-- {name}: generated -->\n")
-        _, after = rest.split(f"<!-- {name}: end -->")
-        text = f"{before}<!-- {name}: generated -->\n{part}<!-- {name}: end -->{after}"
-    return text
-
-
 def main(words: list[str]) -> None:
     """Run what can be run, then write the stored outputs and the page."""
     outputs = stored()
@@ -124,11 +116,10 @@ def main(words: list[str]) -> None:
         print(f"{script.name}: {reason or 'running'}", flush=True)
         if reason is None:
             outputs[script.stem] = record(script)
-    with whole(OUTPUTS) as part:
-        part.write_text(json.dumps(outputs, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
-    text = page(PAGE.read_text(encoding="utf-8"), generated(outputs))
-    with whole(PAGE) as part:
-        part.write_text(text, encoding="utf-8")
+    with whole(OUTPUTS) as file:
+        file.write_text(json.dumps(outputs, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+    for name, text in parts_of(outputs).items():
+        generated.put(PAGE, name, text)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import BLUE, GREY, styled
 from pyrodrop.analysis.reports.terminal import text_table
-from pyrodrop.analysis.zoo.resumed import fit_resumed
+from pyrodrop.analysis.zoo.train import fit_resumed
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import seeded
 from pyrodrop.files import whole

@@ -5,10 +5,10 @@ and a folder or file of your own can be passed instead.
 """
 
 from pyrodrop.analysis.networks import real
+from pyrodrop.analysis.networks.agreement import Result
 from pyrodrop.analysis.networks.case import Case, Cell, Refused, load
 from pyrodrop.analysis.networks.contract import Bench
 from pyrodrop.analysis.networks.plan import THIN, Draws, cells, few_cells, usual_cells
-from pyrodrop.analysis.networks.result import Result
 
 __all__ = [
     "THIN",

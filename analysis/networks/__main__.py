@@ -14,10 +14,10 @@ import torch
 from tqdm import tqdm
 
 import pyrodrop
+from pyrodrop.analysis.networks.agreement import Result
 from pyrodrop.analysis.networks.case import Cell, load
 from pyrodrop.analysis.networks.contract import Bench
 from pyrodrop.analysis.networks.plan import THIN, Draws, cells, few_cells, usual_cells
-from pyrodrop.analysis.networks.result import Result
 from pyrodrop.analysis.networks.table import as_json, notes, table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.files import whole

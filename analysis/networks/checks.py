@@ -14,12 +14,12 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides
 from pyrodrop.analysis.networks import agreement
+from pyrodrop.analysis.networks.agreement import RIGHT, Result, agree, same_state
 from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.analysis.networks.case import Case, Cell
 from pyrodrop.analysis.networks.oracle import WARM_UP, Oracle, train_point, weight_names
 from pyrodrop.analysis.networks.plan import Draws
 from pyrodrop.analysis.networks.posteriors import POSTERIORS, Posterior
-from pyrodrop.analysis.networks.result import RIGHT, Result, agree, same_state
 from pyrodrop.inputs import num_rows
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.training.checkpoint import Checkpoint

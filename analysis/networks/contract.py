@@ -30,10 +30,10 @@ import torch
 
 import pyrodrop
 from pyrodrop import guides, models
+from pyrodrop.analysis.networks.agreement import Result
 from pyrodrop.analysis.networks.case import Case, Cell, Refused
 from pyrodrop.analysis.networks.checks import Checks
 from pyrodrop.analysis.networks.plan import THIN, Draws
-from pyrodrop.analysis.networks.result import Result
 from pyrodrop.likelihoods import Categorical
 
 # Cells that may be refused for any network.

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
+from pyrodrop.analysis.networks.agreement import Result
 from pyrodrop.analysis.networks.case import Cell
 from pyrodrop.analysis.networks.posteriors import POSTERIORS
-from pyrodrop.analysis.networks.result import Result
 from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.reparam import STRATEGIES
 

@@ -15,7 +15,7 @@ from torch.nn.functional import logsigmoid
 from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.likelihoods import elements
-from pyrodrop.likelihoods.categorical import check_classes, labels
+from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.prediction.prediction import Prediction
 
 _NUMBERS = 2**22  # double-precision values that are processed at a time

@@ -34,7 +34,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.distributions.censored import Censored, check_ends, ends_shape, exact_values, finite_ends
 from pyrodrop.distributions.observed import inside, missing_entries
 from pyrodrop.likelihoods import Likelihood, check_support, elements, per_row
-from pyrodrop.likelihoods.categorical import check_classes, labels
+from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.prediction.moments import component_moments
 from pyrodrop.prediction.quantiles import cdf, checked_levels, draw_quantiles, mixture_quantiles
 from pyrodrop.scaling import Standardize

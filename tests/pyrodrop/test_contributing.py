@@ -92,7 +92,7 @@ def test_every_metric_has_a_test_that_names_it() -> None:
 def test_every_experiment_is_a_job() -> None:
     folder = ROOT / "analysis" / "experiments"
     files = [*folder.glob("*.py"), *folder.glob("*/__init__.py")]
-    runs = {p for p in files if re.search(r"^def run\(|import run\b", p.read_text(encoding="utf-8"), re.MULTILINE)}
+    runs = {p for p in files if re.search(r"^def run\(|import .*\brun\b", p.read_text(encoding="utf-8"), re.MULTILINE)}
     names = {(path.parent.name if path.name == "__init__.py" else path.stem).replace("_", "-") for path in runs}
     assert names == set(JOBS)
 

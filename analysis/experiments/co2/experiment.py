@@ -34,7 +34,7 @@ from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import paragraph
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
-from pyrodrop.analysis.zoo.resumed import fit_resumed
+from pyrodrop.analysis.zoo.train import fit_resumed
 from pyrodrop.data import Split, gal2016, mauna_loa
 from pyrodrop.guides import BernoulliDropout, Point
 from pyrodrop.metrics import regression_scores

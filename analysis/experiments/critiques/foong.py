@@ -19,8 +19,7 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, sized
-from pyrodrop.analysis.experiments.critiques.training import fitted
+from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, fitted, sized
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 from pyrodrop.analysis.reports.style import BLACK, GREY, SERIES, png, styled
 from pyrodrop.data import foong2020

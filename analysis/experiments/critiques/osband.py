@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.critiques import one_weight
-from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, Table, sized
-from pyrodrop.analysis.experiments.critiques.training import fitted, learning_rate
+from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, Table, fitted, learning_rate, sized
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 from pyrodrop.analysis.reports.style import BLACK, SERIES, png, styled
 from pyrodrop.data import Dataset, bootstrapped, perturbed

@@ -1,4 +1,9 @@
-"""What the repetition of a paper consists of, and settings by the size of a run."""
+"""What the repetition of a paper consists of, settings by the size of a run, and how networks are trained.
+
+Rates of dropout that are learned need larger steps than weights. The logit of a drop rate has far to go, from -2 to -10 and
+less, and its gradient is noisy. With the learning rate of the weights, a training of some thousand steps leaves it where it
+happens to be, and the spread depends on the start.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,10 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
+
+import pyrodrop
+from pyrodrop import schedules
+from pyrodrop.training.settings import LearningRate
 
 Size = Literal["default", "quick", "long"]
 Table = Mapping[str, Mapping[str, Any]]
@@ -46,3 +55,22 @@ class Panel:
     def to_json(self) -> dict[str, Any]:
         """All fields by name, with the figure in base 64."""
         return {**vars(self), "helps": list(self.helps), "figure": base64.b64encode(self.figure).decode()}
+
+
+WEIGHTS, LOGITS = 1e-2, 0.2  # learning rates
+
+
+def learning_rate(name: str) -> float:
+    """The learning rate of a parameter by its name."""
+    return LOGITS if "logit" in name else WEIGHTS
+
+
+def fitted(
+    models: Any, guides: Any, data: Any, *, count: int, steps: int, lr: LearningRate, seed: int, **others: Any
+) -> pyrodrop.Replicates:
+    """Replicates from new weights, with a cosine schedule, on the CPU; `others` go to `fit_replicates`."""
+    settings = {"estimator": "local", "starts": "new", "device": "cpu", "progress": False, **others}
+    schedule = schedules.cosine(steps)
+    return pyrodrop.fit_replicates(
+        models, guides, data, count=count, steps=steps, lr=lr, lr_schedule=schedule, seed=seed, **settings
+    )

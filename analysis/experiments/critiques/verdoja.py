@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, sized
-from pyrodrop.analysis.experiments.critiques.training import fitted, learning_rate
+from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, fitted, learning_rate, sized
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 from pyrodrop.analysis.reports.style import BLACK, SERIES, png, styled
 from pyrodrop.data import Dataset

@@ -15,8 +15,7 @@ import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
-from pyrodrop.analysis.experiments.critiques.panel import Size, sized
-from pyrodrop.analysis.experiments.critiques.training import learning_rate
+from pyrodrop.analysis.experiments.critiques.panel import Size, learning_rate, sized
 from pyrodrop.analysis.reports.console import core_seconds
 from pyrodrop.data import uci
 from pyrodrop.guides import Guide

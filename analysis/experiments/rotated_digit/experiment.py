@@ -26,7 +26,7 @@ from pyrodrop.analysis.experiments.rotated_digit.report import Turned, draw, pri
 from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.zoo.averaged import averaged
-from pyrodrop.analysis.zoo.resumed import fit_resumed
+from pyrodrop.analysis.zoo.train import fit_resumed
 from pyrodrop.data import Dataset, mnist, turned
 from pyrodrop.guides import Guide
 from pyrodrop.metrics import auroc, entropy_split, predictive_entropy

@@ -23,9 +23,9 @@ def results(folder: Path) -> dict[str, Any]:
 def test_uci_with_a_killed_worker(tmp_path: Path, data_folder: Path) -> None:
     """Cells are the units. Workers of another machine write nothing into the run's folder; the caller does."""
     options: dict[str, Any] = {"data": ["yacht"], "guides": ["bernoulli", "mean-field"], "splits": 2, "quiet": True}
-    job("uci").function(**options, jobs=1, out=tmp_path / "one process")
+    job("uci")(**options, jobs=1, out=tmp_path / "one process")
     with losing_a_worker(tmp_path) as killed:
-        job("uci").function(**options, out=tmp_path / "cluster")
+        job("uci")(**options, out=tmp_path / "cluster")
     assert len(killed) == 1
     one, other = results(tmp_path / "one process"), results(tmp_path / "cluster")
     assert len(one) == 2
