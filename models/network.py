@@ -130,7 +130,7 @@ class NetworkModel(Part, LocalModule):
         self.inputs: Standardize = Standardize()
         self.targets: Standardize = Standardize()
         self.columns: Columns | None = None  # of the data frame that it was trained on
-        # A sentence about the Python attributes that forward changes; empty if there are none.
+        # A description of the Python attributes that forward changes; empty if there are none.
         self.changes_itself: str = ""
         self._examined: dict[Any, Examined] = {}
 
@@ -222,7 +222,7 @@ class NetworkModel(Part, LocalModule):
                 self.free[first].copy_(value)
 
     def _arrange(self, values: Mapping[str, Tensor]) -> None:
-        """Change initial values that the network's modules drew, in place, where this kind of model starts from others."""
+        """Hook for subclasses: change the initial values, in place."""
 
     def standardize(self, data: Dataset) -> None:
         """Take over the standardisation of `data`. Later calls still pass x and y in the units of the data.
@@ -252,7 +252,7 @@ class NetworkModel(Part, LocalModule):
     @exclusive()
     def check(self, data: Dataset) -> None:
         """Check, before training, that `data` fit this network and likelihood. The model is not changed, except that it
-        stores what it has found out about the network.
+        stores the properties of the network.
 
         Raises:
             ValueError: the network cannot be called on the inputs, draws random numbers itself, or does not use a weight
@@ -260,7 +260,7 @@ class NetworkModel(Part, LocalModule):
         """
         for name, tensor in named_parts(data.x).items():
             check_spread(tensor, name, 1e-30)
-        check_spread(data.y, "y", 1e-18)  # whose square is a variance
+        check_spread(data.y, "y", 1e-18)  # its square is a variance
         self._examine_training(data.x)
         with self._calls(training=False) as calls:
             two, _ = self._few(calls, data.x)
@@ -268,7 +268,7 @@ class NetworkModel(Part, LocalModule):
         self._check_against(data, output)
         dtype = next(iter(self.weight_sites().values())).dtype
         for name, tensor in named_parts(data.x).items():
-            if tensor.is_floating_point() or self.in_features is not None:  # or they are ids
+            if tensor.is_floating_point() or self.in_features is not None:  # otherwise they are ids
                 check_resolution(tensor, name, self.inputs if isinstance(data.x, Tensor) else Standardize(), dtype)
         check_resolution(data.y, "y", self.targets, dtype)
 
@@ -298,14 +298,14 @@ class NetworkModel(Part, LocalModule):
         return lambda data: self._check_against(data, output)
 
     def _check_against(self, data: Dataset, output: Tensor) -> None:
-        """Check that the observations are possible under the likelihood, which must not take labels for values."""
+        """Check the observations under the likelihood, and that it does not treat class labels as real numbers."""
         self.likelihood.check(data.y.to(output.device), output, self.targets)
         if data.columns is not None:
             check_labels(data.columns, self.likelihood(output, self.targets), self.likelihood)
 
     @exclusive()
     def examined(self, x: Inputs) -> Examined:
-        """Properties of the network found by running it on a few rows of x.
+        """Properties of the network, determined by running it on a few rows of x.
 
         The network is run once for every shape of an example, and again as long as all rows seen were equal.
 
@@ -322,7 +322,7 @@ class NetworkModel(Part, LocalModule):
         return self._examined[key]
 
     def _examine_training(self, x: Inputs) -> None:
-        """Run the network in the modes of training, too, and store what that shows; a ValueError as `check`."""
+        """Run the network in training mode, too, and store its properties there; raises a ValueError as `check`."""
         examined = self.examined(x)
         with self._calls(training=True) as calls:
             mixes, self.changes_itself = examine_training(calls, *self._few(calls, x))
@@ -410,7 +410,7 @@ class NetworkModel(Part, LocalModule):
         """Standardise x and run the network."""
         dtype = next(iter(weights.values())).dtype
         if self.in_features is not None and isinstance(x, Tensor) and not x.is_floating_point():
-            x = x.double()  # whole numbers in a linear layer are measurements; float64 has them exactly
+            x = x.double()  # whole numbers are measurements here, which float64 represents exactly
         if isinstance(x, Tensor) and x.is_floating_point():
             x = self.inputs(x.float() if x.dtype in SHORT else x)
         x = mapped(lambda value: value.to(dtype) if value.is_floating_point() else value, x)
@@ -444,7 +444,7 @@ class NetworkModel(Part, LocalModule):
 
     @contextmanager
     def _in_training_mode(self) -> Iterator[None]:
-        """Have the model in training mode within the block, and restore modes, buffers and attributes afterwards."""
+        """Set the model to training mode within the block; restore modes, buffers and attributes afterwards."""
         modes = [(module, module.training) for module in self.modules()]
         with undisturbed(self.network):
             self.train()
@@ -474,8 +474,8 @@ def from_module(
         likelihood: distribution of y given the outputs.
         bias_prior: prior of the biases and other vectors; None trains them as point estimates.
         input_axes: see `NetworkModel`.
-        output: takes the input of the likelihood out of what `net` returns, if that is a tuple, a mapping or another object:
-            ``output=lambda out: out["logits"]``. What it does not take is dropped.
+        output: function that selects the input of the likelihood from what `net` returns, if that is a tuple, a mapping or
+            another object: ``output=lambda out: out["logits"]``. Everything else is dropped.
 
     Raises:
         TypeError, ValueError: as `NetworkModel`.
