@@ -113,9 +113,12 @@ class Guide(Part, LocalModule):
         drawn = {}
         for name in self.sites:
             self._draw_hyper(name)
-            drawn[name] = pyro.sample(name, self.posterior(name))
+            drawn[name] = self._draw_weight(name)
         self._count_rate_prior()
         return drawn
+
+    def _draw_weight(self, name: str) -> Tensor:
+        return pyro.sample(name, self.posterior(name))
 
     def restart(self, model: HasWeights) -> None:
         """Reset the means to the current weights of the model and the hyperparameters to their initial values.

@@ -90,9 +90,10 @@ class CompressionReport:
         return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
     def __rich__(self) -> Table:
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         table = Table(
             title=f"compression at threshold {self.threshold:g}",
-            caption=f"dense: the posterior mean; latencies with {self.threads} thread{'s' * (self.threads > 1)}",
+            caption=f"dense: the posterior mean; latencies with {threads}",
         )
         for column in ("", "dense", "compressed", "ratio"):
             table.add_column(column, justify="right" if column else "left", no_wrap=True)
