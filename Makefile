@@ -16,7 +16,7 @@ help:
 	@echo "make coverage    lines and branches that make test runs, in one process"
 	@echo "make any-processor    all tests as on other processors, and with other seeds: hours"
 	@echo "make slow    the long reproductions"
-	@echo "make gpu     all that waits for a GPU, in pieces that go on where they were; ARGS='--list' shows them"
+	@echo "make gpu     all that waits for a GPU, in pieces that continue where they were; ARGS='--list' shows them"
 	@echo "make zoo     every entry and experiment of the zoo anew, in such pieces: days; timeout 600 make zoo does ten minutes"
 	@echo "make docs    build the documentation site, without the network: docs/_build/html/index.html"
 	@echo "make paper   docs/_build/paper.pdf, with pandoc and XeLaTeX of your own"

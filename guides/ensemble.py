@@ -81,7 +81,7 @@ class Ensemble(Part, LocalModule):
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample the weights of one member, chosen at random."""
-        announce(self)  # so that the optimiser knows the parameters of all members
+        announce(self)  # register the parameters of all members with the optimiser
         members = self.members
         return members[int(torch.randint(len(members), ()))](*args, **kwargs)
 

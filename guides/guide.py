@@ -6,12 +6,13 @@ Hyperparameters that a prior samples (the variances of ARD, the scales of a hors
 
     lambda ~ LogNormal(a, b^2)          a = hyper_loc, ln b = hyper_log_scale, of the shape of lambda
 
-A guide that learns its rates r may have a distribution for them, which training counts:
+A guide that learns its rates r can have a distribution for them, whose log density training adds to the ELBO:
 
     minimise  -ELBO - sum_k ln p(r_k)                 p is rate_prior, a density of the rate itself
 
 Rates are parameters of q and no part of the model, so this is a penalty and no prior of the evidence: `Fit.elbo` leaves it
-out and stays a bound, `Fit.objective` has it. With ln p(0) = -infinity, as of Beta(2, 8) or LogNormal, no rate goes to 0.
+out and stays a bound, `Fit.objective` includes it. If ln p(0) = -infinity, as for Beta(2, 8) and LogNormal, no rate goes
+to 0.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Guide(Part, LocalModule):
 
     Attributes:
         rate_kind: the kind of rates that `rates` returns, for a guide that has rates.
-        rate_prior: distribution of every learned rate, which training counts; None for none.
+        rate_prior: distribution of every learned rate, whose log density training adds to the ELBO; None for none.
         shapes: the shape of every weight and hyperparameter of the model, by site.
 
     Raises:
@@ -100,7 +101,7 @@ class Guide(Part, LocalModule):
         self.hyper_log_scale: ParameterTree = ParameterTree(
             {site: torch.full_like(start, -2.0) for site, start in starts.items()}
         )
-        if rate_prior is not None:  # otherwise nothing of a guide changes, nor what its files say of it
+        if rate_prior is not None:  # guides without one, and their files, are unchanged
             self.rate_prior = _checked_rate_prior(rate_prior, self.rate_kind)
 
     @abstractmethod
@@ -112,9 +113,12 @@ class Guide(Part, LocalModule):
         drawn = {}
         for name in self.sites:
             self._draw_hyper(name)
-            drawn[name] = pyro.sample(name, self.posterior(name))
+            drawn[name] = self._draw_weight(name)
         self._count_rate_prior()
         return drawn
+
+    def _draw_weight(self, name: str) -> Tensor:
+        return pyro.sample(name, self.posterior(name))
 
     def restart(self, model: HasWeights) -> None:
         """Reset the means to the current weights of the model and the hyperparameters to their initial values.
@@ -161,7 +165,7 @@ class Guide(Part, LocalModule):
         return {}
 
     def _count_rate_prior(self) -> None:
-        """Have the loss count minus the log density of the rates, as a factor of the guide."""
+        """Add minus the log density of the rates to the loss, as a factor of the guide."""
         if self.rate_prior is not None:
             rates = self.learned_rates().values()
             densities = [on_device(self.rate_prior, rate.device).log_prob(rate).sum() for rate in rates]

@@ -9,12 +9,12 @@
     E[s_k^n] = exp(n mu_k + n^2 sigma_k^2 / 2) [Phi(B_k - n sigma_k) - Phi(A_k - n sigma_k)] / Z_k
     alpha_k  = Var[s_k] / E[s_k]^2,   signal-to-noise ratio alpha_k^(-1/2)
 
-The KL divergence is 0 where s_k is as the prior says, which is noise without a signal: a ratio of 0.33 for [-20, 0]. Units
+The KL divergence is 0 where q(s_k) equals the prior, whose signal-to-noise ratio is 0.33 for [-20, 0]. Units
 whose ratio is not above 1 (ln alpha_k >= 0) are removed, and the others are multiplied by E[s_k].
 
 Neklyudov, Molchanov, Ashukha & Vetrov (2017), Structured Bayesian Pruning via Log-Normal Multiplicative Noise,
-https://arxiv.org/abs/1705.07283, section 3. There the noise multiplies what leaves a layer, before its bias; here it
-multiplies what enters one, x included, as in all guides of this package. mu_k is limited to [a, b] and ln sigma_k to
+https://arxiv.org/abs/1705.07283, section 3. There the noise multiplies the outputs of a layer, before its bias; here it
+multiplies its inputs, including x, as in all guides of this package. mu_k is limited to [a, b] and ln sigma_k to
 [-10, 5]; their released code limits both to [-20, 5].
 """
 
@@ -38,7 +38,7 @@ _LOG_SCALES = (-10.0, 5.0)  # below, the variance of s is lost in the rounding o
 
 
 class LogNormalDropout(Guide):
-    """A truncated log-normal scale per input unit, whose two parameters are learned; units that are mostly noise can go.
+    """A truncated log-normal scale with two learned parameters per input unit; units that are mostly noise can be removed.
 
     The prior of the model must be `priors.LogUniform`. That of the scales is proper, by `low` and `high`.
 

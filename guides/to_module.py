@@ -1,4 +1,4 @@
-"""A network that was read as a posterior, back as the user's own module.
+"""Convert a network that was read as a posterior back to the user's module.
 
     W = p M        p the keep rate of the weight's units, M the mean of its mixture
 
@@ -29,7 +29,7 @@ def to_module(run: Any) -> nn.Module:
     Returns:
         A copy of the user's network on the device of the run, with trained parameters (fixed ones stay fixed). It is in
         evaluation mode, where it computes with mean weights. After ``net.train()``, with BatchNorm in evaluation mode, its
-        passes are draws from the posterior, with masks of their own for every example.
+        passes are draws from the posterior, with independent masks per example.
 
     Raises:
         TypeError: `run` is no run, or has no network that was read.

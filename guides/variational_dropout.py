@@ -118,14 +118,9 @@ class VariationalDropout(Guide):
             log_alpha = self.units[name].over(log_alpha, loc.shape)
         return gaussian(self.kind, loc, log_alpha, self.units[name])
 
-    def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        drawn = {}
-        for name in self.sites:
-            self._draw_hyper(name)
-            with pyro.poutine.scale(scale=self.kl_scale):
-                drawn[name] = pyro.sample(name, self.posterior(name))
-        self._count_rate_prior()
-        return drawn
+    def _draw_weight(self, name: str) -> Tensor:
+        with pyro.poutine.scale(scale=self.kl_scale):
+            return super()._draw_weight(name)
 
     def learned_rates(self) -> dict[str, Tensor]:
         """alpha of every weight, by weight name: a scalar tensor, ``[in]`` or the shape of the weight."""

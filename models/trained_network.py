@@ -46,7 +46,7 @@ class TrainedNetwork(NetworkModel):
         self.dropouts = dropouts
 
     def _check_network(self, network: nn.Module) -> None:
-        """Its dropout is known."""
+        """Allow dropout layers, whose masks this model samples itself."""
 
     def properties(self, x: Inputs) -> Properties:
         """As `NetworkModel.properties`.

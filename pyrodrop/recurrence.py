@@ -1,4 +1,4 @@
-"""nn.LSTM, nn.GRU and nn.RNN by elementary operations, where PyTorch's kernels cannot run.
+"""nn.LSTM, nn.GRU and nn.RNN by elementary operations, for cases that PyTorch's kernels do not support.
 
     nn.RNN     h' = tanh(W x + b + U h + c), or with relu
     nn.LSTM    i, f, g, o = W x + b + U h + c       [4 H]
@@ -39,14 +39,14 @@ Cell = Callable[[Tensor, State, Sequence[Any]], State]  # of W x + b, the state,
 
 
 def by_steps(layer: Callable[..., Any], input: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    """What `layer`, one of `LAYERS`, returns for these arguments.
+    """Evaluate `layer`, one of `LAYERS`, by elementary operations.
 
     Args:
         input: ``[T, N, in]``, ``[N, T, in]`` with batch_first, or the data of a packed sequence.
         args: the further arguments with which nn.LSTM calls it; with the batch sizes first for a packed sequence.
 
     Returns:
-        The output and the last states, as PyTorch's.
+        The output and the last states, as the PyTorch layer.
 
     Raises:
         RuntimeError: the batch sizes of a packed sequence depend on tensors of a recording.
@@ -98,7 +98,7 @@ def _direction(
     steps = inputs.unbind(0) if sizes is None else inputs.split(sizes)
     outputs = []
     for step in reversed(steps) if backward else steps:
-        count = step.shape[0]  # in a packed sequence of the examples that are this long, which are the first
+        count = step.shape[0]  # in a packed sequence, the examples that are this long come first
         some = count < state[0].shape[0]
         new = cell(step, tuple(old[:count] for old in state) if some else state, around)
         state = tuple(torch.cat([h, old[count:]]) for h, old in zip(new, state, strict=True)) if some else new
@@ -150,7 +150,7 @@ def _pack(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Te
 
 
 def _pad(data: Tensor, batch_sizes: Tensor, batch_first: bool, value: float, total: int) -> tuple[Tensor, Tensor]:
-    """A packed sequence in a form with an axis of time, and its lengths."""
+    """A packed sequence as a padded tensor, and its lengths."""
     sizes = [int(size) for size in batch_sizes]
     steps = [*data.split(sizes), *(max(0, total - len(sizes)) * [data[:0]])]
     rest = [data.new_full((sizes[0] - len(step), *data.shape[1:]), value) for step in steps]
@@ -172,6 +172,6 @@ class _BySteps(TorchFunctionMode):
 
 @contextmanager
 def elementary() -> Iterator[None]:
-    """Have recurrent layers and attention run by elementary operations, which can be mapped, recorded and compiled."""
+    """Evaluate recurrent layers and attention by elementary operations, which can be mapped, recorded and compiled."""
     with sdpa_kernel(SDPBackend.MATH), _BySteps():
         yield

@@ -26,10 +26,10 @@ def links(app: Sphinx, doctree: nodes.document) -> None:
 
 def roles(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
     """Captions are headings, which need a level; Sphinx writes the arguments of a signature as definitions of nothing."""
-    for part in ("furo_navigation_tree", "body"):
-        if html := context.get(part):
+    for name in ("furo_navigation_tree", "body"):
+        if html := context.get(name):
             html = html.replace(
                 '<p class="caption" role="heading">', '<p class="caption" role="heading" aria-level="2">'
             )
             html = html.replace('<dl>\n<dd><em class="sig-param">', '<dl role="list">\n<dd><em class="sig-param">')
-            context[part] = html.replace('<dd><em class="sig-param">', '<dd role="listitem"><em class="sig-param">')
+            context[name] = html.replace('<dd><em class="sig-param">', '<dd role="listitem"><em class="sig-param">')

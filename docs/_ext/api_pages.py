@@ -71,11 +71,13 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def write(app: Sphinx) -> None:
     """Write ``api/index.rst`` and a page per module."""
-    found = places()
+    names_of_module = places()
     with Folder(Path(app.srcdir) / "api") as folder:
         folder.write("index.rst", index())
         for module in MODULES:
-            folder.write(f"{module}.rst", page(module, sorted(found[module], key=lambda name: rank(module, name))))
+            folder.write(
+                f"{module}.rst", page(module, sorted(names_of_module[module], key=lambda name: rank(module, name)))
+            )
         for title, names in TOPICS.items():
             folder.write(f"pyrodrop-{title}.rst", topic(title, names))
 
@@ -90,7 +92,7 @@ def index() -> str:
     lines = ["API reference", "=============", "", "What most programs use:", ""]
     lines += [".. list-table::", "   :widths: 34 66", ""]
     for module, _, name in (path.rpartition(".") for path in FIRST):
-        lines += [f"   * - :py:obj:`{module}.{name}`", f"     - {words(module, name)}"]
+        lines += [f"   * - :py:obj:`{module}.{name}`", f"     - {sentence(module, name)}"]
     lines += ["", "Every public name, by the module it is imported from:", ""]
     lines += [".. list-table::", "   :widths: 30 70", ""]
     for module in MODULES:
@@ -106,7 +108,7 @@ def page(module: str, names: list[str]) -> str:
     if names:
         lines += [".. list-table::", "   :widths: 34 66", ""]
         for name in names:
-            lines += [f"   * - :py:obj:`{name} <{module}.{name}>`", f"     - {words(module, name)}"]
+            lines += [f"   * - :py:obj:`{name} <{module}.{name}>`", f"     - {sentence(module, name)}"]
         lines += [""]
     if others:
         lines += ["Also here: " + ", ".join(f":py:obj:`{place}`" for place in others.values()) + ".", ""]
@@ -135,7 +137,9 @@ def entry(module: str, name: str) -> list[str]:
     if inspect.isclass(what):
         kind = "autoexception" if issubclass(what, BaseException) else "autoclass"
         bases = ["   :show-inheritance:"] if what.__bases__ != (object,) else []
-        others = sorted(own for own, member in vars(what).items() if type(member).__module__.startswith("sklearn"))
+        others = sorted(
+            attribute for attribute, member in vars(what).items() if type(member).__module__.startswith("sklearn")
+        )
         bases += [f"   :exclude-members: {', '.join(others)}"] if others else []  # made by scikit-learn, in its words
         return [f".. {kind}:: {module}.{name}", "   :members:", *bases]
     if inspect.isroutine(what):
@@ -143,7 +147,7 @@ def entry(module: str, name: str) -> list[str]:
     return [f".. py:data:: {name}", f"   :module: {module}", "", f"   {CONSTANTS[f'{module}.{name}']}"]
 
 
-def words(module: str, name: str) -> str:
+def sentence(module: str, name: str) -> str:
     """What a name is, in a sentence."""
     what = value(module, name)
     return first_line(what) if inspect.isclass(what) or inspect.isroutine(what) else CONSTANTS[f"{module}.{name}"]

@@ -28,7 +28,7 @@ class Page(HTMLParser):
             elif value and name in ("href", "src"):
                 self.links.append(value)
             elif value and name == "srcset":
-                self.links += [part.split()[0] for part in value.split(",")]
+                self.links += [candidate.split()[0] for candidate in value.split(",")]
 
 
 def dead(root: Path) -> list[str]:
@@ -40,7 +40,7 @@ def dead(root: Path) -> list[str]:
     pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in sorted(root.rglob("*.html"))}
     if not pages:
         raise FileNotFoundError(f"there are no pages in {root}")
-    found = []
+    problems = []
     for path, page in pages.items():
         for link in page.links:
             parts = urlsplit(link)
@@ -48,10 +48,10 @@ def dead(root: Path) -> list[str]:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if not target.is_file():
-                found.append(f"{path.relative_to(root.resolve())}: {link}: no such file")
+                problems.append(f"{path.relative_to(root.resolve())}: {link}: no such file")
             elif target in pages and unquote(parts.fragment) not in pages[target].anchors:
-                found.append(f"{path.relative_to(root.resolve())}: {link}: no such anchor")
-    return found
+                problems.append(f"{path.relative_to(root.resolve())}: {link}: no such anchor")
+    return problems
 
 
 if __name__ == "__main__":

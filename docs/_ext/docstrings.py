@@ -44,8 +44,8 @@ def _change(app: Sphinx, what: str, name: str, obj: object, options: object, lin
 def allowed(public: Any) -> dict[str, str]:
     """What the arguments of a function or class may be, by name, in words."""
     with_options = public in (pyrodrop.fit, pyrodrop.fit_replicates, pyrodrop.Training)
-    found: Mapping[str, Constraint] = constraints_of(Settings if with_options else public)
-    return {name: each.allowed() for name, each in found.items() if not isinstance(each, Flag | Choice)}
+    constraints: Mapping[str, Constraint] = constraints_of(Settings if with_options else public)
+    return {name: each.allowed() for name, each in constraints.items() if not isinstance(each, Flag | Choice)}
 
 
 def _default(
@@ -57,7 +57,7 @@ def _default(
 
 def changed(lines: list[str], allowed: Mapping[str, str]) -> list[str]:
     """The lines of a docstring in the form that Napoleon reads, with what is `allowed` after an argument's description."""
-    found: list[str] = []
+    result: list[str] = []
     section, number = "", 0
 
     def block(indent: int) -> list[str]:
@@ -78,26 +78,26 @@ def changed(lines: list[str], allowed: Mapping[str, str]) -> list[str]:
             heading = _SECTION.match(line)
             section = heading[1] if heading else ""
         described = _ARGUMENTS.match(line) if section in ("Args", "Attributes") else None
-        before = [text for text in found if text]
-        literal = line.startswith("    ") and not section and (not found or not found[-1])
+        before = [text for text in result if text]
+        literal = line.startswith("    ") and not section and (not result or not result[-1])
         if section == "Returns" and line == "Returns:":
             number += 1
             first, *rest = [text[4:] for text in block(4)]
-            found += [f":returns: {inline(first)}", *(f"    {inline(text)}" if text else "" for text in rest), ""]
+            result += [f":returns: {inline(first)}", *(f"    {inline(text)}" if text else "" for text in rest), ""]
         elif described:
             number += 1
             rest = [inline(text) for text in block(5)]
             for argument in described[1].split(", "):
                 range_of = [f"        Allowed: {allowed[argument]}."] if argument in allowed else []
-                found += [f"    {argument}: {inline(described[2])}", *rest, *range_of]
+                result += [f"    {argument}: {inline(described[2])}", *rest, *range_of]
         elif literal:
             taken = block(4)
             marked = before and before[-1].endswith("::")
-            found += [*([] if marked else ["::", ""]), *taken, ""]
+            result += [*([] if marked else ["::", ""]), *taken, ""]
         else:
             number += 1
-            found.append(inline(line))
-    return found
+            result.append(inline(line))
+    return result
 
 
 def inline(line: str) -> str:

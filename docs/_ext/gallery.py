@@ -336,5 +336,5 @@ def card(item: Item, files: list[str]) -> list[str]:
         lines += [f":target: ../_images/{files[0]}", "```", ""]
     code = f"{{download}}`{Path(item.code).name} <../../{item.code}>`"
     command = f"`{item.run}` · " if item.run else ""
-    page, words = item.page
-    return [*lines, item.shows, "", f"{command}{code} · [{words}](../{page})", ":::", ""]
+    page, label = item.page
+    return [*lines, item.shows, "", f"{command}{code} · [{label}](../{page})", ":::", ""]

@@ -47,21 +47,21 @@ def rewritten(text: str, lies: str, shown: str) -> str:
     """
     parts = _FENCE.split(text)[::3]
     fences = [match[0] for match in _FENCE.finditer(text)]
-    done = [_LINK.sub(lambda match: _link(match[1], match[2], lies, shown), part) for part in parts]
+    done = [_LINK.sub(lambda match: _link(match[1], match[2], lies, shown), text_between) for text_between in parts]
     return "".join(a + b for a, b in zip(done, [*fences, ""], strict=True))
 
 
-def _link(words: str, target: str, lies: str, shown: str) -> str:
+def _link(label: str, target: str, lies: str, shown: str) -> str:
     path, mark, anchor = target.partition("#")
     if not path or ":" in path:
-        return f"[{words}]({target})"
+        return f"[{label}]({target})"
     file = os.path.normpath(PurePosixPath(lies).parent / path)
     page = page_of(file)
     if page:
-        return f"[{words}]({os.path.relpath(page, PurePosixPath(shown).parent)}{mark}{anchor})"
+        return f"[{label}]({os.path.relpath(page, PurePosixPath(shown).parent)}{mark}{anchor})"
     if (ROOT / file).exists() and not file.startswith(".."):
-        return words if words.startswith(("`", "!")) or file in words else f"{words} (`{file}`)"
-    return f"[{words}]({target})"
+        return label if label.startswith(("`", "!")) or file in label else f"{label} (`{file}`)"
+    return f"[{label}]({target})"
 
 
 def page_of(file: str) -> str | None:

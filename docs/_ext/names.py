@@ -24,12 +24,12 @@ NOT_PUBLIC = {"Form", "Group", "Inputs", "Per", "Predicts", "Shape"}
 def setup(app: Sphinx) -> dict[str, bool]:
     """Make backquotes references, and find what they refer to."""
     app.config.default_role = "py:obj"
-    app.connect("missing-reference", found, priority=400)  # before the inventories
+    app.connect("missing-reference", resolved, priority=400)  # before the inventories
     app.connect("missing-reference", code, priority=900)
     return {"parallel_read_safe": True}
 
 
-def found(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Node) -> nodes.Node | None:
+def resolved(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Node) -> nodes.Node | None:
     """A link, or the name as code; None for what Sphinx is to report."""
     if node.get("refdomain") != "py":
         return None
@@ -89,13 +89,13 @@ def short() -> dict[str, str]:
 @functools.cache
 def defined() -> dict[str, str]:
     """Where classes and functions are defined, and where they are documented."""
-    found = {}
+    documented = {}
     for module, names in places().items():
         for name in names:
-            own = value(module, name)
-            if hasattr(own, "__qualname__"):
-                found[f"{own.__module__}.{own.__qualname__}"] = f"{module}.{name}"
-    return found
+            member = value(module, name)
+            if hasattr(member, "__qualname__"):
+                documented[f"{member.__module__}.{member.__qualname__}"] = f"{module}.{name}"
+    return documented
 
 
 @functools.cache
@@ -107,10 +107,10 @@ def exists(path: str) -> bool:
             what: Any = importlib.import_module(".".join(parts[:count]))
         except ModuleNotFoundError:
             continue
-        for part in parts[count:]:
+        for name in parts[count:]:
             fields = getattr(what, "__annotations__", {})
-            if not hasattr(what, part) and part not in fields:
+            if not hasattr(what, name) and name not in fields:
                 return False
-            what = getattr(what, part, None)
+            what = getattr(what, name, None)
         return True
     return False

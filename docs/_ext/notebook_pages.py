@@ -39,10 +39,10 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def write(app: Sphinx) -> None:
     """Write ``notebooks/index.md``, the notebooks and their thumbnails."""
-    found = [read(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"), key=order)]
+    notebooks = [read(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"), key=order)]
     with Folder(Path(app.srcdir) / "notebooks") as folder:
-        folder.write("index.md", index(found))
-        for notebook in found:
+        folder.write("index.md", index(notebooks))
+        for notebook in notebooks:
             folder.write(f"{notebook.name}.ipynb", json.dumps(notebook.content, indent=1, ensure_ascii=False))
             if notebook.thumbnail:
                 folder.write(f"thumbnails/{notebook.name}.png", notebook.thumbnail)
@@ -79,12 +79,12 @@ def read(path: Path) -> Notebook:
 def sentences(paragraphs: list[str]) -> str:
     """The first paragraph that is plain text, up to about 200 characters of whole sentences."""
     plain = [text for text in paragraphs if not text.startswith(("$", "|", "-", "#", ">", "```"))]
-    found = ""
+    summary = ""
     for sentence in re.split(r"(?<=[.?!])\s", plain[0] if plain else ""):
-        if found and len(found) + len(sentence) > 200:
+        if summary and len(summary) + len(sentence) > 200:
             break
-        found = f"{found} {sentence}".strip()
-    without_links = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", found)  # the whole card is a link
+        summary = f"{summary} {sentence}".strip()
+    without_links = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", summary)  # the whole card is a link
     return re.sub(r"[:,]$", ".", without_links)
 
 

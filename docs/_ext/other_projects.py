@@ -132,6 +132,6 @@ def inventory(name: str) -> bytes:
     lines = []
     for page, names in PAGES[name].items():
         kind, _, listed = names.partition(": ")
-        lines += [f"{own} py:{kind} 1 {page}#$ -\n" for own in listed.split()]
+        lines += [f"{public_name} py:{kind} 1 {page}#$ -\n" for public_name in listed.split()]
     head = f"# Sphinx inventory version 2\n# Project: {name}\n# Version: \n# The rest is compressed with zlib.\n"
     return head.encode() + zlib.compress("".join(lines).encode(), 9)

@@ -33,23 +33,25 @@ MODULES = (
 
 def names_of(module: ModuleType) -> list[str]:
     """The public names of a module that are no modules: `__all__`, or what is defined in it."""
-    own = getattr(module, "__all__", None) or [
+    names = getattr(module, "__all__", None) or [
         name
         for name, value in vars(module).items()
         if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
     ]
-    return [name for name in own if not isinstance(getattr(module, name), ModuleType)]
+    return [name for name in names if not isinstance(getattr(module, name), ModuleType)]
 
 
 def places() -> dict[str, list[str]]:
     """The names that are documented in each module."""
-    found: dict[str, list[str]] = {}
+    by_module: dict[str, list[str]] = {}
     seen: set[int] = set()
     for name in MODULES:
         module = importlib.import_module(name)
-        found[name] = [own for own in names_of(module) if id(getattr(module, own)) not in seen]
-        seen |= {id(getattr(module, own)) for own in found[name]}
-    return found
+        by_module[name] = [
+            public_name for public_name in names_of(module) if id(getattr(module, public_name)) not in seen
+        ]
+        seen |= {id(getattr(module, public_name)) for public_name in by_module[name]}
+    return by_module
 
 
 def elsewhere() -> dict[str, str]:
@@ -65,9 +67,9 @@ def elsewhere() -> dict[str, str]:
 
 def submodules(module: str) -> list[str]:
     """Modules in `__all__` of a module that have no page of their own."""
-    own = importlib.import_module(module)
-    found = [getattr(own, name) for name in getattr(own, "__all__", ())]
-    return [part.__name__ for part in found if isinstance(part, ModuleType) and part.__name__ not in MODULES]
+    package = importlib.import_module(module)
+    members = [getattr(package, name) for name in getattr(package, "__all__", ())]
+    return [member.__name__ for member in members if isinstance(member, ModuleType) and member.__name__ not in MODULES]
 
 
 def value(module: str, name: str) -> Any:

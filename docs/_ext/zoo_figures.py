@@ -32,28 +32,28 @@ class Figures:
     """A figure as a file for the light and for the dark theme, by the end of its name, and in words."""
 
     files: dict[str, bytes]
-    words: str
+    description: str
 
 
 def figures(entry: Entry) -> Figures | None:
     """The figure of an entry's card; None if there is none."""
     drawn = {f"-{theme.name}.png": DRAWN / f"{entry.name}-{theme.name}.png" for theme in THEMES}
     if all(path.is_file() for path in drawn.values()):
-        words = (
+        description = (
             "Predictions of CO2 by year: the mean in blue with bands of one and two standard deviations of the function, "
             "observations for training in orange, and later ones as a thin line."
         )
-        return Figures({end: path.read_bytes() for end, path in drawn.items()}, words)
+        return Figures({end: path.read_bytes() for end, path in drawn.items()}, description)
     kind, _, name = entry.name.partition("/")
     cells = uci_cells(name) if kind == "uci" else {}
     if not cells:
         return None
-    words = (
+    description = (
         f"Test errors and log densities of the posteriors of our table on {name} (protocol {PROTOCOL}, which is longer than "
         f"this entry's): means with two standard errors over the splits, MC dropout in blue. The published result of MC "
         "dropout is the line in orange, with two standard errors."
     )
-    return Figures({f"-{theme.name}.svg": uci(name, cells, theme) for theme in THEMES}, words)
+    return Figures({f"-{theme.name}.svg": uci(name, cells, theme) for theme in THEMES}, description)
 
 
 def uci_cells(name: str) -> dict[str, Mapping[str, Any]]:

@@ -61,8 +61,8 @@ def card(entry: Entry, drawn: Figures | None) -> str:
         stem = entry.name.rpartition("/")[2]
         for end in drawn.files:
             theme = Path(end).stem.removeprefix("-")
-            lines += [f"```{{image}} {stem}{end}", f":alt: {drawn.words}", f":class: only-{theme}", "```", ""]
-        lines += [drawn.words, ""]
+            lines += [f"```{{image}} {stem}{end}", f":alt: {drawn.description}", f":class: only-{theme}", "```", ""]
+        lines += [drawn.description, ""]
     lines += ["## Run it", "", "```bash", f"pyrodrop show {entry.name}     # this card"]
     lines += [f"pyrodrop check {entry.name}    # a short run, compared with the reference"]
     lines += [f"pyrodrop run {entry.name}      # as published", "```", "", "```python", "from pyrodrop import zoo", ""]

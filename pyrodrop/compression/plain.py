@@ -1,4 +1,4 @@
-"""A network with given weights as a plain PyTorch module, from x to f in their own units.
+"""A network with given weights as a plain PyTorch module, from x to f in their original units.
 
     x -> (x - loc) / scale -> network -> y scale + loc
 
@@ -26,12 +26,12 @@ from pyrodrop.networks.sites import thaw
 from pyrodrop.scaling import Standardize
 from pyrodrop.threads import Tracer
 
-_ROWS = 2  # of the examples
-_ROUNDING = 1e-3  # of the standard deviation of x or y
+_ROWS = 2  # number of example rows
+_ROUNDING = 1e-3  # largest rounding error, in standard deviations of x or y
 
 
 def check_model(model: Any) -> None:
-    """Raise an error for what is no model of `pyrodrop.models`, or has dropout of its own.
+    """Raise an error unless this is a model of `pyrodrop.models` without dropout of its own.
 
     Raises:
         TypeError: it is no such model.
@@ -65,7 +65,7 @@ def examples(model: Any, x: Inputs | None) -> Inputs | None:
 
 
 def plain_network(model: Any, weights: Mapping[str, Tensor], x: Inputs | None) -> nn.Module:
-    """The network of a model with the given weights, in evaluation mode, from x to f in their own units.
+    """The network of a model with the given weights, in evaluation mode, from x to f in their original units.
 
     Args:
         model: on the CPU.
@@ -99,7 +99,7 @@ def trace(network: nn.Module) -> fx.Graph:
         traced = Tracer().trace(network)
     except Exception as error:  # any operation that needs concrete values
         raise Untraced(f"torch.fx cannot trace the network: {error}") from error
-    graph = fx.Graph()  # of which pickle does not remember our tracer
+    graph = fx.Graph()  # without a reference to the tracer, which cannot be pickled
     graph.output(graph.graph_copy(traced, {}))
     for node in graph.nodes:
         node.type = None  # annotations that are strings cannot be pickled
@@ -187,7 +187,7 @@ def _units(units: Standardize, name: str, like: Tensor) -> tuple[Tensor, Tensor]
 def _rescaling(model: Any, output: Tensor) -> tuple[Tensor, Tensor, int] | None:
     """Offset, scale and number of the columns of the outputs that are f; None if they are f.
 
-    They are compared with what the likelihood makes of random outputs of this shape.
+    They are compared with the `location` of the likelihood for random outputs of this shape.
     """
     units = _units(model.targets, "y", output)
     output = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
@@ -205,7 +205,7 @@ def _rescaling(model: Any, output: Tensor) -> tuple[Tensor, Tensor, int] | None:
 
 
 class _Taking(nn.Module):
-    """A network, and what takes the outputs out of what it returns."""
+    """A network followed by the function that selects its output."""
 
     def __init__(self, network: nn.Module, output: Output) -> None:
         super().__init__()

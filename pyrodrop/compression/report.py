@@ -26,7 +26,7 @@ from pyrodrop.distributions.censored import exact_values
 
 _ROWS = 1000  # rows that are evaluated at a time, and size of the larger batch that is timed
 _ROUNDS, _SECONDS = 7, 0.02  # of timing
-_WIDE = 100_000  # characters, more than a table has: the widths of a deep network are not cut
+_WIDE = 100_000  # characters per line, so that Rich does not truncate the table
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class CompressionReport:
 
     @property
     def ratios(self) -> dict[str, float | None]:
-        """Dense over compressed, of whatever is smaller when it is better; None where nothing is left."""
+        """Dense divided by compressed, for the measurements where less is better; None if the compressed value is 0."""
         dense, small = asdict(self.dense), asdict(self.compressed)
         names = ("weights", "parameters", "flops", "latency_1", "latency_1000")
         return {name: ratio(dense[name], small[name]) for name in names}
@@ -90,9 +90,10 @@ class CompressionReport:
         return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
     def __rich__(self) -> Table:
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
         table = Table(
             title=f"compression at threshold {self.threshold:g}",
-            caption=f"dense: the posterior mean; latencies with {self.threads} thread{'s' * (self.threads > 1)}",
+            caption=f"dense: the posterior mean; latencies with {threads}",
         )
         for column in ("", "dense", "compressed", "ratio"):
             table.add_column(column, justify="right" if column else "left", no_wrap=True)
@@ -141,7 +142,7 @@ def measure(dense: nn.Module, small: nn.Module, data: Dataset, threshold: float,
 
 
 def _layers(network: nn.Module) -> list[Any]:
-    """The layers that weigh units: batch normalisation has a weight, too, and is none of them."""
+    """The layers whose weight has several axes, such as dense layers and convolutions."""
     return [
         m for m in network.modules() if isinstance(weight := getattr(m, "weight", None), Tensor) and weight.dim() > 1
     ]

@@ -4,12 +4,12 @@ and removed where no layer reads them.
     a unit is constant    if its weights are 0 in all layers that make it:    b <- b + W[:, k] a_k, and W[:, k] <- 0
     a unit is used        if a layer has a weight on it in a row of a used unit, or an unknown operation reads or makes it
 
-Units that a sum ties together, as those of a residual stream, are one group, and leave together. Every activation has, for
-each of its elements, the number of its unit, which goes through the same reshaping as the activation: so it is known which
-unit each input of the next layer comes from. Followed are dense layers, convolutions, batch normalisation, elementwise
-functions, pooling, sums of equal shapes, flattening and permuting. All other operations keep the units of what they read and
-make. A constant unit before a convolution that pads with zeros stays, unless it is 0, because its contribution is smaller at
-the border.
+Units that a sum ties together, as those of a residual stream, are one group and are removed together. Every activation is
+accompanied by a tensor with the unit of each of its elements, which goes through the same reshaping: so it is known which
+unit each input of the next layer comes from. Units are followed through dense layers, convolutions, batch normalisation,
+elementwise functions, pooling, sums of equal shapes, flattening and permuting. All other operations keep all units of their
+inputs and outputs. A constant unit before a convolution that pads with zeros is kept, unless it is 0, because its
+contribution is smaller at the border.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Layer:
     """A layer with weights, or a batch normalisation, where the network calls it.
 
     Attributes:
-        module: a copy of its own.
+        module: a copy that shares nothing with the network.
         x: its input on the example rows.
         axis: of the input units.
         reads: group of the units that it reads, and the unit of each of its inputs; None where they are not followed.
@@ -181,7 +181,7 @@ class _Followed(fx.Interpreter):
         return result
 
     def _keep(self, n: fx.Node, units: Iterable[_Units]) -> None:
-        """Note that an operation needs all of these units."""
+        """Record that an operation needs all of these units."""
         for each in units:
             self._kept.add(each.group)
             if n.op != "output":
@@ -189,7 +189,7 @@ class _Followed(fx.Interpreter):
                 self.ends.append(f"{n.target if kind else n}{kind}")
 
     def _after(self, n: fx.Node, read: list[fx.Node], x: Tensor, result: Tensor) -> _Units | None:
-        """The units of what an operation makes; None if they are not known, or all are kept."""
+        """The units of the result of an operation; None if they are unknown, or all are kept."""
         module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
         operation: Any = n.target if module is None else type(module)
         layer = _dense_layer(self, n) if operation is F.linear else module
@@ -249,7 +249,7 @@ class _Followed(fx.Interpreter):
         return _Units(group, first.numbers)
 
     def _root(self, group: int) -> int:
-        """The group that stands for all that are tied to this one."""
+        """The representative of the groups that are tied to this one."""
         while self._parents[group] != group:
             group = self._parents[group]
         return group
@@ -331,7 +331,7 @@ class _Followed(fx.Interpreter):
 
 
 def _dense_layer(network: fx.Interpreter, n: fx.Node) -> Any:
-    """The layer that a call of ``F.linear`` with parameters of the network is; None for other calls."""
+    """A call of ``F.linear`` with parameters of the network as a layer; None for other calls."""
     call: dict[str, Any] = {**dict(zip(("input", "weight", "bias"), n.args, strict=False)), **n.kwargs}
     nodes = [call.get("weight"), call.get("bias")]
     if not all(node is None or (isinstance(node, fx.Node) and node.op == "get_attr") for node in nodes):
@@ -364,7 +364,7 @@ def _pooled(units: _Units, axes: int, shape: torch.Size) -> _Units | None:
 
 
 def _asks_rows(n: fx.Node) -> bool:
-    """Whether an operation is the number of rows, as in ``x.view(x.size(0), -1)``, or that of axes."""
+    """Whether an operation returns the number of rows, as in ``x.view(x.size(0), -1)``, or of axes."""
     if n.op == "call_method":
         return n.target == "dim" or (n.target == "size" and n.args[1:] == (0,))
     if n.target is getattr and n.args[1] in ("shape", "ndim"):
@@ -373,7 +373,7 @@ def _asks_rows(n: fx.Node) -> bool:
 
 
 def _new_name(taken: Iterable[str], target: str) -> str:
-    """A name for a layer, that of its call if nothing else has it."""
+    """A unique name for a layer, that of its call if possible."""
     names = (target, *(f"{target}_{number}" for number in range(2, 10**6)))
     return next(name for name in names if not any(f"{other}.".startswith(f"{name}.") for other in taken))
 

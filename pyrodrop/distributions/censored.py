@@ -6,12 +6,12 @@
                   log(F_0(u) - F_0(l))     otherwise                        every element separately
 
 F_0 is the cumulative distribution function of p_0: Kalbfleisch & Prentice (2002), The Statistical Analysis of Failure Time
-Data, section 3.2. It is right where limits say nothing else about the value, given x. Probabilities are computed in float64,
-in the nearer tail, by the scaled complementary error function
+Data, section 3.2. This assumes that the limits carry no other information about the value, given x. Probabilities are
+computed in float64, in the nearer tail, by the scaled complementary error function
 
     ln Phi(z) = ln erfcx(-z / sqrt 2) - z^2 / 2 - ln 2
 
-so that they and their gradients have digits however small they are.
+so that they and their gradients are accurate even where the probability underflows.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from torch.distributions import Independent, LogNormal, Normal
 class Censored(pyro.distributions.Independent):  # type: ignore[misc]
     """Independent numbers with event shape ``[D]``, whose `log_prob` takes values ``[..., D]`` or their ends ``[..., 2 D]``.
 
-    Samples, mean, variance and support are those of the values, which are not censored. Of ends, the first D are the lower
-    ones; see `check_ends`. See `censored`, which makes one.
+    Samples, mean, variance and support are those of the uncensored values. The first D ends are the lower ones; see
+    `check_ends`. `censored` creates such a distribution.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Censored(pyro.distributions.Independent):  # type: ignore[misc]
         return torch.where(exact, log_density, log_probability).sum(-1)
 
     def _standard(self, *values: Tensor) -> list[Tensor]:
-        """The numbers whose standard normal probabilities below are those of `values`, in float64."""
+        """Values on the scale of the standard normal distribution, in float64."""
         base: Any = self.base_dist
         loc, scale = base.loc.double(), base.scale.double()  # once, so that their gradients are added up in float64
         wide = [value.double().log() if isinstance(base, LogNormal) else value.double() for value in values]
@@ -96,7 +96,7 @@ def ends_shape(distribution: Any) -> torch.Size:
 
 
 def check_ends(y: Tensor) -> None:
-    """Raise a ValueError unless each pair of ends of ``[N, 2 D]``, lower ends first, is an interval that says something."""
+    """Raise a ValueError unless y ``[N, 2 D]``, lower ends first, are intervals with at least one finite end each."""
     lower, upper = y.chunk(2, -1)
     one_end = lower.isfinite() & (upper > -math.inf) | upper.isfinite() & (lower < math.inf)
     wrong = ~(one_end & (lower <= upper))

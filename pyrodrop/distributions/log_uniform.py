@@ -93,7 +93,7 @@ class TruncatedLogUniform(TorchDistribution):
         return TruncatedLogUniform(self.low, self.high, batch_shape).drawing_like(self._like)
 
     def drawing_like(self, tensor: Tensor | None) -> TruncatedLogUniform:
-        """Draw on the device and with the dtype of a tensor: the bounds are numbers, which have neither."""
+        """Sample on the device and with the dtype of a tensor. The bounds are numbers, which have neither."""
         self._like = tensor
         return self
 

@@ -15,7 +15,7 @@ divergence, which pulls it towards 0, so a cut weight seldom returns. In the rel
 and from ARD with a variance per weight are computed as if no weight were cut. This is an upper bound on the KL divergence of
 this distribution, whose term for a cut weight is 0; the excess is at most .025 nats per weight at threshold 3.
 
-Of a pruned weight no noise is sampled.
+No noise is sampled for pruned weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A distribution of observations of which some are missing.
+"""Distribution of observations, some of which are missing.
 
     log p(y) = log p_0(y) where y is observed, 0 where it is missing          every element separately
 

@@ -1,4 +1,4 @@
-"""The same kind of distribution with other parameters.
+"""Rebuild a distribution of the same class with other parameters.
 
 rebuilt(lambda value: value[0], Normal(a, s))                            = Normal(a[0], s[0])
 rebuilt(lambda *values: torch.cat(values), Normal(a, s), Normal(b, t))   = Normal(cat(a, b), cat(s, t))
@@ -47,7 +47,7 @@ def rebuilt(change: Callable[..., Tensor], *distributions: Any) -> Any:
 
 
 def on_device(distribution: Any, device: torch.device) -> Any:
-    """The distribution with its parameters on a device: itself where they are there, such as everything on a CPU.
+    """The distribution with its parameters on a device. Returns the distribution itself if they are there already.
 
     Raises:
         TypeError: they are elsewhere, and `rebuilt` cannot make another.
@@ -58,7 +58,7 @@ def on_device(distribution: Any, device: torch.device) -> Any:
 
 
 def _tensors(distribution: Any) -> Iterator[Tensor]:
-    """What it stores, and what the distributions store that it is made of."""
+    """The tensors that the distribution stores, and those of the distributions that it contains."""
     for value in vars(distribution).values():
         if isinstance(value, Tensor):
             yield value
@@ -75,7 +75,7 @@ def _parameters(distribution: Distribution) -> list[str]:
     for group in _ALTERNATIVES:
         alternatives = [name for name in names if name in group]
         if len(alternatives) > 1 and alternatives[0] not in vars(distribution):
-            raise _refusal(distribution, names)  # there is no telling which of them was given
+            raise _refusal(distribution, names)  # it is unknown which of them the constructor got
         names = [name for name in names if name not in alternatives[1:]]
     if not names or not all(hasattr(distribution, name) for name in names):
         raise _refusal(distribution, names)

@@ -17,15 +17,15 @@ from pyrodrop.scaling import Standardize
 
 
 class Beta(Dispersed):
-    """Observations between 0 and 1, neither of which they reach; the outputs of the network are logits of their mean f.
+    """Observations strictly between 0 and 1; the outputs of the network are the logits of their mean f.
 
     Args:
-        concentration: k, positive: the larger, the less noise. None for one that is learned and starts at that of the y that
-            it is trained on; ``"network"`` for one of every example, the exponential of a second output.
-        learned: whether the number `concentration` is trained, too.
+        concentration: k, positive: the larger, the less noise. If None, it is learned, starting from its estimate for y of
+            the training data. With ``"network"`` it is the exponential of a second output of the network, one per example.
+        learned: whether a `concentration` that is a number is trained, starting from it.
 
     Raises:
-        ValueError: `concentration` is not positive, or learned beside the network.
+        ValueError: `concentration` is not positive, or `learned` is True and the network predicts it.
         TypeError: `concentration` is no number, or `learned` neither True nor False.
 
     Example:

@@ -1,4 +1,4 @@
-"""Observations of which some are censored: known only to lie above, below or between limits.
+"""Observations, some of which are censored: known only to lie above, below or between limits.
 
     log p(y | f) = sum over n, k of log p_0(y_nk | f_n)                                 where y_nk is exact
                                     log P_0(lower_nk < Y < upper_nk | f_n)              where it is censored
@@ -25,16 +25,16 @@ class Censored(Incomplete):
     """A likelihood for observations that are exact, right-, left- or interval-censored, each with limits of its own.
 
     y is ``[N, 2]``, a lower and an upper end: ``[3, 3]`` is an exact 3, ``[3, inf]`` a value above 3, ``[-inf, 3]`` one
-    below 3, ``[2, 3]`` one in between. Of D targets it is ``[N, 2 D]``, all lower ends first. That is right where the limits
-    say nothing else about the value, given x, such as the end of a study or a limit of detection.
+    below 3, ``[2, 3]`` one in between. For D targets it is ``[N, 2 D]``, all lower ends first. This assumes that the limits
+    carry no other information about the value, given x, as for the end of a study or a limit of detection.
 
-    Predictions are of the values themselves, ``[N, D]``, as if nothing were censored. Log densities of ends are
-    probabilities where these differ; other scores need exact values, ``[N, D]`` or equal ends.
+    Predictions are those of the uncensored values, ``[N, D]``. The log density of an interval is the logarithm of its
+    probability; other scores need exact values, ``[N, D]`` or equal ends.
 
     Args:
-        likelihood: of the values, one with a Gaussian or log-normal distribution: `Gaussian`, `HeteroscedasticGaussian`,
-            `LogNormal`, or one of your own. Learned noise starts from the middles of intervals, and of others from their
-            finite ends.
+        likelihood: the likelihood of the values, with a Gaussian or log-normal distribution: `Gaussian`,
+            `HeteroscedasticGaussian`, `LogNormal`, or your own. Learned noise is initialised from the midpoints of
+            intervals, and from the finite ends of the others.
 
     Raises:
         TypeError: `likelihood` is no `Likelihood`.

@@ -46,8 +46,8 @@ class Categorical(Likelihood):
 class Bernoulli(Likelihood):
     """Independent targets of two values; the outputs of the network are the logits of 1.
 
-    With a network trained by `torch.nn.BCEWithLogitsLoss`, `pyrodrop.read` takes this likelihood. y are 0 and 1, of any
-    dtype, or bools.
+    The likelihood of a network trained by `torch.nn.BCEWithLogitsLoss` (`pyrodrop.read`). y are 0 and 1, of any dtype, or
+    bools.
 
     Example:
         >>> import torch
@@ -107,7 +107,7 @@ def labels(y: Tensor) -> Tensor:
 
 
 def _hint(y: Tensor, classes: int) -> str:
-    """What labels that are out of range may be."""
+    """A suggestion for labels that are out of range; empty if there is none."""
     low, high = int(y.min()), int(y.max())
     if low < 0 and high < classes and y[y < 0].unique().numel() == 1:
         return f": if these are missing labels, pass likelihoods.Missing(likelihoods.Categorical(), {low})"

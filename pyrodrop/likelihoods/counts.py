@@ -23,8 +23,8 @@ from pyrodrop.scaling import Standardize
 class Poisson(Likelihood):
     """Counts; the outputs of the network are the logarithm of their mean, and f is the mean.
 
-    With a network trained by `torch.nn.PoissonNLLLoss`, `pyrodrop.read` takes this likelihood. `NegativeBinomial` has counts
-    that vary more.
+    The likelihood of a network trained by `torch.nn.PoissonNLLLoss` (`pyrodrop.read`). `NegativeBinomial` is for counts that
+    vary more.
 
     Example:
         >>> import torch
@@ -48,12 +48,12 @@ class NegativeBinomial(Dispersed):
     """Counts with a dispersion; the outputs of the network are the logarithm of their mean, and f is the mean.
 
     Args:
-        dispersion: a, positive. None for one that is learned and starts at that of the y that it is trained on, as if x
-            explained nothing; ``"network"`` for one of every example, the exponential of a second output.
-        learned: whether the number `dispersion` is trained, too.
+        dispersion: a, positive. If None, it is learned, starting from its estimate for y of the training data, as if x
+            explained nothing. With ``"network"`` it is the exponential of a second output of the network, one per example.
+        learned: whether a `dispersion` that is a number is trained, starting from it.
 
     Raises:
-        ValueError: `dispersion` is not positive, or learned beside the network.
+        ValueError: `dispersion` is not positive, or `learned` is True and the network predicts it.
         TypeError: `dispersion` is no number, or `learned` neither True nor False.
 
     Example:

@@ -1,8 +1,8 @@
-"""Likelihoods with a positive parameter beside the mean: its three forms, written once.
+"""Base of the likelihoods with a mean or location and a positive parameter, which is given as
 
-a number      fixed, or learned from there
-None          learned, from a start that the y of the training data give: one number for each column of y [N, D]
-"network"     an output of the network: the outputs are 2 D for y [N, D], the second half is its logarithm
+a number      fixed, or learned from this initial value
+None          learned, initialised from y of the training data: one value per column of y [N, D]
+"network"     an output of the network: 2 D outputs for y [N, D], the second half is its logarithm
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Dispersed(Likelihood):
 
     parameter: str
     predictable: bool = True  # whether it may be an output of the network
-    ends: tuple[float, ...] = ()  # of the range of y, which do not belong to it
+    ends: tuple[float, ...] = ()  # bounds of the range of y that y must not equal
     copies = 5
 
     def __init__(self, value: Dispersion, learned: bool, what: str) -> None:
@@ -64,19 +64,19 @@ class Dispersed(Likelihood):
         raise TypeError(f"{type(self).__name__} must implement distribution(output, parameter, targets)")
 
     def estimate(self, y: Tensor) -> Tensor:
-        """A start of the parameter, from the observations of one column, float64."""
+        """Initial value of the parameter from the observations of one column, float64."""
         raise TypeError(f"{type(self).__name__} must implement estimate(y)")
 
     def positive(self, output: Tensor) -> Tensor:
-        """The parameter, in its unit, from the second half of the outputs."""
+        """The parameter, up to the factor `unit`, from the second half of the outputs."""
         return output.exp()
 
     def unit(self, targets: Standardize) -> Tensor | float:
-        """What an output of 0 is, in the units of the parameter."""
+        """Factor of `positive`, in the units of the parameter."""
         return 1.0
 
     def mean_of(self, output: Tensor) -> Tensor:
-        """The outputs without those of the parameter."""
+        """The outputs for the mean, without those for the parameter."""
         return self._halves(output)[0] if self.by_network else output
 
     def _halves(self, output: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,10 +34,10 @@ class Gaussian(Dispersed):
     """Independent Gaussian observation noise with the same precision for all examples.
 
     Args:
-        precision: tau, positive, in units of y to the power -2, the same for all columns of y. None for one that is learned,
-            of each column of y ``[N, D]``, and starts at one over the variance of this column in the training data, as if x
-            explained nothing; before training it is 1. A y of other shapes, such as images, has one precision, which starts
-            at one over the mean of the variances.
+        precision: tau, positive, in units of y to the power -2, the same for all columns of y. If None, it is learned: one
+            value per column of y ``[N, D]``, starting from one over the variance of this column in the training data, as if
+            x explained nothing; before training it is 1. For y of other shapes, such as images, it is one value, starting
+            from one over the mean of the variances.
         learned: whether the precision is trained together with the guide, by maximising the ELBO. `precision` is then its
             initial value. Always True if `precision` is None.
 
@@ -86,10 +86,9 @@ class HeteroscedasticGaussian(Likelihood):
     standardised y.
 
     Args:
-        link: how r makes the variance: ``exp``, exp(-r), so that r is the log precision, where r beyond -80 and 80 counts as
-            these, whose exponentials float32 has; ``softplus``, ln(1 + exp r) + 1e-6
-            (Lakshminarayanan et al. 2017, arXiv:1612.01474), which grows with r as r itself and not exponentially: at an x
-            that lies far from the others the noise stays finite.
+        link: the variance as a function of r: ``exp``, exp(-r), so that r is the log precision, clamped to [-80, 80], where
+            float32 can represent the exponential; ``softplus``, ln(1 + exp r) + 1e-6 (Lakshminarayanan et al. 2017,
+            arXiv:1612.01474), which grows linearly in r, so that the noise stays finite far from the training data.
 
     Attributes:
         factor: of the variance; 1, and not trained.

@@ -38,7 +38,7 @@ class Likelihood(Part, LocalModule):
     output converted to the units of y.
 
     Raises:
-        TypeError: an argument of a likelihood that has none, such as those of PyTorch's losses.
+        TypeError: an argument that the likelihood does not have, such as those of PyTorch's losses.
     """
 
     not_arguments: ClassVar[Mapping[str, str]] = _OF_LOSSES
@@ -71,7 +71,7 @@ class Likelihood(Part, LocalModule):
 
     @property
     def unknown(self) -> str:
-        """The name of a number that only `start` or training gives, while neither did; otherwise empty."""
+        """Name of a parameter that has neither been trained nor initialised by `start`; empty if there is none."""
         return ""
 
     def units(self, targets: Standardize) -> Standardize:
@@ -79,10 +79,10 @@ class Likelihood(Part, LocalModule):
         return targets
 
     missing: float | None = None  # the value of missing observations, if y may have some: see `likelihoods.Missing`
-    copies = 3  # of the outputs that `predictive` needs at its peak, the outputs included
+    copies = 3  # peak memory of `predictive` in multiples of the outputs, including them
 
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
-        """The distribution of y given `output`, as `forward`, and f, as `location`; both may take the memory of `output`."""
+        """The distribution of y given `output`, as `forward`, and f, as `location`. Both may overwrite `output`."""
         return self(output, targets), self.location(output, targets)
 
     def as_target(self, y: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class Likelihood(Part, LocalModule):
         check_support(y, distribution, self.describe())
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        """Load numbers of the columns of y, which are one number before `start`."""
+        """Load parameters with one value per column of y, which are scalars before `start`."""
         for name in self.from_data:
             saved, number = state_dict.get(f"{prefix}{name}"), getattr(self, name)
             if saved is not None and number.dim() == 0 and saved.dim() == 1:
@@ -177,10 +177,10 @@ class Incomplete(Likelihood):
 
 
 def of_columns(values: Tensor, y: Tensor) -> Tensor:
-    """Numbers that the columns of y are estimated to have, as the start of a parameter.
+    """Initial values of a parameter from estimates for the columns of y.
 
-    One of each column of y ``[N, D]``, where a column that is constant has the mean of the others. If there is one column,
-    or y has another shape, their mean.
+    For y ``[N, D]``, one value per column; a constant column gets the mean of the others. If there is one column, or y has
+    another shape, the mean of the estimates.
     """
     if y.dim() != 2 or y.shape[1] == 1:
         return values.mean()
@@ -189,18 +189,18 @@ def of_columns(values: Tensor, y: Tensor) -> Tensor:
 
 
 def start_at(likelihood: Likelihood, name: str, value: Tensor) -> None:
-    """Set a parameter before training, unless y say nothing about it, since they are all equal."""
+    """Set a parameter before training, unless all y are equal, so that there is no estimate."""
     if bool(_usable(value).all()):
         setattr(likelihood, name, value.to(getattr(likelihood, name).detach()))
 
 
 def is_one(parameter: Tensor) -> bool:
-    """Whether a parameter that data should give has the value from before there were any, the number 1."""
+    """Whether a parameter that data initialise still has its value from construction, the scalar 1."""
     return parameter.dim() == 0 and float(parameter.detach()) == 1.0
 
 
 def in_words(parameter: Tensor) -> str:
-    """A number, or some of those of the columns of y."""
+    """A number, or the first few values of a vector, as text."""
     values = parameter.detach().flatten().tolist()
     if parameter.dim() == 0:
         return f"{values[0]:g}"

@@ -1,4 +1,4 @@
-"""Observations of which some are missing.
+"""Observations, some of which are missing.
 
     log p(y | f) = sum over the observed elements of log p_0(y_nk | f_n)          y [N, ...]
 
@@ -25,12 +25,13 @@ from pyrodrop.scaling import Standardize
 class Missing(Incomplete):
     """A likelihood for y with missing elements, which are left out of the log density.
 
-    That is right where an element is missing for no reason that depends on its value, given x and the other elements.
+    This assumes that elements are missing at random: given x and the other elements, whether an element is missing does not
+    depend on its value.
 
     Args:
-        likelihood: of the elements that are observed.
-        value: of y where it is missing: NaN in real numbers; or a whole number that y cannot have, such as -100 for class
-            labels, as ``ignore_index`` of `torch.nn.CrossEntropyLoss`.
+        likelihood: the likelihood of the observed elements.
+        value: the value that marks missing elements of y: NaN for real numbers; or a whole number that y cannot have, such
+            as -100 for class labels, as ``ignore_index`` of `torch.nn.CrossEntropyLoss`.
 
     Raises:
         TypeError: `likelihood` is no `Likelihood` or `value` no number.
@@ -60,13 +61,13 @@ class Missing(Incomplete):
         return observed(self.likelihood(output, targets), self.missing)  # type: ignore[no-any-return]
 
     def start(self, y: Tensor) -> None:
-        if self.missing == self.missing:  # NaN says by itself what is missing, a whole number does not
+        if self.missing == self.missing:  # the wrapped likelihood ignores NaN, but not a whole number
             y = y[~missing_entries(y, self.missing).reshape(len(y), -1).any(1)]
         if len(y):
             self.likelihood.start(y)
 
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
-        # Of all of y; `Prediction.missing` says which values are missing.
+        # for all of y; `Prediction.missing` marks missing values
         return self.likelihood.predictive(output, targets)
 
     def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:

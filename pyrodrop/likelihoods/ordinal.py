@@ -1,4 +1,4 @@
-"""Ordinal likelihood: classes in an order.
+"""Ordinal likelihood: ordered classes.
 
 P(y <= k) = sigmoid(c_k - f)        f [N, 1], y [N] in 0 ... K - 1,   c_0 < ... < c_(K-2) learned
 
@@ -29,8 +29,8 @@ from pyrodrop.scaling import Standardize
 class Ordinal(Likelihood):
     """Ordered classes, such as grades; the one output of the network is larger for higher classes.
 
-    The cutpoints between the classes are learned, and start where they give the frequencies of the classes in the y that
-    they are trained on. Predictions are probabilities of classes, as those of `Categorical`.
+    The cutpoints between the classes are learned. They are initialised so that the class probabilities equal the frequencies
+    in the training data. Predictions are class probabilities, as for `Categorical`.
 
     Args:
         classes: K, at least 2.
@@ -100,7 +100,7 @@ class Ordinal(Likelihood):
             return  # fixed, or started before
         y = y.detach().cpu().long().flatten()
         if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
-            return  # which `check` says
+            return  # `check` raises an error
         shares = torch.bincount(y, minlength=self.classes).double() + 1e-2
         cuts = torch.logit((shares.cumsum(0) / shares.sum())[:-1])
         self.first, self.gaps = cuts[0].to(self.first), cuts.diff().to(self.first)

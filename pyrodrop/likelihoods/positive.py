@@ -28,12 +28,13 @@ class Gamma(Dispersed):
     """Positive observations; the outputs of the network are the logarithm of their mean, and f is the mean.
 
     Args:
-        dispersion: a, the square of standard deviation over mean, positive. None for one that is learned and starts at that
-            of the y that it is trained on; ``"network"`` for one of every example, the exponential of a second output.
-        learned: whether the number `dispersion` is trained, too.
+        dispersion: a, the squared ratio of standard deviation and mean, positive. If None, it is learned, starting from its
+            estimate for y of the training data. With ``"network"`` it is the exponential of a second output of the network,
+            one per example.
+        learned: whether a `dispersion` that is a number is trained, starting from it.
 
     Raises:
-        ValueError: `dispersion` is not positive, or learned beside the network.
+        ValueError: `dispersion` is not positive, or `learned` is True and the network predicts it.
         TypeError: `dispersion` is no number, or `learned` neither True nor False.
 
     Example:
@@ -67,14 +68,14 @@ class LogNormal(Dispersed):
     """Positive observations; the outputs of the network are the logarithm of their median, and f is the median.
 
     Args:
-        scale: standard deviation of ln y, positive. None for one that is learned and starts at that of the y that it is
-            trained on; ``"network"`` for one of every example, 1 / (exp(-r) + 1 / c) of a second output r, where c is three
-            times the standard deviation of ln y in the training data. It stays below c, since the mean of y, m
-            exp(scale^2 / 2), would otherwise be that of the few draws with a large scale.
-        learned: whether the number `scale` is trained, too.
+        scale: standard deviation of ln y, positive. If None, it is learned, starting from its estimate for y of the training
+            data. With ``"network"`` it is 1 / (exp(-r) + 1 / c) for a second output r of the network, one per example, where
+            c is three times the standard deviation of ln y in the training data. The bound c prevents a few draws with a
+            large scale from dominating the mean of y, m exp(scale^2 / 2).
+        learned: whether a `scale` that is a number is trained, starting from it.
 
     Raises:
-        ValueError: `scale` is not positive, or learned beside the network.
+        ValueError: `scale` is not positive, or `learned` is True and the network predicts it.
         TypeError: `scale` is no number, or `learned` neither True nor False.
 
     Example:

@@ -1,7 +1,7 @@
 """Distributions whose log density is computed in float64.
 
-It has differences of ln Gamma of large numbers: in float32 those of a negative binomial distribution with a dispersion of
-1e-5 are off by .03, and by 40 at 1e-8, which a learned dispersion would be drawn to.
+It contains differences of ln Gamma at large arguments. In float32 the error for a negative binomial distribution is .03 at a
+dispersion of 1e-5 and 40 at 1e-8, which would bias a learned dispersion towards 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyrodrop.distributions.rebuilt import rebuilt
 
 
 class Precise:
-    """Before a distribution of `pyro.distributions` in the list of bases: its `log_prob` in float64, rounded at the end."""
+    """Mixin, to be listed before a distribution of Pyro: evaluates its `log_prob` in float64 and rounds the result."""
 
     def log_prob(self: Any, value: Tensor) -> Tensor:
         wide = rebuilt(Tensor.double, self)

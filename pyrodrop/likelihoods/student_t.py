@@ -20,14 +20,14 @@ class StudentT(Dispersed):
     """Independent noise with heavier tails than a Gaussian's.
 
     Args:
-        df: degrees of freedom, positive and at most 1000, from where on it is a Gaussian; the variance exists for
-            more than 2.
-        scale: positive, in the units of y. None for one that is learned and starts at that of the y that it is trained on;
-            ``"network"`` for one of every example, the scale of y times the exponential of a second output.
-        learned: whether the number `scale` is trained, too.
+        df: degrees of freedom, positive and at most 1000, where the distribution is nearly Gaussian. The variance is finite
+            for more than 2.
+        scale: positive, in the units of y. If None, it is learned, starting from its estimate for y of the training data.
+            With ``"network"`` it is the scale of y times the exponential of a second output, one per example.
+        learned: whether a `scale` that is a number is trained, starting from it.
 
     Raises:
-        ValueError: `df` or `scale` is not positive, or the scale is learned beside the network.
+        ValueError: `df` or `scale` is not positive, or `learned` is True and the network predicts the scale.
         TypeError: `df` or `scale` is no number, or `learned` neither True nor False.
 
     Example:

@@ -9,7 +9,7 @@ arXiv:1810.05546, section 3. For a network that is linear in its weights, with G
     w_r = (tau X'X + I / scale^2)^-1 (tau X' y_r + a_r / scale^2),   y_r ~ N(y, 1 / tau)
 
 is a draw from the posterior N(m, S): E[w_r] = m and Cov[w_r] = S (tau X'X + I / scale^2) S = S. Without the noise of y
-(`data.perturbed`) the covariance is S^2 / scale^2, below S. Of other networks it is an approximation.
+(`data.perturbed`) the covariance is S^2 / scale^2, below S. For other networks it is an approximation.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pyrodrop.priors.prior import Prior, full
 class Anchored(Prior):
     """Independent Gaussians whose means, the anchors, are draws from N(0, scale^2).
 
-    The anchors are the initial weights of the model, which draws them in place of those of the network as it is made and in
-    ``reset_parameters()``. So training starts at the anchors, files of fits have them, and replicates with ``starts="new"``
-    have anchors of their own:
+    The anchors are the initial weights of the model. The model draws them when it is created and in ``reset_parameters()``,
+    in place of the initial weights of the network. Training therefore starts at the anchors, saved fits contain them, and
+    replicates with ``starts="new"`` each have their own:
 
         fit_replicates(model, guides.Point(model), data.perturbed(train, 10, noise), count=10, starts="new", ...)
 

@@ -60,7 +60,7 @@ class StudentT(Prior):
     """Student's t distribution with mean 0.
 
     Args:
-        df: degrees of freedom, from 1e-3 to 1000; beyond, it is a `Gaussian` in all but name.
+        df: degrees of freedom, from 1e-3 to 1000. For larger values, use a `Gaussian`.
         scale: scale of the distribution, positive.
 
     Raises:

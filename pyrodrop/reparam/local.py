@@ -10,9 +10,9 @@ All of them follow from the distribution's `NoiseForm`. Kingma, Salimans & Welli
 and B, https://arxiv.org/abs/1506.02557; DropConnect by moments as in Wan et al. (2013), Regularization of Neural Networks
 using DropConnect, https://proceedings.mlr.press/v28/wan13.html.
 
-In a fully connected layer on ``[N, in]`` the outputs of each example have the distribution that a weight sample of its own
-gives them (for DropConnect: its mean and variance). If an example has several rows that share the weight (tokens, nodes,
-positions of a convolution), it depends on the kind of noise:
+In a fully connected layer on ``[N, in]`` the outputs of each example have the distribution that an independent weight
+sample gives them (for DropConnect: its mean and variance). If an example has several rows that share the weight (tokens,
+nodes, positions of a convolution), it depends on the kind of noise:
 
     s and e         one per example, the same for all of its rows: the joint distribution of the rows is that of a weight
                     sample
@@ -53,7 +53,7 @@ class LocalReparam(LazyReparam):
         return form is not None and form.only_scales and q.columns
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
-        """f(x, w) ``[N, ..., out]`` with noise of its own for each example, without sampling weights.
+        """f(x, w) ``[N, ..., out]`` with independent noise per example, without sampling weights.
 
         Raises:
             ValueError: q has no noise form.
@@ -68,7 +68,7 @@ class LocalReparam(LazyReparam):
 
 
 def push_locally(form: NoiseForm, at: LinearMap) -> Tensor:
-    """f(x, W) for a W of its own for each example, by sampling the noise of the outputs; without bias."""
+    """f(x, W) with an independent W per example, by sampling the noise of the outputs; without bias."""
     loc = form.loc()
     variance = None if form.variance is None else form.variance()
     scales, x = form.scales, at.x

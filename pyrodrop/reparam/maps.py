@@ -85,15 +85,15 @@ class LinearMap:
         return self.over_inputs(self.once(f"axis {self.axis}", lambda: draw(shape)))
 
     def over_inputs(self, per_input: Tensor) -> Tensor:
-        """Numbers ``[units]`` or ``[N, units]`` in a shape that broadcasts against x."""
+        """Values ``[units]`` or ``[N, units]`` in a shape that broadcasts against x."""
         return self._laid_out(per_input, self.units)
 
     def over_outputs(self, per_output: Tensor) -> Tensor:
-        """Numbers ``[out]`` or ``[N, out]`` in a shape that broadcasts against the output."""
+        """Values ``[out]`` or ``[N, out]`` in a shape that broadcasts against the output."""
         return self._laid_out(per_output, self.outputs)
 
     def over_examples(self, per_example: Tensor) -> Tensor:
-        """Numbers ``[N]`` in a shape that broadcasts against the output."""
+        """Values ``[N]`` in a shape that broadcasts against the output."""
         return per_example if self.examples is None else self._laid_out(per_example[:, None], -1)
 
     def _laid_out(self, numbers: Tensor, axis: int) -> Tensor:

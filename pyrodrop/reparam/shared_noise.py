@@ -9,7 +9,7 @@
 The functions have the same distribution as with samples of W. s multiplies either the inputs or the weight, whichever is
 smaller: a layer with fewer weights than its input has entries is multiplied itself, and T samples of it are then one matrix
 product. For posteriors that are not of this form (Gaussian ones, DropConnect, theta > 0) whole weights are sampled. A weight
-that is used in another way than along its input units (of an embedding that is tied to a linear layer) is multiplied by s.
+that is not contracted along its input units (of an embedding that is tied to a linear layer) is multiplied by s.
 """
 
 from __future__ import annotations

@@ -128,10 +128,11 @@ SIX = "{:.2f}, {:.2f}, {:.2f}, {:.2f}, {:.2f} and {:.2f} for "
 PEERS = "reference/peers.json"
 # A phrase of a page, the file of its numbers, and how they are computed.
 QUOTED: list[tuple[str, str, Callable[[Any], tuple[float, ...]]]] = [
-    ("of {} with a standard error ours are within two of it in {}, {} of them of MC dropout on UCI data, and outside in "
-     "{}, of figure 1a of Kingma et al.; {} have not been run", "reference/published-results.json", of_figures),
-    ("of {} published figures with a standard error ours are within two of it in {}, {} of them of MC dropout on UCI data, "
-     "and outside in {}; {} have not been run", "reference/published-results.json", of_figures),
+    ("of {} with a standard error, our result is within two standard errors for {} ({} of them of MC dropout on UCI data) "
+     "and outside for {}, of figure 1a of Kingma et al.; {} have not been run",
+     "reference/published-results.json", of_figures),
+    ("of {} published figures with a standard error, our result is within two standard errors for {} ({} of them of MC "
+     "dropout on UCI data) and outside for {}; {} have not been run", "reference/published-results.json", of_figures),
     ("our log density is worse than published on {} of 9 sets by the protocol of 2018, and on {} by the contaminated one",
      PEERS, lambda _: tuple(sum(z < 0 for z in z_of_uci(name, "log_density")) for name in ("gal2018", "gal2016"))),
     ("`Ensemble` of five `Point`s, on {} of 9 UCI sets", PEERS, lambda _: (sum(z > 2 for z in z_of_ensembles()),)),

@@ -1,4 +1,4 @@
-"""The table is held against the public names: every callable is in it, or is listed here with a reason."""
+"""Compares the table with the public names: every callable is in it, or is listed here with a reason."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def same(first: pyrodrop.Fit, second: pyrodrop.Fit) -> bool:
 
 @pytest.mark.parametrize("engine", ["pyro", "traced"])
 def test_a_full_disk_stops_a_fit_and_leaves_the_last_state(engine: str, tmp_path: Path, counted: Counter[str]) -> None:
-    """The history grows until the file does not fit; with more room the same call goes on."""
+    """The history grows until the file does not fit; with more room the same call continues."""
     whole, state = fit(600, engine), tmp_path / "state"
     options = {"engine": engine, "checkpoint": pyrodrop.Checkpoint(state, every=50)}
     fit(100, **options)
@@ -76,7 +76,7 @@ def test_a_full_disk_stops_a_fit_and_leaves_the_last_state(engine: str, tmp_path
     assert 100 < done < 600
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
     assert same(fit(600, **options), whole)
-    counted["fits stopped by a full disk that went on to the same bits"] += 1
+    counted["fits stopped by a full disk that continued to the same bits"] += 1
 
 
 @pytest.mark.skipif(not os.path.ismount("/dev/shm") or os.geteuid() != 0, reason="needs to mount a small file system")
@@ -98,7 +98,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path, counted: Counter[str]) -> No
         assert sorted(path.name for path in disk.iterdir()) == ["other", "state"]
         (disk / "other").unlink()
         assert same(fit(400, **options), fit(400))
-        counted["fits stopped by a full disk that went on to the same bits"] += 1
+        counted["fits stopped by a full disk that continued to the same bits"] += 1
     finally:
         os.system(f"umount -l {disk}")
 

@@ -104,7 +104,7 @@ def test_input_gain_scales_the_first_layer_and_spreads_its_kinks() -> None:
 
 
 def test_likelihoods() -> None:
-    """Laws of y at given outputs, in the units of y."""
+    """Distributions of y at given outputs, in the units of y."""
     output, targets = torch.randn(6, 4), Standardize(2.0, 3.0)
     distribution = likelihoods.Gaussian(0.25)(output, targets)
     torch.testing.assert_close(distribution.mean, 2 + 3 * output)
@@ -123,7 +123,7 @@ def test_likelihoods() -> None:
 
 
 def test_heteroscedastic_noise_is_learned() -> None:
-    """Noise of sd .1 on the left and 1 on the right is told apart by the twin."""
+    """Noise of sd .1 on the left and 1 on the right is distinguished by the twin."""
     import pyrodrop
     from pyrodrop import guides
 
@@ -170,7 +170,7 @@ def test_wrong_width_of_x() -> None:
 
 
 def test_a_precision_without_a_number_starts_at_one_over_the_variance_of_y_and_is_learned() -> None:
-    """Steps in other units of y are the same steps; what was learned is not forgotten where a fit goes on."""
+    """Steps in other units of y are the same steps; a fit that continues keeps what was learned."""
     import pyrodrop
     from pyrodrop import guides
 

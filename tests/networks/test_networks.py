@@ -40,7 +40,7 @@ def check(case: Case, cell: Cell, draws: Draws) -> None:
     if case.missing():
         pytest.skip(case.missing())
     if case.name not in _benches:
-        _benches.clear()  # one network at a time is held
+        _benches.clear()  # only one network at a time stays in memory
         _benches[case.name] = Bench(case, draws)
     result = _benches[case.name].check(cell)
     assert result.kind != "wrong", result.note

@@ -248,7 +248,7 @@ def test_help_does_not_wait_for_torch() -> None:
 
 
 def test_public_names_are_those_that_types_are_checked_by_and_come_from_there() -> None:
-    """What `pyrodrop.__getattr__` finds is what mypy is told."""
+    """What `pyrodrop.__getattr__` finds is what mypy sees."""
     tree = ast.parse((ROOT / "pyrodrop" / "__init__.py").read_text())
     (typed,) = [node for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in typed.body if isinstance(node, ast.ImportFrom)]

@@ -282,7 +282,7 @@ def test_a_call_that_waits_too_long_is_refused(tmp_path: Path, monkeypatch: pyte
 
 
 def test_threads_take_turns_in_the_order_in_which_they_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that gives up leaves the line; a training that lets others in goes on after those that waited."""
+    """One that gives up leaves the line; a training that lets others in continues after those that waited."""
     order: list[int] = []
     line = threads._shared._line
 
@@ -306,7 +306,7 @@ def test_threads_take_turns_in_the_order_in_which_they_asked(monkeypatch: pytest
 
 
 class Leaving(nn.Module):
-    """A network that, once it is told to, leaves a handler on Pyro's stack and raises an error."""
+    """A network that, once asked to, leaves a handler on Pyro's stack and raises an error."""
 
     leaves = False
 

@@ -51,7 +51,7 @@ def fit(guide: str) -> tuple[pyrodrop.Fit, dict[str, Tensor]]:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_small_network_is_that_of_the_kept_means(guide: str) -> None:
-    """Through convolutions, batch normalisation and pooling; input units leave with what makes them."""
+    """Through convolutions, batch normalisation and pooling; input units are removed with the outputs before them."""
     run, gone = fit(guide)
     model: Any = run.model
     model.network.eval()

@@ -169,7 +169,7 @@ def test_an_average_over_padding_is_not_folded() -> None:
 
 
 def test_standardisation_of_inputs_and_outputs_is_part_of_the_network() -> None:
-    """x around 2000 and y around 300, in their own units, for one noise and for noise of its own."""
+    """x around 2000 and y around 300, in their original units, with constant and with predicted noise."""
     x, y = 2000 + 5 * torch.randn(40, 3), 300 + 20 * torch.randn(40, 1)
     for likelihood, width in ((likelihoods.Gaussian(1.0), 1), (likelihoods.HeteroscedasticGaussian(), 2)):
         model = models.MLP([3, 20, width], prior=priors.ARD(), likelihood=likelihood)
@@ -180,7 +180,7 @@ def test_standardisation_of_inputs_and_outputs_is_part_of_the_network() -> None:
 
 
 def test_the_network_needs_nothing_of_this_package(tmp_path: Path) -> None:
-    """Unpickled and run in a process in which importing pyrodrop is an error."""
+    """It is unpickled and run in a process in which importing pyrodrop raises an error."""
     fit = cut(NETWORKS["lenet-5"][0]())
     file, x = tmp_path / "net.pt", torch.ones(2, 1, 28, 28)
     small = fit.compress()
@@ -231,7 +231,7 @@ def test_the_report_counts_by_hand() -> None:
 
 
 def test_where_nothing_is_kept_there_is_no_ratio() -> None:
-    """Neither by the mask nor in the report, whose other ratios are numbers."""
+    """Neither from the mask nor in the report, whose other ratios are numbers."""
     fit = cut(models.MLP([4, 3, 2], prior=priors.ARD(), likelihood=likelihoods.Categorical()), share=1.0)
     guide: Any = fit.guide
     assert compression(guide.keep_mask()) is None
@@ -301,7 +301,7 @@ def test_pruned_draws_take_as_much_noise_as_there_are_weights() -> None:
 
 @pytest.mark.slow
 def test_an_ensemble_is_draws_of_the_posterior() -> None:
-    """Networks are functions of x in its own units, the same when asked for again, and their mean is the prediction's."""
+    """The networks take x in its original units, are the same at every access, and have the mean of the prediction."""
     x = torch.randn(6, 3)
     fit = cut(models.MLP([3, 20, 2], **CLASSES), share=0.3)
     networks = fit.ensemble(400, seed=5)

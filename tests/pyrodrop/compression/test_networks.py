@@ -266,7 +266,7 @@ def test_a_network_whose_units_end_is_refused_and_keeps_its_shape(name: str, cut
 @pytest.mark.few(10)
 @pytest.mark.parametrize("name", [*NETWORKS, *REFUSED])
 def test_an_ensemble_of_any_network(name: str, cut_fit: Any, drawn: Any) -> None:
-    """Networks drawn are the user's own at those draws, with the same seed as drawing them by hand."""
+    """The networks are the user's network at these draws, with the same seed as drawing them by hand."""
     build, shape = {**NETWORKS, **REFUSED}[name][:2]
     net = build()
     fit, x = cut_fit(net), torch.randn(5, *shape)
@@ -281,7 +281,7 @@ def test_a_network_that_does_not_know_its_inputs_needs_some(cut_fit: Any) -> Non
 
 
 def test_units_really_go(cut_fit: Any) -> None:
-    """Tokens that are flattened: a dead unit is gone from all of its columns."""
+    """With flattened tokens, a dead unit is removed from all of its columns."""
     build, shape = NETWORKS["tokens, flattened"]
     fit = cut_fit(build(), share=0.0, dead=0.0)
     with torch.no_grad():
@@ -351,7 +351,7 @@ def random_chain(seed: int) -> tuple[nn.Module, tuple[int, ...]]:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("first", range(0, 120, 20))
 def test_random_chains(first: int, cut_fit: Any, oracle: Any) -> None:
-    """Nothing is refused, and nothing is wrong."""
+    """No chain is refused, and all outputs are right."""
     for seed in range(first, first + 20):
         torch.manual_seed(seed)
         net, shape = random_chain(seed)
@@ -372,7 +372,7 @@ def test_biases_with_a_prior_and_norms_are_cut_and_used(cut_fit: Any, oracle: An
 
 
 def test_standardised_networks_that_are_no_chain(cut_fit: Any, oracle: Any) -> None:
-    """x around 2000, y around 300 with a noise of its own: the network is given back between the two units."""
+    """x around 2000, y around 300 with its own noise: the network is returned between the two conversions of units."""
     net = REFUSED["a skip connection"][0]()
     x, y = 2000 + 5 * torch.randn(40, 3), 300 + 20 * torch.randn(40, 1)
     fit: Any = cut_fit(net, likelihood=likelihoods.HeteroscedasticGaussian())

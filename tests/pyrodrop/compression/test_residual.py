@@ -1,4 +1,4 @@
-"""Units leave residual sums, batch normalisation and branches. The function stays the same."""
+"""Units are removed from residual sums, batch normalisation and branches. The function stays the same."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_narrow_network_is_the_masked_one(name: str, share: float) -> None:
 
 
 def test_a_residual_stream_loses_the_channels_that_nobody_reads() -> None:
-    """Channel 3 is read by two blocks and by what follows them; it leaves once all three do not."""
+    """Channel 3 is read by two blocks and by the layer after them; it is removed once none of the three reads it."""
     fit, x = lost(ResNet(True), 0.0), torch.randn(IMAGES)
     guide: Any = fit.guide
     readers = ("blocks.0.conv1.weight", "blocks.1.conv1.weight", "down.weight")
@@ -146,7 +146,7 @@ def test_a_residual_stream_loses_the_channels_that_nobody_reads() -> None:
 
 
 def test_a_unit_that_only_a_lost_unit_reads_is_lost_too() -> None:
-    """Unit 2 of the first layer is read by unit 7 of the second, which is read by nobody."""
+    """Unit 2 of the first layer is read by unit 7 of the second only, which no layer reads."""
     fit, x = lost(Branches(), 0.0), torch.randn(6, 5)
     guide: Any = fit.guide
     with torch.no_grad():
@@ -160,7 +160,7 @@ def test_a_unit_that_only_a_lost_unit_reads_is_lost_too() -> None:
 
 def test_what_is_not_followed_is_kept_or_refused() -> None:
     class Gate(nn.Module):
-        """The product keeps its units, those of the layer before it may go."""
+        """The units of the product are kept; those of the layer before it can be removed."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -179,7 +179,7 @@ def test_what_is_not_followed_is_kept_or_refused() -> None:
 
 
 def test_standardised_regression_and_float64() -> None:
-    """x and y in their own units; a network in double precision stays one."""
+    """x and y are in their original units; a network in double precision stays in double precision."""
     x, y = 2000 + 5 * torch.randn(40, 5).double(), 300 + 20 * torch.randn(40, 1).double()
 
     class Sum(nn.Module):

@@ -79,7 +79,7 @@ def test_rates_by_column() -> None:
 
 @pytest.mark.parametrize("keep", [0.0, 1e-3, 0.3, 0.5, 255.5 / 256, 1.0])
 def test_masks_of_a_stack_have_their_rates(keep: float) -> None:
-    """Also between multiples of 1/256: the rate is a count of 4 million, and so is that of a replicate beside it."""
+    """Also between multiples of 1/256: the rate is counted over 4 million entries, as is that of another replicate."""
     torch.manual_seed(0)
     masks, rates = torch.empty(4, 2, 1000, 500, dtype=torch.uint8), torch.tensor([keep, 0.75])
     fill_stacked(masks, rates[:, None, None])
@@ -224,7 +224,7 @@ def test_numpys_comparison_is_pytorchs(rate: float, bits: int | None, monkeypatc
 
 
 class OfGpu(Tensor):
-    """A tensor of a CPU that says that it is on a GPU, so that PyTorch compares it."""
+    """A CPU tensor with ``is_cuda`` True, so that PyTorch compares it."""
 
     is_cuda = True  # type: ignore[assignment]
     device = torch.device("cuda")
@@ -255,7 +255,7 @@ def test_a_keep_mask_of_a_gpu_is_that_of_a_cpu(rate: float, bits: int, monkeypat
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_masks_of_a_gpu_are_drawn_by_calls_of_their_own(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Pyro draws them: there the numbers of a call depend on its size. On a CPU both ways give the same masks."""
+    """As Pyro draws them: on a GPU the numbers of a call depend on its size. On a CPU both ways give the same masks."""
     calls: list[int] = []
     fill = module._fill
 

@@ -1,4 +1,4 @@
-"""The same kind of distribution with other parameters, against the constructor itself."""
+"""Distributions of the same class with other parameters, against the constructor."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Tabled(dist.Normal):
 
 
 def test_a_tensor_that_is_no_parameter_is_not_carried_along() -> None:
-    """It may have rows of its own; None has none."""
+    """The tensor may have rows of its own, unlike None."""
     assert rebuilt(lambda value: value[:2], Tabled(A, A.exp())).batch_shape == (2, 3)
     with pytest.raises(TypeError, match="Tabled is not made of loc, scale alone"):
         rebuilt(lambda value: value[:2], Tabled(A, A.exp(), torch.ones(4)))

@@ -169,8 +169,8 @@ def test_ard_with_a_hyperprior_has_one_variance_per_unit(kind: str, group: str) 
     assert len(scale.unique()) == count
 
 
-class Told:
-    """A model that says where the units of its weights are."""
+class WithUnits:
+    """A model with given input units of its weights."""
 
     def __init__(self, units: dict[str, InputUnits], shapes: dict[str, tuple[int, ...]], first: str = "first") -> None:
         torch.manual_seed(0)
@@ -207,14 +207,14 @@ def test_unit_noise_refuses_what_is_no_layers_weight(guide: str) -> None:
     with pytest.raises(
         ValueError, match=r"'token' of shape \(1, 1, 3\) belongs to no layer.*input_axes=\{'token': 0\}"
     ):
-        UNIT_GUIDES[guide](Told(UNITS, SHAPES))
+        UNIT_GUIDES[guide](WithUnits(UNITS, SHAPES))
 
 
 @pytest.mark.parametrize(
     "make", [BernoulliDropout, lambda m, drop_rate: ConcreteDropout(m, "input", drop_rate=drop_rate)]
 )
 def test_at_rate_0_it_is_taken(make: Callable[..., BernoulliDropout]) -> None:
-    guide = make(Told(UNITS, SHAPES), drop_rate={"token": 0.0, "*": 0.4})
+    guide = make(WithUnits(UNITS, SHAPES), drop_rate={"token": 0.0, "*": 0.4})
     token = guide.draw(6)["token"]
     torch.testing.assert_close(token, guide.loc["token"].detach().expand(6, 1, 1, 3))
     noise = {name: guide.posterior(name).noise_shape for name in ("first", "words", "bias")}  # type: ignore[attr-defined]
@@ -222,12 +222,14 @@ def test_at_rate_0_it_is_taken(make: Callable[..., BernoulliDropout]) -> None:
 
 
 def test_dropped_weights_need_no_units() -> None:
-    guide = DropConnect(Told(UNITS, SHAPES), 0.5)
+    guide = DropConnect(WithUnits(UNITS, SHAPES), 0.5)
     assert 0 < (guide.draw(100)["token"] == 0).float().mean() < 1
 
 
 def test_rates_by_input_are_one_per_unit() -> None:
-    model = Told({n: u for n, u in UNITS.items() if n != "token"}, {n: s for n, s in SHAPES.items() if n != "token"})
+    model = WithUnits(
+        {n: u for n, u in UNITS.items() if n != "token"}, {n: s for n, s in SHAPES.items() if n != "token"}
+    )
     for guide in (VariationalDropout(model, "A", "input"), VariationalDropout(model, "B", "input")):
         assert {n: tuple(r.shape) for n, r in guide.rates().items()} == {"first": (4,), "words": (5,), "bias": (3,)}
     q = guide.posterior("words")
@@ -238,7 +240,7 @@ def test_rates_by_input_are_one_per_unit() -> None:
 
 
 def test_the_weights_that_see_x_are_the_models_to_say() -> None:
-    model = Told({"a": InputUnits(), "b": InputUnits()}, {"a": (3, 3), "b": (3, 3)}, first="b")
+    model = WithUnits({"a": InputUnits(), "b": InputUnits()}, {"a": (3, 3), "b": (3, 3)}, first="b")
     assert list(BernoulliDropout(model, 0.5, mask_input=False).rates()) == ["a"]
     assert list(ConcreteDropout(model, mask_input=False).rates()) == ["a"]
 

@@ -84,7 +84,7 @@ def test_type_a_counts_units_and_not_weights() -> None:
 
 
 def test_ard_by_weight_is_half_log1p_of_one_over_alpha() -> None:
-    """To 1e-12, without a gradient to the means where alpha is held fixed."""
+    """To 1e-12, without a gradient to the means where alpha is fixed."""
     m, log_alpha = torch.randn(3, 4, requires_grad=True), torch.linspace(-9, 9, 12).reshape(3, 4)
     p = priors.ARD().expand(3, 4)
     want = 0.5 * torch.log1p(torch.exp(-log_alpha)).sum()

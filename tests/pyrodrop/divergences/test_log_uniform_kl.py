@@ -68,7 +68,7 @@ def test_against_mpmath(reference: tuple[Tensor, ...], dtype: torch.dtype, value
 
 
 def test_relative_errors_are_those_stated(reference: tuple[Tensor, ...]) -> None:
-    """Also at the right end, where the value is 1e-9 and an absolute error says nothing."""
+    """Also at the right end, where the value is 1e-9, so that an absolute error is meaningless."""
     t, kl, slopes = reference
     y, g = value_and_slope(t)
     assert float((y / kl - 1).abs().max()) < 2e-11

@@ -42,7 +42,7 @@ def survived(rows: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def log_densities(mean: Any, y: Any, sd: float = TAU**-0.5) -> Any:
-    """Of values with ends y [N, 2] that are exact or right-censored, by SciPy."""
+    """Log densities of values with ends y [N, 2] that are exact or right-censored, by SciPy."""
     exact = y[:, 0] == y[:, 1]
     return np.where(exact, stats.norm(mean, sd).logpdf(y[:, 0]), stats.norm(mean, sd).logsf(y[:, 0]))
 
@@ -79,7 +79,7 @@ def test_densities_and_gradients_far_in_the_tails(kind: str, dtype: torch.dtype)
 
 @pytest.mark.parametrize("name", ["Gaussian", "LogNormal"])
 def test_densities_are_scipys(name: str) -> None:
-    """Of two columns of y, in the units of y."""
+    """For two columns of y, in the units of y."""
     z = torch.linspace(-2, 2, 7, dtype=torch.float64)[:, None].repeat(1, 2)
     units = Standardize(loc=3.0, scale=2.0)
     if name == "Gaussian":
@@ -104,7 +104,7 @@ def test_densities_are_scipys(name: str) -> None:
 
 @pytest.mark.parametrize("engine", ["pyro", "traced", pytest.param("compiled", marks=pytest.mark.more)])
 def test_gradient_steps_are_those_by_hand(engine: Any) -> None:
-    """Of a point estimate, whose minibatches are all of the data; also as replicates."""
+    """For a point estimate with all rows in every minibatch, also as replicates."""
     x, _, y = survived(12)
     model = linear(Censored(likelihoods.Gaussian(TAU)))
     w = model.weight_sites()["weight"].clone()
@@ -208,7 +208,7 @@ def test_predictions_are_of_the_values_and_densities_of_the_intervals(tmp_path: 
 
 
 def test_log_likelihoods_of_draws_are_of_the_intervals() -> None:
-    """Of loo and the data tree, which has the two ends."""
+    """In loo and in the data tree, which contains the two ends."""
     run, x, _, y = fitted()
     tree = pyrodrop.to_arviz(run, Dataset(x, y), (x[:3], y[:3]), num_samples=100, log_likelihood=True)
     f = tree["posterior"]["f"].to_numpy()[0]
@@ -221,7 +221,7 @@ def test_log_likelihoods_of_draws_are_of_the_intervals() -> None:
 
 
 def test_the_exact_posterior_has_their_density() -> None:
-    """Differences of its energy between weights, by SciPy."""
+    """Differences of the energy between weights equal those of SciPy."""
     x, _, y = survived(25)
     potential = pyrodrop.potential(linear(Censored(likelihoods.Gaussian(TAU))), (x, y), engine="traced")
     points = torch.randn(3, 1, 2, dtype=torch.float64)

@@ -88,7 +88,7 @@ def test_densities_and_moments_are_scipys(pair: Any) -> None:
 
 
 def test_probabilities_and_quantiles_are_scipys(pair: Any) -> None:
-    """Of one component and of an equal mixture of two, whose cumulative distribution function at its quantile is q."""
+    """For one component; for an equal mixture of two, the cumulative distribution function at the quantile is q."""
     ours, theirs, y = pair
     prediction = pyrodrop.Prediction(outputs()[None], ours)
     np.testing.assert_allclose(prediction.cdf(y), theirs.cdf(y.numpy()), rtol=1e-6, atol=1e-12)
@@ -114,7 +114,7 @@ def test_quantiles_of_a_mixture(name: str) -> None:
 
 @pytest.mark.parametrize("name", DISPERSED)
 def test_the_network_gives_the_parameter(name: str) -> None:
-    """The second half of the outputs is its logarithm; several columns of y."""
+    """The second half of the outputs is the logarithm of the parameter, also with several columns of y."""
     case, z = CASES[name], torch.randn(2, 1, N, 4, dtype=torch.float64)[0]
     likelihood = case.make("network").double()
     assert likelihood.outputs(2) == 4
@@ -128,7 +128,7 @@ def test_the_network_gives_the_parameter(name: str) -> None:
 
 
 def test_classes_in_an_order() -> None:
-    """The differences of sigmoids, far out too, where these lose all digits."""
+    """Probabilities are differences of sigmoids, also far out, where the direct difference loses all digits."""
     likelihood = likelihoods.Ordinal(4).double()
     likelihood.start(torch.tensor([0, 1, 1, 2, 2, 2, 3, 3]))
     f = torch.tensor([[-60.0], [-2.0], [0.0], [1.5], [60.0]], dtype=torch.float64)
@@ -146,7 +146,7 @@ def test_classes_in_an_order() -> None:
 
 @pytest.mark.parametrize("name", DISPERSED)
 def test_a_learned_parameter_starts_from_the_data(name: str) -> None:
-    """At that of y of one distribution: 4,000 draws, so within six standard errors of about 5 %."""
+    """The initial value is that of the distribution of y: 4,000 draws, so within six standard errors of about 5 %."""
     case = CASES[name]
     theirs = case.scipy(np.zeros(1), 0.5)
     y = torch.as_tensor(theirs.rvs((4000, 1), random_state=1)).float()
@@ -201,7 +201,7 @@ def test_ordered_classes_that_cannot_be_are_refused(y: Tensor, message: str) -> 
 
 
 def test_text_in_the_order_of_the_alphabet_is_refused_unless_that_is_declared() -> None:
-    """Whatever the rows are; other orders and numbers are as before."""
+    """The refusal does not depend on the rows; other orders and numbers are accepted."""
     grades = ["low", "middle", "high"] * 3
 
     def fit(y: Any, likelihood: Any) -> Any:
@@ -220,7 +220,7 @@ def test_text_in_the_order_of_the_alphabet_is_refused_unless_that_is_declared() 
 
 @pytest.mark.parametrize("y", [torch.tensor([True, False] * 4), torch.tensor([1, 0] * 4), torch.tensor([1.0, 0.0] * 4)])
 def test_yes_and_no_of_any_dtype(y: Tensor) -> None:
-    """The same fit and the same density of bools, whole and real numbers, [N] and [N, 1]."""
+    """Bools, whole and real numbers, [N] and [N, 1], give the same fit and the same density."""
     x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
     want = fitted(likelihoods.Bernoulli(), (x, y.float()[:, None]))
     got = fitted(likelihoods.Bernoulli(), (x, y))
@@ -232,7 +232,7 @@ def test_yes_and_no_of_any_dtype(y: Tensor) -> None:
 @pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.more)])
 @pytest.mark.parametrize("name", [*CASES, "Ordinal", "network"])
 def test_every_engine_and_replicates_train_alike(name: str, engine: str) -> None:
-    """The losses of Pyro's own step, with learned parameters; and two replicates are two fits."""
+    """The losses equal those of Pyro's own step, with learned parameters; two replicates equal two fits."""
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     if name == "Ordinal":
         make, y = lambda: likelihoods.Ordinal(3), (x[:, 0].round().clamp(-1, 1) + 1).long()
@@ -258,7 +258,7 @@ def test_every_engine_and_replicates_train_alike(name: str, engine: str) -> None
 
 @pytest.mark.parametrize("name", CASES)
 def test_missing_values_are_left_out(name: str) -> None:
-    """The density of the rows that are there."""
+    """The density equals that of the observed rows."""
     case, z = CASES[name], outputs()[None]
     inner = (case.make(0.7) if name in DISPERSED else case.make()).double()
     y = torch.as_tensor(case.y(case.scipy(z[0].numpy(), 0.7)))
@@ -284,7 +284,7 @@ def test_a_fit_is_saved_and_read_back(name: str, tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("name", ["Bernoulli", "Poisson", "NegativeBinomial"])
 def test_the_probability_transform_of_counts_is_uniform(name: str) -> None:
-    """Between P(Y < y) and P(Y <= y); of 20,000 counts its mean and deciles within five standard errors."""
+    """It lies between P(Y < y) and P(Y <= y); its mean and deciles over 20,000 counts are within five standard errors."""
     case, size = CASES[name], 20_000
     z = torch.linspace(-1, 1, size, dtype=torch.float64)[:, None]
     likelihood = (case.make(0.7) if name in DISPERSED else case.make()).double()
@@ -299,7 +299,7 @@ def test_the_probability_transform_of_counts_is_uniform(name: str) -> None:
 
 
 def test_scores_of_yes_and_no_are_those_of_two_classes() -> None:
-    """Of labels [N, 1] of any dtype, and without those that are missing."""
+    """For labels [N, 1] of any dtype, without the missing ones."""
     f = torch.randn(30, 50, 1, generator=torch.Generator().manual_seed(0))
     y = (torch.arange(50) % 3 == 0)[:, None]
     ours = metrics.classification_scores(pyrodrop.Prediction(f, likelihoods.Bernoulli()(f, Standardize())), y.float())
@@ -374,7 +374,7 @@ def test_data_of_the_likelihood_calibrate_a_fit(name: str) -> None:
     ids=["little dispersion", "negative binomial", "poisson", "gamma", "beta", "student"],
 )
 def test_single_precision_keeps_the_digits(likelihood: Any, theirs: Any, y: float) -> None:
-    """Differences of ln Gamma of large numbers lose none; parameters are rounded to float32 before."""
+    """Differences of ln Gamma of large numbers lose no digits; parameters are rounded to float32 before."""
     got = likelihood()(torch.zeros(1, 1), UNITS).log_prob(torch.tensor([[y]]))
     want = theirs.logpmf(y) if theirs.dist.name in ("nbinom", "poisson") else theirs.logpdf(y)
     assert got.dtype == torch.float32
@@ -415,7 +415,7 @@ def test_ends_that_torch_allows_are_refused(likelihood: Any, value: float) -> No
 
 
 def test_every_column_has_a_start_of_its_own() -> None:
-    """In its own units; and of degrees of freedom other than 4. Columns of images have one start, the mean of theirs."""
+    """Initial values are in the units of the column, also for other degrees of freedom than 4. Images have one, the mean."""
     y = torch.cat([torch.randn(2000, 1), 1000 + 50 * torch.randn(2000, 1)], 1)
     for df, want in ((4.0, 0.91), (1.0, 0.674)):
         student: Any = likelihoods.StudentT(df)
@@ -449,7 +449,7 @@ UNITS_OF_TWO = torch.tensor([0.1, 30.0])  # the noise of two columns of y
 )
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.more)])
 def test_columns_in_different_units_have_noise_of_their_own(name: str, noise: Any, count: int, tmp_path: Any) -> None:
-    """Alike in replicates, and in a file that is loaded."""
+    """The same holds for replicates and for a fit that is loaded from a file."""
     generator = torch.Generator().manual_seed(0)
     x = torch.linspace(-2, 2, 400)[:, None]
     e = torch.randn(400, 2, generator=generator)
@@ -474,7 +474,7 @@ def test_columns_in_different_units_have_noise_of_their_own(name: str, noise: An
 
 
 def test_the_scale_of_a_log_normal_network_stays_below_three_times_that_of_y() -> None:
-    """exp(r) where that is small, by NumPy; the mean of a draw whose r is 20 is then finite."""
+    """The scale is exp(r) where that is small, by NumPy; the mean of a draw with r = 20 is finite."""
     y = torch.exp(torch.randn(500, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([0.2, 1.0]) + 3)
     likelihood: Any = likelihoods.LogNormal("network")
     likelihood.start(y)
@@ -510,7 +510,7 @@ def test_text_labels_are_no_counts() -> None:
 
 @pytest.mark.parametrize("r", [-1000.0, -81.0, -80.0, 3.0, 80.0, 1000.0])
 def test_a_noise_beyond_float32_counts_as_the_nearest(r: float) -> None:
-    """Outputs of a deep network lie there at some draws: neither a mean over draws nor an ELBO is an error of torch."""
+    """Some draws of a deep network have such outputs: means over draws and ELBOs do not raise an error of torch."""
     output, targets, likelihood = torch.tensor([[0.0, r]]), Standardize(0.0, 2.0), likelihoods.HeteroscedasticGaussian()
     sd = 2.0 * math.exp(-min(max(r, -80.0), 80.0) / 2)
     for y in (likelihood(output, targets), likelihood.predictive(output.clone(), targets)[0]):

@@ -75,7 +75,7 @@ def holes(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("kind", REAL)
 def test_the_model_has_the_density_and_gradient_of_the_observed_elements(kind: str) -> None:
-    """Times N / M of a minibatch of M rows, missing ones included."""
+    """In a minibatch of M rows, including missing ones, both are multiplied by N / M."""
     base, outputs, log_density = REAL[kind]
     model = linear(likelihoods.Missing(base), 3, outputs)
     x, y, w = torch.randn(7, 3).double(), holes(7, 2), torch.randn(outputs, 3).double().requires_grad_()
@@ -109,7 +109,7 @@ def test_missing_labels_are_those_of_cross_entropy(tokens: tuple[int, ...]) -> N
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("engine", ["pyro", "traced", pytest.param("compiled", marks=pytest.mark.more)])
 def test_gradient_steps_are_those_of_the_observed_elements(engine: Any, accumulate: int) -> None:
-    """Of a point estimate, whose minibatches are all of the data; also as replicates. In float64."""
+    """For a point estimate with all rows in every minibatch, also as replicates, in float64."""
     x, y = torch.randn(10, 2).double(), holes(10, 3)
     model = linear(likelihoods.Missing(likelihoods.Gaussian(TAU)), 2, 3)
     start = model.weight_sites()["weight"].clone()
@@ -137,7 +137,7 @@ def test_gradient_steps_are_those_of_the_observed_elements(engine: Any, accumula
 
 @pytest.mark.parametrize("estimator", ["shared", "local", "per_example", "flipout"])
 def test_a_missing_row_changes_no_gradient(estimator: Any) -> None:
-    """Whatever its x is: the noise of other rows is the same. Of its y, NaN, nothing is seen."""
+    """For any x of the missing row: the noise of the other rows stays the same, and its y, NaN, has no effect."""
     model = linear(likelihoods.Missing(likelihoods.Gaussian(TAU)))
     x, y = torch.randn(6, 2).double(), torch.randn(6, 1).double()
     y[4] = NAN
@@ -242,7 +242,7 @@ def test_a_learned_precision_starts_at_the_variance_of_the_observed() -> None:
 
 
 def test_the_posterior_is_that_of_the_observed_rows() -> None:
-    """Of a linear model, in closed form: p(y, w) / p(w | y) is the evidence of the observed rows at any w."""
+    """For a linear model, in closed form: p(y, w) / p(w | y) is the evidence of the observed rows at any w."""
     x, y = torch.randn(20, 2).double(), torch.randn(20, 1).double()
     y[::3] = NAN
     model = linear(likelihoods.Missing(likelihoods.Gaussian(TAU)))

@@ -23,7 +23,7 @@ N = 7
 
 
 def normal(f: Tensor, y: Tensor) -> Tensor:
-    """ln p(y_n | f_n) at precision 4, summed over all that belongs to one example."""
+    """ln p(y_n | f_n) at precision 4, summed over all elements of an example."""
     return torch.distributions.Normal(f, 0.5).log_prob(y).flatten(1).sum(1)
 
 
@@ -151,7 +151,7 @@ class Mixed(likelihoods.Likelihood):
 
 @pytest.mark.parametrize("likelihood", [LogNormal, Mixed, Counts])
 def test_an_own_likelihood_predicts(likelihood: Any) -> None:
-    """Of any distribution of Pyro: densities from the functions drawn; and replicates as a mixture, or refused."""
+    """With any distribution of Pyro: densities from the drawn functions; replicates predict as a mixture or are refused."""
     torch.manual_seed(2)
     net = tokens(1).double()
     model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihood()).double()

@@ -40,7 +40,7 @@ def test_scores_of_probabilities() -> None:
 
 @pytest.mark.parametrize("at_a_time", [1, 2**22])
 def test_a_prediction_is_scored_as_the_mean_of_its_draws(at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether all of them are held in memory at a time or one."""
+    """Whether all draws or one at a time are in memory."""
     monkeypatch.setattr("pyrodrop.metrics.classes._NUMBERS", at_a_time)
     logits, y = torch.randn(9, 30, 3), torch.randint(3, (30,))
     p = logits.softmax(-1)
@@ -112,7 +112,7 @@ def test_adaptive_ece_is_that_of_equal_parts_of_the_sorted() -> None:
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
-    """Even where confidences are equal, which then share a bin."""
+    """Also where confidences are equal, which then share a bin."""
     c, right = 0.5 + torch.randint(6, (100,)) / 10.0, torch.rand(100) < 0.7
     p, y = surely(c.clamp_max(1), right)
     for _ in range(5):

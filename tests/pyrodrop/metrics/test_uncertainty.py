@@ -69,7 +69,7 @@ def test_the_parts_of_the_variance_are_those_of_draws() -> None:
 
 
 def test_a_prediction_in_closed_form_has_its_parts_too() -> None:
-    """As a Gaussian process gives it: one component, whose variance is of function and noise together."""
+    """As from a Gaussian process: one component, whose variance is the sum of those of function and noise."""
     loc, f_sd = torch.zeros(1, 3, 1), torch.tensor([[0.3], [0.0], [2.0]])
     distribution = dist.Normal(loc, (f_sd**2 + 0.25).sqrt()).to_event(1)
     split = metrics.variance_split(Prediction(f=torch.randn(7, 3, 1), distribution=distribution, f_sd=f_sd))

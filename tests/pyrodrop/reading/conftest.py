@@ -28,7 +28,7 @@ def _passes(net: nn.Module, x: Inputs, passes: int = 2000) -> Tensor:
 
 
 def _apart(first: Tensor, second: Tensor) -> float:
-    """How far mean and variance of second sets of draws ``[S, ...]`` are from each other, in standard errors; the largest.
+    """How far mean and variance of two sets of draws ``[S, ...]`` are from each other, in standard errors; the largest.
 
     The standard error of a variance is sqrt((m4 - v^2) / S) with m4 the fourth central moment.
     """

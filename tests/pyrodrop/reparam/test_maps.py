@@ -40,7 +40,7 @@ CONVOLUTIONS = [
 )
 @pytest.mark.parametrize("layer", CONVOLUTIONS, ids=lambda layer: str(layer)[:24])
 def test_layers_are_unmodified(layer: nn.Module, strategy: Any) -> None:
-    """Without noise every layer's output is its own, whatever its settings."""
+    """Without noise the output is that of the layer, for all of its settings."""
     layer = copy.deepcopy(layer).double()
     channels = layer.weight.shape[1] * getattr(layer, "groups", 1)  # type: ignore[union-attr, operator, index]
     x = torch.randn(2, channels, *(5,) * (layer.weight.dim() - 2))  # type: ignore[operator, union-attr]
@@ -66,7 +66,7 @@ def test_layers_are_unmodified(layer: nn.Module, strategy: Any) -> None:
     ],
 )
 def test_every_way_to_write_a_linear_map_has_noise_by_example(call: Any) -> None:
-    """Equal rows get different outputs, with the mean of the plain map: nothing is silently left out."""
+    """Equal rows get different outputs, with the mean of the plain map: no term is left out."""
     m, x = torch.randn(2, 3), torch.randn(3).expand(4000, 3)
     y = call(x, LazyWeight(LazyDistribution(dist.Normal(m, 0.3).to_event(2), LocalReparam(), "w")))
     assert y.shape == (4000, 2)
@@ -155,7 +155,7 @@ def test_an_operation_that_passes_by_the_strategy_is_refused() -> None:
 
 
 def test_which_axes_of_the_input_can_count_examples() -> None:
-    """Of a linear layer all but that of the units, of a convolution the first."""
+    """For a linear layer all axes but that of the units, for a convolution the first."""
     linear = LinearMap(torch.zeros(4, 5, 3), F.linear, -1, -1)
     convolution = LinearMap(torch.zeros(4, 3, 5), F.conv1d, 1, 1)
     for at, possible in ((linear, [True, True, False]), (convolution, [True, False, False])):

@@ -1,4 +1,4 @@
-"""Reparameterisation as a part of Pyro's inference: one divergence, no silence, and it composes."""
+"""Reparameterisation within Pyro's inference: divergences count once, misuse raises an error, handlers compose."""
 
 from __future__ import annotations
 

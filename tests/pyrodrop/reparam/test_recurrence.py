@@ -32,7 +32,7 @@ LENGTHS = [3, 6, 4]
 
 
 def layers(kind: Any, options: Any, dtype: torch.dtype) -> Iterator[nn.Module]:
-    """A layer of every form."""
+    """Layers of every form."""
     for number, both, first, bias in itertools.product((1, 2), *(3 * [(False, True)])):
         settings = {"bias": bias, "batch_first": first, "bidirectional": both, "dtype": dtype}
         yield kind(4, 5, number, **settings, **options)
@@ -212,7 +212,7 @@ def test_local_noise_is_one_mask_per_sequence(kind: Any, options: Any, name: str
 @pytest.mark.parametrize("guide", ["BernoulliDropout", "MeanField"])
 @pytest.mark.parametrize(("kind", "options"), KINDS, ids=NAMES)
 def test_per_example_weights_are_one_per_sequence(kind: Any, options: Any, guide: str) -> None:
-    """So are biases, where they have a prior."""
+    """The same holds for biases that have a prior."""
     net = Sequences(kind, batch_first=True, **({"proj_size": 2} if options.get("proj_size") else options))
     model, x = model_of(net, bias_prior=priors.Gaussian()), torch.randn(5, 4, 2)
     f, lazy = traced(model, getattr(guides, guide)(model).double(), "per_example", x)
@@ -286,7 +286,7 @@ def test_a_layer_whose_batch_are_not_the_examples_has_one_draw_around(merged: bo
 
 @pytest.mark.parametrize("by_mode", [False, True])
 def test_a_weight_whose_examples_are_unknown_has_one_draw(by_mode: bool) -> None:
-    """As in a Pyro program with a recurrent layer, of which nobody knows whether x has time first."""
+    """As in a Pyro program with a recurrent layer, where it is unknown whether the first axis of x is time."""
     sizes, per_example = [(3, 2), (3, 3), (3,), (3,)], PerExampleReparam()
     posteriors = [dist.Normal(torch.zeros(size), 1.0).to_event(len(size)) for size in sizes]
     lazy = [LazyWeight(LazyDistribution(q, per_example, str(n))) for n, q in enumerate(posteriors)]
