@@ -15,6 +15,7 @@ from pyrodrop.compiled import Name as EngineName
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.sources import streamed_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
+from pyrodrop.training.checkpoint import State
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.guard import Guard
 from pyrodrop.training.loop import Loop
@@ -24,7 +25,6 @@ from pyrodrop.training.problem import Problem, describe, restart
 from pyrodrop.training.ranks import Ranks, alone
 from pyrodrop.training.record import Identity, identity, record
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.state import State
 
 _log = logging.getLogger("pyrodrop")
 
