@@ -26,7 +26,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.stack import Stack
+from pyrodrop.training.stack import Stack, loss_of
 
 ROWS = 512  # of the data of each
 _OWN = (
@@ -114,7 +114,8 @@ def stacked(network: Network, count: int, engine: Name = "compiled") -> Loop:
         steps=100_000, batch_size=BATCH, estimator=network.estimator, engine=engine, device=str(device)
     )  # fmt: skip
     with training_mode(*problems):
-        loop = Stack(problems, settings, sets).loop()
+        losses = {id(problem): loss_of(problem, problem.in_memory, settings) for problem in problems}
+        loop = Stack(problems, [losses[id(problem)] for problem in problems], settings, sets).loop()
         loop.start()
     if (loop.engine.name == "compiled") != (engine == "compiled"):
         raise RuntimeError(f"the replicates are trained by {loop.engine.name}, not by {engine}")

@@ -24,7 +24,7 @@ from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.minibatches import check_batches
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.stack import Stack
+from pyrodrop.training.stack import Stack, fitting, loss_of
 
 _log = logging.getLogger("pyrodrop")
 
@@ -87,18 +87,17 @@ def each_posterior(
     assert isinstance(problem.data, Dataset)
     data = [Dataset(problem.data.x, one) for one in y]
     with settings.products(), training_mode(problem):
-        stack = Stack([problem] * len(data), settings, data)
-        chunk = stack.fitting(memory)
-        if chunk < len(data):
-            _log.info("training %d of %d fits at a time, limited by memory", chunk, len(data))
-        for first in range(0, len(data), chunk):
-            part = slice(first, first + chunk)
-            if chunk < len(data):
-                stack = Stack([problem] * len(data[part]), settings, data[part])
-            seeds = range(settings.seed + first, settings.seed + first + len(stack.problems))
-            stacked = None if starts is None else starts.stacked(problem, stack.losses[0], seeds)
+        loss = loss_of(problem, data[0], settings)
+        together = fitting(loss, data[0], settings, memory)
+        if together < len(data):
+            _log.info("training %d of %d fits at a time, limited by memory", together, len(data))
+        for first in range(0, len(data), together):
+            some = data[first : first + together]
+            seeds = range(settings.seed + first, settings.seed + first + len(some))
+            stacked = None if starts is None else starts.stacked(problem, loss, seeds)
+            stack = Stack([problem] * len(some), [loss] * len(some), settings, some, stacked)
             with seeded(seeds[0], settings.place):
-                stack.run(progress, stacked)
+                stack.loop().run(progress)
             for number, drawn in enumerate(_drawn(stack, num_draws, seed + first)):
                 use(first + number, drawn)
 

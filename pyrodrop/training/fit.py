@@ -178,7 +178,7 @@ def fit(
             with evaluating(problem.model, problem.guide):
                 after_epoch.begin(run.fit(), saving)
         run.align()
-        kept = None if saving is None else _resumed(run, saving)
+        kept = None if saving is None else StateFile(saving, run.record, run.identity, run.state()).resume()
         try:
             run.loop.run(
                 progress if ranks.first else False,
@@ -194,13 +194,6 @@ def fit(
     if ranks.first:
         warn_of_unfinished(done)
     return done
-
-
-def _resumed(run: Run, saving: Checkpoint) -> StateFile:
-    """The checkpoint of a run, which continues from the file if it exists."""
-    file = StateFile(saving, run.record, run.identity, run.state(), run.ranks)
-    file.resume()
-    return file
 
 
 def _with_fit(calls: AfterEpoch, run: Run) -> Callable[[float], bool]:

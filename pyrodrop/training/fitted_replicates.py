@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -204,29 +204,6 @@ def _are_descriptions(value: Any) -> TypeGuard[list[dict[str, Any]]]:
 
 def _are_steps(value: Any) -> TypeGuard[dict[str, int]]:
     return isinstance(value, dict) and all(r.isdecimal() and type(step) is int for r, step in value.items())
-
-
-def grouped(keys: Iterable[Hashable]) -> list[list[int]]:
-    """The numbers of the replicates with equal keys, by group, in the order of their first ones."""
-    groups: dict[Hashable, list[int]] = {}
-    for r, key in enumerate(keys):
-        groups.setdefault(key, []).append(r)
-    return list(groups.values())
-
-
-def merged(parts: Iterable[tuple[Sequence[int], Replicates]]) -> Replicates:
-    """All replicates of a call in their order, from some of them at a time with their numbers."""
-    fits: dict[int, Fit] = {}
-    failed: dict[int, int] = {}
-    for numbers, some in parts:
-        fits |= zip(numbers, some.fits, strict=True)
-        failed |= {numbers[r]: step for r, step in some.failed.items()}
-    return Replicates([fits[r] for r in sorted(fits)], dict(sorted(failed.items())))
-
-
-def of_all(errors: Sequence[FloatingPointError | None]) -> FloatingPointError | None:
-    """The first of the errors that ended the training of some replicates each, if all ended with one."""
-    return None if None in errors else errors[0]
 
 
 def _joined(distributions: Sequence[Any]) -> Any:

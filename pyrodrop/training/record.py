@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -68,6 +69,19 @@ def identity(settings: Settings, problem: Problem, loss: Loss) -> Identity:
     parts["batch_size"] = {"batch_size": str(_batch_size(settings, problem.data))}
     parts["device"] = {"device": settings.place.type}
     return {name: parts[name] if name in parts else {name: _word(getattr(settings, name))} for name in PARTS}
+
+
+def identity_of_all(settings: Settings, problems: Sequence[Problem], losses: Sequence[Loss]) -> Identity:
+    """What a run of replicates is known by: the words of replicate 0, and of each other what differs from it."""
+    first, *others = (identity(settings, problem, loss) for problem, loss in zip(problems, losses, strict=True))
+    of_all = {name: dict(words) for name, words in first.items()}
+    of_all["model"] = {"replicates": str(len(problems)), **of_all["model"]}
+    for r, other in enumerate(others, 1):
+        for name, words in other.items():
+            for key in {**words, **first[name]}:
+                if words.get(key) != first[name].get(key):
+                    of_all[name][f"replicate {r}: {key}"] = words.get(key, "absent")
+    return of_all
 
 
 def check_same(there: Any, here: Identity, file: str) -> None:

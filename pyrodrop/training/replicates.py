@@ -5,8 +5,7 @@
 in distribution, as steps of stacked parameters (`pyrodrop.training.stack`). Replicates that are stacked may differ in data,
 initial weights, noise, minibatches, drop rates, precisions and scales of Gaussian priors; everything else is the same. Those
 whose tensors have other shapes, such as networks of another width or data of another size, are another stack, which trains
-after the first (`pyrodrop.training.turns`).
-Every replicate updates the buffers of its own network, such as running statistics.
+after the first. Every replicate updates the buffers of its own network, such as running statistics.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from __future__ import annotations
 import logging
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import nn
@@ -28,43 +27,31 @@ from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import available
 from pyrodrop.networks.agreement import check_guide
-from pyrodrop.steps import Loss
 from pyrodrop.surroundings import outside
 from pyrodrop.training.advice import warn_of_unfinished
 from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.early_stopping import EarlyStopping
-from pyrodrop.training.fitted_replicates import Replicates, merged, of_all
+from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.jobs import check_picklable, run_each, through_joblib, workers
 from pyrodrop.training.minibatches import check_batches
 from pyrodrop.training.options import TrainingOptions, with_options
 from pyrodrop.training.problem import Problem, restart, training_mode
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.stack import loss_of
-from pyrodrop.training.turns import Trained, train_in_turn
 
 __all__ = ["Replicates", "data_sets", "fit_replicates"]
 
 _log = logging.getLogger("pyrodrop")
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What replicates are made of: a pair of model and guide for all, or one for each, data sets and seeds."""
+class Replicate(NamedTuple):
+    """What one replicate is made of. Others may share its model, guide and data."""
 
-    pairs: Sequence[tuple[Any, Any]]
-    sets: Sequence[Dataset | Keywords]
-    seeds: Sequence[int]
-
-    def some(self, numbers: Sequence[int]) -> Parts:
-        """Those of some replicates."""
-        pairs = self.pairs if len(self.pairs) == 1 else [self.pairs[r] for r in numbers]
-        return Parts(pairs, [self.sets[r] for r in numbers], [self.seeds[r] for r in numbers])
-
-    def pair(self, replicate: int) -> tuple[Any, Any]:
-        """Model and guide of one replicate, which others may share."""
-        return self.pairs[0 if len(self.pairs) == 1 else replicate]
+    model: Any
+    guide: Any
+    data: Dataset | Keywords
+    seed: int
 
 
 @with_options
@@ -152,7 +139,6 @@ def fit_replicates(
         raise ValueError(
             "replicates are trained as one traced step: engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"
         )
-    seeds = [settings.seed + r for r in range(count)]
     away = through_joblib(jobs)
     for name, value in (("checkpoint", saving), ("after_epoch", calls)):
         if away and value is not None:
@@ -160,17 +146,11 @@ def fit_replicates(
                 f"{name} is for replicates in one process and must be None in several; got jobs={jobs}"
                 f"{'' if jobs else ' and a joblib backend that is active'}"
             )
-    made_of = _parts(models, guides, data, seeds)
-    found = [auto for _, guide in made_of.pairs for auto in autoguides(guide)] if away else []
-    if found:
-        raise ValueError(
-            f"jobs must be None for autoguides, which lose their model on the way to another process; got jobs={jobs} and "
-            f"an {type(found[0]).__name__}"
-        )
+    replicates = _replicates(models, guides, data, [settings.seed + r for r in range(count)])
     if away:
-        done, error = _in_processes(made_of, settings, memory, progress, jobs)
+        done, error = _in_processes(replicates, settings, memory, progress, jobs)
     else:
-        done, error = _in_one_process(made_of, settings, memory, progress, saving, calls)
+        done, error = _in_one_process(replicates, settings, memory, progress, saving, calls)
     if error is not None:
         raise error
     for number, step in done.failed.items():
@@ -183,136 +163,118 @@ def fit_replicates(
 @torch.inference_mode(False)
 @torch.enable_grad()
 def _in_one_process(
-    made_of: Parts,
+    replicates: Sequence[Replicate],
     settings: Settings,
     memory: float | None,
     progress: bool | None,
     saving: Checkpoint | None = None,
     after_epoch: AfterEpoch | None = None,
-) -> Trained:
+) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates in this process; with an error where none of them has a finite loss."""
-    problems = _problems(made_of, settings)
+    from pyrodrop.training.stack import train_stacks
+
+    problems = []
+    for model, guide, data, seed in replicates:
+        if settings.starts == "new":
+            model, guide = restart(model, guide, seed)
+        problems.append(Problem.of(model, guide, data, settings.estimator, settings.place))
     for problem in problems:
         check_batches(problem, settings)
+    seeds = [replicate.seed for replicate in replicates]
     with settings.products(), training_mode(*problems):
-        losses = [loss_of(problem, problem.in_memory, settings) for problem in problems]
-        _check_apart(losses)
-        return train_in_turn(problems, losses, settings, made_of.seeds, memory, progress, saving, after_epoch)
+        return train_stacks(problems, settings, seeds, memory, progress, saving, after_epoch)
 
 
 def _in_processes(
-    made_of: Parts, settings: Settings, memory: float | None, progress: bool | None, jobs: int | None
-) -> Trained:
+    replicates: Sequence[Replicate], settings: Settings, memory: float | None, progress: bool | None, jobs: int | None
+) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates, a share in each process; with an error where none of them has a finite loss.
 
     Raises:
         ValueError: several processes of this machine would share a GPU.
         TypeError: model, guide or settings cannot be sent to another process.
     """
+    from pyrodrop.training.stack import merged
+
+    autos = [auto for replicate in replicates for auto in autoguides(replicate.guide)]
+    if autos:
+        raise ValueError(
+            f"jobs must be None for autoguides, which lose their model on the way to another process; got jobs={jobs} and "
+            f"an {type(autos[0]).__name__}"
+        )
     if settings.place.type != "cpu" and jobs is not None and jobs > 1:
         raise ValueError(
             f"replicates train on {settings.place} together, in one process: jobs must be None; got {jobs}"
         )
-    sent = {"a model": [model for model, _ in made_of.pairs], "a guide": [guide for _, guide in made_of.pairs]}
+    sent = {"a model": [replicate.model for replicate in replicates], "a guide": [each.guide for each in replicates]}
     options = ("optimizer", "lr", "lr_schedule", "kl_weight")
     check_picklable(sent | {f"the {name} of the call": getattr(settings, name) for name in options})
     if jobs is not None and jobs > 1:
         memory = min(memory or 0.5 * available(settings.place), MOST) / jobs
-    count = len(made_of.seeds)
+    count = len(replicates)
     shares = [range(first, count, workers(jobs)) for first in range(min(count, workers(jobs)))]
-    done = run_each(
+    trained = run_each(
         _share,
-        [(made_of.some(numbers), settings, memory) for numbers in shares],
+        [([replicates[r] for r in share], settings, memory) for share in shares],
         jobs=jobs,
         title=f"{count} replicates",
         unit="share",
         progress=progress,
     )
-    replicates = merged((numbers, some) for numbers, (some, _) in zip(shares, done, strict=True))
-    fits = [replace(fit, data=data) for fit, data in zip(replicates, made_of.sets, strict=True)]
-    return replace(replicates, fits=fits), of_all([error for _, error in done])
+    done, error = merged(zip(shares, trained, strict=True))
+    fits = [replace(fit, data=replicate.data) for fit, replicate in zip(done, replicates, strict=True)]
+    return replace(done, fits=fits), error
 
 
-def _share(made_of: Parts, settings: Settings, memory: float | None) -> Trained:
+def _share(
+    replicates: Sequence[Replicate], settings: Settings, memory: float | None
+) -> tuple[Replicates, FloatingPointError | None]:
     """Train a share, without its data in the result, which need not be sent."""
-    done, error = _in_one_process(made_of, settings, memory, False)
+    done, error = _in_one_process(replicates, settings, memory, False)
     return replace(done, fits=[replace(fit, data=None) for fit in done]), error
 
 
-def _check_apart(losses: Sequence[Loss]) -> None:
-    """Raise a ValueError for a parameter that several replicates would share."""
-    seen: set[int] = set()
-    for loss in losses:
-        for name, parameter in loss.parameters.items():
-            if id(parameter.unconstrained) in seen:
-                raise ValueError(
-                    f"every replicate needs parameters of its own, but {name} is in Pyro's global store, one for all: put "
-                    "it into a PyroModule or take an autoguide, one for each replicate"
-                )
-        seen |= {id(leaf) for leaf in loss.leaves}
-
-
-def _problems(made_of: Parts, settings: Settings) -> list[Problem]:
-    """One problem per replicate."""
-    pairs = [made_of.pair(r) for r in range(len(made_of.seeds))]
-    if settings.starts == "new":
-        pairs = [restart(*pair, seed) for pair, seed in zip(pairs, made_of.seeds, strict=True)]
-    return [
-        Problem.of(model, guide, data, settings.estimator, settings.place)
-        for (model, guide), data in zip(pairs, made_of.sets, strict=True)
-    ]
-
-
-def _parts(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> Parts:
-    """What the replicates are made of, from one model, guide and data set for all or a list of them."""
+def _replicates(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> list[Replicate]:
+    """The replicates of these seeds, from one model, guide and data set for all or a list of them."""
     count = len(seeds)
-    models, guides = (list(value) if isinstance(value, tuple) else value for value in (models, guides))
-    if isinstance(guides, list) and isinstance(models, types.FunctionType):  # it has no parameters that would be shared
-        models = [models] * len(guides)
+    several = {"models": isinstance(models, list | tuple), "guides": isinstance(guides, list | tuple)}
+    models, guides = (
+        list(values) if isinstance(values, list | tuple) else [values] * count for values in (models, guides)
+    )
     _check_autoguides(models, guides)
     sets = data_sets(data, count)
-    for name, value in (("models", models), ("guides", guides)):
-        if isinstance(value, list) and len(value) != count:
-            raise ValueError(f"{count} replicates need as many {name}, or one for all; got a list of {len(value)}")
-    if isinstance(models, list) != isinstance(guides, list):
+    for name, values in (("models", models), ("guides", guides)):
+        if len(values) != count:
+            raise ValueError(f"{count} replicates need as many {name}, or one for all; got a list of {len(values)}")
+    # a function has no parameters that replicates would share
+    if several["models"] != several["guides"] and not (several["guides"] and isinstance(models[0], types.FunctionType)):
         raise ValueError("a guide belongs to its model: pass lists of both, or one of each for all replicates")
-    first = models[0] if isinstance(models, list) else models
-    if not getattr(first, "maps_weights", True):
-        raise ValueError(
-            "replicates run the network for many weights at once, which torch.vmap cannot do for this one; fit one by one"
-        )
-    _check_callable(models, guides)
-    return Parts(
-        list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)], sets, seeds
-    )
-
-
-def _check_autoguides(models: Any, guides: Any) -> None:
-    """Raise a TypeError for autoguides, which are trained in place with their models, unless there is one for each."""
-    if not any(autoguides(one) for one in (guides if isinstance(guides, list) else [guides])):
-        return
-    for name, value in (("models", models), ("guides", guides)):
-        apart = (
-            [one for one in value if name == "guides" or isinstance(one, nn.Module)] if isinstance(value, list) else []
-        )
-        if not isinstance(value, list) or len(set(map(id, apart))) < len(apart):
-            raise TypeError(
-                "an AutoGuide is trained in place, together with the model that it refers to, so replicates need a model "
-                f"and a guide of that model each: pass lists of both; got the same one for several in {name}"
-            )
-
-
-def _check_callable(models: Any, guides: Any) -> None:
-    """Raise an error unless these are models and guides, or lists of them, that belong together."""
-    each = [list(value) if isinstance(value, list) else [value] for value in (models, guides)]
-    for name, values in zip(("models", "guides"), each, strict=True):
-        for value in values:
+    for model, guide in {(id(m), id(g)): (m, g) for m, g in zip(models, guides, strict=True)}.values():
+        for name, value in (("models", model), ("guides", guide)):
             if not callable(value):
                 raise TypeError(
                     f"{name} must be a Pyro {name[:-1]} for all, or a list of one for each; got {shown(value)}"
                 )
-    for model, guide in zip(*each, strict=True):
+        if not getattr(model, "maps_weights", True):
+            raise ValueError(
+                "replicates run the network for many weights at once, which torch.vmap cannot do for this one; fit one by "
+                "one"
+            )
         check_guide(model, guide, "guides")
+    return [Replicate(*each) for each in zip(models, guides, sets, seeds, strict=True)]
+
+
+def _check_autoguides(models: Sequence[Any], guides: Sequence[Any]) -> None:
+    """Raise a TypeError for autoguides, which are trained in place with their models, unless there is one for each."""
+    if not any(autoguides(guide) for guide in {id(guide): guide for guide in guides}.values()):
+        return
+    modules = [model for model in models if isinstance(model, nn.Module)]
+    for name, values in (("models", modules), ("guides", guides)):
+        if len(set(map(id, values))) < len(values):
+            raise TypeError(
+                "an AutoGuide is trained in place, together with the model that it refers to, so replicates need a model "
+                f"and a guide of that model each: pass lists of both; got the same one for several in {name}"
+            )
 
 
 def data_sets(data: Any, count: int) -> list[Dataset | Keywords]:

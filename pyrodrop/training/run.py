@@ -16,6 +16,7 @@ from pyrodrop.data.sources import streamed_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.networks.agreement import knows_sites
 from pyrodrop.steps import Arguments, Engine, Loss
+from pyrodrop.training.checkpoint import State
 from pyrodrop.training.in_parts import backward
 from pyrodrop.training.loop import ByPyro, Loop
 from pyrodrop.training.minibatches import batches_of, check_batches, of_each_shape
@@ -25,7 +26,6 @@ from pyrodrop.training.ranks import Ranks, alone
 from pyrodrop.training.record import Identity, identity, record
 from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.state import State
 
 _log = logging.getLogger("pyrodrop")
 

@@ -1,11 +1,18 @@
-"""Replicates that are trained together, as one step of stacked parameters (`pyrodrop.compiled.stacked`)."""
+"""Replicates in stacks of equal shapes; a stack is trained as one step of stacked parameters (`pyrodrop.compiled.stacked`).
+
+Networks of different widths, or data of different sizes, are different stacks; where memory is short, replicates of equal
+shapes are several. Stacks train one after the other, each with torch's default generator, seeded by the seed of its first
+replicate. A checkpoint or a callback is of one stack.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyro
@@ -18,164 +25,238 @@ from pyrodrop.compiled import StackedLoss, Untraceable, accelerate_stacked, byte
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import named_parts, parts
-from pyrodrop.module_states import undisturbed
+from pyrodrop.module_flags import Flags
+from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.steps import Arguments, Engine, Loss
+from pyrodrop.steps.buffers import modules_of
+from pyrodrop.training.after_epoch import AfterEpoch, is_true
 from pyrodrop.training.autoguides import autoguides
+from pyrodrop.training.checkpoint import Checkpoint, State, StateFile
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.minibatches import batches_of
 from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe
-from pyrodrop.training.record import record
+from pyrodrop.training.record import identity_of_all, record
 from pyrodrop.training.result import Fit
-from pyrodrop.training.settings import Settings
-from pyrodrop.training.state import State
+from pyrodrop.training.settings import LearningRate, Settings
 
 _log = logging.getLogger("pyrodrop")
 
+Trained = tuple[Replicates, FloatingPointError | None]  # the error if none of the replicates has a finite loss
+
+
+def train_stacks(
+    problems: Sequence[Problem],
+    settings: Settings,
+    seeds: Sequence[int],
+    memory: float | None,
+    progress: bool | None,
+    saving: Checkpoint | None,
+    after_epoch: AfterEpoch | None,
+) -> Trained:
+    """Train replicates, one stack after the other.
+
+    Args:
+        memory: bytes that a stack may take; half of the free memory if None.
+
+    Raises:
+        ValueError: before the first step: replicates cannot be stacked or share a parameter, or there are several stacks
+            and a checkpoint or a callback.
+    """
+    losses = [loss_of(problem, problem.in_memory, settings) for problem in problems]
+    _check_apart(losses)
+    groups = _groups(problems, losses, settings, memory)
+    for name, value in (("checkpoint", saving), ("after_epoch", after_epoch)):
+        if len(groups) > 1 and value is not None:
+            raise ValueError(
+                f"{name} is for replicates that train together: networks of the same widths, data of the same size, and "
+                f"enough memory for all (memory=); these train as {len(groups)} stacks, one after the other: make a call "
+                f"for each, or pass {name}=None"
+            )
+
+    def stack_of(group: Sequence[int]) -> Stack:
+        return Stack([problems[r] for r in group], [losses[r] for r in group], settings)
+
+    for group in groups[1:]:  # all that is refused is refused before the first step
+        stack_of(group)
+    return merged(
+        (group, stack_of(group).train([seeds[r] for r in group], progress, saving, after_epoch)) for group in groups
+    )
+
+
+def merged(trained: Iterable[tuple[Sequence[int], Trained]]) -> Trained:
+    """All replicates of a call in their order, from some of them at a time with their numbers."""
+    fits: dict[int, Fit] = {}
+    failed: dict[int, int] = {}
+    errors: list[FloatingPointError | None] = []
+    for numbers, (replicates, error) in trained:
+        fits |= zip(numbers, replicates, strict=True)
+        failed |= {numbers[r]: step for r, step in replicates.failed.items()}
+        errors.append(error)
+    return Replicates(
+        [fits[r] for r in sorted(fits)], dict(sorted(failed.items()))
+    ), None if None in errors else errors[0]
+
 
 class Stack:
-    """Replicates that are trained together.
+    """Replicates that are trained together, before their first step.
 
     Args:
         problems: one per replicate, equal but for their tensors. The same one may be given for several or all of them, which
-            then differ in data, noise and the initial parameters that `loop` may be given.
+            then differ in data, noise and initial parameters.
+        losses: one per replicate, that of its problem by `loss_of`.
         data: one data set per replicate, of equal shapes; those of the problems if None.
-        losses: of the problems, by `loss_of`; computed if None.
+        starts: initial values of what is trained, ``[R, ...]`` by name; those of the problems if None.
 
     Raises:
-        ValueError: the problems differ in more than their tensors, or cannot be traced.
+        ValueError: the replicates cannot be stacked, or differ in more than their tensors.
+
+    Attributes:
+        parameters: what is trained, ``[R, ...]`` by name.
     """
 
     def __init__(
         self,
         problems: Sequence[Problem],
+        losses: Sequence[Loss],
         settings: Settings,
         data: Sequence[Dataset | Keywords] | None = None,
-        losses: Sequence[Loss] | None = None,
+        starts: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.problems: Sequence[Problem] = problems
+        self.losses: Sequence[Loss] = losses
         self.settings: Settings = settings
-        self.data: list[Dataset | Keywords] | Sequence[Dataset | Keywords] = (
-            [problem.in_memory for problem in problems] if data is None else data
-        )
-        seen: dict[
-            int, int
-        ] = {}  # the first replicate with the same problem, for each: its own number where all differ
-        self._first_of = [seen.setdefault(id(problem), r) for r, problem in enumerate(problems)]
-        by_problem = {
-            r: loss_of(problems[r], self.data[r], settings) if losses is None else losses[r]
-            for r in sorted(set(self._first_of))
-        }
-        self.losses: list[Loss] = [by_problem[first] for first in self._first_of]
-        held = {r: problems[r].tensors() for r in by_problem}
-        self.held: list[dict[str, Tensor]] = [held[first] for first in self._first_of]
-
-    def fitting(self, memory: float | None) -> int:
-        """How many replicates like the first fit into memory, at least 1.
-
-        Args:
-            memory: bytes; half of the free memory if None.
-        """
-        data, loss = self.data[0], self.losses[0]
-        batch = batches_of(data, self.settings).first()
-        try:
-            need = bytes_of_step(loss, batch)
-        except Untraceable as error:
-            raise _refusal(str(error)) from error
-        need += sum(x.nbytes for x in (batch.tensors if isinstance(data, Keywords) else parts(data.x)))
-        need += 5 * sum(leaf.nbytes for leaf in loss.leaves)  # parameters, their gradients and the optimiser's state
-        return max(1, int(min(memory or 0.5 * available(self.settings.place), MOST) // need))
-
-    def loop(self, starts: Mapping[str, Tensor] | None = None) -> Loop:
-        """The training of all replicates before its first step.
-
-        Args:
-            starts: initial values of what is trained, ``[R, ...]`` by name; those of the problems if None.
-
-        Raises:
-            ValueError: the replicates cannot be stacked, or differ in more than their tensors.
-        """
-        settings, count = self.settings, len(self.problems)
-        self.batches = batches_of(self.data, settings)
+        self.batches = batches_of([problem.in_memory for problem in problems] if data is None else data, settings)
+        _check_rates(losses, settings.lr)
         starts = starts or {
-            name: torch.stack([loss.leaves[number].detach() for loss in self.losses])
-            for number, name in enumerate(self.losses[0].parameters)
+            name: torch.stack([loss.leaves[number].detach() for loss in losses])
+            for number, name in enumerate(losses[0].parameters)
         }
-        self._check_rates()
         self.parameters: dict[str, Tensor] = {
-            name: starts[name].clone().requires_grad_() for name in self.losses[0].parameters
+            name: starts[name].clone().requires_grad_() for name in losses[0].parameters
         }
-        optimizer = optimizer_of(self.parameters, settings.optimizer, settings.lr, stacked=True)
-        self.loss: StackedLoss = StackedLoss(self.losses, list(self.parameters.values()), self.held)
+        self.optimizer = optimizer_of(self.parameters, settings.optimizer, settings.lr, stacked=True)
+        constants = {id(problem): problem.tensors() for problem in {id(p): p for p in problems}.values()}
+        leaves = list(self.parameters.values())
+        self.loss: StackedLoss = StackedLoss(losses, leaves, [constants[id(problem)] for problem in problems])
         for batch in self.batches.samples(settings.steps):
-            self._verify(self.loss, batch)
+            self._verify(batch)
+
+    def loop(self) -> Loop:
+        """The training before its first step. It does not change models and guides; `load` does."""
+        settings = self.settings
         loop = Loop(
             self.parameters,
             self.batches,
-            optimizer,
+            self.optimizer,
             settings,
-            first=accelerate_stacked(self.loss, optimizer, [self.batches.first()], 1, engine="traced"),
-            accelerate=self._faster(optimizer),
-            title=f"{count} x {describe(self.problems[0].guide).split('(')[0]}",
-            replicates=(count,),
+            first=accelerate_stacked(self.loss, self.optimizer, [self.batches.first()], 1, engine="traced"),
+            accelerate=self._faster,
+            title=f"{len(self.problems)} x {describe(self.problems[0].guide).split('(')[0]}",
+            replicates=(len(self.problems),),
         )
         loop.hint = self._all_failed
         if self.losses[0].objective.guesses:
-            loop.ahead = functools.partial(self._guess, self.batches.samples(settings.steps)[0])
+            loop.ahead = functools.partial(self._guess, self.batches.first())
         return loop
 
-    def _faster(self, optimizer: torch.optim.Optimizer) -> Callable[[int, int], Engine]:
-        def choose(done: int, steps: int) -> Engine:
-            left = None if self.settings.steps is None else self.settings.steps - done
-            batches = self.batches.samples(left)
-            return accelerate_stacked(self.loss, optimizer, batches, steps, engine=self.settings.engine)
+    def _faster(self, done: int, steps: int) -> Engine:
+        batches = self.batches.samples(None if self.settings.steps is None else self.settings.steps - done)
+        return accelerate_stacked(self.loss, self.optimizer, batches, steps, engine=self.settings.engine)
 
-        return choose
+    def train(
+        self, seeds: Sequence[int], progress: bool | None, saving: Checkpoint | None, after_epoch: AfterEpoch | None
+    ) -> Trained:
+        """Make all steps. Where no replicate has a finite loss, the losses of the steps that are not made are NaN."""
+        settings, error, file = self.settings, None, None
+        start = time.perf_counter()
+        with seeded(seeds[0], settings.place):
+            loop = self.loop()
+            if saving is not None:
+                about = record(settings, self.problems[0], seeds[0])
+                run = identity_of_all(settings, self.problems, self.losses)
+                file = StateFile(saving, about, run, State(loop, self._buffers)).resume()
+            if after_epoch is not None:
+                after_epoch = self._called(after_epoch, lambda: self._replicates(loop, seeds, start))
+            try:
+                loop.run(
+                    progress, None if file is None else file.save, 0 if saving is None else saving.every, after_epoch
+                )
+            except FloatingPointError as failure:
+                error = FloatingPointError(f"{failure}{'' if file is None else file.where()}")
+                finite = torch.isfinite(loop.history[: loop.done, :, :2]).all(-1).any(1)
+                loop.history[int(finite.long().cumprod(0).sum()) :] = torch.nan
+                loop.done = len(loop.history)
+        return self._replicates(loop, seeds, start), error
 
-    def replicates(self, loop: Loop, seeds: Sequence[int], seconds: float) -> Replicates:
-        """All replicates, whose models and guides get the present parameters and buffers."""
-        for r in range(len(self.losses)):
-            self.load(r)
-        history = loop.history[: loop.done].cpu()
-        more = {"engine": loop.engine.name, "replicates": len(self.problems), "seconds": seconds}
-        fits = [
-            Fit(
-                problem.model,
-                problem.guide,
-                problem.in_memory,
-                history[:, r].contiguous(),
-                {**self._records[r], "seed": seeds[r], **more},
-                self.settings.place,
-                self.settings.objective,
-            )
-            for r, problem in enumerate(self.problems)
-        ]
-        return Replicates(fits, self.failed())
-
-    def forget(self) -> None:
-        """Give the memory of `loop` back."""
-        del self.loss, self.parameters, self.batches
-
-    @functools.cached_property
-    def _records(self) -> list[dict[str, Any]]:
-        return [record(self.settings, problem, self.settings.seed) for problem in self.problems]
-
-    def run(self, progress: bool | None, starts: Mapping[str, Tensor] | None = None) -> Loop:
-        """Make all steps. `parameters` then has the results, stacked; models and guides do not change.
-
-        Args:
-            progress: whether to show a progress bar.
-            starts: as in `loop`.
-        """
-        loop = self.loop(starts)
-        loop.run(progress)
-        return loop
+    def load(self, replicate: int) -> None:
+        """Give the results of one replicate to its model and guide, which other replicates may share."""
+        with torch.no_grad():
+            for leaf, values in zip(self.losses[replicate].leaves, self.parameters.values(), strict=True):
+                leaf.copy_(values[replicate])
+        self.losses[replicate].moving.take([buffer[replicate] for buffer in self.loss.buffers])
 
     def failed(self) -> dict[int, int]:
         """The last step of every replicate that failed, by number."""
         lived = self.loss.lived.tolist()
         return {r: lived[r] for r in (~self.loss.alive).nonzero().flatten().tolist()}
+
+    def _replicates(self, loop: Loop, seeds: Sequence[int], start: float) -> Replicates:
+        """All replicates, whose models and guides get the present parameters and buffers."""
+        history, fits = loop.history[: loop.done].cpu(), []
+        more = {"engine": loop.engine.name, "replicates": len(seeds), "seconds": time.perf_counter() - start}
+        for r, (problem, seed, about) in enumerate(zip(self.problems, seeds, self._records, strict=True)):
+            self.load(r)
+            fits.append(
+                Fit(
+                    problem.model,
+                    problem.guide,
+                    problem.in_memory,
+                    history[:, r].contiguous(),
+                    {**about, "seed": seed, **more},
+                    self.settings.place,
+                    self.settings.objective,
+                )
+            )
+        return Replicates(fits, self.failed())
+
+    @functools.cached_property
+    def _records(self) -> list[dict[str, Any]]:
+        return [record(self.settings, problem, self.settings.seed) for problem in self.problems]
+
+    def _called(self, after_epoch: AfterEpoch, replicates: Callable[[], Replicates]) -> AfterEpoch:
+        """`after_epoch` as a function of the number of epochs alone, which calls it with the replicates in evaluation mode.
+
+        It raises a RuntimeError where a model or guide was changed, which the stacked step would not take over.
+        """
+        modules = {
+            f"{r}: {name}": module
+            for r, problem in enumerate(self.problems)
+            for name, module in modules_of(problem.model, problem.guide).items()
+        }
+
+        def call(epochs: float) -> bool:
+            now = replicates()
+            with evaluating(*(part for problem in self.problems for part in (problem.model, problem.guide))):
+                flags = Flags(modules)
+                versions = {name: parameter._version for name, parameter in flags.parameters.items()}
+                ends = is_true(after_epoch.function(now, epochs))
+                written = [name for name, parameter in flags.parameters.items() if parameter._version != versions[name]]
+                changed = flags.changed() or next(iter(written), "")
+            if changed:
+                raise RuntimeError(
+                    f"after_epoch has changed {changed}, by the number of a replicate, and the step of all replicates "
+                    "would continue without that: fit one by one"
+                )
+            return ends
+
+        return replace(after_epoch, function=call)
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """What the state of a stack has beside parameters: the buffers that a step updates, and who has not failed."""
+        moving = dict(zip(self.losses[0].moving.places, self.loss.buffers, strict=True))
+        return moving | {"replicates.alive": self.loss.alive, "replicates.lived": self.loss.lived}
 
     def _all_failed(self) -> str:
         """Which replicate failed first, where no replicate has a finite loss."""
@@ -185,13 +266,6 @@ class Stack:
             f"All {len(self.problems)} replicates failed, replicate {first} first; they keep their last finite parameters. "
             f"Replicate {first} alone is a fit with seed + {first}."
         )
-
-    def load(self, replicate: int) -> None:
-        """Give the results of one replicate to its model and guide, which other replicates may share."""
-        with torch.no_grad():
-            for leaf, values in zip(self.losses[replicate].leaves, self.parameters.values(), strict=True):
-                leaf.copy_(values[replicate])
-        self.losses[replicate].moving.take([buffer[replicate] for buffer in self.loss.buffers])
 
     @contextmanager
     def _loaded(self, replicate: int) -> Iterator[None]:
@@ -215,25 +289,14 @@ class Stack:
                 for stacked, buffer in zip(self.loss.buffers, loss.buffers, strict=True):
                     stacked[r] = buffer
 
-    def _check_rates(self) -> None:
-        """Raise a ValueError if a function of a parameter's name gives replicates different learning rates."""
-        lr = self.settings.lr
-        if not callable(lr):
-            return
-        for r, loss in enumerate(self.losses):
-            for name, other in zip(self.losses[0].parameters, loss.parameters, strict=True):
-                if name != other and lr(name) != lr(other):  # autoguides have names of their own
-                    raise ValueError(
-                        f"replicates have the same learning rates; lr is {lr(name)} for {name} of replicate 0 and "
-                        f"{lr(other)} for {other} of replicate {r}"
-                    )
-
-    def _verify(self, loss: StackedLoss, batch: Arguments) -> None:
+    def _verify(self, batch: Arguments) -> None:
         """Raise a ValueError unless every replicate has the same loss and buffers alone and in the stacked graph.
 
         Of replicates that share a problem, which can differ in data alone, the first two and the last are compared.
         """
-        compared = sorted(set(self._first_of) | {min(1, len(self.losses) - 1), len(self.losses) - 1})
+        last = len(self.losses) - 1
+        first_of = {id(problem): r for r, problem in reversed(list(enumerate(self.problems)))}
+        loss, compared = self.loss, sorted({*first_of.values(), min(1, last), last})
         try:
             graph = loss.graph(batch)
             noise = graph.shapes()
@@ -268,53 +331,93 @@ class Stack:
                 raise _refusal("many replicates update the buffers of the network differently from one")
 
 
-class StackedState(State):
-    """Reads and writes the state of a stack, with a leading axis ``[R, ...]`` on everything that replicates have.
-
-    That is the state of a loop, and which replicates have not failed.
-    """
-
-    def __init__(self, stack: Stack, loop: Loop) -> None:
-        super().__init__(loop, self._buffers)
-        self._stack = stack
-
-    def _buffers(self) -> Mapping[str, Tensor]:
-        loss = self._stack.loss
-        moving = dict(zip(self._stack.losses[0].moving.places, loss.buffers, strict=True))
-        return moving | {"replicates.alive": loss.alive, "replicates.lived": loss.lived}
-
-
 def loss_of(problem: Problem, data: Dataset | Keywords, settings: Settings) -> Loss:
     """The loss of one replicate.
 
     Raises:
         ValueError: it cannot be traced, or not be trained on minibatches of this size.
     """
-    batches = batches_of(data, settings)
-    loss = problem.loss(batches.first(), settings.dtype, settings.objective)
+    first, *others = batches_of(data, settings).samples(settings.steps)
+    loss = problem.loss(first, settings.dtype, settings.objective)
     if loss.changes:
         raise _refusal(f"{loss.changes}, which a trace would freeze")
-    problem.check_batches(loss, batches.samples(settings.steps)[1:])
+    problem.check_batches(loss, others)
     return loss
 
 
-def shapes_of(problem: Problem, loss: Loss) -> tuple[Any, ...]:
-    """What must be equal in replicates that are stacked: classes of model and guide, shapes and dtypes of all tensors."""
+def fitting(loss: Loss, data: Dataset | Keywords, settings: Settings, memory: float | None) -> int:
+    """How many replicates with this loss and data fit into memory, at least 1.
+
+    Args:
+        memory: bytes; half of the free memory if None.
+    """
+    batch = batches_of(data, settings).first()
+    try:
+        need = bytes_of_step(loss, batch)
+    except Untraceable as error:
+        raise _refusal(str(error)) from error
+    inputs = batch.tensors if isinstance(data, Keywords) else parts(data.x)
+    # of parameters also gradients and the optimiser's state
+    need += sum(x.nbytes for x in inputs) + 5 * sum(leaf.nbytes for leaf in loss.leaves)
+    return max(1, int(min(memory or 0.5 * available(settings.place), MOST) // need))
+
+
+def _groups(
+    problems: Sequence[Problem], losses: Sequence[Loss], settings: Settings, memory: float | None
+) -> list[list[int]]:
+    """The numbers of the replicates of every stack."""
+    equal: dict[Any, list[int]] = {}
+    for r, (problem, loss) in enumerate(zip(problems, losses, strict=True)):
+        equal.setdefault(_shapes(problem, loss), []).append(r)
+    groups = []
+    for group in equal.values():
+        first = group[0]
+        size = fitting(losses[first], problems[first].in_memory, settings, memory)
+        if size < len(group):
+            _log.info("training %d of %d replicates at a time, limited by memory", size, len(group))
+        groups += [group[at : at + size] for at in range(0, len(group), size)]
+    return groups
+
+
+def _shapes(problem: Problem, loss: Loss) -> tuple[Any, ...]:
+    """What must be equal in replicates that are stacked: all but the values of tensors, as far as it is known."""
     names = {auto._pyro_name: f"autoguide {n}" for n, auto in enumerate(autoguides(problem.guide))}
     tensors = problem.tensors()
     for name, parameter in loss.parameters.items():
         first, dot, rest = name.partition(".")
         tensors[f"parameter {names.get(first, first)}{dot}{rest}"] = parameter.unconstrained
     tensors |= {f"moving buffer {n}": buffer for n, buffer in loss.moving.named().items()}
-    shapes = [(name, value.shape, str(value.dtype)) for name, value in sorted(tensors.items())]
-    return type(problem.model), type(problem.guide), *shapes, form_of(problem.in_memory)
+    shapes = [(name, value.shape, value.dtype) for name, value in sorted(tensors.items())]
+    data = problem.in_memory
+    columns = {} if isinstance(data, Keywords) else {**named_parts(data.x), "y": data.y}
+    form = data.outline if isinstance(data, Keywords) else tuple((n, t.shape, t.dtype) for n, t in columns.items())
+    return type(problem.model), type(problem.guide), *shapes, form
 
 
-def form_of(data: Dataset | Keywords) -> str:
-    """What must be equal in the data of replicates that are stacked: all but the values of tensors."""
-    if isinstance(data, Keywords):
-        return data.outline
-    return str([(name, list(own.shape), own.dtype) for name, own in {**named_parts(data.x), "y": data.y}.items()])
+def _check_apart(losses: Sequence[Loss]) -> None:
+    """Raise a ValueError for a parameter that several replicates would share."""
+    seen: set[int] = set()
+    for loss in losses:
+        for name, parameter in loss.parameters.items():
+            if id(parameter.unconstrained) in seen:
+                raise ValueError(
+                    f"every replicate needs parameters of its own, but {name} is in Pyro's global store, one for all: put "
+                    "it into a PyroModule or take an autoguide, one for each replicate"
+                )
+        seen |= {id(leaf) for leaf in loss.leaves}
+
+
+def _check_rates(losses: Sequence[Loss], lr: LearningRate) -> None:
+    """Raise a ValueError if a function of a parameter's name gives replicates different learning rates."""
+    if not callable(lr):
+        return
+    for r, loss in enumerate(losses):
+        for name, other in zip(losses[0].parameters, loss.parameters, strict=True):
+            if name != other and lr(name) != lr(other):  # autoguides have names of their own
+                raise ValueError(
+                    f"replicates have the same learning rates; lr is {lr(name)} for {name} of replicate 0 and "
+                    f"{lr(other)} for {other} of replicate {r}"
+                )
 
 
 def _refusal(why: str) -> ValueError:

@@ -27,7 +27,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.scaling import Standardize
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.stack import Stack
+from pyrodrop.training.stack import loss_of
 
 N, D, TAU = 20, 3, 4.0
 
@@ -217,7 +217,7 @@ def test_new_starts_are_those_of_restart(make: Any) -> None:
     guide, settings = make(model), Settings(steps=1, device="cpu")
     before = {name: value.clone() for name, value in parameters(guide).items()}
     problem = problem_of(model, guide, x, torch.zeros(N, 1), settings)
-    loss = Stack([problem], settings).losses[0]
+    loss = loss_of(problem, problem.in_memory, settings)
     starts = NewStarts(model, guide).stacked(problem, loss, range(3, 6))
     for r in range(3):
         want = parameters(pyrodrop.restart(model, guide, 3 + r)[1])

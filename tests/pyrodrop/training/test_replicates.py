@@ -23,7 +23,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.replicates import data_sets
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.stack import Stack
+from pyrodrop.training.stack import Stack, loss_of
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -135,10 +135,10 @@ def test_replicates_that_share_a_problem_are_the_fits_alone() -> None:
     sets = [Dataset(X, torch.sin(rate * X[:, :1])) for rate in (1.0, 2.0, 3.0)]
     problem = Problem.of(model, guides.MeanField(model), sets[0], "shared", torch.device("cpu"))
     with training_mode(problem):
-        stack = Stack([problem] * 3, settings, sets)
+        stack = Stack([problem] * 3, [loss_of(problem, sets[0], settings)] * 3, settings, sets)
         before = [value.clone() for value in problem.guide.state_dict().values()]
         with drawn_as_alone(0, 1, 2):
-            stack.run(False)
+            stack.loop().run(False)
     assert all(map(torch.equal, before, problem.guide.state_dict().values()))
     assert stack.failed() == {}
     for r, data in enumerate(sets):
@@ -163,10 +163,10 @@ def test_replicates_that_share_a_problem_have_starts_of_their_own() -> None:
     ]
     starts = {name: torch.stack([each[name].detach() for each in own]) for name in own[0]}
     with training_mode(problem):
-        stack = Stack([problem] * 3, settings)
+        stack = Stack([problem] * 3, [loss_of(problem, problem.in_memory, settings)] * 3, settings, starts=starts)
         before = [value.clone() for value in problem.guide.state_dict().values()]
         with drawn_as_alone(0, 1, 2):
-            stack.run(False, starts)
+            stack.loop().run(False)
     assert all(map(torch.equal, before, problem.guide.state_dict().values()))
     for r, pair in enumerate(pairs):
         assert all(torch.equal(starts[name][r], value) for name, value in own[r].items())
@@ -268,7 +268,7 @@ def test_convolutions_are_not_grouped() -> None:
     settings = Settings(steps=3, engine="traced", device="cpu")
     problems = [Problem.of(model, guides.Point(model), data, "shared", torch.device("cpu")) for _ in range(3)]
     with training_mode(*problems), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
-        loop = Stack(problems, settings).loop()
+        loop = Stack(problems, [loss_of(each, data, settings) for each in problems], settings).loop()
         loop.run(False)
     weights = [event.input_shapes[1] for event in seen.events() if event.name == "aten::convolution"]
     assert len(weights) >= 9
