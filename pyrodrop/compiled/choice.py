@@ -11,16 +11,16 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from pyrodrop.compiled.batch import Arguments
-from pyrodrop.compiled.costs import BOUNDS, Costs, costs
+from pyrodrop.compiled.costs import worth_compiling
 from pyrodrop.compiled.engine import Engine, Name
 from pyrodrop.compiled.graph import Graph
-from pyrodrop.compiled.in_parts import Average, ByCompiledGraph, ByGraph, ByPyro, Gradient, InParts, Joint
+from pyrodrop.compiled.in_parts import Average, ByPyro, Gradient, InParts, Joint
 from pyrodrop.compiled.inductor import Compiled
 from pyrodrop.compiled.loss import Loss
 from pyrodrop.compiled.pyro_engine import Pyro
 from pyrodrop.compiled.stacked import Stacked, StackedLoss
 from pyrodrop.compiled.stacked_compiled import StackedCompiled
-from pyrodrop.compiled.traced import Traced
+from pyrodrop.compiled.traced import ByGraph, Traced
 from pyrodrop.compiled.untraceable import Untraceable, first_that_works
 
 _log = logging.getLogger("pyrodrop")
@@ -35,7 +35,6 @@ P = TypeVar("P", bound=_Prepares)
 Kinds = Mapping[Name, Callable[[], K]]
 
 _WORTH_A_TRACE = 30  # steps
-_COUNTED = 1 / 3  # of a compilation's time: later fits find the program again
 
 
 def choose(
@@ -50,9 +49,8 @@ def choose(
         batches: one minibatch of every shape to come.
         steps: number of remaining steps.
 
-    `auto` weighs the work: a trace costs as much as some tens of Pyro's steps, a compilation takes seconds (`Costs`). It
-    decides by the size of the graph and, where machines would differ, by what this one takes, which is kept: the same call
-    takes the same engine and gives the same bits, unless this machine is found to be faster than when it was measured.
+    `auto` weighs the work: a trace costs as much as some tens of Pyro's steps, a compilation takes seconds. It decides by
+    the size of the graph (`worth_compiling`), so the same call takes the same engine.
     """
     first = batches[0]
 
@@ -78,14 +76,14 @@ def choose_in_parts(
     average: Average | None = None,
 ) -> Engine:
     """As `choose`, for minibatches that are evaluated in parts; `average` is that of `InParts`."""
-    parts = joints[0].parts
+    parts = [part.batch for joint in joints for part in joint.parts]
     kinds: Kinds[Gradient] = {
-        "compiled": lambda: _prepared(ByCompiledGraph(loss), joints),
-        "traced": lambda: _prepared(ByGraph(loss), joints),
+        "compiled": lambda: _prepared(ByGraph(loss, compiled=True), parts),
+        "traced": lambda: _prepared(ByGraph(loss), parts),
         "pyro": lambda: ByPyro(loss),
     }
-    graph = functools.partial(loss.graph, parts[0].batch)
-    gradient = _chosen(name, kinds, graph, steps * len(parts), shapes=len(joints))
+    graph = functools.partial(loss.graph, parts[0])
+    gradient = _chosen(name, kinds, graph, steps * len(joints[0].parts), shapes=len(joints))
     return InParts(gradient, loss, optimizer, average)
 
 
@@ -95,7 +93,7 @@ def choose_stacked(
     """As `choose`, for replicates, which are always traced."""
     graph = loss.graph(batches[0])
     kinds: Kinds[Engine] = {
-        "compiled": lambda: _prepared(StackedCompiled(loss, optimizer, graph.looped), batches),
+        "compiled": lambda: _prepared(StackedCompiled(loss, optimizer, looped=graph.looped), batches),
         "traced": lambda: Stacked(loss, optimizer),
     }
     return _chosen(name, kinds, lambda: graph.graph, steps, len(loss.held))
@@ -131,22 +129,3 @@ def _prepared(made: P, batches: Sequence[Any]) -> P:
     for batch in batches:
         made.prepare(batch)
     return made
-
-
-def worth_compiling(graph: Graph, steps: int, replicates: int = 1, *, shapes: int = 1) -> bool:
-    """Whether compiled steps are likely to save more time than counts of their compilation.
-
-    Args:
-        graph: of the gradient of a minibatch.
-        steps: number of steps.
-        replicates: that are trained together; more than one are mapped where they are not compiled.
-        shapes: number of shapes of the minibatches.
-    """
-    operations, entries, mapped = len(graph.operations), graph.entries * replicates, replicates > 1
-
-    def pays(of: Costs) -> bool:
-        saved = steps * of.saved(operations, entries, mapped=mapped)
-        return saved > _COUNTED * of.compilation(operations, shapes, mapped=mapped)
-
-    least, most = map(pays, BOUNDS)
-    return pays(costs()) if least != most else least

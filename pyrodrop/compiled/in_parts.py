@@ -12,19 +12,17 @@ and the optimiser.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled.batch import Arguments, Shapes
+from pyrodrop.compiled.against_pyro import Results
+from pyrodrop.compiled.batch import Arguments
 from pyrodrop.compiled.engine import Engine, Plan
-from pyrodrop.compiled.graph import Graph
-from pyrodrop.compiled.inductor import any_number, check_same, compile_pure, for_some_noise
 from pyrodrop.compiled.loss import Loss
 from pyrodrop.compiled.optimizers import Update
-from pyrodrop.devices import seeded
 
 Average = Callable[[Tensor], None]
 
@@ -57,11 +55,8 @@ class Gradient(Protocol):
 
     name: str
 
-    def prepare(self, joint: Joint) -> None:
-        """Trace or compile for parts of these shapes."""
-
-    def of(self, batch: Arguments, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """nll and kl ``[2]``, the gradient of every parameter, and the updated buffers; `factors` are of nll and kl."""
+    def of(self, batch: Arguments, factors: Tensor) -> Results:
+        """The gradient with new noise; `factors` are of nll and kl."""
 
 
 class InParts(Engine):
@@ -126,82 +121,9 @@ class ByPyro:
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
 
-    def prepare(self, joint: Joint) -> None:
-        pass
-
-    def of(self, batch: Arguments, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    def of(self, batch: Arguments, factors: Tensor) -> Results:
         moving = self.loss.moving
         with moving.replaced([buffer.clone() for buffer in moving.tensors()]) as moved:
             terms, gradients = self.loss.gradients(batch, factors)
             after = [buffer.detach() for buffer in moved()]
-        return terms, gradients, after
-
-
-class ByGraph:
-    """The gradient by a graph, replayed operation by operation."""
-
-    name = "traced"
-
-    def __init__(self, loss: Loss) -> None:
-        self.loss = loss
-
-    def prepare(self, joint: Joint) -> None:
-        for part in joint.parts:
-            self.loss.graph(part.batch)
-
-    def of(self, batch: Arguments, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        graph, leaves = self.loss.graph(batch), self.loss.leaves
-        noise = graph.draw()
-        with torch.no_grad():
-            held = [*(leaf.detach() for leaf in leaves), *self.loss.buffers]
-            terms, *results = self.run(graph, batch, [*held, *batch.tensors, factors, *graph.constants, *noise])
-        return terms, results[: len(leaves)], results[len(leaves) :]
-
-    def run(self, graph: Graph, batch: Arguments, inputs: list[Tensor]) -> Sequence[Tensor]:
-        """The results of the graph."""
-        return graph.evaluate(*inputs)
-
-
-class ByCompiledGraph(ByGraph):
-    """The gradient by a graph that TorchInductor has compiled."""
-
-    name = "compiled"
-
-    def __init__(self, loss: Loss) -> None:
-        super().__init__(loss)
-        self._programs: dict[Shapes, Callable[..., Any]] = {}
-
-    def prepare(self, joint: Joint) -> None:
-        super().prepare(joint)
-        for part in joint.parts:
-            if part.batch.shapes not in self._programs:
-                self._programs[part.batch.shapes] = compiled_gradient(self.loss, part.batch)
-
-    def run(self, graph: Graph, batch: Arguments, inputs: list[Tensor]) -> Sequence[Tensor]:
-        return self._programs[batch.shapes](*inputs)  # type: ignore[no-any-return]
-
-
-def compiled_gradient(loss: Loss, batch: Arguments) -> Callable[..., Sequence[Tensor]]:
-    """The program of the loss's graph for arguments of this shape; it takes what the graph takes.
-
-    Raises:
-        Untraceable: there is no graph, the compiler fails, or the program gives other numbers than the graph.
-    """
-    graph = loss.graph(batch)
-    with torch.no_grad():
-        factors = torch.ones(2).to(loss.leaves[0])
-        leaves = [leaf.detach() for leaf in loss.leaves]
-        inputs = [*leaves, *loss.buffers, *batch.tensors, factors, *graph.constants]
-        noise = [torch.full_like(like, any_number(like)) for like in graph.shapes()]
-        program = compile_pure(graph, [*inputs, *noise])
-        tolerance = 2e-3 if loss.precision is None else 0.05
-
-        def compare(noise: list[Tensor]) -> None:
-            with seeded(0, batch.device):  # of what the graph itself draws
-                terms, *want = graph.module(*inputs, *noise)
-            with seeded(0, batch.device):
-                ours, *got = program(*inputs, *noise)
-            check_same([(terms, ours)], list(zip(want, got, strict=True)), tolerance)
-
-        for_some_noise(graph.shapes(), compare)
-    return program
+        return Results(terms, gradients, after)

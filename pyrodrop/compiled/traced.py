@@ -2,20 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyrodrop.compiled.against_pyro import Results
 from pyrodrop.compiled.batch import Arguments, Shapes
-from pyrodrop.compiled.buffers import Buffers
 from pyrodrop.compiled.engine import Plan
 from pyrodrop.compiled.graph import Graph
 from pyrodrop.compiled.in_blocks import InBlocks
+from pyrodrop.compiled.inductor import compiled_gradient
 from pyrodrop.compiled.loss import Loss
 from pyrodrop.compiled.optimizers import Update
 from pyrodrop.compiled.script import scripts_as_they_are
+
+
+class ByGraph:
+    """The gradient by a graph for each shape of minibatch.
+
+    Args:
+        compiled: whether TorchInductor compiles the graphs, which are otherwise replayed operation by operation.
+    """
+
+    def __init__(self, loss: Loss, *, compiled: bool = False) -> None:
+        self.name: str = "compiled" if compiled else "traced"
+        self.loss: Loss = loss
+        self.leaves: list[Tensor] = loss.leaves
+        self.graphs: dict[Shapes, Graph] = {}
+        self._programs: dict[Shapes, Callable[..., Sequence[Tensor]]] = {}
+
+    def prepare(self, batch: Arguments) -> None:
+        """Trace, and compile, for minibatches of this shape."""
+        if batch.shapes not in self.graphs:
+            graph = self.loss.graph(batch)
+            compiled = self.name == "compiled"
+            self._programs[batch.shapes] = compiled_gradient(self.loss, batch) if compiled else graph.program
+            self.graphs[batch.shapes] = graph
+
+    def of(self, batch: Arguments, factors: Tensor) -> Results:
+        """The gradient with new noise; `factors` are of nll and kl."""
+        self.prepare(batch)
+        with torch.no_grad(), scripts_as_they_are():
+            return self.with_noise(batch.shapes, batch.tensors, factors, self.graphs[batch.shapes].draw())
+
+    def with_noise(self, shapes: Shapes, rows: Sequence[Tensor], factors: Tensor, noise: Sequence[Tensor]) -> Results:
+        """The gradient with this noise, called without autograd within `scripts_as_they_are`."""
+        count = len(self.leaves)
+        inputs = [*self.leaves, *self.loss.moving.tensors(), *rows, factors, *self.graphs[shapes].constants, *noise]
+        terms, *results = self._programs[shapes](*inputs)
+        return Results(terms, results[:count], results[count:])
 
 
 class Traced(InBlocks):
@@ -25,38 +62,36 @@ class Traced(InBlocks):
 
     def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(loss)
+        self.gradient: ByGraph = ByGraph(loss)
         self.update: Update = Update(optimizer)
-        self.leaves: list[Tensor] = loss.leaves
-        self.moving: Buffers = loss.moving
-        self._graphs: dict[Shapes, Graph] = {}
 
     def prepare(self, batch: Arguments) -> None:
         """Trace the step for minibatches of this shape."""
-        if batch.shapes not in self._graphs:
-            self._graphs[batch.shapes] = self.loss.graph(batch)
-            self.look_ahead(batch)
+        if batch.shapes not in self.gradient.graphs:
+            self.gradient.prepare(batch)
+            self.look_ahead(batch, [self.gradient.graphs[batch.shapes]])
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
-        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0]).unbind(0)
-
-    def step(self, batch: Arguments, index: int) -> Tensor:
-        self.prepare(batch)
-        with torch.no_grad(), scripts_as_they_are():
-            return self.make(batch.shapes, batch.tensors, self._graphs[batch.shapes].draw(), index)
+        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.gradient.leaves[0]).unbind(0)
 
     def advance(self, batches: Any, count: int) -> None:
         with scripts_as_they_are():
             super().advance(batches, count)
 
-    def make(self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
-        graph, moving = self._graphs[shapes], self.moving
-        inputs = [*self.leaves, *moving.tensors(), *rows, self._factors[index], *graph.constants, *noise]
-        terms, *results = graph.program(*inputs)
-        for leaf, gradient in zip(self.leaves, results, strict=False):
+    def step(self, batch: Arguments, index: int) -> Tensor:
+        self.prepare(batch)
+        with torch.no_grad(), scripts_as_they_are():
+            return self.make(batch.shapes, batch.tensors, self.gradient.graphs[batch.shapes].draw(), index)
+
+    def make(
+        self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
+    ) -> Tensor:
+        terms, gradients, buffers = self.gradient.with_noise(shapes, rows, self._factors[index], noise)
+        if buffers:
+            self.gradient.loss.moving.take(buffers)
+        for leaf, gradient in zip(self.gradient.leaves, gradients, strict=True):
             leaf.grad = gradient
-        if moving:
-            moving.take(results[len(self.leaves) :])
         self.update(self.plan.rates[index])
         return terms
 

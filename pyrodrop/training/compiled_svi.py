@@ -27,7 +27,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.compiled import Call, Loss, Name, OfPyro, Parameter, Untraceable, Watch, worth_compiling
 from pyrodrop.compiled.against_pyro import Results, difference
 from pyrodrop.compiled.graph import Graph
-from pyrodrop.compiled.in_parts import compiled_gradient
+from pyrodrop.compiled.inductor import compiled_gradient
 from pyrodrop.compiled.put_back import put_back
 from pyrodrop.compiled.script import scripts_as_they_are
 from pyrodrop.compiled.simplify import SMALL
