@@ -72,16 +72,12 @@ def run(name: str, images: Path | None = None) -> Iterator[tuple[str, str | None
     import pyro
     import torch
 
-    from pyrodrop.compiled import choice
-    from pyrodrop.compiled.costs import REFERENCE
-
     text = (ROOT / name).read_text(encoding="utf-8")
     sections = blocks(text)
     if not sections:
         raise SystemExit(f"{name} has no Python block")
     pyro.clear_param_store()
     torch.set_num_threads(1)  # sums in another order end elsewhere after thousands of steps
-    choice.costs = lambda: REFERENCE  # the same engines, however long this machine takes
     namespace: dict[str, object] = {"__name__": "page"}
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
         for number, (code, shown) in enumerate(sections, 1):

@@ -10,8 +10,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled import stacked_compiled
 from pyrodrop.compiled.stacked import StackedGraph
+from pyrodrop.compiled.stacked_compiled import StackedCompiled
 from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.stack import Stack
 
@@ -54,7 +54,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
             (StackedGraph, "draw", draw),
             (Minibatches, "orders", orders),
             (Stack, "_loaded", loaded_alone),
-            (stacked_compiled, "_STEPS", 1),
+            (StackedCompiled, "most_steps", 1),
         ):
             patches.enter_context(mock.patch.object(where, name, value))
         yield

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from pyrodrop.compiled.choice import choose
-from pyrodrop.compiled.in_parts import Combine
 from pyrodrop.compiled.recorded import Recorded
+from pyrodrop.compiled.traced import Combine
 from pyrodrop.constraints import EngineName
 from pyrodrop.module_flags import Flags
 from pyrodrop.steps import Arguments, Engine, Loss, Plan

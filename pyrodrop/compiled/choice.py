@@ -9,14 +9,13 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from pyrodrop.compiled.costs import BOUNDS, Costs, costs
+from pyrodrop.compiled.costs import worth_compiling
 from pyrodrop.compiled.graph import Graph
-from pyrodrop.compiled.in_parts import ByCompiledGraph, ByGraph, Combine, InParts
 from pyrodrop.compiled.inductor import Compiled
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.stacked import Stacked, StackedLoss
 from pyrodrop.compiled.stacked_compiled import StackedCompiled
-from pyrodrop.compiled.traced import Traced
+from pyrodrop.compiled.traced import ByGraph, Combine, InParts, Traced
 from pyrodrop.compiled.untraceable import Untraceable, first_that_works
 from pyrodrop.constraints import EngineName
 from pyrodrop.steps import Arguments, Engine
@@ -33,7 +32,6 @@ P = TypeVar("P", bound=_Prepares)
 Kinds = Mapping[EngineName, Callable[[], K]]
 
 _WORTH_A_TRACE = 30  # steps
-_COUNTED = 1 / 3  # of a compilation's time: later fits find the program again
 
 
 def choose(
@@ -54,9 +52,8 @@ def choose(
         steps: number of remaining steps.
         combine: see `InParts`; None for whole minibatches.
 
-    `auto` weighs the work: a trace costs as much as some tens of Pyro's steps, a compilation takes seconds (`Costs`). It
-    decides by the size of the graph and, where machines would differ, by what this one takes, which is kept: the same call
-    takes the same engine and gives the same bits, unless this machine is found to be faster than when it was measured.
+    `auto` weighs the work: a trace costs as much as some tens of Pyro's steps, a compilation takes seconds. It decides by
+    the size of the graph (`worth_compiling`), so the same call takes the same engine.
     """
 
     def compiled() -> Engine:
@@ -66,10 +63,10 @@ def choose(
 
     def in_parts(gradient: ByGraph) -> Engine:
         assert combine is not None
-        return InParts(_prepared(gradient, batches), loss, optimizer, combine)
+        return InParts(_prepared(gradient, batches), optimizer, combine)
 
     kinds: Kinds[Engine | None] = {
-        "compiled": compiled if combine is None else lambda: in_parts(ByCompiledGraph(loss)),
+        "compiled": compiled if combine is None else lambda: in_parts(ByGraph(loss, compiled=True)),
         "traced": (
             (lambda: _prepared(Traced(loss, optimizer), batches))
             if combine is None
@@ -86,7 +83,7 @@ def accelerate_stacked(
     """What makes the steps of replicates, given a minibatch of every shape to come and the number of steps; see `choose`."""
     graph = loss.graph(batches[0])
     kinds: Kinds[Engine] = {
-        "compiled": lambda: _prepared(StackedCompiled(loss, optimizer, graph.looped), batches),
+        "compiled": lambda: _prepared(StackedCompiled(loss, optimizer, looped=graph.looped), batches),
         "traced": lambda: Stacked(loss, optimizer),
     }
     return _chosen(engine, kinds, lambda: graph.graph, steps, len(loss.held))
@@ -122,22 +119,3 @@ def _prepared(made: P, batches: Sequence[Any]) -> P:
     for batch in batches:
         made.prepare(batch)
     return made
-
-
-def worth_compiling(graph: Graph, steps: int, replicates: int = 1, *, shapes: int = 1) -> bool:
-    """Whether compiled steps are likely to save more time than counts of their compilation.
-
-    Args:
-        graph: of the gradient of a minibatch.
-        steps: number of steps.
-        replicates: that are trained together; more than one are mapped where they are not compiled.
-        shapes: number of shapes of the minibatches.
-    """
-    operations, entries, mapped = len(graph.operations), graph.entries * replicates, replicates > 1
-
-    def pays(of: Costs) -> bool:
-        saved = steps * of.saved(operations, entries, mapped=mapped)
-        return saved > _COUNTED * of.compilation(operations, shapes, mapped=mapped)
-
-    least, most = map(pays, BOUNDS)
-    return pays(costs()) if least != most else least

@@ -24,13 +24,13 @@ from pyro.infer import TraceEnum_ELBO
 from torch import Tensor, fx
 
 from pyrodrop.compiled.against_pyro import Results, by_pyro, difference, size_of_terms
-from pyrodrop.compiled.noise import Noise, hoist, is_random, sources
+from pyrodrop.compiled.noise import Noise, hoist, is_random
 from pyrodrop.compiled.private_apis import costs_weighted, without_nan_warnings, without_validation
 from pyrodrop.compiled.put_back import put_back
 from pyrodrop.compiled.recorder import Recording, Value, recorded
 from pyrodrop.compiled.script import script, scripts_as_they_are
 from pyrodrop.compiled.simplify import SMALL, simplified
-from pyrodrop.compiled.untraceable import Untraceable, users_line
+from pyrodrop.compiled.untraceable import Untraceable, first_line, users_line
 from pyrodrop.compiled.writes import base_of, written_by
 from pyrodrop.devices import drawn_outside_torch, outside_torch, seeded
 from pyrodrop.recurrence import elementary
@@ -87,7 +87,7 @@ class Graph:
         self.once: Callable[..., Sequence[Tensor]] = _program(once)
         self._seen = [_state(tensor) for tensor in self.met]
         self.constants: list[Tensor] = self.constants_of(self.met)
-        self._find_noise()
+        self.noise: list[Noise] = noise_of(self.met)
 
     @functools.cached_property
     def module(self) -> fx.GraphModule:
@@ -135,7 +135,7 @@ class Graph:
         for old, new in zip(self.constants, self.constants_of(self.met), strict=True):
             if old.data_ptr() != new.data_ptr():  # else it is a tensor that was met, or a view of one
                 _own_entries(old).copy_(_own_entries(new))
-        self._find_noise()
+        self.noise = self.noise_of(self.met)
         return True
 
     @property
@@ -148,17 +148,13 @@ class Graph:
         loosen_views(self.module)
         return torch.vmap(lambda *inputs: tuple(self.module(*inputs)), in_dims=tuple(axes))  # type: ignore[no-any-return]
 
-    def _find_noise(self) -> None:
-        self.noise: list[Noise] = self.noise_of(self.met)
-        self._sources = sources(self.noise)
-
     def shapes(self) -> list[Tensor]:
         """Uninitialised tensors in the shapes of the random inputs."""
         return [noise.empty() for noise in self.noise]
 
     def draw(self) -> list[Tensor]:
         """Random numbers for one call, from torch's default generator, as Pyro would draw them."""
-        return [drawn for source in self._sources for drawn in source.draw()]
+        return [noise.draw() for noise in self.noise]
 
 
 def _state(tensor: Tensor) -> tuple[int, Tensor]:
@@ -252,7 +248,7 @@ def differs_from_pyro(
             try:
                 terms, *results = graph.evaluate(*inputs, *graph.constants, *graph.draw())
             except Exception as error:  # such as a gradient that needs something a trace does not have
-                raise Untraceable(f"its trace cannot be replayed: {_first_line(error)}") from error
+                raise Untraceable(f"its trace cannot be replayed: {first_line(error)}") from error
         found = Results(terms, results[: len(leaves)], results[len(leaves) :])
         unlike = difference(wanted, found, list(parameters), objective.precision, size)
         if unlike == "the loss" and not size:
@@ -290,7 +286,7 @@ def pure(
             names = replaced()
             drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
         except Exception as error:  # whatever a user's model raises when its tensors have no values
-            raise Untraceable(f"it cannot be traced: {_first_line(error)}{users_line(error)}") from error
+            raise Untraceable(f"it cannot be traced: {first_line(error)}{users_line(error)}") from error
     if names:
         raise Untraceable(f"a call replaces the parameter {names[0]} in Pyro's store")
     if drawn:
@@ -357,11 +353,6 @@ def loosen_views(module: fx.GraphModule) -> None:
             if base_of(node) not in written:
                 node.target = torch.ops.aten.reshape.default
     module.recompile()
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"
 
 
 def peak(graph: fx.Graph) -> int:

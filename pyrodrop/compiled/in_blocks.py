@@ -3,27 +3,31 @@
 In a step of a small network the arithmetic takes less time than what Python does around it. So rows and noise of several
 consecutive steps are fetched and drawn at once, into memory that the steps then read.
 
-They are drawn in the order of single steps. After a block of steps, the random state and the place in the epoch are those of
-as many single steps, so whatever looks at the training between two blocks sees no difference.
+For one fit they are drawn in the order of single steps. After a block of steps, the random state and the place in the epoch
+are those of as many single steps, so whatever looks at the training between two blocks sees no difference.
+
+Replicates do not depend on each other. So a group of them, which stays in the cache, makes all steps of a block before the
+next group does, and the noise of a group is drawn when it is its turn.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled.graph import Graph
-from pyrodrop.compiled.noise_ahead import NoiseAhead, spaced
+from pyrodrop.compiled.noise import Noise
 from pyrodrop.compiled.recorded import Graphs
+from pyrodrop.distributions.coins import Masks
 from pyrodrop.steps import Engine, Plan
 from pyrodrop.steps.batch import Arguments, Shapes
 
-_BYTES = 2**20  # of rows and noise of a block: what stays in a core's own cache
-_STEPS = 100  # of a block
+_LINE = 64  # bytes: PyTorch's alignment of tensors, on which the rounding of matrix products may depend
+_GROUP = 16  # of normal numbers
+_REAL = (torch.float32, torch.float64)
 
 
 class Rows(Protocol):
@@ -45,31 +49,65 @@ class Rows(Protocol):
 
 
 class InBlocks(Engine):
-    """Makes the steps of one fit in blocks, with the bits of single steps."""
+    """Makes the steps of one fit, or of groups of replicates, in blocks.
+
+    Attributes:
+        most_bytes: of rows and noise of a block, for one group and one shape of minibatches.
+        most_steps: of a block, for one shape of minibatches.
+        replicates: of every group; None for one fit.
+    """
+
+    most_bytes: ClassVar[int] = 2**20  # what stays in a core's own cache
+    most_steps: ClassVar[int] = 100
+    replicates: Sequence[slice] | None = None
 
     def __init__(self, loss: Graphs) -> None:
         self.loss = loss
-        self._ahead: dict[int, Ahead] = {}
+        self._ahead: dict[int, Ahead] = {}  # by the size of the minibatches
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
         if self.loss.refresh():
-            for ahead in self._ahead.values():
-                self.look_ahead(ahead.batch)
+            for ahead in list(self._ahead.values()):
+                self.look_ahead(ahead.batch, [self.loss.graph(ahead.batch)])
 
     @abstractmethod
-    def make(self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
-        """Make the step of this index from its rows, of these shapes, and its noise; returns nll and kl, ``[2]``."""
+    def make(
+        self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
+    ) -> Tensor:
+        """Make the step of this index of a group.
+
+        Args:
+            shapes: of the minibatch, by which there is a graph.
+            rows: tensors of the group's minibatch.
+
+        Returns:
+            nll and kl, ``[2]``; of the group's replicates, ``[..., 2]``.
+        """
 
     @abstractmethod
     def changed(self) -> list[Tensor]:
         """The tensors that a step writes to, some of them without PyTorch's knowledge."""
 
-    def look_ahead(self, batch: Arguments) -> None:
-        """Make minibatches of this shape in blocks from now on, where their rows can be taken together."""
-        graph = self.loss.graph(batch)
-        if batch.device.type == "cpu" and not graph.draws_itself and all(t.is_contiguous() for t in batch.tensors):
-            self._ahead[batch.rows] = Ahead(batch, graph)
+    def of_groups(self, batch: Arguments) -> list[Arguments]:
+        """The minibatch of every group."""
+        return [batch] if self.replicates is None else [batch.at(group) for group in self.replicates]
+
+    def look_ahead(self, batch: Arguments, graphs: Sequence[Any]) -> None:
+        """Make minibatches of this shape in blocks from now on, where several can be taken together.
+
+        Args:
+            graphs: of every group.
+        """
+        if batch.device.type != "cpu" or graphs[0].draws_itself or not all(t.is_contiguous() for t in batch.tensors):
+            return
+        batches = self.of_groups(batch)
+        needed = [] if batch.whole else batches[0].tensors
+        size = sum(tensor.nbytes for tensor in (*needed, *graphs[0].shapes()))
+        steps = min(self.most_steps, self.most_bytes // max(1, size))
+        if steps > 1:
+            rows = batch.rows if self.replicates is None else batch.at(0).rows
+            self._ahead[rows] = Ahead(batch, batches, [graph.noise for graph in graphs], steps, self.replicates)
 
     def advance(self, batches: Rows, count: int) -> None:
         end = len(self.made) + count
@@ -78,72 +116,181 @@ class InBlocks(Engine):
 
     def block(self, batches: Rows, most: int) -> None:
         """Make at most so many steps at once, at least one."""
-        made = self.made
+        first = len(self.made)
         if batches.coming()[0] not in self._ahead:
-            made.append(self.step(batches.next(), len(made)))
+            self.made.append(self.step(batches.next(), first))
             return
         before = batches.state(), torch.get_rng_state()
-        steps, first = self._fetched(batches, most), len(made)
         try:
             with torch.no_grad():
-                for ahead, place in steps:
-                    made.append(self.make(ahead.shapes, ahead.rows[place], ahead.noise[place], len(made)))
+                self._make(batches, self._taken(batches, most))
         except BaseException:  # also an interruption: what follows must find the state after the steps that were made
             batches.load(before[0])
             torch.set_rng_state(before[1])
-            self._fetched(batches, len(made) - first)
+            self._taken(batches, len(self.made) - first)
             raise
         finally:
             torch.autograd.graph.increment_version(self.changed())
 
-    def _fetched(self, batches: Rows, most: int) -> list[tuple[Ahead, int]]:
-        """Fetch rows and noise of the next steps, at most so many, in the order of single steps: where each of them is."""
+    def _taken(self, batches: Rows, most: int) -> list[tuple[Ahead, int]]:
+        """Take rows and random numbers of the next steps, at most so many, in the order of single steps: their places."""
         steps: list[tuple[Ahead, int]] = []
-        used = dict.fromkeys(self._ahead, 0)
-        while len(steps) < most:
+        for memory in self._ahead.values():
+            memory.clear()
+        while len(steps) < most and (self.replicates is None or not steps):
             size, follow = batches.coming()
             ahead = self._ahead.get(size)
-            count = 0 if ahead is None else min(most - len(steps), follow, ahead.steps - used[size])
-            if ahead is None or not count:
+            if ahead is None or ahead.used == ahead.steps:
                 break
-            places = range(used[size], used[size] + count)
-            ahead.draw(batches, slice(places.start, places.stop))
+            places = range(ahead.used, min(ahead.used + min(most - len(steps), follow), ahead.steps))
+            ahead.take(batches, len(places))
             steps += [(ahead, place) for place in places]
-            used[size] += count
-        for size, count in used.items():
-            self._ahead[size].finish(batches, count)
         return steps
+
+    def _make(self, batches: Rows, steps: Sequence[tuple[Ahead, int]]) -> None:
+        """Make steps whose rows were taken: all of them with the first group, then with the next."""
+        first, groups = len(self.made), self.replicates or [slice(None)]
+        terms: list[list[Tensor]] = [[] for _ in steps]
+        for group in range(len(groups)):
+            for ahead in self._ahead.values():
+                ahead.fill(batches, group)
+            for index, (ahead, place) in enumerate(steps):
+                made = self.make(ahead.shapes, ahead.rows[group][place], ahead.noise[place], first + index, group)
+                terms[index].append(made)
+                if group == len(groups) - 1:
+                    self.made.append(made if len(groups) == 1 else torch.cat(terms[index]))
 
 
 class Ahead:
-    """The rows and the noise of several steps with minibatches of one shape.
+    """Rows and noise of several steps with minibatches of one shape, in the same memory for every block and group.
+
+    Args:
+        batch: an example.
+        batches: of every group.
+        noises: of every group.
+        steps: as many as there is memory for.
+        groups: as of `InBlocks`.
 
     Attributes:
-        rows, noise: of every step, by reference; `draw`, for each of some steps, and then `finish` write them.
+        rows: of every group and step, by reference.
+        noise: of every step, by reference.
+        used: the number of steps that were taken.
     """
 
-    def __init__(self, batch: Arguments, graph: Graph) -> None:
-        self.batch, whole = batch, batch.whole  # the rows are those of every step
-        tensors = [] if whole else batch.tensors
-        size = sum(tensor.nbytes for tensor in (*tensors, *graph.shapes()))
-        self.shapes: Shapes = batch.shapes
-        self.steps: int = max(1, min(_STEPS, _BYTES // max(1, size)))
-        self._numbers = None if whole else torch.empty(self.steps, batch.rows, dtype=torch.long)
-        self._places = [spaced(tensor, self.steps) for tensor in tensors]
-        self._noise = NoiseAhead(graph.noise, self.steps)
-        taken = [list(rows) for rows in zip(*(place.unbind(0) for place in self._places), strict=True)]
-        self.rows = [batch.tensors] * self.steps if whole else taken
+    def __init__(
+        self,
+        batch: Arguments,
+        batches: Sequence[Arguments],
+        noises: Sequence[Sequence[Noise]],
+        steps: int,
+        groups: Sequence[slice] | None,
+    ) -> None:
+        self.batch, self.shapes, self.steps, self.used = batch, batch.shapes, steps, 0
+        self._groups = groups
+        self._taken: list[Tensor] = []
+        self._places = [] if batch.whole else [spaced(tensor, steps) for tensor in batches[0].tensors]
+        self.rows: list[list[Any]]
+        if batch.whole:  # every step has these
+            self.rows = [[of_group.tensors] * steps for of_group in batches]
+        else:
+            self.rows = [list(zip(*(place.unbind(0) for place in self._places), strict=True))] * len(batches)
+        self._noise = InOrder(noises[0], steps) if groups is None else OfReplicates(noises, steps)
         self.noise = self._noise.inputs
 
-    def draw(self, batches: Rows, steps: slice) -> None:
-        """Take row numbers and draw random numbers for some of the steps."""
-        if self._numbers is not None:
-            self._numbers[steps] = batches.take(steps.stop - steps.start).view(-1, self._numbers.shape[1])
-        self._noise.draw(steps)
+    def clear(self) -> None:
+        """Begin another block."""
+        self.used = 0
+        self._taken.clear()
 
-    def finish(self, batches: Rows, count: int) -> None:
-        """Make rows and noise of the first `count` steps of what was drawn for them."""
-        if count and self._numbers is not None:
-            batches.gather(self._numbers[:count].flatten(), [place[:count] for place in self._places])
-        if count:
-            self._noise.finish(count)
+    def take(self, batches: Rows, count: int) -> None:
+        """Take row numbers and draw random numbers for the next steps."""
+        if self._places:
+            self._taken.append(batches.take(count))
+        self._noise.draw(slice(self.used, self.used + count))
+        self.used += count
+
+    def fill(self, batches: Rows, group: int) -> None:
+        """Make rows and noise of a group for all steps that were taken."""
+        if self._taken:
+            rows = torch.cat(self._taken, -1) if len(self._taken) > 1 else self._taken[0]
+            rows = rows if self._groups is None else rows[self._groups[group]]
+            batches.gather(rows, [place[: self.used] for place in self._places])
+        if self.used:
+            self._noise.finish(self.used, group)
+
+
+class InOrder:
+    """Draws the random inputs of up to `steps` steps of one fit, from torch's default CPU generator, as step by step.
+
+    A generator fills memory in order, so one call for several steps gives the numbers of one call for each, where
+
+        masks     every step takes whole random words for each of its masks, which it does in any case
+        uniform   always
+        normal    every step takes a multiple of 16 numbers: PyTorch draws them in groups of 16, others by other algorithms
+
+    and where all random inputs of a step are of one of these kinds. Otherwise every step draws for itself, into its place.
+
+    Attributes:
+        inputs: the random inputs of every step, by reference; `draw`, for each of some steps, and then `finish` fill them.
+    """
+
+    def __init__(self, noises: Sequence[Noise], steps: int) -> None:
+        self.finish: Callable[[int, int], object] = lambda count, group: None
+        self.draw: Callable[[slice], object]
+        if noises and all(noise.kind == "coins" for noise in noises):
+            masks = Masks([noise.like for noise in noises], [noise.shape for noise in noises], steps)
+            drawn, self.draw, self.finish = masks.masks, masks.draw, lambda count, group: masks.compare(count)
+        elif _is_one_stream(noises):
+            sizes = [noise.like.numel() for noise in noises]
+            stream = noises[0].like.new_empty(steps, sum(sizes))
+            drawn = [
+                numbers.unflatten(1, noise.like.shape) if noise.like.dim() else numbers[:, 0]
+                for numbers, noise in zip(stream.split(sizes, 1), noises, strict=True)
+            ]
+            self.draw = lambda steps: noises[0].fill(stream[steps])
+        else:
+            drawn = [spaced(noise.empty(), steps) for noise in noises]
+            self.draw = self._by_step
+        self._noises = noises
+        self.inputs = list(zip(*(of_noise.unbind(0) for of_noise in drawn), strict=True)) if drawn else [()] * steps
+
+    def _by_step(self, steps: slice) -> None:
+        for places in self.inputs[steps]:
+            for noise, place in zip(self._noises, places, strict=True):
+                noise.fill(place)
+
+
+class OfReplicates:
+    """Draws the random inputs of up to `steps` steps of a group of replicates, all steps of an input at once.
+
+    Args:
+        noises: of every group.
+    """
+
+    def __init__(self, noises: Sequence[Sequence[Noise]], steps: int) -> None:
+        self._noises, self._places = noises, [noise.empty(steps) for noise in noises[0]]
+        places = [place.unbind(0) for place in self._places]
+        self.inputs = list(zip(*places, strict=True)) if places else [()] * steps
+
+    def draw(self, steps: slice) -> None:
+        """Nothing: random numbers are drawn group by group."""
+
+    def finish(self, count: int, group: int) -> None:
+        """Draw for the first `count` steps of a group."""
+        for noise, place in zip(self._noises[group], self._places, strict=True):
+            noise.fill(place[:count])
+
+
+def _is_one_stream(noises: Sequence[Noise]) -> bool:
+    """Whether one call may draw all random inputs of several steps."""
+    kinds = {(noise.kind, noise.like.dtype) for noise in noises}
+    if len(kinds) != 1 or not kinds <= {(kind, dtype) for kind in ("normal", "uniform") for dtype in _REAL}:
+        return False
+    return all(not n.numbers and n.like.numel() and n.like.numel() % _GROUP == 0 for n in noises)
+
+
+def spaced(like: Tensor, steps: int) -> Tensor:
+    """Uninitialised memory for a contiguous tensor per step, ``[steps, ...]``, each aligned like a tensor of its own."""
+    unit = max(1, _LINE // like.element_size())
+    memory = like.new_empty(steps, -(-like.numel() // unit) * unit)
+    return memory[:, : like.numel()].unflatten(1, like.shape) if like.dim() else memory[:, 0]

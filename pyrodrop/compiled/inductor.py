@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -25,7 +24,7 @@ from pyrodrop.compiled.optimizers import rules_of
 from pyrodrop.compiled.private_apis import Program, compile_by_inductor, elementary_forms, record
 from pyrodrop.compiled.programs import found_or_made
 from pyrodrop.compiled.recorded import Graphs
-from pyrodrop.compiled.untraceable import Untraceable, first_that_works
+from pyrodrop.compiled.untraceable import Untraceable, first_line, first_that_works
 from pyrodrop.devices import seeded
 from pyrodrop.steps import Plan
 from pyrodrop.steps.batch import Arguments, Shapes
@@ -78,7 +77,8 @@ class Compiled(InBlocks):
             raise Untraceable(f"a parameter had no gradient in the first step, so that it has no {error}") from error
         leaves, states = [leaf.detach() for leaf in self.leaves], [s for state in self.state for s in state]
         self._held = [*leaves, *states, *loss.buffers]
-        self._calls: dict[Shapes, tuple[Any, Call]] = {}
+        self._held_by = [self._held]  # every group
+        self._calls: dict[Shapes, tuple[Sequence[Any], Call]] = {}  # the graph of every group, and the call of all
         self._strides: dict[Shapes, list[tuple[int, ...]]] = {}
 
     def begin(self, plan: Plan) -> None:
@@ -97,24 +97,34 @@ class Compiled(InBlocks):
         """Compile the step for minibatches of this shape."""
         if batch.shapes not in self._calls:
             self._strides[batch.shapes] = [tensor.stride() for tensor in batch.tensors]
-            graph = self.loss.graph(batch)
-            self._calls[batch.shapes] = graph, self._call(graph, self._held, batch)
-            self.look_ahead(batch)
+            graphs = self.graphs(batch)
+            call = self._call(graphs[0], self._held_by[0], self.of_groups(batch)[0])
+            self._calls[batch.shapes] = graphs, call
+            self.look_ahead(batch, graphs)
+
+    def graphs(self, batch: Arguments) -> Sequence[Any]:
+        """The graph of every group."""
+        return [self.loss.graph(batch)]
 
     def step(self, batch: Arguments, index: int) -> Tensor:
         self.prepare(batch)
-        shapes, tensors = batch.shapes, batch.tensors
-        strides = [tensor.stride() for tensor in tensors]
+        shapes, strides = batch.shapes, [tensor.stride() for tensor in batch.tensors]
         if strides != self._strides[shapes]:
             raise RuntimeError(f"the program takes tensors with strides {self._strides[shapes]}; got {strides}")
+        pairs = zip(self.of_groups(batch), self._calls[shapes][0], strict=True)
         with torch.no_grad():
-            terms = self.make(shapes, tensors, self._calls[shapes][0].draw(), index)
+            terms = [
+                self.make(shapes, of_group.tensors, graph.draw(), index, group)
+                for group, (of_group, graph) in enumerate(pairs)
+            ]
         torch.autograd.graph.increment_version(self._held)
-        return terms
+        return terms[0] if len(terms) == 1 else torch.cat(terms)
 
-    def make(self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
-        graph, call = self._calls[shapes]
-        return call([*self._held, *rows, self._controls[index], *graph.constants, *noise])[0]
+    def make(
+        self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
+    ) -> Tensor:
+        graphs, call = self._calls[shapes]
+        return call([*self._held_by[group], *rows, self._controls[index], *graphs[group].constants, *noise])[0]
 
     def changed(self) -> list[Tensor]:
         return self._held
@@ -195,7 +205,7 @@ class Compiled(InBlocks):
                 with seeded(0, batch.device):
                     ours = program(*got, *rest)
             except Exception as error:
-                raise Untraceable(f"its compiled program cannot be run: {_first_line(error)}") from error
+                raise Untraceable(f"its compiled program cannot be run: {first_line(error)}") from error
             moves = [(a - old, b - old) for a, b, old in list(zip(want, got, held, strict=True))[first:end]]
             check_same([(terms[0], ours[0])], moves, tolerance)
 
@@ -268,7 +278,33 @@ def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
         try:
             program(*inputs)
         except Exception as error:
-            raise Untraceable(f"its compiled program cannot be run: {_first_line(error)}") from error
+            raise Untraceable(f"its compiled program cannot be run: {first_line(error)}") from error
+    return program
+
+
+def compiled_gradient(loss: Graphs, batch: Arguments) -> Callable[..., Sequence[Tensor]]:
+    """The program of the loss's graph for arguments of this shape; it takes what the graph takes.
+
+    Raises:
+        Untraceable: there is no graph, the compiler fails, or the program gives other numbers than the graph.
+    """
+    graph = loss.graph(batch)
+    with torch.no_grad():
+        factors = torch.ones(2).to(loss.leaves[0])
+        leaves = [leaf.detach() for leaf in loss.leaves]
+        inputs = [*leaves, *loss.buffers, *batch.tensors, factors, *graph.constants]
+        noise = [torch.full_like(like, any_number(like)) for like in graph.shapes()]
+        program = compile_pure(graph, [*inputs, *noise])
+        tolerance = 2e-3 if loss.precision is None else 0.05
+
+        def compare(noise: list[Tensor]) -> None:
+            with seeded(0, batch.device):  # of what the graph itself draws
+                terms, *want = graph.module(*inputs, *noise)
+            with seeded(0, batch.device):
+                ours, *got = program(*inputs, *noise)
+            check_same([(terms, ours)], list(zip(want, got, strict=True)), tolerance)
+
+        for_some_noise(graph.shapes(), compare)
     return program
 
 
@@ -281,7 +317,7 @@ def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: M
     try:
         module = record(function, inputs, elementary_forms(_BATCH_NORMS))
     except Exception as error:  # whatever an operation that cannot be mapped over replicates or chains raises
-        raise Untraceable(f"it cannot be recorded: {_first_line(error)}") from error
+        raise Untraceable(f"it cannot be recorded: {first_line(error)}") from error
     make_flat(module)
     rewrite_products(module)
     for attempt in ({}, _SMALL_KERNELS):
@@ -289,7 +325,7 @@ def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: M
             return compile_by_inductor(module, inputs, {**options, **attempt})
         except Exception as error:  # the compiler's errors have no common type
             failure = error
-    raise Untraceable(f"the compiler failed: {_first_line(failure)}") from failure
+    raise Untraceable(f"the compiler failed: {first_line(failure)}") from failure
 
 
 # Fusing loops of different depths, TorchInductor 2.13 may look up a buffer that one of them does not read: a KeyError.
@@ -324,7 +360,3 @@ def for_some_noise(likes: Sequence[Tensor], compare: Callable[[list[Tensor]], No
         except Untraceable as error:
             failure = error
     raise failure
-
-
-def _first_line(error: Exception) -> str:
-    return "".join(traceback.format_exception_only(error)).strip().splitlines()[0]

@@ -7,16 +7,15 @@ whose distribution depends on parameters stays in the graph.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from pyrodrop.compiled.private_apis import arguments_of
-from pyrodrop.distributions.coins import Masks, draw_mask, fill_stacked
+from pyrodrop.distributions.coins import fill_stacked
 
 _A: Any = torch.ops.aten
 NOISE = "noise_"  # how the names of random inputs begin
@@ -24,13 +23,13 @@ NOISE = "noise_"  # how the names of random inputs begin
 
 @dataclass(frozen=True)
 class Noise:
-    """How to draw one random input.
+    """How to draw one random input, of one fit or of replicates.
 
     Attributes:
         kind: the operation.
-        like: a tensor of the input's shape, dtype and device; for Bernoulli masks, their probabilities.
+        like: a tensor of the input's shape, dtype and device; for masks, their probabilities, which broadcast to that shape.
         numbers: arguments of the operation, such as the bounds of uniform numbers.
-        shape: of coin tosses, to which their probabilities broadcast.
+        shape: of coin tosses.
     """
 
     kind: str
@@ -38,131 +37,57 @@ class Noise:
     numbers: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()
 
-    def empty(self) -> Tensor:
-        """An uninitialised tensor for draws."""
-        if self.kind == "coins":
-            return torch.empty(self.shape, dtype=torch.uint8, device=self.like.device)
-        return self.like.new_empty(self.like.shape)
-
-
-@dataclass(frozen=True)
-class StackedNoise:
-    """How to draw one random input of R replicates, for one step or for several, with one call of torch's default generator.
-
-    Attributes:
-        kind, numbers: as of `Noise`; the same for all replicates.
-        like: a tensor ``[R, ...]`` of the input's shape, dtype and device; for Bernoulli masks, their probabilities, which
-            broadcast to that shape.
-        shape: of the input of one replicate.
-    """
-
-    kind: str
-    like: Tensor
-    numbers: tuple[float, ...]
-    shape: tuple[int, ...]
-
     @classmethod
-    def of(cls, noises: Sequence[Noise]) -> StackedNoise:
-        """That of replicates whose noise differs in probabilities alone."""
+    def of_replicates(cls, noises: Sequence[Noise]) -> Noise:
+        """One for replicates whose noise differs in probabilities alone, ``[R, ...]``."""
         first, count = noises[0], len(noises)
         if first.kind == "coins":
-            ones = (1,) * (len(first.shape) - first.like.dim())
-            rates = torch.stack([noise.like.reshape(ones + noise.like.shape) for noise in noises])
-            return cls(first.kind, rates, (), first.shape)
-        stacked = first.kind == "bernoulli"
-        like = torch.stack([n.like for n in noises]) if stacked else first.like.new_empty(count, *first.like.shape)
-        return cls(first.kind, like, first.numbers, tuple(first.like.shape))
+            axes = (1,) * (len(first.shape) - first.like.dim())
+            rates = torch.stack([noise.like.reshape(axes + noise.like.shape) for noise in noises])
+            return cls("coins of replicates", rates, (), (count, *first.shape))
+        if first.kind == "bernoulli":
+            return cls(first.kind, torch.stack([noise.like for noise in noises]))
+        return cls(first.kind, first.like.expand(count, *first.like.shape), first.numbers)
 
-    def some(self, rows: slice) -> StackedNoise:
+    def some(self, rows: slice) -> Noise:
         """That of some of the replicates."""
-        return replace(self, like=self.like[rows])
-
-    def alone(self, replicate: int) -> Noise:
-        """That of one replicate."""
-        return Noise(self.kind, self.like[replicate], self.numbers, self.shape)
+        like = self.like[rows]
+        return replace(self, like=like, shape=(len(like), *self.shape[1:]) if self.shape else ())
 
     def empty(self, *steps: int) -> Tensor:
-        """An uninitialised tensor ``[*steps, R, ...]`` for draws."""
-        dtype = torch.uint8 if self.kind == "coins" else self.like.dtype
-        return torch.empty((*steps, len(self.like), *self.shape), dtype=dtype, device=self.like.device)
+        """An uninitialised tensor for draws, of so many steps if given."""
+        masks = self.kind.startswith("coins")
+        shape, dtype = (self.shape, torch.uint8) if masks else (self.like.shape, self.like.dtype)
+        return torch.empty((*steps, *shape), dtype=dtype, device=self.like.device)
 
     def fill(self, place: Tensor) -> None:
-        """Draw into a tensor of `empty`, which is different for each replicate and step."""
+        """Draw into a tensor of `empty`."""
+        _FILL[self.kind](self, place)
+
+    def draw(self) -> Tensor:
+        """New random numbers for one step."""
         if self.kind == "coins":
-            fill_stacked(place, self.like)
-        elif self.kind == "permutation":
-            for row in place.view(-1, place.shape[-1]):
-                torch.randperm(len(row), out=row)
-        elif self.kind == "bernoulli":
-            place.copy_(torch.bernoulli(self.like.expand_as(place)))
-        else:
-            _FILL[self.kind](Noise(self.kind, self.like, self.numbers), place)
+            return torch.ops.pyrodrop.coins(self.like, self.shape)  # type: ignore[no-any-return]
+        place = self.empty()
+        self.fill(place)
+        return place
 
 
-class Source(Protocol):
-    """Draws consecutive random inputs of one fit."""
-
-    def draw(self) -> list[Tensor]:
-        """New random numbers for each input."""
-
-    def fill(self, places: Iterator[Tensor]) -> None:
-        """Draw into the next of these tensors, one per input."""
+def _permutations(_: Noise, place: Tensor) -> None:
+    for row in place.view(-1, place.shape[-1]):
+        torch.randperm(len(row), out=row)
 
 
-class Filled:
-    """One random input."""
-
-    def __init__(self, noise: Noise) -> None:
-        self.noise: Noise = noise
-
-    def draw(self) -> list[Tensor]:
-        drawn = self.noise.empty()
-        _FILL[self.noise.kind](self.noise, drawn)
-        return [drawn]
-
-    def fill(self, places: Iterator[Tensor]) -> None:
-        _FILL[self.noise.kind](self.noise, next(places))
-
-
-class DrawnMasks:
-    """Consecutive masks."""
-
-    def __init__(self, noises: Sequence[Noise]) -> None:
-        keeps, shapes = [noise.like.double() for noise in noises], [noise.shape for noise in noises]
-        self.drawn_masks: Masks = Masks(keeps, shapes)
-        even = not keeps[0].is_cuda and all(bool((keep == keep.max()).all()) for keep in keeps)
-        rates = [float(keep.flatten()[0]) for keep in keeps]
-        self.singles: list[tuple[float, tuple[int, ...]]] | None = (
-            list(zip(rates, shapes, strict=True)) if even else None
-        )
-
-    def draw(self) -> list[Tensor]:
-        if self.singles is not None:
-            return [draw_mask(rate, shape) for rate, shape in self.singles]
-        return self.drawn_masks.draw()
-
-    def fill(self, places: Iterator[Tensor]) -> None:
-        for mask in self.draw():
-            next(places).copy_(mask)
-
-
-def sources(noises: Iterable[Noise]) -> list[Source]:
-    """The sources of random inputs, in this order; consecutive masks are drawn together."""
-    made: list[Source] = []
-    for coins, some in itertools.groupby(noises, lambda noise: noise.kind == "coins"):
-        run = list(some)
-        made += [DrawnMasks(run)] if coins else map(Filled, run)
-    return made
-
-
-_FILL: Mapping[str, Callable[[Noise, Tensor], Tensor]] = {
-    "normal": lambda n, place: place.normal_(*n.numbers),
-    "uniform": lambda n, place: place.uniform_(*n.numbers),
-    "exponential": lambda n, place: place.exponential_(*n.numbers),
-    "cauchy": lambda n, place: place.cauchy_(*n.numbers),
-    "bernoulli": lambda n, place: torch.bernoulli(n.like, out=place),
-    "whole": lambda n, place: place.random_(*n.numbers),
-    "permutation": lambda _, place: torch.randperm(len(place), out=place),
+_FILL: Mapping[str, Callable[[Noise, Tensor], object]] = {
+    "normal": lambda noise, place: place.normal_(*noise.numbers),
+    "uniform": lambda noise, place: place.uniform_(*noise.numbers),
+    "exponential": lambda noise, place: place.exponential_(*noise.numbers),
+    "cauchy": lambda noise, place: place.cauchy_(*noise.numbers),
+    "bernoulli": lambda noise, place: place.copy_(torch.bernoulli(noise.like.expand_as(place))),
+    "whole": lambda noise, place: place.random_(*noise.numbers),
+    "permutation": _permutations,
+    "coins": lambda noise, place: place.copy_(noise.draw()),
+    "coins of replicates": lambda noise, place: fill_stacked(place, noise.like),
 }
 _IN_PLACE = {_A.normal_.default, _A.uniform_.default, _A.exponential_.default, _A.cauchy_.default}
 _KINDS = {
@@ -227,12 +152,13 @@ def draws(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
         return True
     if torch.Tag.nondeterministic_seeded not in getattr(operation, "tags", ()):
         return False
-    arguments = arguments_of(
-        operation
-    )  # an operation that contains dropout, such as attention, may have a drop rate of 0
-    rates = [(a, number) for number, a in enumerate(arguments) if a.name == "dropout_p"]
-    given = [args[n] if n < len(args) else kwargs.get(a.name, a.default_value) for a, n in rates]
-    return not given or any(rate != 0 for rate in given)
+    # An operation that contains dropout, such as attention, may have a drop rate of 0.
+    rates = [
+        args[n] if n < len(args) else kwargs.get(argument.name, argument.default_value)
+        for n, argument in enumerate(arguments_of(operation))
+        if argument.name == "dropout_p"
+    ]
+    return not rates or any(rate != 0 for rate in rates)
 
 
 def is_random(node: fx.Node) -> bool:

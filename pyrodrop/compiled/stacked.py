@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.compiled.graph import Graph, loosen_views
-from pyrodrop.compiled.noise import StackedNoise, sources
+from pyrodrop.compiled.noise import Noise
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.untraceable import Untraceable
 from pyrodrop.steps import Arguments, Engine, Loss, Plan, Shapes, Update
@@ -66,9 +66,8 @@ class StackedGraph:
         one: Callable[..., Any] = lambda *given: tuple(graph.module(*given))  # noqa: E731
         self._mapped: Callable[..., Any] = torch.vmap(one, in_dims=inputs)
         self.module: Callable[..., Any] = _looped(one, inputs) if self.looped else self._mapped
-        self.noise: list[StackedNoise] = [
-            StackedNoise.of(noises) for noises in zip(*(graph.noise_of(row) for row in met), strict=True)
-        ]
+        self._alone: list[list[Noise]] = [graph.noise_of(row) for row in met]
+        self.noise: list[Noise] = [Noise.of_replicates(noises) for noises in zip(*self._alone, strict=True)]
 
     def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
         """The results for all inputs."""
@@ -96,15 +95,11 @@ class StackedGraph:
 
     def draw(self) -> list[Tensor]:
         """Random numbers for one step, ``[R, ...]`` each."""
-        drawn = self.shapes()
-        for noise, place in zip(self.noise, drawn, strict=True):
-            noise.fill(place)
-        return drawn
+        return [noise.draw() for noise in self.noise]
 
     def draw_alone(self, replicate: int) -> list[Tensor]:
         """Random numbers for one step of one replicate, as Pyro would draw them for it."""
-        alone = sources(noise.alone(replicate) for noise in self.noise)
-        return [drawn for source in alone for drawn in source.draw()]
+        return [noise.draw() for noise in self._alone[replicate]]
 
 
 def _looped(function: Callable[..., Any], axes: Sequence[int | None]) -> Callable[..., Any]:

@@ -25,9 +25,9 @@ from torch.distributions import constraints
 
 from pyrodrop.arguments import shown
 from pyrodrop.compiled.against_pyro import Results, difference
-from pyrodrop.compiled.choice import worth_compiling
+from pyrodrop.compiled.costs import worth_compiling
 from pyrodrop.compiled.graph import Graph
-from pyrodrop.compiled.in_parts import compiled_gradient
+from pyrodrop.compiled.inductor import compiled_gradient
 from pyrodrop.compiled.put_back import put_back
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.script import scripts_as_they_are

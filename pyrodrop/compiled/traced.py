@@ -1,20 +1,62 @@
-"""The engine that replays a graph of the gradient, operation by operation; the optimiser updates the parameters."""
+"""Steps by a graph of the gradient, replayed operation by operation, after which the optimiser updates the parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyrodrop.compiled.against_pyro import Results
 from pyrodrop.compiled.graph import Graph
 from pyrodrop.compiled.in_blocks import InBlocks
+from pyrodrop.compiled.inductor import compiled_gradient
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.script import scripts_as_they_are
-from pyrodrop.steps import Plan, Update
-from pyrodrop.steps.batch import Arguments, Shapes
-from pyrodrop.steps.buffers import Buffers
+from pyrodrop.steps import Arguments, Engine, Plan, Shapes, Update
+
+Gradients = Callable[[Arguments, Tensor], tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]]
+"""From a part and the factors of nll and kl ``[2]`` to nll and kl ``[2]``, the gradient of every parameter, and the updated
+buffers."""
+Combine = Callable[[Any, Any, Gradients], Tensor]
+"""From a minibatch, the factors and `Gradients` to its nll and kl ``[2]``; gives the parameters its gradient."""
+
+
+class ByGraph:
+    """The gradient by a graph for each shape of minibatch.
+
+    Args:
+        compiled: whether TorchInductor compiles the graphs, which are otherwise replayed operation by operation.
+    """
+
+    def __init__(self, loss: Recorded, *, compiled: bool = False) -> None:
+        self.name: str = "compiled" if compiled else "traced"
+        self.loss: Recorded = loss
+        self.leaves: list[Tensor] = loss.leaves
+        self.graphs: dict[Shapes, Graph] = {}
+        self._programs: dict[Shapes, Callable[..., Sequence[Tensor]]] = {}
+
+    def prepare(self, batch: Arguments) -> None:
+        """Trace, and compile, for minibatches of this shape."""
+        if batch.shapes not in self.graphs:
+            graph = self.loss.graph(batch)
+            compiled = self.name == "compiled"
+            self._programs[batch.shapes] = compiled_gradient(self.loss, batch) if compiled else graph.program
+            self.graphs[batch.shapes] = graph
+
+    def of(self, batch: Arguments, factors: Tensor) -> Results:
+        """The gradient with new noise; `factors` are of nll and kl."""
+        self.prepare(batch)
+        with torch.no_grad(), scripts_as_they_are():
+            return self.with_noise(batch.shapes, batch.tensors, factors, self.graphs[batch.shapes].draw())
+
+    def with_noise(self, shapes: Shapes, rows: Sequence[Tensor], factors: Tensor, noise: Sequence[Tensor]) -> Results:
+        """The gradient with this noise, called without autograd within `scripts_as_they_are`."""
+        count = len(self.leaves)
+        inputs = [*self.leaves, *self.loss.moving.tensors(), *rows, factors, *self.graphs[shapes].constants, *noise]
+        terms, *results = self._programs[shapes](*inputs)
+        return Results(terms, results[:count], results[count:])
 
 
 class Traced(InBlocks):
@@ -24,43 +66,69 @@ class Traced(InBlocks):
 
     def __init__(self, loss: Recorded, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(loss)
+        self.gradient: ByGraph = ByGraph(loss)
         self.update: Update = Update(optimizer)
-        self.leaves: list[Tensor] = loss.leaves
-        self.moving: Buffers = loss.moving
-        self._graphs: dict[Shapes, Graph] = {}
 
     def prepare(self, batch: Arguments) -> None:
         """Trace the step for minibatches of this shape."""
-        if batch.shapes not in self._graphs:
-            self._graphs[batch.shapes] = self.loss.graph(batch)
-            self.look_ahead(batch)
+        if batch.shapes not in self.gradient.graphs:
+            self.gradient.prepare(batch)
+            self.look_ahead(batch, [self.gradient.graphs[batch.shapes]])
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
-        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0]).unbind(0)
-
-    def step(self, batch: Arguments, index: int) -> Tensor:
-        self.prepare(batch)
-        with torch.no_grad(), scripts_as_they_are():
-            return self.make(batch.shapes, batch.tensors, self._graphs[batch.shapes].draw(), index)
+        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.gradient.leaves[0]).unbind(0)
 
     def advance(self, batches: Any, count: int) -> None:
         with scripts_as_they_are():
             super().advance(batches, count)
 
-    def make(self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
-        graph, moving = self._graphs[shapes], self.moving
-        inputs = [*self.leaves, *moving.tensors(), *rows, self._factors[index], *graph.constants, *noise]
-        terms, *results = graph.program(*inputs)
-        for leaf, gradient in zip(self.leaves, results, strict=False):
+    def step(self, batch: Arguments, index: int) -> Tensor:
+        self.prepare(batch)
+        with torch.no_grad(), scripts_as_they_are():
+            return self.make(batch.shapes, batch.tensors, self.gradient.graphs[batch.shapes].draw(), index)
+
+    def make(
+        self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
+    ) -> Tensor:
+        terms, gradients, buffers = self.gradient.with_noise(shapes, rows, self._factors[index], noise)
+        if buffers:
+            self.gradient.loss.moving.take(buffers)
+        for leaf, gradient in zip(self.gradient.leaves, gradients, strict=True):
             leaf.grad = gradient
-        if moving:
-            moving.take(results[len(self.leaves) :])
         self.update(self.plan.rates[index])
         return terms
 
     def changed(self) -> list[Tensor]:
         return []
+
+    def finish(self, steps: int) -> None:
+        self.update.clear()
+
+
+class InParts(Engine):
+    """Makes steps whose minibatches are evaluated in parts: one after the other, by several processes, or both.
+
+    Args:
+        gradient: of a part.
+        optimizer: of the parameters.
+        combine: gives the parameters the gradient of a minibatch, by that of its parts.
+    """
+
+    def __init__(self, gradient: ByGraph, optimizer: torch.optim.Optimizer, combine: Combine) -> None:
+        self.name = gradient.name
+        self.gradient: ByGraph = gradient
+        self.update: Update = Update(optimizer)
+        self.combine: Combine = combine
+
+    def begin(self, plan: Plan) -> None:
+        super().begin(plan)
+        self.gradient.loss.refresh()
+
+    def step(self, batch: Any, index: int) -> Tensor:
+        terms = self.combine(batch, self.plan.factors[index], self.gradient.of)
+        self.update(self.plan.rates[index])
+        return terms
 
     def finish(self, steps: int) -> None:
         self.update.clear()

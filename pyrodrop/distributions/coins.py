@@ -58,9 +58,15 @@ def coins(keep: Tensor, shape: Size) -> Tensor:
 
 def _coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
     """Draw `coins` as bytes."""
-    if not keep.is_cuda and keep.numel() and not any(keep.stride()):  # a single rate that was expanded
-        return draw_mask(float(keep.flatten()[0]), shape)
-    return Masks([keep.double()], [shape]).draw()[0]
+    shape = torch.Size(shape)
+    count = shape.numel()
+    bits = _fill(torch.empty(_num_words(count), dtype=torch.int64, device=keep.device))
+    if bits.is_cuda:
+        return _compare_by_torch(keep.double(), bits.view(torch.int16), shape)
+    pieces = bits.numpy().view(np.int16)
+    single = keep.numel() and not any(keep.stride())  # one rate, which may have been expanded
+    cuts = _cuts(float(keep.flatten()[0]) if single else keep.double().numpy(), pieces[count])
+    return _compared(np.less_equal, pieces[:count].reshape(shape), cuts).view(torch.uint8)
 
 
 def _shape_of_coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
@@ -75,59 +81,22 @@ _LIBRARY.impl("coins", _coins, "CUDA")
 _LIBRARY.impl("coins", _shape_of_coins, "Meta")
 
 
-class Masks:
-    """Draws several masks: the numbers of one call of `coins` per mask.
-
-    A CPU's generator is a stream of words, of which one call takes those of all masks. On a GPU the numbers of a call depend
-    on its size, so there is one call per mask.
-
-    Args:
-        keeps: probabilities of a one for each mask, in float64; they broadcast to its shape.
-    """
-
-    def __init__(self, keeps: Sequence[Tensor], shapes: Sequence[Size | Sequence[int]]) -> None:
-        num_words = [_num_words(torch.Size(shape).numel()) for shape in shapes]
-        bits = torch.empty(sum(num_words), dtype=torch.int64, device=keeps[0].device)
-        self._calls = [bits] if _is_stream(bits.device) else bits.split(num_words)
-        self._draws = list(zip(keeps, shapes, bits.view(torch.int16).split([4 * n for n in num_words]), strict=True))
-
-    def draw(self) -> list[Tensor]:
-        """Draw new masks of zeros and ones, as bytes. Every call writes over the random bits of the last one."""
-        for bits in self._calls:
-            _fill(bits)
-        return [_compare(*draw) for draw in self._draws]
-
-
-def _is_stream(device: torch.device) -> bool:
-    """Whether a call of the device's generators gives the numbers of several smaller calls."""
-    return device.type == "cpu"
-
-
-def _compare(keep: Tensor, shape: Size | Sequence[int], pieces: Tensor) -> Tensor:
-    """Make a mask from 16-bit integers ``[n]``: one per entry, followed by the one for the dither."""
-    coins, dither = _split(pieces, torch.Size(shape))
-    if coins.is_cuda:
-        last = torch.floor(2**16 * keep + (dither.double() - _LOWEST) / 2**16) + (_LOWEST - 1)
-        return (coins <= last.clamp_min(_LOWEST).to(torch.int16)).view(torch.uint8)
-    return _compared(np.less_equal, coins.numpy(), _cuts(keep.numpy(), dither.numpy())).view(torch.uint8)
-
-
-def _split(pieces: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Views of integers ``[..., n]``: those of the entries, ``[..., *shape]``, and of the dither, ``[..., 1, ...]``."""
+def _compare_by_torch(keep: Tensor, pieces: Tensor, shape: torch.Size) -> Tensor:
+    """A mask from 16-bit integers: one for each entry, followed by one for the dither."""
     count = shape.numel()
-    coins = pieces[..., :count].unflatten(-1, shape) if shape else pieces[..., 0]
-    return coins, pieces[..., count][(..., *(None,) * len(shape))]
+    cuts = torch.floor(2**16 * keep + (pieces[count].double() - _LOWEST) / 2**16) + (_LOWEST - 1)
+    return (pieces[:count].view(shape) <= cuts.clamp_min(_LOWEST).to(torch.int16)).view(torch.uint8)
 
 
-def _cuts(keep: np.ndarray, dither: np.ndarray) -> np.ndarray:
+def _cuts(keep: float | np.ndarray, dither: np.ndarray) -> np.ndarray:
     """The largest 16-bit integers that keep a unit."""
     cuts = np.floor(2**16 * keep + (dither - float(_LOWEST)) / 2**16) + (_LOWEST - 1)
     return np.maximum(cuts, _LOWEST).astype(np.int16)
 
 
-class MasksAhead:
+class Masks:
     """Draws the masks of several consecutive steps with one call of PyTorch's default CPU generator, the same bytes as one
-    `Masks` per step, into the same memory every time.
+    call of `coins` for each mask and step, into the same memory every time.
 
     Args:
         keeps: probabilities of a one for each mask of a step; they broadcast to its shape.
@@ -138,15 +107,17 @@ class MasksAhead:
 
     def __init__(self, keeps: Sequence[Tensor], shapes: Sequence[Size | Sequence[int]], steps: int) -> None:
         sizes = [torch.Size(shape) for shape in shapes]
-        num_words = [_num_words(size.numel()) for size in sizes]
-        self._bits = torch.empty(steps, sum(num_words), dtype=torch.int64)
-        self.masks: list[Tensor] = [torch.empty((steps, *size), dtype=torch.uint8) for size in sizes]
-        pieces = self._bits.view(torch.int16).split([4 * n for n in num_words], 1)
+        words = [_num_words(shape.numel()) for shape in sizes]
+        self._bits = torch.empty(steps, sum(words), dtype=torch.int64)
+        self.masks: list[Tensor] = [torch.empty((steps, *shape), dtype=torch.uint8) for shape in sizes]
         self._draws = []
+        pieces = self._bits.view(torch.int16).split([4 * n for n in words], 1)
         for keep, shape, piece, mask in zip(keeps, sizes, pieces, self.masks, strict=True):
-            coins, dither = _split(piece, shape)
-            rates = _rate(keep.double(), len(shape))
-            self._draws.append((rates.numpy(), coins.numpy(), dither.numpy(), mask.view(torch.bool).numpy()))
+            count = shape.numel()
+            entries = (piece[:, :count].unflatten(1, shape) if shape else piece[:, 0]).numpy()
+            dither = piece[:, count][(..., *(None,) * len(shape))].numpy()
+            rates = _rate(keep.double(), len(shape)).numpy()
+            self._draws.append((rates, entries, dither, mask.view(torch.bool).numpy()))
 
     def draw(self, steps: slice) -> None:
         """Draw the random bits of some of the steps."""
@@ -154,8 +125,8 @@ class MasksAhead:
 
     def compare(self, count: int) -> None:
         """Make the masks of the first `count` steps of their bits."""
-        for rates, coins, dither, mask in self._draws:
-            np.less_equal(coins[:count], _cuts(rates, dither[:count]), out=mask[:count])
+        for rates, pieces, dither, mask in self._draws:
+            np.less_equal(pieces[:count], _cuts(rates, dither[:count]), out=mask[:count])
 
 
 def fill_stacked(masks: Tensor, keep: Tensor) -> None:
@@ -192,16 +163,6 @@ def _rate(keep: Tensor, axes: int) -> Tensor:
     if keep.numel() and bool((keep == keep.max()).all()):
         return keep.flatten()[0].reshape((1,) * axes)
     return keep.reshape(*(1,) * (axes - keep.dim()), *keep.shape)
-
-
-def draw_mask(keep: float, shape: Size | Sequence[int]) -> Tensor:
-    """Draw one mask with one rate from PyTorch's default CPU generator: the same bytes as `Masks`, faster."""
-    shape = torch.Size(shape)
-    count = shape.numel()
-    pieces = _fill(torch.empty(_num_words(count), dtype=torch.int64)).numpy().view(np.int16)
-    dither = (int(pieces[count]) - _LOWEST) / 2**16
-    last = np.int16(max(math.floor(2**16 * keep + dither) + _LOWEST - 1, _LOWEST))
-    return _compared(np.less_equal, pieces[:count].reshape(shape), last).view(torch.uint8)
 
 
 def keep_mask(

@@ -18,13 +18,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.compiled import in_blocks, inductor, programs
-from pyrodrop.compiled.in_blocks import InBlocks
+from pyrodrop.compiled import inductor, programs
+from pyrodrop.compiled.in_blocks import InBlocks, InOrder
 from pyrodrop.compiled.narrow_products import spell_out_thin_products
-from pyrodrop.compiled.noise import Noise, sources
-from pyrodrop.compiled.noise_ahead import NoiseAhead
+from pyrodrop.compiled.noise import Noise
 from pyrodrop.compiled.private_apis import Program
-from pyrodrop.distributions.coins import Masks, MasksAhead
 
 X = torch.randn(45, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -174,7 +172,7 @@ def test_what_is_called_after_an_epoch_sees_the_random_state_of_single_steps(mon
         return states
 
     together = seen()
-    monkeypatch.setattr(in_blocks, "_STEPS", 1)
+    monkeypatch.setattr(InBlocks, "most_steps", 1)
     assert together == seen()
     assert len(together) == STEPS // 7
 
@@ -215,8 +213,8 @@ def test_an_interrupted_block_leaves_the_state_after_its_steps(parts: Any, monke
 def test_a_block_is_bounded_in_memory(monkeypatch: pytest.MonkeyPatch, blocks: list[int]) -> None:
     bytes_of_a_step = 16 * (3 + 1) * 4 + 16 * (3 + 5)  # rows, and masks as bytes
     whole = fitted(masks, batch_size=16)
-    for steps, most in ((4, 6), (1, 2)):  # as of 16, 16, 13, 16, 16 and 13 rows; of 13 and 16
-        monkeypatch.setattr(in_blocks, "_BYTES", steps * bytes_of_a_step)
+    for steps, most in ((4, 6), (1, 1)):  # as of 16, 16, 13, 16, 16 and 13 rows
+        monkeypatch.setattr(InBlocks, "most_bytes", steps * bytes_of_a_step)
         blocks.clear()
         assert same(whole, fitted(masks, batch_size=16))
         assert max(blocks) == most
@@ -256,37 +254,21 @@ NOISES: Mapping[str, list[Noise]] = {
 @pytest.mark.parametrize("noises", NOISES.values(), ids=list(NOISES))
 def test_noise_of_several_steps_is_that_of_each(noises: list[Noise]) -> None:
     """Drawn in parts, then again for other steps, and the generator is left where it would be."""
-    each = sources(noises)
-    ahead = NoiseAhead(noises, 6)
+    ahead = InOrder(noises, 6)
     torch.manual_seed(0)
-    want = [[drawn for source in each for drawn in source.draw()] for _ in range(9)]
+    want = [[noise.draw() for noise in noises] for _ in range(9)]
     after = torch.get_rng_state()
     torch.manual_seed(0)
     for first, count in ((0, 5), (5, 4)):
         ahead.draw(slice(0, 2))
         ahead.draw(slice(2, count))
-        ahead.finish(count)
+        ahead.finish(count, 0)
         for step, inputs in zip(want[first : first + count], ahead.inputs, strict=False):
             for one, other in zip(step, inputs, strict=True):
                 assert one.dtype == other.dtype
                 assert other.is_contiguous()
                 assert torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), after)
-
-
-def test_masks_of_several_steps_are_those_of_single_steps() -> None:
-    """They have the bytes of `Masks`, which the tests of its distribution are about."""
-    keeps, shapes = [torch.tensor(0.3), rates(4)], [(5,), (3, 4)]
-    masks_of_steps, ahead = Masks([keep.double() for keep in keeps], shapes), MasksAhead(keeps, shapes, 3)
-    torch.manual_seed(0)
-    want = [masks_of_steps.draw() for _ in range(3)]
-    torch.manual_seed(0)
-    ahead.draw(slice(0, 1))
-    ahead.draw(slice(1, 3))
-    ahead.compare(3)
-    for step, masks in enumerate(want):
-        for mask, drawn in zip(masks, ahead.masks, strict=True):
-            assert torch.equal(mask, drawn[step])
 
 
 def test_thin_products_are_spelled_out_and_stay_what_they_were() -> None:

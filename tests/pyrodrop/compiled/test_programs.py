@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from torch import Tensor
 
 from pyrodrop import cache
 from pyrodrop.compiled import Untraceable, programs
-from pyrodrop.compiled.costs import REFERENCE, Costs, costs, measured
 from pyrodrop.compiled.private_apis import Program
 
 FIT = """
@@ -145,45 +142,3 @@ def test_programs_of_long_ago_are_removed(kept: Path, tmp_path: Path, monkeypatc
     assert program.made == 3
     program("a")
     assert program.made == 4
-
-
-def test_costs_are_kept_until_a_try_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYRODROP_CACHE", str(tmp_path))
-    found = costs()
-    assert 1e-8 < found.operation < 1e-4
-    assert 0 <= found.entry < 1e-6
-    tries: list[Costs] = []
-    monkeypatch.setattr("pyrodrop.compiled.costs._try", lambda: tries[-1])
-    tries += [Costs(1e-5, 1.8e-9)]
-    assert costs() == found  # busy now
-    (file,) = (tmp_path / "costs").glob("*.json")
-    for damaged in ("", "[]", '{"operation": "a"}', file.read_text().replace("operation", "other")):
-        file.write_text(damaged)
-        assert costs() == pytest.approx(tries[-1])  # busy from the first
-    tries += [Costs(0.95e-5, 1.8e-9)]
-    assert costs() == pytest.approx(tries[0])
-    tries += [Costs(0.5e-5, 0.9e-9)]
-    assert costs() == pytest.approx(tries[-1])
-    tries += [Costs(1e-5, 0.0)]  # an operation on many entries took less, and one on few did not
-    faster = Costs(0.5e-5, 0.5e-5 / 2**14)
-    assert json.loads(file.read_text())["entry"] == pytest.approx(0.9e-9)
-    assert costs() == pytest.approx(faster.bounded())
-    (tmp_path / "costs").chmod(0o777)
-    assert costs() == REFERENCE
-
-
-def test_costs_count_within_bounds() -> None:
-    """A machine that is measured as three times as slow with few numbers, and not with many, is not believed."""
-    for operation, entry, counts in ((2.1e-6, 1.15e-10, 1.948e-10), (6.2e-7, 5e-10, 2.3e-10), (1e-6, 2e-10, 2e-10)):
-        assert Costs(operation, entry).bounded() == pytest.approx(Costs(operation, counts), rel=1e-3)
-
-
-def test_costs_are_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pause is no work: that of a process that waits for its turn, or for the machine."""
-    monkeypatch.setattr("pyrodrop.compiled.costs._program", lambda: lambda _: time.sleep(1e-3))
-    assert measured(1).operation < 0.3 * 1e-3 / 50
-
-
-def test_an_operation_on_many_entries_takes_longer() -> None:
-    found = measured(2)
-    assert found.entry * 2**14 > 0.1 * found.operation

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyrodrop.distributions import coins as module
 from pyrodrop.distributions import keep_mask, row_correlation
-from pyrodrop.distributions.coins import Masks, check_drop_rate, coins, draw_mask, fill_stacked
+from pyrodrop.distributions.coins import Masks, check_drop_rate, coins, fill_stacked
 
 LOWEST = -(2**15)
 
@@ -31,8 +31,10 @@ def test_the_rate_of_coins_is_exact(keep: float) -> None:
     """Every 16-bit integer with each of 64 evenly spaced dithers: the share of ones is `keep`, not a multiple of 2^-16."""
     dithers = ((torch.arange(64) + 0.5) * 2**10).long() + LOWEST
     pieces = torch.cat([(torch.arange(2**16) + LOWEST).expand(64, -1), dithers[:, None]], 1).to(torch.int16)
-    rates = torch.full((64, 1), keep, dtype=torch.float64)
-    ones = int(module._compare(rates, (2**16,), pieces).sum(dtype=torch.int64))
+    masks = Masks([torch.tensor(keep)], [(2**16,)], 64)
+    masks._bits.view(torch.int16)[:, : 2**16 + 1] = pieces
+    masks.compare(64)
+    ones = int(masks.masks[0].sum(dtype=torch.int64))
     assert ones / 2**22 == pytest.approx(keep, abs=2**-22)
 
 
@@ -53,8 +55,10 @@ def test_every_draw_has_a_dither_of_its_own() -> None:
     """At a drop rate of half a 65536th a fixed threshold drops nothing or twice as many; the mean is 38 of 5 million."""
     draws, entries, rate = 5000, 1000, 0.5 / 2**16
     torch.manual_seed(0)
-    masks = Masks([torch.tensor(1 - rate, dtype=torch.float64)], [(entries,)])
-    ones = sum(int(masks.draw()[0].sum()) for _ in range(draws))
+    masks = Masks([torch.tensor(1 - rate, dtype=torch.float64)], [(entries,)], draws)
+    masks.draw(slice(draws))
+    masks.compare(draws)
+    ones = int(masks.masks[0].sum(dtype=torch.int64))
     low, high = stats.poisson.interval(0.9999, draws * entries * rate)
     assert 0 < low <= draws * entries - ones <= high
 
@@ -144,13 +148,19 @@ def test_vmap_decides_about_randomness() -> None:
         torch.vmap(lambda z: z + coins(keep, (100,)))(over)
 
 
-@pytest.mark.parametrize("keep", [0.05, 0.5, 0.95, 1 - 1e-7])
-def test_a_mask_with_one_rate_is_that_of_any_rates(keep: float) -> None:
-    for seed in range(20):
-        torch.manual_seed(seed)
-        (mask,) = Masks([torch.tensor(keep).double()], [(7, 30)]).draw()
-        torch.manual_seed(seed)
-        assert torch.equal(draw_mask(float(torch.tensor(keep).double()), (7, 30)), mask)
+def test_masks_of_several_steps_are_those_of_single_draws() -> None:
+    """Of one rate and of several, drawn in two parts."""
+    rates = [torch.tensor(0.3), torch.tensor([0.05, 0.5, 0.95, 1 - 1e-7]), torch.tensor(0.7).expand(4)]
+    shapes = [(5,), (3, 4), (2, 4)]
+    torch.manual_seed(0)
+    want = [[coins(rate, shape) for rate, shape in zip(rates, shapes, strict=True)] for _ in range(3)]
+    masks = Masks(rates, shapes, 3)
+    torch.manual_seed(0)
+    masks.draw(slice(0, 1))
+    masks.draw(slice(1, 3))
+    masks.compare(3)
+    for step, singles in enumerate(want):
+        assert all(torch.equal(one, of[step]) for one, of in zip(singles, masks.masks, strict=True))
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -237,8 +247,9 @@ def test_coins_of_a_gpu_are_those_of_a_cpu(keep: float) -> None:
     rate = torch.tensor(keep, dtype=torch.float64)
     for dither in dithers:
         pieces = torch.cat([torch.arange(2**16) + LOWEST, dither[None]]).to(torch.int16)
-        by_pytorch = module._compare(rate, (2**16,), pieces.as_subclass(OfGpu))  # type: ignore[type-var]
-        assert torch.equal(by_pytorch.as_subclass(Tensor), module._compare(rate, (2**16,), pieces))
+        by_pytorch = module._compare_by_torch(rate, pieces, torch.Size([2**16]))
+        cuts = module._cuts(keep, pieces[-1].numpy())
+        assert torch.equal(by_pytorch.bool(), pieces[:-1] <= int(cuts))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.7, 0.75])
@@ -251,27 +262,6 @@ def test_a_keep_mask_of_a_gpu_is_that_of_a_cpu(rate: float, bits: int, monkeypat
     of_gpu = keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5))
     assert isinstance(of_gpu, OfGpu)
     assert torch.equal(of_gpu.as_subclass(Tensor), of_cpu)
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_masks_of_a_gpu_are_drawn_by_calls_of_their_own(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Pyro draws them: on a GPU the numbers of a call depend on its size. On a CPU both ways give the same masks."""
-    calls: list[int] = []
-    fill = module._fill
-
-    def counted(bits: Tensor, generator: Any = None) -> Tensor:
-        calls.append(len(bits))
-        return fill(bits, generator)
-
-    shapes, rates = [(5, 3), (2,)], [torch.tensor(0.3).double(), torch.tensor(0.6).double()]
-    torch.manual_seed(1)
-    want = [Masks([rate], [shape]).draw()[0] for rate, shape in zip(rates, shapes, strict=True)]
-    monkeypatch.setattr(module, "_fill", counted)
-    monkeypatch.setattr(module, "_is_stream", lambda device: stream)
-    torch.manual_seed(1)
-    got = Masks(rates, shapes).draw()
-    assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
-    assert calls == ([5] if stream else [4, 1])
 
 
 def test_mistakes_are_named() -> None:

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.networks.alone import drawn_as_alone
-from pyrodrop.compiled.stacked_compiled import block_size
+from pyrodrop.compiled.stacked_compiled import group_size
 from pyrodrop.data import Dataset
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.replicates import data_sets
@@ -176,15 +176,15 @@ def test_replicates_that_share_a_problem_have_starts_of_their_own() -> None:
         torch.testing.assert_close(values(shared), values(alone), rtol=1e-4, atol=1e-5)
 
 
-def test_blocks_of_replicates_are_equal_parts() -> None:
+def test_groups_of_replicates_are_equal_parts() -> None:
     """Of at most 64 and more than 16, or all of them: 67 is a prime, 34 = 2 * 17 stay together, 128 are two blocks."""
-    assert [block_size(n) for n in (1, 16, 34, 64, 65, 66, 67, 68, 100, 128)] == [1, 16, 34, 64, 65, 33, 67, 34, 50, 64]
+    assert [group_size(n) for n in (1, 16, 34, 64, 65, 66, 67, 68, 100, 128)] == [1, 16, 34, 64, 65, 33, 67, 34, 50, 64]
 
 
 @pytest.mark.slow
-def test_blocks_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six in two calls of three, with precisions of their own in the second call alone; one of them fails."""
-    monkeypatch.setattr("pyrodrop.compiled.stacked_compiled._BLOCK", 4)
+    monkeypatch.setattr("pyrodrop.compiled.stacked_compiled._GROUP", 4)
     parts = [network(precision=4.0 if r < 3 else 4.0 + r) for r in range(6)]
     posteriors = [guides.Point(m) for m in parts]
     sets = [Dataset(X + r, Y * (1e19 if r == 4 else r + 1)) for r in range(6)]
