@@ -20,11 +20,11 @@ from pyro.distributions import Delta, Unit
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from pyrodrop.agreement import called, innermost
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.compiled import Arguments
 from pyrodrop.devices import seeded
 from pyrodrop.module_states import evaluating, undisturbed
-from pyrodrop.networks.agreement import called, innermost
 from pyrodrop.training.calls import arguments_of
 from pyrodrop.training.fitted import Fit, data_for
 from pyrodrop.training.problem import describe

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from pyro.infer import RenyiELBO
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrodrop.compiled import Arguments, Batch, Call
 from pyrodrop.data import Dataset, Keywords
@@ -16,6 +15,8 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.data.rows import Rows
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.distributions import BernoulliMixture
+from pyrodrop.guides.ensemble import members_of
+from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import mapped, over_tensors, tensors_in
 from pyrodrop.training.loaded import LoadedMinibatches, ReadMinibatches
 from pyrodrop.training.minibatches import Minibatches, StackedMinibatches, check_minibatches, usable
@@ -137,9 +138,9 @@ def _check_weighted_draws(problem: Problem, size: int | None, ranks: int) -> Non
             "which takes the mean over draws of exp(log weight): that of a part of the rows, scaled to all, has another "
             f"expectation; got batch_size {size}, {ranks} rank(s). pyrodrop.AlphaDivergence can be trained on minibatches"
         )
-    guide: Any = problem.guide
-    for member in getattr(guide, "members", [guide]) if isinstance(guide, nn.Module) else []:
-        for name in member.sites if hasattr(member, "posterior") else ():
+    guide = problem.guide
+    for member in members_of(guide):
+        for name in member.sites if isinstance(member, Guide) else ():
             q = member.posterior(name)
             if isinstance(q, BernoulliMixture) and q.theta == 0:
                 raise ValueError(

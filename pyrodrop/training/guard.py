@@ -14,10 +14,10 @@ import sys
 import time
 from typing import Any, Protocol
 
+from pyrodrop.agreement import knows_sites
 from pyrodrop.compiled import Joint, Loss
 from pyrodrop.compiled.buffers import modules_of
 from pyrodrop.module_flags import Flags
-from pyrodrop.networks.agreement import knows_sites
 from pyrodrop.private_apis import StoreAsItIs
 from pyrodrop.training.watched import Watched
 

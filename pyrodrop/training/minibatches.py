@@ -13,6 +13,7 @@ from torch import Tensor
 from pyrodrop.compiled import Batch
 from pyrodrop.data import Dataset
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts, rebuilt
+from pyrodrop.models.network import NetworkModel
 
 
 class Batches(Protocol):
@@ -293,7 +294,7 @@ def check_minibatches(
                 f"{name}(x, y, num_data=N); this one takes no num_data, so batch_size must be None or at least "
                 f"{rows}{whole}; got {got}"
             )
-    if hasattr(model, "takes_all_rows") and model.takes_all_rows(x):
+    if isinstance(model, NetworkModel) and model.takes_all_rows(x):
         raise ValueError(
             f"this network can only be called on all {rows} rows of x together: batch_size must be None{whole}; got {got}"
         )

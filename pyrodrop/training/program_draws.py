@@ -23,6 +23,7 @@ from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from pyrodrop.agreement import called, innermost, of_any_length
 from pyrodrop.arguments import count, shown
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.compiled import Arguments, Untraceable
@@ -30,7 +31,6 @@ from pyrodrop.compiled.against_pyro import near
 from pyrodrop.compiled.graph import Graph, loosen_views, peak, pure_graph
 from pyrodrop.devices import available, seeded
 from pyrodrop.module_states import evaluating, undisturbed
-from pyrodrop.networks.agreement import called, innermost, of_any_length
 from pyrodrop.surroundings import refuse_without_values
 from pyrodrop.threads import exclusive
 

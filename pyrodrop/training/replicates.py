@@ -22,13 +22,14 @@ import torch
 from torch import nn
 
 from pyrodrop import threads
+from pyrodrop.agreement import check_guide
 from pyrodrop.arguments import MOST, positive, shown
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.compiled import Loss
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import available
-from pyrodrop.networks.agreement import check_guide
+from pyrodrop.models.network import NetworkModel
 from pyrodrop.surroundings import outside
 from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.autoguides import autoguides
@@ -277,7 +278,7 @@ def _parts(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> Parts:
     if isinstance(models, list) != isinstance(guides, list):
         raise ValueError("a guide belongs to its model: pass lists of both, or one of each for all replicates")
     first = models[0] if isinstance(models, list) else models
-    if not getattr(first, "maps_weights", True):
+    if isinstance(first, NetworkModel) and not first.maps_weights:
         raise ValueError(
             "replicates run the network for many weights at once, which torch.vmap cannot do for this one; fit one by one"
         )
