@@ -27,6 +27,7 @@ from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
+from pyrodrop.models.prior_function import drawn_anew
 from pyrodrop.module_states import STAYS, mode_changes, undisturbed
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
@@ -41,7 +42,6 @@ from pyrodrop.networks.checks import (
     width_of,
 )
 from pyrodrop.networks.observe import Calls, Properties, observe, observe_training, signature
-from pyrodrop.networks.prior_function import drawn_anew
 from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of
 from pyrodrop.networks.starts import new_values
 from pyrodrop.networks.units import first_weights
@@ -396,7 +396,7 @@ class NetworkModel(Part, LocalModule):
         flat = {n: weights[n].expand(*batch, *w.shape).reshape(rows, *w.shape) for n, w in initial.items()}
         at_once = self.batches_weights and not self._moves()
         output = for_each(
-            lambda one: self._draw({**weights, **one}, x), flat, mapped=at_once, randomness=self._randomness
+            lambda draw: self._draw({**weights, **draw}, x), flat, mapped=at_once, randomness=self._randomness
         )
         return output.reshape(*batch, *output.shape[1:])
 

@@ -128,7 +128,7 @@ class _Comparison(Messenger):
                 f"the guide must sample every latent site of the model; it has no site {name!r}, only {list(self.drawn)}"
             )
         got = tuple(self.drawn[name]["value"].shape)
-        if any(one != other for one, other in zip_longest(reversed(got), reversed(shape), fillvalue=1)):
+        if any(a != b for a, b in zip_longest(reversed(got), reversed(shape), fillvalue=1)):
             raise ValueError(
                 f"the guide must have the shapes of the model's sites, {list(shape)} for {name!r}; got {list(got)}"
             )
@@ -168,10 +168,10 @@ def _check_observed(name: str, value: Any, fn: Any, columns: str) -> None:
     )
 
 
-def called(what: str, part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def called(what: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Call model or guide; what its own code raises becomes a ValueError or TypeError that says so."""
     try:
-        part(*args, **kwargs)
+        function(*args, **kwargs)
     except (RuntimeError, IndexError, KeyError, AttributeError, TypeError, AssertionError) as error:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         shapes = ", ".join(str(list(value.shape)) for value in tensors)

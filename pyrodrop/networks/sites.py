@@ -90,9 +90,9 @@ def parameters_of(network: nn.Module) -> Parameters:
 
 
 def _check_kind(network: nn.Module) -> None:
-    given: object = network
-    if not isinstance(given, nn.Module):
-        raise TypeError(f"the network, net, of a model must be a torch.nn.Module; got {shown(given)}")
+    value: object = network
+    if not isinstance(value, nn.Module):
+        raise TypeError(f"the network, net, of a model must be a torch.nn.Module; got {shown(value)}")
     for module in network.modules():
         name = type(module).__name__
         if isinstance(module, HasWeights):
