@@ -31,9 +31,10 @@ from torch import Tensor
 from pyrodrop.arguments import flag
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import check_theta
-from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, RateKind, check_units, drop_rates, first_weights
+from pyrodrop.guides.guide import DROP_RATE, Guide, RateKind, check_units, drop_rates, first_weights
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import by_name, one_of
+from pyrodrop.protocols import HasWeights
 
 Per = Literal["input", "weight"]
 

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from pyrodrop.arguments import flag, scale
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
-from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, check_units, drop_rates, first_weights
+from pyrodrop.guides.guide import DROP_RATE, Guide, check_units, drop_rates, first_weights
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import one_of
+from pyrodrop.protocols import HasWeights
 
 Granularity: TypeAlias = Literal["layer", "input"]
 

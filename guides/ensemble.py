@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import count, function
-from pyrodrop.guides.guide import Guide, HasWeights, RateKind, check_model
+from pyrodrop.guides.guide import Guide, RateKind, check_model
 from pyrodrop.modules import LocalModule, announce
 from pyrodrop.networks.starts import started_anew, starting_from
 from pyrodrop.parts import Part
+from pyrodrop.protocols import HasWeights
 
 
 class Ensemble(Part, LocalModule):
@@ -122,3 +123,8 @@ class Ensemble(Part, LocalModule):
 
     def describe(self) -> str:
         return f"Ensemble({len(self.members)} x {self.members[0].describe()})"
+
+
+def members_of(guide: Any) -> list[Any]:
+    """The guides of an ensemble, or the one guide."""
+    return list(guide.members) if isinstance(guide, Ensemble) else [guide]

@@ -18,8 +18,9 @@ from torch import Tensor
 from pyrodrop.distributions import Pushforward
 from pyrodrop.distributions.pushforward import check_functions
 from pyrodrop.divergences import NoDivergence
-from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
+from pyrodrop.protocols import HasWeights
 
 
 class FromNoise(Guide):

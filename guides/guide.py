@@ -21,7 +21,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import pyro
 import pyro.distributions as dist
@@ -37,15 +37,7 @@ from pyrodrop.distributions.rebuilt import on_device
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.names import by_name
 from pyrodrop.parts import Part
-
-
-@runtime_checkable
-class HasWeights(Protocol):
-    """A model that lists the weights and hyperparameters that it samples, with initial values for training."""
-
-    def weight_sites(self) -> dict[str, Tensor]: ...
-
-    def hyper_sites(self) -> dict[str, dict[str, Tensor]]: ...
+from pyrodrop.protocols import HasWeights
 
 
 @dataclass(frozen=True)

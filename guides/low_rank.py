@@ -16,9 +16,10 @@ from torch import Tensor
 
 from pyrodrop.arguments import count, scale
 from pyrodrop.distributions import LowRankNormal
-from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
 from pyrodrop.networks.starts import starting_from
+from pyrodrop.protocols import HasWeights
 
 
 class LowRank(Guide):

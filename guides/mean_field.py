@@ -15,8 +15,9 @@ import torch
 from pyro.distributions import TorchDistribution
 
 from pyrodrop.arguments import scale
-from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
+from pyrodrop.protocols import HasWeights
 
 
 class MeanField(Guide):

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from pyrodrop.arguments import shown
 from pyrodrop.distributions import BernoulliMixture
-from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
+from pyrodrop.protocols import HasWeights
 
 
 class Point(Guide):

@@ -28,8 +28,9 @@ from torch import Tensor
 
 from pyrodrop.arguments import instance, real, shown
 from pyrodrop.distributions import CutNormal, InputUnits, MultiplicativeNormal, PrunedNormal
-from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
+from pyrodrop.protocols import HasWeights
 
 
 class SparseDropout(Guide):
@@ -176,7 +177,7 @@ def _range(bounds: tuple[float, float]) -> tuple[float, float]:
 
 
 def _check(guide: SparseDropout, keep: dict[str, Tensor]) -> None:
-    if not isinstance(guide, Guide) or not hasattr(guide, "log_alpha"):
+    if not isinstance(guide, SparseDropout):
         raise TypeError(f"guide must be a sparse posterior, such as guides.SparseDropout; got {shown(guide)}")
     instance(keep, Mapping, "keep", "a mapping from site names to boolean masks")
     if set(keep) != set(guide.sites):

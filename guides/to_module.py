@@ -18,6 +18,7 @@ from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.module_states import STAYS
 from pyrodrop.networks.sites import thaw
+from pyrodrop.protocols import HasPosterior
 
 
 def to_module(run: Any) -> nn.Module:
@@ -55,7 +56,7 @@ def to_module(run: Any) -> nn.Module:
             "to_module gives back a network that pyrodrop.read has read; the network of this run has no dropout of its own, "
             "so its passes would not be draws. Fit.compress gives a plain network of posterior means"
         )
-    if not hasattr(guide, "posterior"):
+    if not isinstance(guide, HasPosterior):
         raise TypeError(f"to_module needs a guide of pyrodrop.guides; got {type(guide).__name__}")
     for units, data in ((model.inputs, "x"), (model.targets, "y")):
         if bool((units.loc != 0).any() or (units.scale != 1).any()):

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from pyrodrop.arguments import positive, variance
 from pyrodrop.guides.gaussian_dropout import CORRELATED, Kind, alpha_of_rate, gaussian
-from pyrodrop.guides.guide import Guide, HasWeights, check_units
+from pyrodrop.guides.guide import Guide, check_units
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import one_of
+from pyrodrop.protocols import HasWeights
 
 Granularity: TypeAlias = Literal["layer", "input", "weight"]
 

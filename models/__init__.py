@@ -9,10 +9,10 @@ from pyrodrop.models.conv_net import ConvNet
 from pyrodrop.models.lenet import LeNet5, LeNet300100
 from pyrodrop.models.mlp import MLP
 from pyrodrop.models.network import NetworkModel, from_module
+from pyrodrop.models.prior_function import WithPriorFunction
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.models.vgg import VGG
 from pyrodrop.names import missing
-from pyrodrop.networks.prior_function import WithPriorFunction
 
 __all__ = [
     "MLP",

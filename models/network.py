@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import pyro
@@ -27,6 +27,7 @@ from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
+from pyrodrop.models.prior_function import drawn_anew
 from pyrodrop.module_states import STAYS, mode_changes, undisturbed
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
@@ -41,7 +42,6 @@ from pyrodrop.networks.checks import (
     width_of,
 )
 from pyrodrop.networks.observe import Calls, Properties, observe, observe_training, signature
-from pyrodrop.networks.prior_function import drawn_anew
 from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of
 from pyrodrop.networks.starts import new_values
 from pyrodrop.networks.units import first_weights
@@ -336,6 +336,10 @@ class NetworkModel(Part, LocalModule):
         """Whether the network can only be called on all rows of x at once, not on a minibatch."""
         return self.properties(x).whole
 
+    def noise_shapes(self, x: Inputs) -> dict[str, tuple[float, torch.Size | None]]:
+        """Drop rate and shape of every mask that no weight carries, by name: none but of a `TrainedNetwork`."""
+        return {}
+
     def forward(self, x: Inputs, y: Tensor | None = None, num_data: int | None = None) -> Tensor:
         check_width(x, self.in_features)
         initial = self.weight_sites()
@@ -430,6 +434,16 @@ class NetworkModel(Part, LocalModule):
 def mixes_examples(model: Any, x: Inputs) -> bool:
     """Whether outputs at some rows of x depend on other rows, as in a graph network; False for what is no `NetworkModel`."""
     return isinstance(model, NetworkModel) and model.mixes_examples(x)
+
+
+@contextmanager
+def repeatable(model: Any) -> Iterator[None]:
+    """Restore the attributes that the forward of a `NetworkModel` changes after the block; does nothing for other models."""
+    if not isinstance(model, NetworkModel) or not model.changes_itself:
+        yield
+        return
+    with undisturbed(model):
+        yield
 
 
 def from_module(

@@ -22,7 +22,9 @@ from torch import Tensor
 from torch.distributions import Independent
 
 from pyrodrop.divergences import Convention, NoDivergence, convention, divergence, worst
-from pyrodrop.module_states import repeatable
+from pyrodrop.guides.ensemble import members_of
+from pyrodrop.models.network import repeatable
+from pyrodrop.protocols import HasPosterior, HasWeights
 from pyrodrop.reparam.lazy import LazyDistribution
 
 
@@ -179,7 +181,7 @@ def site_factors(
     """The guide's factors by site: one dictionary per member of an ensemble, and one for any other guide."""
     factors = []
     with torch.no_grad():
-        for member in getattr(guide, "members", [guide]):
+        for member in members_of(guide):
             pairs = _sites(model, member, args, kwargs)
             sites = [(site, q) for site, q in pairs if q is not None and site is not None]
             made = _made_of_others(pairs, model, member, args, kwargs)
@@ -301,9 +303,9 @@ def _no_autocast(q: Any) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
-def _without_hyperparameters(model: Callable[..., Any], guide: Callable[..., Any]) -> frozenset[str]:
+def _without_hyperparameters(model: Any, guide: Any) -> frozenset[str]:
     """Names of the weights whose prior and posterior depend on no other site; empty for a model or guide not of pyrodrop."""
-    if not (hasattr(model, "weight_sites") and hasattr(model, "hyper_sites") and hasattr(guide, "posterior")):
+    if not (isinstance(model, HasWeights) and isinstance(guide, HasPosterior)):
         return frozenset()
     return frozenset(model.weight_sites()) - frozenset(model.hyper_sites())
 
@@ -325,7 +327,7 @@ def _hyperparameters(model: Callable[..., Any]) -> frozenset[str]:
 
 def _of_package(model: Any) -> Any:
     """A model with a method ``hyper_sites``, as those of pyrodrop, also inside handlers of Pyro; None for other models."""
-    while not hasattr(model, "hyper_sites"):
+    while not isinstance(model, HasWeights):
         if not hasattr(model, "fn"):
             return None
         model = model.fn

@@ -152,16 +152,6 @@ def undisturbed(*functions: Any) -> Iterator[None]:
         before.restore()
 
 
-@contextmanager
-def repeatable(model: Any) -> Iterator[None]:
-    """Restore the attributes that a model's forward changes (`changes_itself`) after the block; does nothing for others."""
-    if not getattr(model, "changes_itself", ""):
-        yield
-        return
-    with undisturbed(model):
-        yield
-
-
 def _attributes(module: nn.Module) -> dict[str, Any]:
     """Copies of a module's Python attributes that a forward may change: numbers, strings, tensors, collections of these."""
     return {

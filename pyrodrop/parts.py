@@ -25,6 +25,7 @@ from torch.distributions import Distribution
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Described
 from pyrodrop.names import did_you_mean
+from pyrodrop.protocols import HasWeights
 
 _KINDS: dict[str, type[Part]] = {}  # the classes of this package, by name
 
@@ -195,7 +196,7 @@ def _is_known(kind: Any) -> bool:
 
 def _plain(value: Any, where: str) -> Any:
     """An argument as plain data."""
-    if hasattr(type(value), "weight_sites"):
+    if issubclass(type(value), HasWeights):
         return {"given": "model"}
     if isinstance(value, Part):
         own = "_made_with" not in value.__dict__

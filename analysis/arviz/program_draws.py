@@ -20,10 +20,10 @@ from pyro.distributions import Delta, Unit
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from pyrodrop.agreement import called, innermost
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.devices import seeded
 from pyrodrop.module_states import evaluating, undisturbed
-from pyrodrop.networks.agreement import called, innermost
 from pyrodrop.steps import Arguments
 from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.problem import describe

@@ -22,6 +22,7 @@ from pyrodrop.compression.kept import keep_mask
 from pyrodrop.compression.plain import check_model, examples, plain_network
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs
+from pyrodrop.protocols import HasDraws
 from pyrodrop.threads import exclusive
 
 
@@ -56,7 +57,8 @@ class DrawnNetworks(Described, Sequence[nn.Module]):
         arguments.count(count, "count", "the number of networks")
         arguments.count(seed, "seed", "the seed of network 0", least=0, most=arguments.MOST - count)
         check_model(model)
-        if isinstance(guide, type) or not hasattr(guide, "draw"):
+        sampled: Any = guide
+        if isinstance(guide, type) or not isinstance(sampled, HasDraws):
             raise TypeError(
                 "sampling networks needs a guide with a method draw, as in pyrodrop.guides; got "
                 f"{arguments.shown(guide)}"

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import real, shown
 from pyrodrop.distributions import CutNormal
+from pyrodrop.guides.variational_dropout import VariationalDropout
 
 
 @runtime_checkable
@@ -76,7 +77,7 @@ def keep_mask(guide: Callable[..., Any], threshold: float | None) -> dict[str, T
 
 def _learns_alphas(guide: Any) -> bool:
     """Whether this is variational dropout with an alpha per weight or input unit; one per layer would prune all or none."""
-    return getattr(guide, "granularity", "layer") != "layer" and hasattr(guide, "max_alpha")
+    return isinstance(guide, VariationalDropout) and guide.granularity != "layer"
 
 
 def compression(mask: Mapping[str, Tensor]) -> float | None:

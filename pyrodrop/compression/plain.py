@@ -19,6 +19,8 @@ from torch import Tensor, fx, nn
 
 from pyrodrop.arguments import shown
 from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.models.network import NetworkModel
+from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.module_states import evaluating
 from pyrodrop.networks.call import Output, taken
 from pyrodrop.networks.observe import close
@@ -37,9 +39,9 @@ def check_model(model: Any) -> None:
         TypeError: it is no such model.
         ValueError: the network was read with its own dropout (`pyrodrop.read`).
     """
-    if isinstance(model, type) or not hasattr(model, "weight_sites") or not hasattr(model, "network"):
+    if not isinstance(model, NetworkModel):
         raise TypeError(f"model must be a model of pyrodrop.models; got {shown(model)}")
-    if getattr(model, "dropouts", None) is not None:
+    if isinstance(model, TrainedNetwork):
         raise ValueError(
             "the network of this model was read with its own dropout (pyrodrop.read), which a plain copy of it would draw "
             "again: guides.to_module(run) gives the network with its trained weights"
@@ -50,7 +52,7 @@ def examples(model: Any, x: Inputs | None) -> Inputs | None:
     """Two rows of x; if x is None, random ones of the shape that the model, on the CPU, expects. None if that is unknown."""
     if x is not None:
         return mapped(lambda tensor: tensor[torch.arange(_ROWS, device=tensor.device) % len(tensor)].cpu(), x)
-    shape = getattr(model, "in_features", None)
+    shape = model.in_features
     if shape is None:
         return None
     size = shape if isinstance(shape, tuple) else (shape,)

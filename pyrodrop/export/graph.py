@@ -24,6 +24,7 @@ from pyrodrop.export.summaries import Output, summaries
 from pyrodrop.inputs import Inputs, mapped, num_rows, rebuilt
 from pyrodrop.likelihoods import Missing, per_row
 from pyrodrop.models.network import mixes_examples
+from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.module_states import evaluating
 from pyrodrop.prediction.blocks import Block, blocks
 from pyrodrop.prediction.closed_form import closed_form
@@ -172,7 +173,7 @@ def _outputs(model: Any, block: Block, x: Inputs, way: Way) -> Tensor:
 
 def _as_rows(model: Any, block: Block, x: Inputs) -> Tensor:
     """The outputs of functions that differ in masks, in one call with the rows of every function as further rows."""
-    if hasattr(model, "of_draws"):
+    if isinstance(model, TrainedNetwork):
         together = model.of_draws(block.noise, block.distributions, block.fixed, x)
     elif block.noise.keys() <= block.distributions.keys():
         draws, rows = block.num_draws, num_rows(x)

@@ -7,7 +7,6 @@ call           call a network with given parameter values, or with many sets of 
 observe        what a network does with a few rows of x, found by calling it
 noise          random numbers that the network draws itself
 checks         checks of types, shapes and numbers before training and prediction
-agreement      whether model and guide sample the same sites
 dropout_calls  calls that drop units, with masks from outside
 uniform        masks that are made of uniform random numbers
 dropouts       the dropouts of a network that was read

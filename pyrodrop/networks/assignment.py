@@ -74,20 +74,20 @@ def assign_input_units(
     instance(input_axes, Mapping, "input_axes", "a mapping from name patterns to axes")
     patterns: dict[str, Any] = dict(input_axes)
     patterns.setdefault("*", _AS_ITS_MODULE)  # the last pattern, which applies if no other matches
-    said: dict[str, Any] = by_name(patterns, parameters.trained, "input_axes")
-    given = {
+    axes: dict[str, Any] = by_name(patterns, parameters.trained, "input_axes")
+    of_user = {
         name: axis if isinstance(axis, InputUnits) else InputUnits(_axis(axis, name))
-        for name, axis in said.items()
+        for name, axis in axes.items()
         if axis is not _AS_ITS_MODULE
     }
-    for name, of_name in given.items():
+    for name, chosen in of_user.items():
         dims = parameters.trained[name].dim()
-        if of_name.axis is not None and of_name.axis >= dims:
+        if chosen.axis is not None and chosen.axis >= dims:
             raise ValueError(
-                f"input_axes must give an axis in 0 ... {dims - 1} for {name!r}, or None; got {of_name.axis}"
+                f"input_axes must give an axis in 0 ... {dims - 1} for {name!r}, or None; got {chosen.axis}"
             )
-        of_name.check(parameters.trained[name].shape)
-    return units | given
+        chosen.check(parameters.trained[name].shape)
+    return units | of_user
 
 
 def _axis(axis: Any, name: str) -> int | None:

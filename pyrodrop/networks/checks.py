@@ -150,8 +150,8 @@ def check_labels(columns: Columns | None, distribution: Distribution, likelihood
     classes = None if columns is None else columns.classes
     if columns is None or classes is None or classes == tuple(range(len(classes))):
         return
-    one = elements(distribution)
-    if not isinstance(one, Categorical) and not (isinstance(one, Bernoulli) and len(classes) == 2):
+    element = elements(distribution)
+    if not isinstance(element, Categorical) and not (isinstance(element, Bernoulli) and len(classes) == 2):
         raise ValueError(
             f"y are class labels, the numbers 0 to {len(classes) - 1} for {listed(classes)}, which "
             f"{likelihood.describe()} would take for values: use likelihoods.Categorical(), or make the target a "

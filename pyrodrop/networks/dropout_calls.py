@@ -213,8 +213,8 @@ def _recurrent(mode: DropoutCalls, func: Any, input: Tensor, *args: Any) -> Any:
     for layer in range(layers):
         of_layer = slice(layer * directions, (layer + 1) * directions)
         start = [h[of_layer] for h in hx] if several else hx[of_layer]
-        part = list(weights[layer * each : (layer + 1) * each])
-        y, *state = func(y, *packed, start, part, biases, 1, 0.0, training, both, *rest)
+        of_weights = list(weights[layer * each : (layer + 1) * each])
+        y, *state = func(y, *packed, start, of_weights, biases, 1, 0.0, training, both, *rest)
         states.append(state)
         if layer + 1 < layers:
             kind = f"dropout after layer {layer}"

@@ -133,8 +133,8 @@ class Dropouts(nn.Module):
         usual: Mask = "each" if any(not weight.distribution.strategy.one_weight for weight in lazy) else "one"
         masks: dict[str, Mask] = {}
         for name in noise:
-            given = values.get(name)
-            masks[name] = usual if given is None else given if given.dim() else "each"
+            mask = values.get(name)
+            masks[name] = usual if mask is None else mask if mask.dim() else "each"
         return weights, masks
 
     def with_outputs(

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from pyrodrop.arguments import shown
+from pyrodrop.protocols import HasWeights
 
 _log = logging.getLogger("pyrodrop")
 
@@ -90,12 +91,12 @@ def parameters_of(network: nn.Module) -> Parameters:
 
 
 def _check_kind(network: nn.Module) -> None:
-    given: object = network
-    if not isinstance(given, nn.Module):
-        raise TypeError(f"the network, net, of a model must be a torch.nn.Module; got {shown(given)}")
+    value: object = network
+    if not isinstance(value, nn.Module):
+        raise TypeError(f"the network, net, of a model must be a torch.nn.Module; got {shown(value)}")
     for module in network.modules():
         name = type(module).__name__
-        if hasattr(module, "weight_sites"):
+        if isinstance(module, HasWeights):
             raise TypeError(
                 "the network of a model must be a module without priors, such as a torch.nn.Sequential; got a model, "
                 f"{name}, which has priors and a likelihood already"

@@ -20,11 +20,13 @@ from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 
+from pyrodrop.agreement import check_shapes
 from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.noise_form import is_constant
+from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import Inputs
-from pyrodrop.networks.agreement import check_shapes
 from pyrodrop.networks.call import for_each
+from pyrodrop.protocols import HasDraws, HasPosterior
 from pyrodrop.reparam.lazy import LazyDistribution, LazyWeight
 from pyrodrop.reparam.marginal import MarginalReparam, check_local_form
 from pyrodrop.reparam.shared_noise import SharedNoise, unit_noise
@@ -87,7 +89,7 @@ Masks = Mapping[str, tuple[float, torch.Size | None]]
 
 
 def blocks(
-    guide: Callable[..., Any],
+    guide: Any,
     sites: Mapping[str, Tensor],
     x: Inputs,
     num_draws: int,
@@ -108,7 +110,7 @@ def blocks(
     like = next(iter(sites.values()))
     of_masks = sum(shape.numel() for _, shape in masks.values() if shape is not None) * like.element_size()
     inside = any(shape is None for _, shape in masks.values())
-    if not hasattr(guide, "posterior"):
+    if not isinstance(guide, HasPosterior):
         per_draw = sum(w.numel() * w.element_size() for w in sites.values()) + of_masks
         for size in _sizes(num_draws, max_bytes // per_draw):
             weights = _draw_weights(guide, sites, x, size)
@@ -145,7 +147,7 @@ def draw_masks(masks: Masks, num_draws: int, like: Tensor) -> dict[str, Tensor]:
 
 
 def local_blocks(
-    guide: Callable[..., Any], sites: Mapping[str, Tensor], num_draws: int, masks: Masks = MappingProxyType({})
+    guide: Any, sites: Mapping[str, Tensor], num_draws: int, masks: Masks = MappingProxyType({})
 ) -> Iterator[Block]:
     """One block with independent noise per point, correct for the marginal distribution of each point only.
 
@@ -153,7 +155,7 @@ def local_blocks(
         TypeError: the guide has no method ``posterior``.
         ValueError: a posterior has no form with independent noise per example, or a weight another shape than in `sites`.
     """
-    if not hasattr(guide, "posterior"):
+    if not isinstance(guide, HasPosterior):
         name = getattr(guide, "__name__", type(guide).__name__)
         raise TypeError(
             "joint=False needs a guide with a method posterior(name), as all of pyrodrop.guides but Ensemble have; got "
@@ -170,7 +172,7 @@ def local_blocks(
 
 def _posteriors(guide: Any, sites: Mapping[str, Tensor]) -> dict[str, Any]:
     """The posterior of every weight, if the guide has the model's sites and shapes."""
-    if hasattr(guide, "sites"):
+    if isinstance(guide, Guide):
         _check(dict.fromkeys(guide.sites, ()), sites, names_only=True)
     distributions = {name: guide.posterior(name) for name in sites}
     _check({name: q.event_shape for name, q in distributions.items()}, sites)
@@ -187,9 +189,7 @@ def _sizes(total: int, most: int) -> Iterator[int]:
         yield min(most, total - first)
 
 
-def _draw_weights(
-    guide: Callable[..., Any], sites: Mapping[str, Tensor], x: Inputs, num_samples: int
-) -> dict[str, Tensor]:
+def _draw_weights(guide: Any, sites: Mapping[str, Tensor], x: Inputs, num_samples: int) -> dict[str, Tensor]:
     """Sample weights ``[num_samples, ...]`` from any guide.
 
     Guides of `pyrodrop.guides` have a method ``draw``, and Pyro's automatic guides run in a plate. Other guides run once per
@@ -198,8 +198,8 @@ def _draw_weights(
     Raises:
         ValueError: the guide does not sample every weight.
     """
-    if hasattr(guide, "draw"):
-        drawn: Mapping[str, Tensor] = guide.draw(num_samples)
+    if isinstance(guide, HasDraws):
+        drawn = guide.draw(num_samples)
         return {name: drawn[name] for name in sites}
     with poutine.block():
         if isinstance(guide, AutoGuide):

@@ -27,7 +27,9 @@ from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import Censored, Gaussian, Missing
+from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.prediction.moments import Moments
+from pyrodrop.protocols import HasPosterior
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 
@@ -55,9 +57,7 @@ def closed_form(model: Any, guide: Callable[..., Any]) -> Callable[[Inputs], tup
     likelihood = model.likelihood.likelihood if isinstance(model.likelihood, Missing | Censored) else model.likelihood
     if type(likelihood) is not Gaussian:
         raise ValueError(f"{_NEEDS}a Gaussian likelihood; got {model.likelihood.describe()}")
-    if getattr(model, "dropouts", None) is not None and any(
-        c.weight is None or c.of_outputs for c in model.dropouts.calls
-    ):
+    if isinstance(model, TrainedNetwork) and any(c.weight is None or c.of_outputs for c in model.dropouts.calls):
         raise ValueError(
             f"{_NEEDS}dropout at the input of the last layer only; the network was read with other dropout too"
         )
@@ -66,16 +66,15 @@ def closed_form(model: Any, guide: Callable[..., Any]) -> Callable[[Inputs], tup
 
 def _some_rows(model: Any, x: Inputs, widest: int) -> Iterator[Any]:
     """x in parts of some rows, or in one part if the network needs all rows at once."""
-    together = getattr(model, "mixes_examples", None)
-    size = num_rows(x) if together is not None and together(x) else max(1, _POINTS // widest)
+    size = num_rows(x) if model.mixes_examples(x) else max(1, _POINTS // widest)
     for first in range(0, num_rows(x), size):
         some = slice(first, first + size)
         yield mapped(lambda part: part[some], x)  # noqa: B023  # called immediately
 
 
-def _one_noisy_weight(model: Any, guide: Callable[..., Any]) -> tuple[dict[str, Tensor], str, BernoulliMixture]:
+def _one_noisy_weight(model: Any, guide: Any) -> tuple[dict[str, Tensor], str, BernoulliMixture]:
     """The constant weights, and the name and posterior distribution of the one weight with noise."""
-    if not hasattr(guide, "posterior"):
+    if not isinstance(guide, HasPosterior):
         raise TypeError(
             f"{_NEEDS}a guide with a method posterior(name); got {getattr(guide, '__name__', type(guide).__name__)}"
         )

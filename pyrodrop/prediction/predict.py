@@ -22,8 +22,9 @@ from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import per_row
-from pyrodrop.models.network import mixes_examples
-from pyrodrop.module_states import evaluating, repeatable
+from pyrodrop.models.network import NetworkModel, mixes_examples, repeatable
+from pyrodrop.models.trained_network import TrainedNetwork
+from pyrodrop.module_states import evaluating
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.prediction.blocks import Block, Masks, blocks, local_blocks
 from pyrodrop.prediction.closed_form import dropout_moments
@@ -170,7 +171,7 @@ def draw_functions(
         ValueError, TypeError: as `predict`.
     """
     refuse_without_values("predict")
-    if not hasattr(model, "outputs"):
+    if not isinstance(model, NetworkModel):
         raise TypeError(
             f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
         )
@@ -183,7 +184,7 @@ def draw_functions(
         _check_pieces(model, streamed, joint)
         result = _joined([drawn(piece.x, streamed.num_data or len(piece)) for piece in streamed.blocks()])
     else:
-        columns = getattr(model, "columns", None)
+        columns = model.columns
         x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
         result = drawn(x, num_rows(x))
     return _prediction(model, guide, result, seed, device, joint) if isinstance(result, Tensor) else result
@@ -306,8 +307,6 @@ def masks_of(model: Any, x: Inputs, together: bool, joint: bool = True) -> Masks
     Raises:
         ValueError: the network cannot be called on x, or one mask for all points does not exist.
     """
-    if not hasattr(model, "noise_shapes"):
-        return {}
     try:
         masks: Masks = model.noise_shapes(x)
     except (RuntimeError, IndexError) as error:
@@ -336,7 +335,7 @@ def tiles_of(
     size = 1 if together else num_rows(x)  # number of parts that can be computed separately
     one = _rows(x, slice(None) if together else slice(1), device)
     mapped = model.batches_weights or (block.local and model.maps_weights)
-    block = replace(block, mapped=mapped, of_draws=getattr(model, "of_draws", None))
+    block = replace(block, mapped=mapped, of_draws=model.of_draws if isinstance(model, TrainedNetwork) else None)
     most = _TILE_BYTES.get(device.type, _TILE_BYTES["cpu"]) // next(iter(model.weight_sites().values())).element_size()
     try:
         with repeatable(model):

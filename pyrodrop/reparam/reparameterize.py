@@ -8,6 +8,7 @@ from typing import Any
 from pyro import poutine
 
 from pyrodrop.arguments import function, instance, shown
+from pyrodrop.protocols import HasWeights
 from pyrodrop.reparam.flipout import FlipoutReparam
 from pyrodrop.reparam.lazy import LazyReparam
 from pyrodrop.reparam.local import LocalReparam
@@ -38,12 +39,13 @@ def reparameterize(
         TypeError: the model has no `weight_sites`. Use ``poutine.reparam(model, config={site: strategy})`` and the same
             on the guide. Or the guide is no function, or the strategy none of these.
     """
-    if isinstance(model, type) or not hasattr(model, "weight_sites"):
+    weights: Any = model
+    if isinstance(model, type) or not isinstance(weights, HasWeights):
         raise TypeError(
             f"model must have a method weight_sites, as the models of pyrodrop.models do; got {shown(model)}: use "
             "poutine.reparam with a config of site names, on model and guide"
         )
     function(guide, "guide", "the guide of the model")
     instance(strategy, LazyReparam, "strategy", "a strategy such as LocalReparam()")
-    config = dict.fromkeys(model.weight_sites(), strategy)
+    config = dict.fromkeys(weights.weight_sites(), strategy)
     return poutine.reparam(model, config=config), poutine.reparam(guide, config=config)  # type: ignore[arg-type]

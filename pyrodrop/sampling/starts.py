@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import shown
 from pyrodrop.devices import seeded
+from pyrodrop.protocols import HasDraws
 from pyrodrop.sampling.integrator import Integrator
 from pyrodrop.sampling.posterior import NOT_FINITE, TRIES
 from pyrodrop.sampling.sampled import Sampled
@@ -79,7 +80,8 @@ def _drawing(run: Any) -> Callable[[int], Mapping[str, Tensor]] | None:
     """What draws the latent sites of a run, ``[count, ...]`` by name; None if it is no run."""
     if isinstance(run, Sampled):
         return lambda count: {n: v[torch.arange(count) % len(v), -1] for n, v in run.samples.items()}
-    return getattr(getattr(run, "guide", None), "draw", None)
+    guide = getattr(run, "guide", None)
+    return guide.draw if isinstance(guide, HasDraws) else None
 
 
 def _checked(values: Mapping[str, Tensor], moves: Integrator, number: int) -> dict[str, Tensor]:

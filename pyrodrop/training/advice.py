@@ -24,9 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.compression.kept import Prunes
 from pyrodrop.data import Dataset
+from pyrodrop.guides.ensemble import Ensemble
+from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
-from pyrodrop.models.network import mixes_examples
+from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.training.result import Fit
 
 _log = logging.getLogger("pyrodrop")
@@ -119,8 +122,10 @@ _MARGIN = 0.01  # nats per row
 def point_estimate(fit: Fit) -> str:
     """Whether the posterior is a point up to rounding, though it was not meant to be; empty if it is not."""
     guide: Any = fit.guide
-    rates: dict[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
-    if not rates or not guide.rate_kind.learned or hasattr(guide, "keep_mask"):
+    if not isinstance(guide, Guide | Ensemble) or isinstance(guide, Prunes):
+        return ""
+    rates = guide.rates()
+    if not rates or not guide.rate_kind.learned:
         return ""
     largest = max(float(torch.as_tensor(rate).max()) for rate in rates.values())
     if not largest < _SMALL:
@@ -137,11 +142,13 @@ def constant(fit: Fit) -> str:
         return ""
     if _gaussian(fit) and fit.data.y.is_floating_point():
         return _mean(fit)
-    return _frequencies(fit) if type(getattr(fit.model, "likelihood", None)) is Categorical else ""
+    return (
+        _frequencies(fit) if isinstance(fit.model, NetworkModel) and type(fit.model.likelihood) is Categorical else ""
+    )
 
 
 def _gaussian(fit: Fit) -> bool:
-    return type(getattr(fit.model, "likelihood", None)) is Gaussian
+    return isinstance(fit.model, NetworkModel) and type(fit.model.likelihood) is Gaussian
 
 
 def _mean(fit: Fit) -> str:

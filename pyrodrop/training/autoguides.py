@@ -19,8 +19,8 @@ from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from torch import nn
 
+from pyrodrop.agreement import called
 from pyrodrop.devices import seeded
-from pyrodrop.networks.agreement import called
 
 _NAMED: weakref.WeakValueDictionary[str, AutoGuide] = weakref.WeakValueDictionary()
 

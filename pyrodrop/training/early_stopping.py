@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pyrodrop.arguments import count, positive, shown
 from pyrodrop.data import Data, Dataset
+from pyrodrop.models.network import NetworkModel
 from pyrodrop.training.result import Fit
 
 
@@ -78,7 +79,7 @@ class EarlyStopping:
                 "checkpoint must be None with an EarlyStopping, which has the best parameters in memory, so that a run that "
                 "continues from a file would lack them"
             )
-        if not hasattr(fit.model, "outputs"):
+        if not isinstance(fit.model, NetworkModel):
             raise TypeError(f"an EarlyStopping is for a model of pyrodrop.models; got {shown(fit.model)}")
         if not isinstance(fit.guide, nn.Module):
             raise TypeError(f"an EarlyStopping puts back the parameters of modules; got the guide {shown(fit.guide)}")

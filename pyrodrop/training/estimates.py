@@ -11,6 +11,7 @@ import pyro
 import torch
 from torch import Tensor
 
+from pyrodrop.agreement import check_call, check_guide, knows_sites
 from pyrodrop.cards import Described
 from pyrodrop.data import Dataset
 from pyrodrop.data.streamed import BLOCK, Streamed
@@ -18,9 +19,9 @@ from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
 from pyrodrop.elbo import DrawnTerms, Factor, Terms, site_factors
 from pyrodrop.inputs import mapped
-from pyrodrop.models.network import mixes_examples
+from pyrodrop.models.network import NetworkModel, mixes_examples
+from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.module_states import evaluating, undisturbed
-from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.surroundings import refuse
 from pyrodrop.training.minibatches import takes_num_data
@@ -126,8 +127,7 @@ class Draws:
         refuse("an estimate of the ELBO")
         self._data, self._device = data, device
         self._example = data.sample if isinstance(data, Streamed) else data
-        dropouts = getattr(model, "dropouts", None)
-        self.noise: tuple[str, ...] = () if dropouts is None else tuple(dropouts.noise)
+        self.noise: tuple[str, ...] = tuple(model.dropouts.noise) if isinstance(model, TrainedNetwork) else ()
         with torch.no_grad(), evaluating(model, guide):
             seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
             self._rows = _rows_at_a_time(model, guide, self._example)
@@ -148,7 +148,7 @@ class Draws:
                 "the output of one row of x depends on the others in this network, so the ELBO needs all rows at once: pass "
                 f"data in memory; got {self._data.source}"
             )
-        if hasattr(model, "check_targets"):
+        if isinstance(model, NetworkModel):
             model.check_targets(self._example)
         if knows_sites(model, guide):
             check_guide(model, guide)
@@ -185,7 +185,7 @@ class Draws:
                 yield *self._part(first), len(data)
             return
         seen = 0
-        for piece in data.blocks(model.targets_check(self._example.x) if hasattr(model, "targets_check") else None):
+        for piece in data.blocks(model.targets_check(self._example.x) if isinstance(model, NetworkModel) else None):
             seen += len(piece)
             yield mapped(lambda part: part.to(self._device), piece.x), piece.y.to(self._device), len(piece)
         if data.num_data not in (None, seen):

@@ -17,6 +17,7 @@ from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.export import LEVELS, Functions, Output
 from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
+from pyrodrop.models.network import NetworkModel
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.problem import describe
 from pyrodrop.training.result import Fit, contents, example_of, restoring
@@ -101,7 +102,7 @@ class Replicates(Sequence[Fit]):
         """
         members, share = self._shares(draws, "draws")
         seed = checked_seed(seed)
-        if not hasattr(members[0].model, "outputs"):
+        if not isinstance(members[0].model, NetworkModel):
             raise TypeError("export is for networks of pyrodrop.models; these fits are of another Pyro program")
         return exported(
             path,

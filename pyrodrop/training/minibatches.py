@@ -18,7 +18,10 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.data.rows import Rows
 from pyrodrop.data.streamed import Check, Streamed
 from pyrodrop.distributions import BernoulliMixture
+from pyrodrop.guides.ensemble import members_of
+from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import mapped, over_tensors, parts, rebuilt, tensors_in
+from pyrodrop.models.network import NetworkModel
 from pyrodrop.steps import Arguments, Batch, Call
 from pyrodrop.training.in_parts import Joint, Part
 from pyrodrop.training.loaded import LoadedMinibatches, batch_of, recordable
@@ -393,7 +396,7 @@ def _check_parts(problem: Problem, size: int, rows: int, accumulate: int, ranks:
                 f"{name}(x, y, num_data=N); this one takes no num_data, so batch_size must be None or at least "
                 f"{rows}{whole}; got {got}"
             )
-    if hasattr(problem.model, "takes_all_rows") and problem.model.takes_all_rows(problem.example.x):
+    if isinstance(problem.model, NetworkModel) and problem.model.takes_all_rows(problem.example.x):
         raise ValueError(
             f"this network can only be called on all {rows} rows of x together: batch_size must be None{whole}; got {got}"
         )
@@ -409,8 +412,8 @@ def _check_weighted_draws(problem: Problem, size: int | None, ranks: int) -> Non
             f"expectation; got batch_size {size}, {ranks} rank(s). pyrodrop.AlphaDivergence can be trained on minibatches"
         )
     guide: Any = problem.guide
-    for member in getattr(guide, "members", [guide]) if isinstance(guide, nn.Module) else []:
-        for name in member.sites if hasattr(member, "posterior") else ():
+    for member in members_of(guide):
+        for name in member.sites if isinstance(member, Guide) else ():
             q = member.posterior(name)
             if isinstance(q, BernoulliMixture) and q.theta == 0:
                 raise ValueError(

@@ -15,19 +15,21 @@ from pyro.infer import ELBO
 from torch import Tensor, nn
 from torch.distributions import constraints
 
+from pyrodrop.agreement import check_call, check_guide, knows_sites
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.data.streamed import Check, Streamed
 from pyrodrop.devices import seeded
+from pyrodrop.guides.ensemble import members_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.modules import keep_own_parameters
-from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.checks import check_values
 from pyrodrop.networks.starts import started_anew
 from pyrodrop.private_apis import constraint_in_store
+from pyrodrop.protocols import HasPosterior, HasWeights
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, Watch
@@ -90,9 +92,8 @@ class Problem:
         if isinstance(given, Keywords):
             return cls(model, guide, given, (model, guide), estimator)
         example = given.sample if isinstance(given, Streamed) else given
-        if hasattr(model, "standardize"):
+        if isinstance(model, NetworkModel):
             model.standardize(example)
-        if hasattr(model, "check"):
             model.check(example)
         strategy = STRATEGIES[estimator]
         if strategy is not None and mixes_examples(model, example.x):
@@ -100,7 +101,7 @@ class Problem:
                 f"estimator={estimator!r} draws independent noise per example; in this network the output of one row of x "
                 "depends on the others: use estimator='shared'"
             )
-        if strategy is not None and hasattr(model, "mixes_in_training") and model.mixes_in_training(example.x):
+        if strategy is not None and isinstance(model, NetworkModel) and model.mixes_in_training(example.x):
             raise ValueError(
                 f"estimator={estimator!r} draws independent noise per example; in training mode the output of one row of x "
                 "depends on the others, as under BatchNorm: use estimator='shared', or put those layers in evaluation mode "
@@ -123,18 +124,18 @@ class Problem:
 
     def targets_check(self) -> Check | None:
         """A function that raises a ValueError for observations that the model's likelihood does not allow."""
-        return self.model.targets_check(self.example.x) if hasattr(self.model, "targets_check") else None
+        return self.model.targets_check(self.example.x) if isinstance(self.model, NetworkModel) else None
 
     def noise_by_row(self) -> list[str]:
         """Names of the weights whose noise training draws independently for every row of an example (`LocalReparam`)."""
         if self.estimator != "local" or not isinstance(self.model, NetworkModel) or isinstance(self.data, Keywords):
             return []
         sites = self.model.properties(self.example.x).rows
-        guides = getattr(self.guide, "members", [self.guide])
+        members = members_of(self.guide)
         return [
             name
             for name in sites
-            if any(draws_by_row(one.posterior(name)) if hasattr(one, "posterior") else True for one in guides)
+            if any(not isinstance(member, HasPosterior) or draws_by_row(member.posterior(name)) for member in members)
         ]
 
     def loss(self, batch: Arguments, precision: torch.dtype | None, objective: ELBO | None = None) -> Loss:
@@ -179,7 +180,7 @@ class Problem:
         """The buffers that training may update, with their present values, by name: the part of the state beside the
         parameters."""
         places = places_of(self.model, self.guide)
-        if hasattr(self.model, "moving_buffers"):  # the model knows them; its other buffers are initial values
+        if isinstance(self.model, NetworkModel):  # the model knows them; its other buffers are initial values
             known = {id(buffer) for buffer in self.model.moving_buffers().values()}
             places = {
                 n: own
@@ -214,7 +215,7 @@ class Problem:
         for role, part in (("model", self.model), ("guide", self.guide)):
             if isinstance(part, nn.Module):
                 held |= {f"{role}.{name}": buffer for name, buffer in part.named_buffers()}
-        priors = getattr(self.model, "priors", {})
+        priors = self.model.priors if isinstance(self.model, NetworkModel) else {}
         return held | {
             f"prior.{site}.{n}": value for site, prior in priors.items() for n, value in prior.numbers().items()
         }
@@ -258,7 +259,7 @@ def _parameters(sites: Mapping[str, Any]) -> dict[str, Parameter]:
 
 def check_program(model: Any, estimator: str, data: Any) -> None:
     """Raise a ValueError for what is not defined for the keyword arguments of a Pyro program."""
-    if hasattr(model, "weight_sites"):
+    if isinstance(model, HasWeights):
         got = shown(data.values if isinstance(data, Keywords) else data)
         raise ValueError(
             f"data must be (x, y) or a Dataset for a model of a network, {type(model).__name__}, which is standardised and "
@@ -279,7 +280,7 @@ def training_mode(*problems: Problem) -> Iterator[None]:
     models and of guides those are in training mode that are so now.
     """
     for problem in problems:
-        if hasattr(problem.model, "moving_buffers"):
+        if isinstance(problem.model, NetworkModel):
             problem.model.train()
     try:
         yield

@@ -23,12 +23,12 @@ from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from pyrodrop.agreement import called, innermost, of_any_length
 from pyrodrop.arguments import count, shown
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arrays import near
 from pyrodrop.devices import available, seeded
 from pyrodrop.module_states import evaluating, undisturbed
-from pyrodrop.networks.agreement import called, innermost, of_any_length
 from pyrodrop.steps import Arguments
 from pyrodrop.surroundings import refuse_without_values
 from pyrodrop.threads import exclusive

@@ -19,13 +19,13 @@ from pyro.infer import ELBO
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from pyrodrop.agreement import check_call
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention
 from pyrodrop.elbo import DrawnTerms, Factor, elbo_convention, site_factors
 from pyrodrop.module_states import evaluating, undisturbed
-from pyrodrop.networks.agreement import check_call
 from pyrodrop.steps import Arguments
 from pyrodrop.surroundings import refuse
 from pyrodrop.training.estimates import Elbo, Objective, mean_of

@@ -16,6 +16,7 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.identity import differences, is_words, made_of, refuse, values_of
 from pyrodrop.inputs import named_parts
+from pyrodrop.models.network import NetworkModel
 from pyrodrop.schedules import KLSchedule, LRSchedule
 from pyrodrop.steps import Loss
 from pyrodrop.steps.buffers import places_of
@@ -124,7 +125,7 @@ def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
     """The buffers that no step changes, but for the initial values of what is trained."""
     model = problem.model
     changed = set(loss.moving.places)
-    if hasattr(model, "parameter_names"):
+    if isinstance(model, NetworkModel):
         trained = [names for first, names in model.parameter_names.items() if first not in model.fixed]
         changed |= {f"model.network.{name}" for names in trained for name in names}
     return {

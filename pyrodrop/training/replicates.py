@@ -21,12 +21,12 @@ import torch
 from torch import nn
 
 from pyrodrop import threads
+from pyrodrop.agreement import check_guide
 from pyrodrop.arguments import MOST, positive, shown
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import available
-from pyrodrop.networks.agreement import check_guide
 from pyrodrop.surroundings import outside
 from pyrodrop.training.advice import warn_of_unfinished
 from pyrodrop.training.after_epoch import AfterEpoch
@@ -255,7 +255,7 @@ def _replicates(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> li
                 raise TypeError(
                     f"{name} must be a Pyro {name[:-1]} for all, or a list of one for each; got {shown(value)}"
                 )
-        if not getattr(model, "maps_weights", True):
+        if isinstance(model, NetworkModel) and not model.maps_weights:
             raise ValueError(
                 "replicates run the network for many weights at once, which torch.vmap cannot do for this one; fit one by "
                 "one"

@@ -12,6 +12,7 @@ from pyro.infer import ELBO, TraceEnum_ELBO
 from torch import Tensor
 
 import pyrodrop.guides  # noqa: F401  files name its classes
+from pyrodrop.agreement import check_guide, knows_sites
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
@@ -27,12 +28,15 @@ from pyrodrop.devices import resolve, seeded
 from pyrodrop.export import LEVELS, Functions, Output
 from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
+from pyrodrop.guides.ensemble import Ensemble
+from pyrodrop.guides.guide import Guide
+from pyrodrop.guides.sparse_dropout import SparseDropout
 from pyrodrop.identity import check_made_of, is_settings
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods.missing import check_complete, leaves_out_missing
+from pyrodrop.models.network import NetworkModel
 from pyrodrop.module_states import evaluating
 from pyrodrop.modules import assign, check_assignable, parts_of_file
-from pyrodrop.networks.agreement import check_guide, knows_sites
 from pyrodrop.parts import made_with
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
@@ -185,7 +189,7 @@ class Fit:
             self._draws("objective", num_samples, data, seed, whole=False),
             self.settings,
             self._kl_weight(),
-            getattr(self.guide, "rate_prior", None),
+            self.guide.rate_prior if isinstance(self.guide, Guide | Ensemble) else None,
         )
 
     def _draws(
@@ -289,7 +293,7 @@ class Fit:
             ValueError: as `pyrodrop.predict`; a site of a program is in a plate that takes subsamples, whose draws would be
                 of other rows each, or has a distribution without samples.
         """
-        if not hasattr(self.model, "outputs"):
+        if not isinstance(self.model, NetworkModel):
             usual = {"joint": joint is True, "keep": keep == "draws", "method": method == "draws"}
             wrong = [name for name, is_usual in usual.items() if not is_usual]
             if wrong:
@@ -355,7 +359,7 @@ class Fit:
             ImportError: a package is missing.
             OSError: the file cannot be written; the message names it.
         """
-        if not hasattr(self.model, "outputs"):
+        if not isinstance(self.model, NetworkModel):
             raise TypeError("export is for networks of pyrodrop.models; this fit is of another Pyro program")
 
         def predict(x: Inputs) -> Prediction | Moments:
@@ -380,8 +384,8 @@ class Fit:
             TypeError: the guide has no alpha per weight; `guides.SparseDropout` and `guides.ARDDropout` have. Noise by unit
                 is for `compress` only.
         """
-        guide: Any = self.guide
-        if not hasattr(guide, "pruned"):
+        guide = self.guide
+        if not isinstance(guide, SparseDropout):
             raise TypeError(
                 "pruning needs a per-weight alpha: use guides.SparseDropout or guides.ARDDropout; got "
                 f"{type(guide).__name__}"

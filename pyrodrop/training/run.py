@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from pyrodrop.agreement import knows_sites
 from pyrodrop.constraints import EngineName
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.sources import streamed_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
-from pyrodrop.networks.agreement import knows_sites
 from pyrodrop.steps import Arguments, Engine, Loss
 from pyrodrop.training.checkpoint import State
 from pyrodrop.training.in_parts import backward

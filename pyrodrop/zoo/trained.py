@@ -35,6 +35,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.data.download import download
 from pyrodrop.failed import Failed
 from pyrodrop.files import read_tensors, under, write_tensors
+from pyrodrop.guides.sparse_dropout import SparseDropout
 from pyrodrop.json_files import Record
 from pyrodrop.sampling import Sampled
 from pyrodrop.scaling import Standardize
@@ -246,7 +247,7 @@ def _as_loaded(fits: Replicates) -> Fit | Replicates:
 
 def prunes(fit: Fit) -> bool:
     """Whether this is a posterior that prunes weights, trained with the full weight of the KL divergence at the end."""
-    return callable(getattr(fit.guide, "pruned", None)) and float(fit.history[-1, 2]) >= 1
+    return isinstance(fit.guide, SparseDropout) and float(fit.history[-1, 2]) >= 1
 
 
 def _untrained(pair: tuple[Any, Any]) -> dict[str, Tensor]:

@@ -341,7 +341,7 @@ def test_a_function_of_one_weight_used_twice_is_of_one_weight() -> None:
         def posterior(self, name: str) -> Any:
             return q
 
-    (block,) = blocks(One(), {"layer.weight": weight}, x, 200, BYTES)  # type: ignore[arg-type]
+    (block,) = blocks(One(), {"layer.weight": weight}, x, 200, BYTES)
     with torch.no_grad():
         f = block(lambda w, x: torch.func.functional_call(net, dict(w), (x,)), x)
     assert float(torch.cdist(f.flatten(1), torch.stack(atoms).detach()).min(1).values.max()) < 1e-6

@@ -130,12 +130,11 @@ def test_rows_of_the_closed_form_come_in_parts_unless_they_mix(monkeypatch: pyte
     for model, sizes in [
         (SimpleNamespace(mixes_examples=lambda x: True), [5]),
         (SimpleNamespace(mixes_examples=lambda x: False), [2, 2, 1]),
-        (SimpleNamespace(), [2, 2, 1]),
     ]:
         samples = list(_some_rows(model, x, 8))
         assert [len(rows) for rows in samples] == sizes
         assert torch.equal(torch.cat(samples), x)
-    assert [len(rows) for rows in _some_rows(SimpleNamespace(), x, 100)] == [1] * 5
+    assert [len(rows) for rows in _some_rows(model, x, 100)] == [1] * 5
 
 
 def test_chunks_merge_to_the_moments_of_all() -> None:

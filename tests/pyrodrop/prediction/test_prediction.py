@@ -145,7 +145,6 @@ def test_masks_of_functions_that_no_weight_carries() -> None:
     def of(masks: Any) -> Any:
         return SimpleNamespace(noise_shapes=lambda x: masks)
 
-    assert masks_of(SimpleNamespace(), x, together=False) == {}
     assert masks_of(of(known), x, together=False) == known
     assert masks_of(of(unknown), x, together=True) == unknown
     assert masks_of(of(unknown), x, together=False, joint=False) == unknown

@@ -22,11 +22,14 @@ from torch import Tensor
 from torch.distributions import Independent
 
 from pyrodrop.distributions.censored import ends_shape
+from pyrodrop.guides.ensemble import members_of
+from pyrodrop.guides.guide import Guide
+from pyrodrop.protocols import HasWeights
 
 
 def knows_sites(model: Any, guide: Any) -> bool:
     """Whether `check_guide` can compare them without a call."""
-    return hasattr(model, "weight_sites") and all(hasattr(one, "shapes") for one in _members(guide))
+    return isinstance(model, HasWeights) and all(isinstance(member, Guide) for member in members_of(guide))
 
 
 def check_guide(model: Any, guide: Any, name: str = "guide") -> None:
@@ -37,11 +40,10 @@ def check_guide(model: Any, guide: Any, name: str = "guide") -> None:
     """
     if not knows_sites(model, guide):
         return
-    hyper: Mapping[str, Mapping[str, Tensor]] = model.hyper_sites() if hasattr(model, "hyper_sites") else {}
     want = {name: tuple(value.shape) for name, value in model.weight_sites().items()}
-    want |= {name: tuple(value.shape) for sites in hyper.values() for name, value in sites.items()}
-    for one in _members(guide):
-        check_shapes(one.shapes, want, f"a {type(guide).__name__}", name)
+    want |= {name: tuple(value.shape) for sites in model.hyper_sites().values() for name, value in sites.items()}
+    for member in members_of(guide):
+        check_shapes(member.shapes, want, f"a {type(guide).__name__}", name)
 
 
 def check_shapes(shapes: Mapping[str, Any], want: Mapping[str, Any], who: str, name: str = "guide") -> None:
@@ -126,7 +128,7 @@ class _Comparison(Messenger):
                 f"the guide must sample every latent site of the model; it has no site {name!r}, only {list(self.drawn)}"
             )
         got = tuple(self.drawn[name]["value"].shape)
-        if any(one != other for one, other in zip_longest(reversed(got), reversed(shape), fillvalue=1)):
+        if any(a != b for a, b in zip_longest(reversed(got), reversed(shape), fillvalue=1)):
             raise ValueError(
                 f"the guide must have the shapes of the model's sites, {list(shape)} for {name!r}; got {list(got)}"
             )
@@ -166,10 +168,10 @@ def _check_observed(name: str, value: Any, fn: Any, columns: str) -> None:
     )
 
 
-def called(what: str, part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def called(what: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Call model or guide; what its own code raises becomes a ValueError or TypeError that says so."""
     try:
-        part(*args, **kwargs)
+        function(*args, **kwargs)
     except (RuntimeError, IndexError, KeyError, AttributeError, TypeError, AssertionError) as error:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         shapes = ", ".join(str(list(value.shape)) for value in tensors)
@@ -193,7 +195,3 @@ def _columns(args: tuple[Any, ...]) -> str:
 
 def _auxiliary(node: Any) -> bool:
     return bool(node["infer"].get("is_auxiliary"))
-
-
-def _members(guide: Any) -> list[Any]:
-    return list(getattr(guide, "members", [guide]))

@@ -1,0 +1,39 @@
+"""What a model or a guide may have beside being a Pyro program, which is called and nothing else.
+
+model    NetworkModel       all that training, prediction and export ask, of `pyrodrop.models`
+         HasWeights         its weights with their initial values, which guides of `pyrodrop.guides` are made for
+guide    Guide, Ensemble    those of `pyrodrop.guides`
+         HasPosterior       a distribution of every weight
+         HasDraws           samples of all weights at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+
+@runtime_checkable
+class HasWeights(Protocol):
+    """A model that lists the weights and hyperparameters that it samples, with initial values for training."""
+
+    def weight_sites(self) -> dict[str, Tensor]: ...
+
+    def hyper_sites(self) -> dict[str, dict[str, Tensor]]: ...
+
+
+@runtime_checkable
+class HasPosterior(Protocol):
+    """A guide with the posterior of the weight `name`, a distribution whose event shape is the shape of the weight."""
+
+    def posterior(self, name: str) -> TorchDistribution: ...
+
+
+@runtime_checkable
+class HasDraws(Protocol):
+    """A guide that samples every weight outside of any Pyro trace: tensors ``[num_samples, ...]`` by site name."""
+
+    def draw(self, num_samples: int) -> Mapping[str, Tensor]: ...
