@@ -39,7 +39,7 @@ LAYERS = (
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam"),
     ("pyrodrop/networks",),
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction", "guides", "models"),
-    ("pyrodrop/compiled", "pyrodrop/export", "pyrodrop/metrics"),
+    ("pyrodrop/compiled", "pyrodrop/export", "pyrodrop/metrics", "pyrodrop/result_files.py"),
     ("pyrodrop/sampling", "pyrodrop/training"),
     ("pyrodrop/reading", "pyrodrop/recipes.py", "pyrodrop/zoo"),
     ("pyrodrop/sklearn.py",),
