@@ -70,13 +70,7 @@ def predict(
 ) -> Prediction: ...
 @overload
 def predict(
-    run: Predicts,
-    x: Inputs,
-    num_samples: int = ...,
-    *,
-    seed: int = ...,
-    joint: bool = ...,
-    keep: Literal["moments"],
+    run: Predicts, x: Inputs, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["moments"]
 ) -> Moments: ...
 @overload
 def predict(run: Predicts, x: Inputs, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
