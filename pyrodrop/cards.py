@@ -25,11 +25,14 @@ class Card:
 
     Attributes:
         title: what it is, in a few words.
-        facts: names and values, one line each.
+        facts: names and values, one line each; those without a value are left out.
     """
 
     title: str
     facts: dict[str, str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "facts", {name: value for name, value in self.facts.items() if value})
 
     def text(self) -> str:
         """The card for a terminal, in at most 80 columns where words allow it."""
@@ -37,7 +40,7 @@ class Card:
         lines = [self.title]
         for name, value in self.facts.items():
             first = f"  {name}".ljust(margin)
-            lines += textwrap.wrap(value, _WIDE, initial_indent=first, subsequent_indent=" " * margin) or [first]
+            lines += textwrap.wrap(value, _WIDE, initial_indent=first, subsequent_indent=" " * margin)
         return "\n".join(lines)
 
     def html(self) -> str:

@@ -26,7 +26,6 @@ from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
-from pyrodrop.parts import made
 from pyrodrop.private_apis import name_in_store, pyro_handlers
 from pyrodrop.scaling import Standardize
 from pyrodrop.threads import reserved_elsewhere
@@ -191,44 +190,6 @@ def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], sourc
             wrong.append(f"{name} has dtype {got.dtype}, expected {value.dtype}")
     if wrong:
         raise ValueError(f"{source} does not belong to this {type(module).__name__}: " + "; ".join(sorted(wrong)))
-
-
-def parts_of_file(
-    described: Any, states: Mapping[str, Mapping[str, Tensor]], parts: Mapping[str, Any], where: str
-) -> dict[str, Any]:
-    """Model and guide, those that are None made as a file describes them.
-
-    Args:
-        described: `Part.made_with` of each, by name; None in files of older versions.
-        states: their tensors, by name.
-        parts: the model, before its guide.
-
-    Raises:
-        ValueError: the file does not describe a part, or is damaged.
-    """
-    if described is None:
-        raise ValueError(
-            f"{where} was written by an older version of pyrodrop and does not say how its {' and '.join(parts)} are made: "
-            "make them as for the training, and pass them"
-        )
-    made_parts: dict[str, Any] = {}
-    for meta in (True, False) if parts["model"] is None else (False,):  # shapes are checked before they take memory
-        made_parts = dict(parts)
-        for name in (name for name, part in parts.items() if part is None):
-            dtypes = {value.dtype for value in states[name].values() if value.is_floating_point()}
-            try:
-                made_parts[name] = made(described[name], made_parts["model"], meta=meta)
-                made_parts[name].to(dtypes.pop() if len(dtypes) == 1 else None)
-                check_assignable(made_parts[name], states[name], f"the {name}")
-            except NotImplementedError as error:
-                raise ValueError(
-                    f"{where} does not have all that its {name} is made of, since {error}: make it as for the training, and "
-                    f"pass it as {name}"
-                ) from None
-            except Exception as error:  # whatever such data make the class raise
-                fault = "is damaged" if parts["model"] is None else "is of another model, or damaged"
-                raise ValueError(f"{where} {fault}: no {name} can be made of it: {error}") from error
-    return made_parts
 
 
 def _name_in_store(name: str, unconstrained: Tensor) -> None:

@@ -28,7 +28,8 @@ from pyrodrop.steps import Arguments
 from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.problem import describe
 from pyrodrop.training.program_draws import Undrawable, check_whole, drawn_anew, many
-from pyrodrop.training.result import Fit, data_for
+from pyrodrop.training.result import Fit
+from pyrodrop.training.result_data import data_for
 
 _ELBO_DRAWS = 100
 Variables = dict[Hashable, tuple[tuple[str, ...], Any]]

@@ -24,7 +24,8 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.module_states import evaluating
 from pyrodrop.reparam.lazy import LazyDistribution
-from pyrodrop.training.result import Fit, rows_of
+from pyrodrop.training.result import Fit
+from pyrodrop.training.result_data import rows_of
 
 
 class LeftOut(NamedTuple):

@@ -31,7 +31,8 @@ from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.sampling import Sampled
 from pyrodrop.threads import exclusive
-from pyrodrop.training.result import Fit, rows_of
+from pyrodrop.training.result import Fit
+from pyrodrop.training.result_data import rows_of
 
 
 class UnreliableLoo(ValueError):

@@ -26,7 +26,8 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.training.options import check_settings
 from pyrodrop.training.replicates import fit_replicates
-from pyrodrop.training.result import Fit, rows_of
+from pyrodrop.training.result import Fit
+from pyrodrop.training.result_data import rows_of
 
 
 def reloo(

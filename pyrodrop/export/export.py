@@ -75,6 +75,8 @@ def export(
     if path.suffix not in FORMATS:
         raise ValueError(f"path must end with {' or '.join(FORMATS)}, the kind of file; got {str(path)!r}")
     form, model = FORMATS[path.suffix], mixture[0].model
+    if not hasattr(model, "outputs"):
+        raise TypeError("export is for networks of pyrodrop.models; this fit is of another Pyro program")
     device = next(iter(model.weight_sites().values())).device
     if device.type != "cpu":
         raise ValueError(

@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,37 +26,26 @@ class FileTooLarge(ValueError):
     """A file that its format does not allow."""
 
 
-class Format(Protocol):
-    """How a program becomes a file."""
-
-    def check(self) -> None:
-        """Raise an ImportError that says what to install."""
-
-    def content(self, program: Any, about: str, names: Sequence[str], outputs: Sequence[str]) -> bytes:
-        """The file of an exported program, with inputs and outputs of these names and `about` as metadata."""
-
-    def opened(self, content: bytes, names: Sequence[str], outputs: Sequence[str]) -> Runs:
-        """The function from the tensors of x to the outputs by name that the file's runtime computes."""
-
-
 class Pt2:
     """The archive of `torch.export.save`."""
 
     def check(self) -> None:
-        return None
+        """Raise an ImportError that says what to install; nothing is needed."""
 
     def content(self, program: Any, about: str, names: Sequence[str], outputs: Sequence[str]) -> bytes:
+        """The file of an exported program, with inputs and outputs of these names and `about` as metadata."""
         file = io.BytesIO()
         torch.export.save(program, file, extra_files={f"{KEY}.json": about})
         return file.getvalue()
 
     def opened(self, content: bytes, names: Sequence[str], outputs: Sequence[str]) -> Runs:
+        """The function from the tensors of x to the outputs by name that the file's runtime computes."""
         module = torch.export.load(io.BytesIO(content)).module()
         return lambda tensors: module(*tensors)
 
 
 class Onnx:
-    """A model of ONNX, run by onnxruntime."""
+    """A model of ONNX, run by onnxruntime; the methods are those of `Pt2`."""
 
     def check(self) -> None:
         for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -86,13 +75,13 @@ class Onnx:
         session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
         def run(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-            given = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
-            found = session.run(list(outputs), given)
-            return {name: torch.from_numpy(value) for name, value in zip(outputs, found, strict=True)}
+            values = session.run(list(outputs), {n: t.numpy() for n, t in zip(names, tensors, strict=True)})
+            return {name: torch.from_numpy(value) for name, value in zip(outputs, values, strict=True)}
 
         return run
 
 
+Format = Onnx | Pt2
 FORMATS: Mapping[str, Format] = {".onnx": Onnx(), ".pt2": Pt2()}
 
 

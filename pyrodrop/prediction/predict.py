@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Annotated, Any, Literal, overload
+from typing import Annotated, Any, Literal, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ from pyrodrop.threads import exclusive
 
 Keep = Literal["draws", "moments"]
 Method = Literal["draws", "analytic"]
+F = TypeVar("F", bound=Callable[..., Any])
 
 BLOCK_BYTES = 256 * 2**20  # of sampled weights at a time
 _TILE_BYTES = {
@@ -69,13 +71,7 @@ def predict(
 ) -> Prediction: ...
 @overload
 def predict(
-    run: Predicts,
-    x: Inputs,
-    num_samples: int = ...,
-    *,
-    seed: int = ...,
-    joint: bool = ...,
-    keep: Literal["moments"],
+    run: Predicts, x: Inputs, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["moments"]
 ) -> Moments: ...
 @overload
 def predict(run: Predicts, x: Inputs, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
@@ -147,6 +143,17 @@ def predict(
     return run.predict(x, num_samples, seed=seed, **options)
 
 
+def _uncompiled(function: F) -> F:
+    """Have `torch.compile` call the function as it is: Dynamo cannot follow the sizes of the blocks of draws."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (torch.compiler.disable(function) if torch.compiler.is_compiling() else function)(*args, **kwargs)
+
+    return cast(F, call)
+
+
+@_uncompiled
 @checked
 @exclusive()
 def draw_functions(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,20 +16,17 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.cards import Card, carded
 from pyrodrop.constraints import Count, checked
 from pyrodrop.data import Data, Dataset
-from pyrodrop.data.columns import Columns
-from pyrodrop.devices import seeded
 from pyrodrop.export import LEVELS, Functions, Output
 from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
-from pyrodrop.identity import check_made_of, is_settings
+from pyrodrop.identity import is_settings
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods import aligned
 from pyrodrop.models import NetworkModel
-from pyrodrop.modules import assign, check_assignable, parts_of_file
-from pyrodrop.parts import made_with
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, draw_functions
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.result_files import StoredParts, contents_of
 from pyrodrop.sampling.mixing import Diagnostics, diagnose
 
 _POINTS = 100  # at which f is diagnosed
@@ -209,11 +205,10 @@ class Sampled:
             OSError: the file cannot be written; the message names it.
         """
         kept = self if num_samples is None else self.thinned(num_samples)
-        tensors = {f"samples.{name}": values for name, values in kept.samples.items()}
+        tensors, header = contents_of({"model": kept.model}, kept.settings)
+        tensors |= {f"samples.{name}": values for name, values in kept.samples.items()}
         tensors |= {f"stats.{name}": values for name, values in kept.stats.items()}
-        tensors |= {f"model.{name}": value for name, value in kept.model.state_dict().items()}
-        about = {"settings": kept.settings, "made_with": made_with({"model": kept.model})}
-        write_tensors(Path(path), tensors, {"kind": _FILE, **about})
+        write_tensors(Path(path), tensors, {"kind": _FILE, **header})
         return Path(path)
 
     def thinned(self, num_samples: int) -> Sampled:
@@ -251,49 +246,18 @@ class Sampled:
                 likelihood; or it is not such a file, or damaged. The model is not changed then.
             OSError: the file cannot be read; the message names it.
         """
-        tensors, about = read_tensors(Path(path))
-        settings = about.get("settings")
-        if about.get("kind") != _FILE or not is_settings(settings):
+        tensors, header = read_tensors(Path(path))
+        settings = header.get("settings")
+        if header.get("kind") != _FILE or not is_settings(settings):
             raise ValueError(f"{path} has no draws of pyrodrop.sample")
-        samples, stats, state = (under(part, tensors) for part in ("samples.", "stats.", "model."))
-        if model is None:
-            with seeded(0, torch.device("cpu")):
-                parts = parts_of_file(about.get("made_with"), {"model": state}, {"model": None}, str(path))
-            model = parts["model"]
-        want = {**model.weight_sites(), **{n: v for sites in model.hyper_sites().values() for n, v in sites.items()}}
-        if samples.keys() != want.keys():
-            raise ValueError(f"{path} has draws of {sorted(samples)}; the model has the latent sites {sorted(want)}")
-        for name, values in samples.items():
-            if values.dim() < 2 or values.shape[2:] != want[name].shape:
-                raise ValueError(
-                    f"{path} has draws of {name!r} with shape {tuple(values.shape)}; they must be [chains, draws, "
-                    f"{', '.join(map(str, want[name].shape))}]"
-                )
-        lead = {values.shape[:2] for values in samples.values()} | {values.shape for values in stats.values()}
-        missing = {"lp", "diverging", "n_steps"} - stats.keys() or not {
-            "acceptance_rate",
-            "energy_error",
-        } & stats.keys()
-        if len(lead) != 1 or missing:
-            raise ValueError(f"{path} is not whole: its draws and statistics differ in number, or some are missing")
-        dtypes = {values.dtype for values in samples.values()}
-        if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:
-            raise ValueError(f"{path} must have draws of one dtype, float32 or float64; got {sorted(map(str, dtypes))}")
-        if not isinstance(settings.get("energy_rounding", 0.0), int | float):
-            raise ValueError(f"{path} is damaged: energy_rounding in its settings must be a number")
-        if "diagnostics" in settings and not Diagnostics.is_dict(settings["diagnostics"]):
-            raise ValueError(f"{path} is damaged: diagnostics in its settings must be numbers by name")
-        columns = Columns.of_words(settings["columns"], str(path)) if "columns" in settings else None
-        [dtype] = dtypes
-        converted = copy.deepcopy(model).to(dtype)
-        state = {n: value.to(dtype) if value.is_floating_point() else value for n, value in state.items()}
-        check_assignable(converted, state, f"the model in {path}")
-        check_made_of(about.get("made_with"), {"model": converted}, path, allow)
-        assign(model.to(dtype), state)
-        model.eval()
-        model.columns = columns
-        first = next(iter(model.weight_sites()))
-        return cls(model, samples, stats, None, settings, model.weight_sites()[first].device)
+        samples, stats = under("samples.", tensors), under("stats.", tensors)
+        parts = StoredParts(tensors, header, {"model": model}, str(path))
+        stored: NetworkModel = parts.parts["model"]
+        parts.convert(_checked_draws(samples, stats, stored, settings, path))
+        parts.check(allow)
+        parts.restore()
+        device = next(iter(stored.weight_sites().values())).device
+        return cls(stored, samples, stats, None, settings, device)
 
     @property
     def _chains(self) -> str:
@@ -302,10 +266,12 @@ class Sampled:
     @property
     def _transitions(self) -> str:
         """How the transitions went."""
-        rate, error = self.stats.get("acceptance_rate"), self.stats.get("energy_error")
-        words = "mean acceptance" if error is None else "energy changes by"
-        value = rate.mean() if error is None else error.square().nanmean().sqrt()  # type: ignore[union-attr]
-        return f"{words} {float(value):.2g}{' nats a step' * (rate is None)}, {int(self.stats['diverging'].sum())} divergent"
+        if self.kernel == "hmc":
+            rate = f"mean acceptance {float(self.stats['acceptance_rate'].mean()):.2g}"
+        else:
+            change = self.stats["energy_error"].square().nanmean().sqrt()
+            rate = f"energy changes by {float(change):.2g} nats a step"
+        return f"{rate}, {int(self.stats['diverging'].sum())} divergent"
 
     def describe(self) -> str:
         """One-line description."""
@@ -313,30 +279,40 @@ class Sampled:
 
     def card(self) -> Card:
         """What text and HTML show of the draws."""
-        told = self.settings
-        sampling = [f"{name} {told[name]}" for name in ("tune", "thin", "dtype", "engine", "seed") if name in told]
-        sampling += [f"likelihood_power {told['likelihood_power']}"] if told.get("likelihood_power", 1.0) != 1.0 else []
-        sampling += [f"{told['seconds']:.1f} s"] if isinstance(told.get("seconds"), float) else []
-        diagnostics = Diagnostics.of_dict(told["diagnostics"]) if "diagnostics" in told else None
-        judged = "" if diagnostics is None else "; ".join(diagnostics.problems) or str(diagnostics)
-        thinned = "thinned_from" in told and judged
-        before = f"before thinning, with {told['thinned_from']} draws per chain: " if thinned else ""
-        facts = {
-            "draws": f"{self._chains} of {self.draws}",
-            "model": self.model.describe(),
-            "data": f"{told['num_data']} rows" if "num_data" in told else "",
-            "sampling": ", ".join(sampling),
-            "transitions": self._transitions,
-            "diagnostics": before + judged,
-        }
-        return Card("Sampled", {name: value for name, value in facts.items() if value})
+        settings = self.settings
+        names = ("tune", "thin", "dtype", "engine", "seed")
+        sampling = [f"{name} {settings[name]}" for name in names if name in settings]
+        power = settings.get("likelihood_power", 1.0)
+        sampling += [f"likelihood_power {power}"] if power != 1 else []
+        sampling += [f"{settings['seconds']:.1f} s"] if isinstance(settings.get("seconds"), float) else []
+        return Card(
+            "Sampled",
+            {
+                "draws": f"{self._chains} of {self.draws}",
+                "model": self.model.describe(),
+                "data": f"{settings['num_data']} rows" if "num_data" in settings else "",
+                "sampling": ", ".join(sampling),
+                "transitions": self._transitions,
+                "diagnostics": self._diagnosed(),
+            },
+        )
+
+    def _diagnosed(self) -> str:
+        """The diagnostics of the run; empty if it has none."""
+        if "diagnostics" not in self.settings:
+            return ""
+        diagnostics = Diagnostics.of_dict(self.settings["diagnostics"])
+        judged = "; ".join(diagnostics.problems) or str(diagnostics)
+        if "thinned_from" not in self.settings:
+            return judged
+        return f"before thinning, with {self.settings['thinned_from']} draws per chain: {judged}"
 
     def _functions(
         self, weights: Mapping[str, Tensor], x: Inputs, count: int, *, seed: int = 0, keep: Keep = "draws"
     ) -> Any:
         """The predictions of `count` sets of weights."""
-        draw = torch.compiler.disable(draw_functions) if torch.compiler.is_compiling() else draw_functions
-        return draw(self.model, _InTurn(weights, self.device), x, count, seed=seed, device=self.device, keep=keep)
+        guide = _InTurn(weights, self.device)
+        return draw_functions(self.model, guide, x, count, seed=seed, device=self.device, keep=keep)
 
     def own_data(self, name: str, data: Data | None) -> Dataset:
         """The data that the draws were made for, for the method of this name.
@@ -358,6 +334,38 @@ class Sampled:
         if chosen is None:
             raise ValueError(f"loaded draws have no data: pass them as {name}(data=...)")
         return chosen
+
+
+def _checked_draws(
+    samples: Mapping[str, Tensor],
+    stats: Mapping[str, Tensor],
+    model: NetworkModel,
+    settings: Mapping[str, Any],
+    path: str | Path,
+) -> torch.dtype:
+    """The dtype of draws in a file; a ValueError if they are not those of this model's sites, not whole, or damaged."""
+    hyper = [site for sites in model.hyper_sites().values() for site in sites.items()]
+    sites = {**model.weight_sites(), **dict(hyper)}
+    if samples.keys() != sites.keys():
+        raise ValueError(f"{path} has draws of {sorted(samples)}; the model has the latent sites {sorted(sites)}")
+    for name, values in samples.items():
+        if values.dim() < 2 or values.shape[2:] != sites[name].shape:
+            raise ValueError(
+                f"{path} has draws of {name!r} with shape {tuple(values.shape)}; they must be [chains, draws, "
+                f"{', '.join(map(str, sites[name].shape))}]"
+            )
+    counts = {values.shape[:2] for values in samples.values()} | {values.shape for values in stats.values()}
+    by_kernel = {"acceptance_rate", "energy_error"} & stats.keys()
+    if len(counts) != 1 or not {"lp", "diverging", "n_steps"} <= stats.keys() or not by_kernel:
+        raise ValueError(f"{path} is not whole: its draws and statistics differ in number, or some are missing")
+    dtypes = {values.dtype for values in samples.values()}
+    if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:
+        raise ValueError(f"{path} must have draws of one dtype, float32 or float64; got {sorted(map(str, dtypes))}")
+    if not isinstance(settings.get("energy_rounding", 0.0), int | float):
+        raise ValueError(f"{path} is damaged: energy_rounding in its settings must be a number")
+    if "diagnostics" in settings and not Diagnostics.is_dict(settings["diagnostics"]):
+        raise ValueError(f"{path} is damaged: diagnostics in its settings must be numbers by name")
+    return dtypes.pop()
 
 
 class _InTurn:

@@ -1,30 +1,43 @@
-"""Estimates of the ELBO, and of the objective that training maximised, by draws from the guide."""
+"""Estimates of the ELBO, and of the objective that training maximised, by draws from the guide.
+
+data in rows         the terms of `pyrodrop.elbo`; the nll is a sum over blocks of rows, each with the same draws
+keyword arguments    the same terms of one call, which average over subsamples of the program's plates
+a loss of Pyro       its values, in the objective; those of TraceEnum_ELBO, which sums out discrete sites, also in the ELBO
+"""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import pyro
 import torch
+from pyro import poutine
+from pyro.infer import TraceEnum_ELBO
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.agreement import check_call, check_guide, knows_sites
 from pyrodrop.cards import Described
-from pyrodrop.data import Dataset
+from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.streamed import BLOCK, Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
-from pyrodrop.elbo import DrawnTerms, Factor, Terms, site_factors
+from pyrodrop.elbo import DrawnTerms, Factor, Terms, elbo_convention, site_factors
+from pyrodrop.guides.ensemble import Ensemble
+from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import mapped
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.checks import cannot_run
+from pyrodrop.steps import Arguments, Batch
 from pyrodrop.surroundings import refuse
-from pyrodrop.training.minibatches import takes_num_data
+from pyrodrop.training.minibatches import arguments_of, takes_num_data
+from pyrodrop.training.result_data import Trained, TrainingData
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,18 +95,8 @@ class Objective(Described):
         return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
 
 
-class DrawnFrom(Protocol):
-    """The terms of the ELBO for draws from a guide, as `Draws` has them."""
-
-    nll: Tensor
-    kl_weights: Tensor
-    kl_hyper: Tensor
-    factors: list[Factor]
-    noise: tuple[str, ...]
-
-
 class Draws:
-    """The terms of the ELBO for draws from a guide, on all rows of the data.
+    """The terms of the ELBO for draws from a guide, on all of the data.
 
     Args:
         model, guide: a trained pair; the network runs in evaluation mode.
@@ -109,7 +112,7 @@ class Draws:
         noise: the dropouts of a network that was read (`pyrodrop.read`) which no weight carries.
 
     Raises:
-        ValueError: the network cannot be called on the data, y has another shape than its distribution or values outside its
+        ValueError: the model cannot be called on the data, y has another shape than its distribution or values outside its
             support, or the guide was made for another model.
     """
 
@@ -117,7 +120,7 @@ class Draws:
         self,
         model: Callable[..., Any],
         guide: Callable[..., Any],
-        data: Dataset | Streamed,
+        data: TrainingData,
         device: torch.device,
         num_samples: int,
         seed: int,
@@ -125,136 +128,198 @@ class Draws:
         whole: bool,
     ) -> None:
         refuse("an estimate of the ELBO")
-        self._data, self._device = data, device
-        self._example = data.sample if isinstance(data, Streamed) else data
         self.noise: tuple[str, ...] = tuple(model.dropouts.noise) if isinstance(model, TrainedNetwork) else ()
+        self.factors: list[Factor] = []
+        drawn, seeds = DrawnTerms(model, guide, whole=whole), _seeds(num_samples, seed)
+        nll, kl_weights, kl_hyper = ([0.0] * num_samples for _ in range(3))
         with torch.no_grad(), evaluating(model, guide):
-            seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
-            self._rows = _rows_at_a_time(model, guide, self._example)
-            self._check(model, guide)
-            terms = self._terms(DrawnTerms(model, guide, whole=whole), model, seeds)
-            with seeded(seed, device):
-                members: list[dict[str, Factor]] = site_factors(model, guide, *self._part(0))
+            for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
+                if number == 0:
+                    _check(model, guide, block)
+                for draw, seed_of_draw in enumerate(seeds):
+                    with pyro.validation_enabled(number == draw == 0), seeded(seed_of_draw, device):
+                        if number == 0:
+                            terms = _terms(drawn, block)
+                            nll[draw] = float(terms.nll) * share
+                            kl_weights[draw], kl_hyper[draw] = float(terms.kl_weights), float(terms.kl_hyper)
+                        else:
+                            nll[draw] += float(drawn.nll(*block.args, **block.kwargs)) * share
+                if number == 0:
+                    with seeded(seed, device):
+                        members = site_factors(model, guide, *block.args, **block.kwargs)
+                    self.factors = [factor for member in members for factor in member.values()]
         self.nll: Tensor
         self.kl_weights: Tensor
         self.kl_hyper: Tensor
-        self.nll, self.kl_weights, self.kl_hyper = torch.tensor(terms, dtype=torch.float64).unbind(1)
-        self.factors: list[Factor] = [factor for member in members for factor in member.values()]
+        self.nll, self.kl_weights, self.kl_hyper = torch.tensor([nll, kl_weights, kl_hyper], dtype=torch.float64)
 
-    def _check(self, model: Any, guide: Any) -> None:
-        """Check that the data fit the model, and the guide the model."""
-        if isinstance(self._data, Streamed) and mixes_examples(model, self._example.x):
-            raise ValueError(
-                "the output of one row of x depends on the others in this network, so the ELBO needs all rows at once: pass "
-                f"data in memory; got {self._data.source}"
-            )
-        if isinstance(model, NetworkModel):
-            model.check_targets(self._example)
-        if knows_sites(model, guide):
-            check_guide(model, guide)
-            return
-        kwargs = {} if len(self._example) <= self._rows else {"num_data": len(self._example)}
-        with seeded(0, self._device), undisturbed(model, guide):
-            check_call(model, guide, *self._part(0), **kwargs)
 
-    def _terms(self, drawn: DrawnTerms, model: Any, seeds: Sequence[int]) -> list[tuple[float, float, float]]:
-        """The terms of every draw, some rows at a time; a seed makes a draw the same one for all of them."""
-        terms: list[Terms] = []
-        nll = [0.0] * len(seeds)
-        for number, (x, y, size) in enumerate(self._pieces(model)):
-            kwargs = {} if len(y) == size else {"num_data": size}
-            for place, draw in enumerate(seeds):
-                with pyro.validation_enabled(number == place == 0), seeded(draw, self._device):
-                    if number:
-                        nll[place] += float(drawn.nll(x, y, **kwargs)) * len(y) / size
-                        continue
-                    try:
-                        terms.append(drawn.terms(x, y, **kwargs))
-                    except (RuntimeError, IndexError) as error:
-                        if place or not mixes_examples(model, self._example.x):
-                            raise
-                        raise ValueError(cannot_run(self._example.x, error, together=True)) from error
-                    nll[place] = float(terms[place].nll) * len(y) / size
-        return [(n, float(t.kl_weights), float(t.kl_hyper)) for n, t in zip(nll, terms, strict=True)]
+def _seeds(num_samples: int, seed: int) -> list[int]:
+    """A seed for each draw, which makes it the same one for all blocks of rows."""
+    return torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
 
-    def _pieces(self, model: Any) -> Iterator[tuple[Any, Tensor, int]]:
-        """All rows of x and y, some at a time, on the device, and the number of rows that the likelihood is scaled to."""
-        data = self._data
-        if not isinstance(data, Streamed):
-            for first in range(0, len(data), self._rows):
-                yield *self._part(first), len(data)
-            return
+
+def _blocks(model: Any, guide: Any, data: TrainingData, device: torch.device) -> Iterator[tuple[Arguments, float]]:
+    """The arguments of the calls that see all of the data, each with the share of the data that its likelihood, which the
+    model scales to all of them, counts for."""
+    if isinstance(data, Keywords):
+        yield arguments_of(data, device), 1.0
+        return
+    example = data.sample if isinstance(data, Streamed) else data
+    together = mixes_examples(model, example.x)  # a ValueError for an x that the network cannot be called on
+    if isinstance(data, Streamed) and together:
+        raise ValueError(
+            "the output of one row of x depends on the others in this network, so the ELBO needs all rows at once: pass "
+            f"data in memory; got {data.source}"
+        )
+    if isinstance(model, NetworkModel):
+        model.check_targets(example)
+    if isinstance(data, Streamed):
         seen = 0
-        for piece in data.blocks(model.targets_check(self._example.x) if isinstance(model, NetworkModel) else None):
-            seen += len(piece)
-            yield mapped(lambda part: part.to(self._device), piece.x), piece.y.to(self._device), len(piece)
+        for rows in data.blocks(model.targets_check(example.x) if isinstance(model, NetworkModel) else None):
+            seen += len(rows)
+            yield arguments_of(rows, device), 1.0
         if data.num_data not in (None, seen):
             raise ValueError(
                 f"an ELBO needs every row once; {data.source} has {data.num_data} rows and yielded {seen}: pass one without "
                 "drop_last, or num_data of the rows that it yields"
             )
+        return
+    apart = takes_num_data(model) and takes_num_data(guide) and not together
+    size = BLOCK if apart else len(data)
+    for first in range(0, len(data), size):
+        block = data.rows(slice(first, first + size))
+        scaled = {} if len(block) == len(data) else {"num_data": len(data)}
+        x, y = mapped(lambda part: part.to(device), block.x), block.y.to(device)
+        yield Batch(x, y, scaled), len(block) / len(data)
 
-    def _part(self, first: int) -> tuple[Any, Tensor]:
-        """Some rows of x and y, on the device."""
-        chosen = slice(first, first + self._rows)
-        x, y = self._example.x, self._example.y
-        return mapped(lambda part: part[chosen].to(self._device), x), y[chosen].to(self._device)
+
+def _check(model: Any, guide: Any, block: Arguments) -> None:
+    """Check that guide and model belong together and can be called on the data."""
+    if isinstance(block, Batch) and knows_sites(model, guide):
+        check_guide(model, guide)
+        return
+    with seeded(0, block.device), undisturbed(model, guide):
+        check_call(model, guide, *block.args, **block.kwargs)
 
 
-def elbo_of(draws: DrawnFrom, settings: Mapping[str, Any]) -> Elbo:
-    """The ELBO from draws with the whole KL divergence; `settings` are those of the fit."""
+def _terms(drawn: DrawnTerms, block: Arguments) -> Terms:
+    """The terms of one draw; a ValueError for rows that a network which needs all of them cannot be called on."""
+    try:
+        return drawn.terms(*block.args, **block.kwargs)
+    except (RuntimeError, IndexError) as error:
+        if not isinstance(block, Batch) or not mixes_examples(drawn.model, block.x):
+            raise
+        raise ValueError(cannot_run(block.x, error, together=True)) from error
+
+
+def last_kl_weight(history: Tensor) -> float:
+    """The weight of the KL divergence at the last step of a `Fit.history`."""
+    return float(history[-1, 2]) if len(history) else 1.0
+
+
+def elbo_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> Elbo:
+    """The ELBO of a fit on these data; the arguments are those of `Fit.elbo`."""
+    if fit.settings.get("objective") == TraceEnum_ELBO.__name__:
+        arguments = arguments_of(data, fit.device)
+        value, se = _mean_loss(fit.loss or TraceEnum_ELBO(), fit, arguments, num_samples, seed)
+        return Elbo(value, se, math.nan, math.nan, convention_of(fit.model, fit.guide, arguments), num_samples)
+    draws = Draws(fit.model, fit.guide, data, fit.device, num_samples, seed, whole=True)
+    notes = _notes(fit.settings.get("noise_by_row") or (), draws.noise)
+    convention = worst(factor.convention for factor in draws.factors)
+    convention = replace(convention, detail="; ".join(filter(None, [convention.detail, *notes])))
     kl = draws.kl_weights + draws.kl_hyper
-    value, se = mean_of(-(draws.nll + kl))
-    convention = _with_noise_by_row(worst(factor.convention for factor in draws.factors), settings)
-    convention = _with_noise_of_function(convention, draws.noise)
-    return Elbo(value, se, float(draws.nll.mean()), float(kl.mean()), convention, len(draws.nll))
+    return Elbo(*_mean(-(draws.nll + kl)), float(draws.nll.mean()), float(kl.mean()), convention, num_samples)
 
 
-def objective_of(draws: DrawnFrom, settings: Mapping[str, Any], kl_weight: float, rate_prior: Any = None) -> Objective:
-    """The objective of a step with this weight of the KL divergence; `settings` are those of the fit."""
-    power = float(settings.get("likelihood_power", 1.0))
+def _notes(noise_by_row: Sequence[str], noise_of_function: Sequence[str]) -> list[str]:
+    """What the convention of an ELBO says where training had another posterior over activations, and where the network
+    draws noise whose prior is its own distribution."""
+    notes = []
+    if noise_by_row:
+        notes.append(
+            f"of the posterior over weights; training drew the noise of {', '.join(noise_by_row)} per row or position, "
+            "which is another posterior over activations"
+        )
+    if noise_of_function:
+        more = f" and {len(noise_of_function) - 3} more" if len(noise_of_function) > 3 else ""
+        names = ", ".join(noise_of_function[:3]) + more
+        notes.append(f"noise of the function has no part in it, as its prior is its own distribution: {names}")
+    return notes
+
+
+def objective_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> Objective:
+    """The objective of a fit's last step on these data; the arguments are those of `Fit.objective`."""
+    if "objective" in fit.settings:
+        return _objective_of_loss(fit, data, num_samples, seed)
+    draws = Draws(fit.model, fit.guide, data, fit.device, num_samples, seed, whole=False)
+    power, kl_weight = float(fit.settings.get("likelihood_power", 1.0)), last_kl_weight(fit.history)
     kl = kl_weight * draws.kl_weights + draws.kl_hyper
-    value, se = mean_of(-(power * draws.nll + kl))
     scales = sorted({factor.scale for factor in draws.factors})
-    words = [f"the likelihood to the power {power:g}"] if power != 1 else []
-    words += [f"the weights' KL divergence times kl_weight {kl_weight:g}"] if kl_weight != 1 else []
-    words += [f"KL divergences scaled by the guide, kl_scale {', '.join(f'{s:g}' for s in scales)}"] * (scales != [1.0])
-    words += [f"minus the log density of the rates under {type(rate_prior).__name__}"] if rate_prior is not None else []
-    rest = worst(factor.convention for factor in draws.factors)
-    detail = "; ".join([*(words or ["all factors are 1: the ELBO"]), f"of the KL divergence: {rest}"])
-    convention = Convention("objective", detail, rest.error)
-    return Objective(value, se, float(draws.nll.mean()), float(kl.mean()), power, kl_weight, convention, len(draws.nll))
+    rate_prior = fit.guide.rate_prior if isinstance(fit.guide, Guide | Ensemble) else None
+    factors = [f"the likelihood to the power {power:g}"] if power != 1 else []
+    factors += [f"the weights' KL divergence times kl_weight {kl_weight:g}"] if kl_weight != 1 else []
+    if scales != [1.0]:
+        factors.append(f"KL divergences scaled by the guide, kl_scale {', '.join(f'{scale:g}' for scale in scales)}")
+    if rate_prior is not None:
+        factors.append(f"minus the log density of the rates under {type(rate_prior).__name__}")
+    of_kl = worst(factor.convention for factor in draws.factors)
+    detail = "; ".join([*(factors or ["all factors are 1: the ELBO"]), f"of the KL divergence: {of_kl}"])
+    convention = Convention("objective", detail, of_kl.error)
+    value, se = _mean(-(power * draws.nll + kl))
+    return Objective(value, se, float(draws.nll.mean()), float(kl.mean()), power, kl_weight, convention, num_samples)
 
 
-def _with_noise_by_row(convention: Convention, settings: Mapping[str, Any]) -> Convention:
-    """The convention, with a note where training had another posterior over activations."""
-    sites = settings.get("noise_by_row")
-    if not sites:
-        return convention
-    words = (
-        "of the posterior over weights; training drew the noise of "
-        f"{', '.join(sites)} per row or position, which is another posterior over activations"
-    )
-    return replace(convention, detail="; ".join(filter(None, [convention.detail, words])))
+def _objective_of_loss(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> Objective:
+    """Minus the mean of the values of the loss object that was minimised."""
+    if fit.loss is None:
+        raise ValueError(
+            f"the file of a fit does not have the loss object it was trained with, {fit.settings['objective']}: "
+            "objective() needs the fit itself; elbo(data=...) is known of a loaded one"
+        )
+    value, se = _mean_loss(fit.loss, fit, arguments_of(data, fit.device), num_samples, seed)
+    kind = type(fit.loss)
+    name = f"Pyro's {kind.__name__}" if kind.__module__.startswith("pyro.") else kind.__name__
+    convention = Convention("objective", f"minus the loss of {name}")
+    return Objective(value, se, math.nan, math.nan, 1.0, 1.0, convention, num_samples)
 
 
-def _with_noise_of_function(convention: Convention, noise: Sequence[str]) -> Convention:
-    """The convention, with a note where the network draws noise whose prior is its own distribution."""
-    if not noise:
-        return convention
-    some = ", ".join(noise[:3]) + (f" and {len(noise) - 3} more" if len(noise) > 3 else "")
-    words = f"noise of the function has no part in it, as its prior is its own distribution: {some}"
-    return replace(convention, detail="; ".join(filter(None, [convention.detail, words])))
+def _mean_loss(loss: Any, fit: Trained, arguments: Arguments, num_samples: int, seed: int) -> tuple[float, float]:
+    """Minus the mean of a loss object's values for several draws, and its standard error."""
+    loss = copy.copy(loss)  # some store what they find out at their first call, which draws more than later ones
+    values = []
+    with evaluating(fit.model, fit.guide), torch.no_grad():
+        for draw, seed_of_draw in enumerate(_seeds(num_samples, seed)):
+            with pyro.validation_enabled(draw == 0), seeded(seed_of_draw, arguments.device):
+                values.append(-float(loss.loss(fit.model, fit.guide, *arguments.args, **arguments.kwargs)))
+    return _mean(torch.tensor(values, dtype=torch.float64))
 
 
-def _rows_at_a_time(model: Callable[..., Any], guide: Callable[..., Any], data: Dataset) -> int:
-    """`BLOCK`, or all rows where model or guide take no num_data, or the output of one row depends on the others."""
-    together = mixes_examples(model, data.x)  # a ValueError for an x that the network cannot be called on
-    apart = takes_num_data(model) and takes_num_data(guide) and len(data) > BLOCK
-    return BLOCK if apart and not together else len(data)
-
-
-def mean_of(values: Tensor) -> tuple[float, float]:
+def _mean(values: Tensor) -> tuple[float, float]:
     """Mean and its standard error, NaN for one value."""
     se = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan
     return float(values.mean()), se
+
+
+def convention_of(model: Any, guide: Any, arguments: Arguments) -> Convention:
+    """The convention of the guide's divergences; sites of the model that the guide leaves to be summed out have none."""
+    args, kwargs = arguments.args, arguments.kwargs
+    with seeded(0, arguments.device), torch.no_grad(), evaluating(model, guide), undisturbed(model, guide):
+        drawn = poutine.trace(guide).get_trace(*args, **kwargs)
+        nodes = poutine.trace(poutine.replay(model, trace=drawn)).get_trace(*args, **kwargs).nodes
+        latent = [n for n, node in nodes.items() if node["type"] == "sample" and not node["is_observed"]]
+        summed = [name for name in latent if name not in drawn and not site_is_subsample(nodes[name])]
+        model = poutine.block(model, hide=summed) if summed else model
+        return elbo_convention(model, guide, *args, **kwargs)
+
+
+def convention_shown(model: Any, guide: Any, data: TrainingData | None, device: torch.device) -> str:
+    """The convention of a fit's ELBO as text, from one call on two rows; empty without data."""
+    if data is None:
+        return ""
+    rows = data.sample if isinstance(data, Streamed) else data
+    rows = rows.rows(slice(2)) if isinstance(rows, Dataset) else rows
+    try:
+        return str(convention_of(model, guide, arguments_of(rows, device)))
+    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:  # networks that need more than two rows
+        return f"unknown: {str(error).splitlines()[0]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -17,10 +17,9 @@ from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.export import LEVELS, Functions, Output
 from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
-from pyrodrop.models.network import NetworkModel
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.problem import describe
-from pyrodrop.training.result import Fit, contents, example_of, restoring
+from pyrodrop.training.result import Fit, contents, restoring
 
 _FILE = "replicates"
 
@@ -43,8 +42,9 @@ class Replicates(Sequence[Fit]):
         """What text and HTML show of the replicates."""
         ends = [float(fit.losses[-max(1, len(fit.losses) // 10) :].mean()) for fit in self.fits if len(fit.losses)]
         facts = self.fits[0].card().facts if self.fits else {}
-        facts |= {"loss": f"{number(min(ends))} to {number(max(ends))} in the last tenth of the steps"} if ends else {}
-        facts |= {"failed": ", ".join(f"number {n} at step {s}" for n, s in self.failed.items())} if self.failed else {}
+        if ends:
+            facts["loss"] = f"{number(min(ends))} to {number(max(ends))} in the last tenth of the steps"
+        facts["failed"] = ", ".join(f"number {r} at step {step}" for r, step in self.failed.items())
         return Card(f"{len(self.fits)} replicates, the first of which is", facts)
 
     def __len__(self) -> int:
@@ -52,9 +52,6 @@ class Replicates(Sequence[Fit]):
 
     def __getitem__(self, index: Any) -> Any:
         return self.fits[index]
-
-    def __iter__(self) -> Iterator[Fit]:
-        return iter(self.fits)
 
     def predict(self, x: Any = None, num_samples: int = 1000, *, seed: int = 0) -> Any:
         """Predict with the equal mixture of all replicates that did not fail, as an ensemble.
@@ -73,13 +70,11 @@ class Replicates(Sequence[Fit]):
         """
         members, share = self._shares(num_samples, "num_samples")
         seed = checked_seed(seed)
-        parts = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
-        if isinstance(parts[0], dict):
-            return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        distribution = _joined([part.distribution for part in parts])
-        return Prediction(
-            f=torch.cat([part.f for part in parts]), distribution=distribution, seed=seed, missing=parts[0].missing
-        )
+        each: list[Any] = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
+        if isinstance(each[0], dict):
+            return {name: torch.cat([draws[name] for draws in each]) for name in each[0]}
+        f, distribution = torch.cat([prediction.f for prediction in each]), _joined([p.distribution for p in each])
+        return Prediction(f, distribution, seed, missing=each[0].missing)
 
     def export(
         self,
@@ -102,13 +97,11 @@ class Replicates(Sequence[Fit]):
         """
         members, share = self._shares(draws, "draws")
         seed = checked_seed(seed)
-        if not isinstance(members[0].model, NetworkModel):
-            raise TypeError("export is for networks of pyrodrop.models; these fits are of another Pyro program")
         return exported(
             path,
             [Functions(fit.model, fit.guide, share, seed + number) for number, fit in enumerate(members)],
             lambda x: self.predict(x, draws, seed=seed),
-            example_of(members[0], x),
+            members[0]._example(x),
             outputs=outputs,
             levels=levels,
             about={
@@ -136,8 +129,7 @@ class Replicates(Sequence[Fit]):
             TypeError: as `Fit.save`.
             OSError: the file cannot be written; the message names it.
         """
-        tensors, about = contents_of_all(self)
-        write_tensors(Path(path), tensors, about)
+        write_tensors(Path(path), *contents_of_all(self))
         return Path(path)
 
     @classmethod
@@ -162,45 +154,50 @@ class Replicates(Sequence[Fit]):
             ValueError: the file has another number of replicates, or as `Fit.load`.
             OSError: the file cannot be read; the message names it.
         """
-        tensors, about = read_tensors(Path(path))
-        count = len(about["fits"]) if _are_descriptions(about.get("fits")) else 0
-        both = ([None] * count if given is None else given for given in (models, guides))
-        return restored(tensors, about, list(zip(*both, strict=True)), str(path), device, allow)
+        tensors, header = read_tensors(Path(path))
+        return restored(tensors, header, models, guides, str(path), device, allow)
 
 
 def contents_of_all(replicates: Replicates) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What a file has of replicates: the contents of every fit, whose tensors' names begin with its number."""
-    each = [contents(fit) for fit in replicates.fits]
-    tensors = {f"{r}.{name}": value for r, (own, _) in enumerate(each) for name, value in own.items()}
-    failed = {str(r): step for r, step in replicates.failed.items()}
-    return tensors, {"kind": _FILE, "fits": [about for _, about in each], "failed": failed}
+    """Tensors and header of the file of replicates: the contents of every fit, with its number before names of tensors."""
+    tensors: dict[str, Tensor] = {}
+    headers: list[dict[str, Any]] = []
+    for r, fit in enumerate(replicates.fits):
+        of_fit, header = contents(fit)
+        tensors |= {f"{r}.{name}": value for name, value in of_fit.items()}
+        headers.append(header)
+    return tensors, {"kind": _FILE, "fits": headers, "failed": {str(r): step for r, step in replicates.failed.items()}}
 
 
 def restored(
     tensors: Mapping[str, Tensor],
-    about: Mapping[str, Any],
-    pairs: Sequence[tuple[Callable[..., Any] | None, Callable[..., Any] | None]],
+    header: Mapping[str, Any],
+    models: Sequence[Callable[..., Any]] | None,
+    guides: Sequence[Callable[..., Any]] | None,
     where: str,
     device: str | torch.device = "auto",
     allow: Collection[str] = (),
 ) -> Replicates:
-    """`contents_of_all` that were read from a file, put into a model and a guide for each fit once all are checked."""
-    fits, failed = about.get("fits"), about.get("failed")
-    if about.get("kind") != _FILE or not _are_descriptions(fits) or not _are_steps(failed):
+    """`contents_of_all` that were read from a file, put into models and guides once all are checked."""
+    headers, failed = header.get("fits"), header.get("failed")
+    if header.get("kind") != _FILE or not _are_headers(headers) or not _are_steps(failed):
         raise ValueError(f"{where} is no file of Replicates.save")
-    if len(fits) != len(pairs):
-        raise ValueError(
-            f"{where} has {len(fits)} replicates, each of which needs a model and a guide; got {len(pairs)}"
-        )
+    count = len(headers)
+    pairs = [[None] * count if parts is None else list(parts) for parts in (models, guides)]
+    for name, parts in zip(("models", "guides"), pairs, strict=True):
+        if len(parts) != count:
+            raise ValueError(
+                f"{where} has {count} replicates, each of which needs a model and a guide; got {len(parts)} {name}"
+            )
     restore = [
-        restoring(Fit, under(f"{r}.", tensors), told, model, guide, f"{where}, replicate {r},", device, allow)
-        for r, (told, (model, guide)) in enumerate(zip(fits, pairs, strict=True))
+        restoring(Fit, under(f"{r}.", tensors), headers[r], model, guide, f"{where}, replicate {r},", device, allow)
+        for r, (model, guide) in enumerate(zip(*pairs, strict=True))
     ]
     return Replicates([put() for put in restore], {int(r): step for r, step in failed.items()})
 
 
-def _are_descriptions(value: Any) -> TypeGuard[list[dict[str, Any]]]:
-    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+def _are_headers(value: Any) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(value, list) and all(isinstance(header, dict) for header in value)
 
 
 def _are_steps(value: Any) -> TypeGuard[dict[str, int]]:

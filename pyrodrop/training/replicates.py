@@ -27,6 +27,7 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import available
+from pyrodrop.models.network import NetworkModel
 from pyrodrop.surroundings import outside
 from pyrodrop.training.advice import warn_of_unfinished
 from pyrodrop.training.after_epoch import AfterEpoch

@@ -2,53 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeGuard, TypeVar, overload
 
 import torch
-from pyro.infer import ELBO, TraceEnum_ELBO
+from pyro.infer import ELBO
 from torch import Tensor
 
 import pyrodrop.guides  # noqa: F401  files name its classes
 from pyrodrop.agreement import check_guide, knows_sites
-from pyrodrop.arguments import count as whole_number
-from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords
-from pyrodrop.data.columns import Columns
-from pyrodrop.data.dataset import check_inputs
-from pyrodrop.data.sources import read_for
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import resolve, seeded
 from pyrodrop.export import LEVELS, Functions, Output
 from pyrodrop.export import export as exported
-from pyrodrop.files import read_tensors, under, write_tensors
-from pyrodrop.guides.ensemble import Ensemble
-from pyrodrop.guides.guide import Guide
+from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.guides.sparse_dropout import SparseDropout
-from pyrodrop.identity import check_made_of, is_settings
-from pyrodrop.inputs import Inputs, mapped
-from pyrodrop.likelihoods.missing import check_complete, leaves_out_missing
+from pyrodrop.identity import is_settings
+from pyrodrop.inputs import Inputs
+from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.module_states import evaluating
-from pyrodrop.modules import assign, check_assignable, parts_of_file
-from pyrodrop.parts import made_with
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.steps import Arguments, Call
+from pyrodrop.result_files import StoredParts, contents_of
 from pyrodrop.threads import exclusive
 from pyrodrop.training.autoguides import autoguides
-from pyrodrop.training.estimates import DrawnFrom, Draws, Elbo, Objective, elbo_of, objective_of
-from pyrodrop.training.minibatches import arguments_of, none_by_default
+from pyrodrop.training.estimates import Elbo, Objective, convention_shown, elbo_of, last_kl_weight, objective_of
+from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.problem import describe, stored
 from pyrodrop.training.program_draws import draw_sites
-from pyrodrop.training.program_estimates import ProgramDraws, convention_in_words, elbo_of_loss, objective_of_loss
+from pyrodrop.training.result_data import arguments_at, data_for, rows_of
 
 _FILE = "fit"
 
@@ -100,32 +92,38 @@ class Fit:
 
     def card(self) -> Card:
         """What text and HTML show of the fit."""
-        told, losses = self.settings, self.losses
-        training = [f"{told.get('history_steps', len(losses))} steps"]
-        training += [f"batches of {told['batch_size']}"] if told.get("batch_size", 0) < told.get("num_data", 0) else []
-        training += [f"{name} {told[name]}" for name in ("estimator", "engine", "seed") if name in told]
-        training += [f"{told['seconds']:.1f} s"] if "seconds" in told else []
-        factors = [
-            f"{name} {told[name]}" for name in ("kl_weight", "likelihood_power") if told.get(name, 1.0) not in (1, 1.0)
+        settings = self.settings
+        rows = f"{settings['num_data']} rows" if "num_data" in settings else ", ".join(settings.get("arguments", ()))
+        steps = settings.get("history_steps", len(self.history))
+        training = [f"{steps} steps"]
+        if settings.get("batch_size", math.inf) < settings.get("num_data", 0):
+            training.append(f"batches of {settings['batch_size']}")
+        training += [f"{name} {settings[name]}" for name in ("estimator", "engine", "seed") if name in settings]
+        training += [f"{settings['seconds']:.1f} s"] if "seconds" in settings else []
+        training += [
+            f"{name} {settings[name]}" for name in ("kl_weight", "likelihood_power") if settings.get(name, 1) != 1
         ]
-        facts = {
-            "guide": describe(self.guide),
-            "model": describe(self.model),
-            "data": f"{told['num_data']} rows" if "num_data" in told else ", ".join(told.get("arguments", ())),
-            "training": ", ".join(training + factors),
-            "loss": in_words(losses, told.get("history_steps", len(losses))),
-            "objective": told.get("objective", ""),
-            "ELBO": convention_in_words(self.model, self.guide, self.data),
-        }
-        return Card(type(self).__name__, {name: value for name, value in facts.items() if value})
+        return Card(
+            type(self).__name__,
+            {
+                "guide": describe(self.guide),
+                "model": describe(self.model),
+                "data": rows,
+                "training": ", ".join(training),
+                "loss": _ends(self.losses, steps),
+                "objective": settings.get("objective", ""),
+                "ELBO": convention_shown(self.model, self.guide, self.data, self.device),
+            },
+        )
 
+    @checked
     @exclusive()
     def elbo(
         self,
-        num_samples: int = 100,
+        num_samples: Annotated[int, Count("the number of draws")] = 100,
         data: Data | Mapping[str, Any] | None = None,
         *,
-        seed: int = 0,
+        seed: Seed = 0,
     ) -> Elbo:
         """Estimate the ELBO on all of the training data, or on `data`. The network is in evaluation mode.
 
@@ -153,17 +151,16 @@ class Fit:
             >>> str(fit.elbo(10).convention)
             'exact'
         """
-        if self.settings.get("objective") == TraceEnum_ELBO.__name__:
-            return elbo_of_loss(*self._by_loss("elbo", num_samples, data, seed))
-        return elbo_of(self._draws("elbo", num_samples, data, seed, whole=True), self.settings)
+        return elbo_of(self, data_for(self, "elbo", data), num_samples, seed)
 
+    @checked
     @exclusive()
     def objective(
         self,
-        num_samples: int = 100,
+        num_samples: Annotated[int, Count("the number of draws")] = 100,
         data: Data | Mapping[str, Any] | None = None,
         *,
-        seed: int = 0,
+        seed: Seed = 0,
     ) -> Objective:
         """Estimate what the last training step maximised, on all of the training data, or on `data`.
 
@@ -183,75 +180,15 @@ class Fit:
             ValueError: num_samples is less than 1, there are no data, or they do not fit the model; a loaded fit was trained
                 with an `objective` of Pyro, which the file does not have.
         """
-        if "objective" in self.settings:
-            return objective_of_loss(*self._by_loss("objective", num_samples, data, seed))
-        return objective_of(
-            self._draws("objective", num_samples, data, seed, whole=False),
-            self.settings,
-            self._kl_weight(),
-            self.guide.rate_prior if isinstance(self.guide, Guide | Ensemble) else None,
-        )
-
-    def _draws(
-        self,
-        name: str,
-        num_samples: int,
-        data: Data | Mapping[str, Any] | None,
-        seed: int,
-        *,
-        whole: bool,
-    ) -> DrawnFrom:
-        """Draws on the training data, or on `data`, for the method of this name."""
-        num_samples, seed = whole_number(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
-        chosen = data_for(self, name, data)
-        if isinstance(chosen, Keywords):
-            given = arguments_of(chosen, self.device)
-            return ProgramDraws(self.model, self.guide, given, num_samples, seed, whole=whole)
-        return Draws(self.model, self.guide, chosen, self.device, num_samples, seed, whole=whole)
-
-    def _by_loss(
-        self, name: str, num_samples: int, data: Data | Mapping[str, Any] | None, seed: int
-    ) -> tuple[ELBO, Any, Any, Arguments, int, int]:
-        """The arguments of `elbo_of_loss` for the method of this name."""
-        num_samples, seed = whole_number(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
-        given = arguments_of(data_for(self, name, data), self.device)
-        if self.loss is None and name == "objective":
-            raise ValueError(
-                f"the file of a fit does not have the loss object it was trained with, {self.settings['objective']}: "
-                "objective() needs the fit itself; elbo(data=...) is known of a loaded one"
-            )
-        return self.loss or TraceEnum_ELBO(), self.model, self.guide, given, num_samples, seed
-
-    def _arguments(self, x: Any) -> Arguments:
-        """The arguments of a program at x, or those of training."""
-        if x is None or "arguments" in self.settings:
-            optional = none_by_default(self.model) if isinstance(x, Mapping) else ()
-            return arguments_of(data_for(self, "predict", x, optional), self.device)
-        return Call((mapped(lambda part: part.to(self.device), check_inputs(x)), None), {})
-
-    def _kl_weight(self) -> float:
-        """The weight of the KL divergence at the last step."""
-        return float(self.history[-1, 2]) if len(self.history) else 1.0
+        return objective_of(self, data_for(self, "objective", data), num_samples, seed)
 
     @overload
     def predict(
-        self,
-        x: Inputs,
-        num_samples: int = ...,
-        *,
-        seed: int = ...,
-        joint: bool = ...,
-        keep: Literal["draws"] = ...,
+        self, x: Inputs, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["draws"] = ...
     ) -> Prediction: ...
     @overload
     def predict(
-        self,
-        x: Inputs,
-        num_samples: int = ...,
-        *,
-        seed: int = ...,
-        joint: bool = ...,
-        keep: Literal["moments"],
+        self, x: Inputs, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["moments"]
     ) -> Moments: ...
     @overload
     def predict(self, x: Inputs, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
@@ -298,22 +235,11 @@ class Fit:
             wrong = [name for name, is_usual in usual.items() if not is_usual]
             if wrong:
                 raise TypeError(f"{wrong[0]} is for networks of pyrodrop.models, not for other programs: leave it out")
-            return draw_sites(self.model, self.guide, self._arguments(x), num_samples, seed, sites)
+            return draw_sites(self.model, self.guide, arguments_at(self, x), num_samples, seed, sites)
         if sites is not None:
             raise TypeError(f"sites is for Pyro programs; a network has predictions: leave it out; got {shown(sites)}")
-        # under torch.compile(run.predict) this runs as it is: Dynamo cannot follow the sizes of the blocks of draws
-        draw = torch.compiler.disable(draw_functions) if torch.compiler.is_compiling() else draw_functions
-        return draw(
-            self.model,
-            self.guide,
-            x,
-            num_samples,
-            seed=seed,
-            device=self.device,
-            joint=joint,
-            keep=keep,
-            method=method,
-        )
+        options: dict[str, Any] = {"joint": joint, "keep": keep, "method": method}
+        return draw_functions(self.model, self.guide, x, num_samples, seed=seed, device=self.device, **options)
 
     @checked
     def export(
@@ -359,22 +285,20 @@ class Fit:
             ImportError: a package is missing.
             OSError: the file cannot be written; the message names it.
         """
-        if not isinstance(self.model, NetworkModel):
-            raise TypeError("export is for networks of pyrodrop.models; this fit is of another Pyro program")
 
         def predict(x: Inputs) -> Prediction | Moments:
             return self.predict(x, method="analytic") if moments else self.predict(x, draws, seed=seed)
 
-        words = {"guide": describe(self.guide), "settings": self.settings}
+        about = {"guide": describe(self.guide), "settings": self.settings}
         return exported(
             path,
             [Functions(self.model, self.guide, draws, seed)],
             predict,
-            example_of(self, x),
+            self._example(x),
             outputs=outputs,
             levels=levels,
             closed_form=moments,
-            about=words | ({} if moments else {"draws": draws, "seed": seed}),
+            about=about if moments else about | {"draws": draws, "seed": seed},
         )
 
     def pruned(self, threshold: float = 3.0) -> Fit:
@@ -429,7 +353,9 @@ class Fit:
         if chosen is None:
             raise ValueError("this fit does not hold its training data: pass them as compression_report(data)")
         check_complete(self.model, chosen.y, "compression_report")
-        return compression_report(self.model, self.guide, chosen, threshold=threshold, kl_weight=self._kl_weight())
+        return compression_report(
+            self.model, self.guide, chosen, threshold=threshold, kl_weight=last_kl_weight(self.history)
+        )
 
     def ensemble(
         self, count: int, threshold: float | None = None, *, seed: int = 0, x: Inputs | None = None
@@ -444,8 +370,10 @@ class Fit:
         """
         return DrawnNetworks(self.model, self.guide, count, threshold=threshold, seed=seed, x=self._example(x))
 
-    def _example(self, x: Inputs | None) -> Inputs | None:
-        return self.data.x if x is None and isinstance(self.data, Dataset) else x
+    def _example(self, x: Any) -> Any:
+        """x, or rows of the training data if it is None; None if there are neither."""
+        data = self.data.sample if isinstance(self.data, Streamed) else self.data
+        return data.x if x is None and isinstance(data, Dataset) else x
 
     def save(self, path: str | Path) -> Path:
         """Write parameters, losses and settings to one safetensors file; a failed write leaves an old file as it was.
@@ -454,8 +382,8 @@ class Fit:
             TypeError: parameters of model or guide are in Pyro's global store and not in a module.
             OSError: the file cannot be written; the message names it.
         """
-        tensors, about = contents(self)
-        write_tensors(Path(path), tensors, {"kind": _FILE, **about})
+        tensors, header = contents(self)
+        write_tensors(Path(path), tensors, {"kind": _FILE, **header})
         return Path(path)
 
     @classmethod
@@ -490,26 +418,20 @@ class Fit:
             RuntimeError: model or guide is None, and another thread trains: all threads share torch's generator.
             OSError: the file cannot be read; the message names it.
         """
-        tensors, about = read_tensors(Path(path))
-        if about.get("kind", _FILE) != _FILE:
-            raise ValueError(f"{path} is no file of Fit.save: it is one of {about['kind']!r}")
-        return restoring(cls, tensors, about, model, guide, str(path), device, allow)()
-
-    def _parts(self) -> dict[str, Any]:
-        return {"model": self.model, "guide": self.guide}
-
-    def _modules(self) -> dict[str, torch.nn.Module]:
-        return {part: value for part, value in self._parts().items() if isinstance(value, torch.nn.Module)}
+        tensors, header = read_tensors(Path(path))
+        if header.get("kind", _FILE) != _FILE:
+            raise ValueError(f"{path} is no file of Fit.save: it is one of {header['kind']!r}")
+        return restoring(cls, tensors, header, model, guide, str(path), device, allow)()
 
     def _check_in_modules(self) -> None:
         """Raise a TypeError for parameters that are in no module, found by a call unless this is a network of pyrodrop."""
         if self.data is None or knows_sites(self.model, self.guide):
             return
         with seeded(0, self.device), torch.no_grad(), evaluating(self.model, self.guide):
-            found = stored(self.model, self.guide, arguments_of(self.data, self.device))
-        if found:
+            names = stored(self.model, self.guide, arguments_of(self.data, self.device))
+        if names:
             raise TypeError(
-                f"only parameters of modules can be saved; {', '.join(found)} of this fit are in Pyro's global store: keep "
+                f"only parameters of modules can be saved; {', '.join(names)} of this fit are in Pyro's global store: keep "
                 "them in a PyroModule, or save them by pyro.get_param_store().save(path)"
             )
 
@@ -518,22 +440,20 @@ F = TypeVar("F", bound=Fit)
 
 
 def contents(fit: Fit) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What a file has of a fit: its tensors by name, and settings and words about what it is made of.
+    """Tensors and header of the file of a fit.
 
     Raises:
         TypeError: parameters of model or guide are in Pyro's global store and not in a module.
     """
     fit._check_in_modules()
-    tensors = {"history": fit.history}
-    for part, module in fit._modules().items():
-        tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
-    return tensors, {"settings": fit.settings, "made_with": made_with(fit._parts())}
+    tensors, header = contents_of({"model": fit.model, "guide": fit.guide}, fit.settings)
+    return {"history": fit.history, **tensors}, header
 
 
 def restoring(
     of: type[F],
     tensors: Mapping[str, Tensor],
-    about: Mapping[str, Any],
+    header: Mapping[str, Any],
     model: Callable[..., Any] | None,
     guide: Callable[..., Any] | None,
     where: str,
@@ -546,78 +466,28 @@ def restoring(
         of: the class of the result.
         model, guide, device, allow: as of `Fit.load`; unchanged until the result is called.
     """
-    settings, history = about.get("settings"), tensors.get("history")
+    settings, history = header.get("settings"), tensors.get("history")
     if not is_settings(settings) or not _is_history(history):
         raise ValueError(f"{where} is no file of Fit.save: it lacks the history or the settings of a fit")
-    chosen = resolve(device)
-    states = {part: under(f"{part}.", tensors) for part in ("model", "guide")}
-    parts: dict[str, Any] = {"model": model, "guide": guide}
-    if model is None or guide is None:
-        with seeded(0, torch.device("cpu")):
-            parts = parts_of_file(about.get("made_with"), states, parts, where)
-    fit = of(**parts, data=None, history=history, settings=settings, device=chosen)
-    modules = fit._modules()
-    for part, module in modules.items():
-        if states[part] and autoguides(module) and not list(module.parameters()):
+    place = resolve(device)
+    parts = StoredParts(tensors, header, {"model": model, "guide": guide}, where)
+    fit = of(**parts.parts, data=None, history=history, settings=settings, device=place)
+    for name, module in parts.modules.items():
+        if parts.states[name] and autoguides(module) and not list(module.parameters()):
             raise ValueError(
-                f"{part} must have been called once before a file is read into it, {part}(...) with the data, since an "
+                f"{name} must have been called once before a file is read into it, {name}(...) with the data, since an "
                 f"autoguide has no parameters before; got an {type(module).__name__} that was not"
             )
-        check_assignable(module, states[part], f"the fit in {where}")
-    check_made_of(about.get("made_with"), fit._parts(), where, allow)
-    columns = Columns.of_words(settings["columns"], where) if "columns" in settings else None
+    parts.check(allow)
 
     def restore() -> F:
-        for part, module in modules.items():
-            assign(module, states[part])
-            module.to(chosen).eval()
-        if columns is not None:
-            fit.model.columns = columns  # type: ignore[attr-defined]
+        parts.restore(place)
         return fit
 
     return restore
 
 
-def data_for(fit: Fit, name: str, data: Any, optional: Collection[str] = ()) -> Dataset | Streamed | Keywords:
-    """The training data, or `data` in their place, where the `optional` arguments of a program may be left out."""
-    if data is None and fit.data is None:
-        raise ValueError(f"a loaded fit or a reading has no training data: pass them as {name}(data=...)")
-    names = fit.settings.get("arguments")
-    if names is not None and data is not None:
-        return Keywords.named(data, names, optional)
-    if isinstance(data, Mapping):
-        raise TypeError(f"data must be (x, y) or a Dataset, as in training, or None; got {shown(data)}")
-    if isinstance(fit.data, Keywords):
-        return fit.data
-    if data is None:
-        assert fit.data is not None
-        return fit.data
-    missing = leaves_out_missing(fit.model)
-    return read_for(data, missing=missing) or Dataset.of(data, missing=missing)
-
-
-def rows_of(fit: Fit, name: str) -> Dataset | None:
-    """The training data of a fit, for the function of this name, which needs rows of x and y.
-
-    None after loading, and where training read them a minibatch at a time.
-
-    Raises:
-        TypeError: the fit is of a Pyro program, whose data are keyword arguments.
-    """
-    if isinstance(fit.data, Keywords):
-        raise TypeError(
-            f"{name} needs data with rows, (x, y) or a Dataset; this fit is of a Pyro program with the keyword arguments "
-            f"{', '.join(fit.data.values)}"
-        )
-    return None if isinstance(fit.data, Streamed) else fit.data
-
-
-def example_of(fit: Fit, x: Any) -> Any:
-    """x, or rows of the training data if it is None; None if there are neither."""
-    return fit.data.sample.x if x is None and isinstance(fit.data, Streamed) else fit._example(x)
-
-
-def in_words(losses: Tensor, steps: int) -> str:
+def _ends(losses: Tensor, steps: int) -> str:
     """The loss at the start and at the end of training, each the mean of a tenth of the steps."""
     if not len(losses):
         return ""

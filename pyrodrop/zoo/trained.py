@@ -158,7 +158,8 @@ def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto"
         for r, (data, seed) in enumerate(zip(described, seeds, strict=True))
     ]
     new = {f"{r}.{name}": value for r, pair in enumerate(pairs) for name, value in _untrained(pair).items()}
-    made = restored({**new, **_unpacked(path, tensors)}, about, pairs, str(path), device)
+    models, guides = zip(*pairs, strict=True) if pairs else ((), ())
+    made = restored({**new, **_unpacked(path, tensors)}, about, models, guides, str(path), device)
     for fit in made:
         fit.settings["zoo"] = told
     return _as_loaded(made)

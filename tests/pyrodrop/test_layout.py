@@ -49,7 +49,7 @@ LAYERS = (
     ("guides", "models"),
     ("pyrodrop/agreement.py",),
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction"),
-    ("pyrodrop/export", "pyrodrop/metrics"),
+    ("pyrodrop/export", "pyrodrop/metrics", "pyrodrop/result_files.py"),
     ("pyrodrop/sampling", "pyrodrop/training"),
     ("pyrodrop/reading", "pyrodrop/recipes.py", "pyrodrop/zoo"),
     ("pyrodrop/sklearn.py",),

@@ -1,0 +1,131 @@
+"""Model and guide in the files of results, which are compared with those that they are read into before these change.
+
+    tensors   model.NAME, guide.NAME                                       the states of both
+    header    {"settings": {...}, "made_with": {"model": {...}, ...}}      those of the run, and what both are made of
+
+`Fit.save`, `Replicates.save` and `Sampled.save` add what is theirs: losses, or draws and their statistics.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import pyrodrop.guides
+import pyrodrop.models  # noqa: F401  files name their classes
+from pyrodrop.data.columns import Columns
+from pyrodrop.devices import seeded
+from pyrodrop.files import under
+from pyrodrop.identity import check_made_of
+from pyrodrop.modules import assign, check_assignable
+from pyrodrop.parts import made, made_with
+
+
+def contents_of(parts: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and header of a result with these parts, ``model`` and mostly ``guide``, and these settings of the run."""
+    tensors = {
+        f"{part}.{name}": value
+        for part, module in _modules(parts).items()
+        for name, value in module.state_dict().items()
+    }
+    return tensors, {"settings": settings, "made_with": made_with(parts)}
+
+
+class StoredParts:
+    """Model and guide of a file. Call `check`, then `restore`.
+
+    Args:
+        tensors, header: `contents_of` the result.
+        parts: what the states are read into, by name and the model first; None for what the file describes.
+        where: the file, in messages.
+
+    Attributes:
+        parts: all parts, those that were None as the file describes them.
+        modules: those of the parts that are modules.
+        states: their tensors in the file, by part.
+
+    Raises:
+        ValueError: a part is None and the file does not describe it; the file is damaged.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        header: Mapping[str, Any],
+        parts: Mapping[str, Any],
+        where: str,
+    ) -> None:
+        self.where: str = where
+        self.states: dict[str, dict[str, Tensor]] = {part: under(f"{part}.", tensors) for part in parts}
+        self._dtype: torch.dtype | None = None
+        self._made_with: Any = header.get("made_with")
+        settings = header["settings"]
+        self._columns = Columns.of_words(settings["columns"], where) if "columns" in settings else None
+        self.parts: dict[str, Any] = self._all(parts) if any(part is None for part in parts.values()) else dict(parts)
+        self.modules: dict[str, nn.Module] = _modules(self.parts)
+
+    def convert(self, dtype: torch.dtype) -> None:
+        """Have the states in this dtype, to which `restore` then converts the parts."""
+        self._dtype = dtype
+        for state in self.states.values():
+            state |= {name: value.to(dtype) for name, value in state.items() if value.is_floating_point()}
+
+    def check(self, allow: Collection[str] = ()) -> None:
+        """Raise a ValueError unless all parts are those of the file.
+
+        Args:
+            allow: names of parts that may be made of something else, with the same states.
+        """
+        for name, module in self.modules.items():
+            converted = module if self._dtype is None else copy.deepcopy(module).to(self._dtype)
+            check_assignable(converted, self.states[name], f"the {name} in {self.where}")
+        check_made_of(self._made_with, self.parts, self.where, allow)
+
+    def restore(self, device: torch.device | None = None) -> None:
+        """Copy the states into the parts, on this device, in evaluation mode."""
+        for name, module in self.modules.items():
+            assign(module.to(dtype=self._dtype), self.states[name])
+            module.to(device=device).eval()
+        if hasattr(self.parts["model"], "columns"):
+            self.parts["model"].columns = self._columns
+
+    def _all(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """The parts, those that are None made as the file describes them."""
+        if self._made_with is None:
+            raise ValueError(
+                f"{self.where} was written by an older version of pyrodrop and does not say how its {' and '.join(parts)} "
+                "are made: make them as for the training, and pass them"
+            )
+        complete: dict[str, Any] = {}
+        with seeded(0, torch.device("cpu")):
+            # shapes are checked before they take memory
+            for meta in (True, False) if parts["model"] is None else (False,):
+                complete = dict(parts)
+                for name in (name for name, part in parts.items() if part is None):
+                    complete[name] = self._made(name, complete["model"], of_file=parts["model"] is None, meta=meta)
+        return complete
+
+    def _made(self, name: str, model: Any, *, of_file: bool, meta: bool) -> Any:
+        """One part as the file describes it, for a model that is of the file or not."""
+        dtypes = {value.dtype for value in self.states[name].values() if value.is_floating_point()}
+        try:
+            part = made(self._made_with[name], model, meta=meta)
+            part.to(dtypes.pop() if len(dtypes) == 1 else None)
+            check_assignable(part, self.states[name], f"the {name}")
+        except NotImplementedError as error:
+            raise ValueError(
+                f"{self.where} does not have all that its {name} is made of, since {error}: make it as for the training, "
+                f"and pass it as {name}"
+            ) from None
+        except Exception as error:  # whatever such data make the class raise
+            fault = "is damaged" if of_file else "is of another model, or damaged"
+            raise ValueError(f"{self.where} {fault}: no {name} can be made of it: {error}") from error
+        return part
+
+
+def _modules(parts: Mapping[str, Any]) -> dict[str, nn.Module]:
+    return {name: part for name, part in parts.items() if isinstance(part, nn.Module)}

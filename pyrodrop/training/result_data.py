@@ -1,0 +1,75 @@
+"""The data that a method of a fit is computed on: those of training, or others in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+import torch
+from pyro.infer import ELBO
+from torch import Tensor
+
+from pyrodrop.arguments import shown
+from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data.dataset import check_inputs
+from pyrodrop.data.sources import read_for
+from pyrodrop.data.streamed import Streamed
+from pyrodrop.inputs import mapped
+from pyrodrop.likelihoods.missing import leaves_out_missing
+from pyrodrop.steps import Arguments, Call
+from pyrodrop.training.minibatches import arguments_of, none_by_default
+
+TrainingData = Dataset | Streamed | Keywords
+
+
+class Trained(Protocol):
+    """The attributes of a `pyrodrop.Fit`."""
+
+    @property
+    def model(self) -> Any: ...
+    @property
+    def guide(self) -> Any: ...
+
+    data: TrainingData | None
+    history: Tensor
+    settings: dict[str, Any]
+    device: torch.device
+    loss: ELBO | None
+
+
+def data_for(fit: Trained, name: str, data: Any, optional: Collection[str] = ()) -> TrainingData:
+    """The training data, or `data` in their place, where the `optional` arguments of a program may be left out."""
+    if data is None:
+        if fit.data is None:
+            raise ValueError(f"a loaded fit or a reading has no training data: pass them as {name}(data=...)")
+        return fit.data
+    if "arguments" in fit.settings:
+        return Keywords.named(data, fit.settings["arguments"], optional)
+    if isinstance(data, Mapping):
+        raise TypeError(f"data must be (x, y) or a Dataset, as in training, or None; got {shown(data)}")
+    missing = leaves_out_missing(fit.model)
+    return read_for(data, missing=missing) or Dataset.of(data, missing=missing)
+
+
+def arguments_at(fit: Trained, x: Any) -> Arguments:
+    """The arguments of a fitted program at x, or those of training if x is None; see `Fit.predict`."""
+    if x is None or "arguments" in fit.settings:
+        optional = none_by_default(fit.model) if isinstance(x, Mapping) else ()
+        return arguments_of(data_for(fit, "predict", x, optional), fit.device)
+    return Call((mapped(lambda part: part.to(fit.device), check_inputs(x)), None), {})
+
+
+def rows_of(fit: Trained, name: str) -> Dataset | None:
+    """The training data of a fit, for the function of this name, which needs rows of x and y.
+
+    None after loading, and where training read them a minibatch at a time.
+
+    Raises:
+        TypeError: the fit is of a Pyro program, whose data are keyword arguments.
+    """
+    if isinstance(fit.data, Keywords):
+        raise TypeError(
+            f"{name} needs data with rows, (x, y) or a Dataset; this fit is of a Pyro program with the keyword arguments "
+            f"{', '.join(fit.data.values)}"
+        )
+    return None if isinstance(fit.data, Streamed) else fit.data
