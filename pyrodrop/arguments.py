@@ -250,7 +250,7 @@ def _listed(value: Any) -> str:
 
 
 def _odd(values: Tensor, bools: bool) -> str:
-    """What keeps this tensor from being read as real numbers; empty if nothing does."""
+    """Why this is no tensor of real numbers, or an empty string."""
     if values.is_meta:
         return "on the meta device, without values"
     if values.layout != torch.strided:

@@ -319,8 +319,8 @@ def _plates(site: Any) -> float:
 
 def _hyperparameters(model: Callable[..., Any]) -> frozenset[str]:
     """Names of the latent hyperparameters of a model with a method ``hyper_sites``; empty for other models."""
-    found = _of_package(model)
-    return frozenset() if found is None else frozenset(s for sites in found.hyper_sites().values() for s in sites)
+    inner = _of_package(model)
+    return frozenset() if inner is None else frozenset(s for sites in inner.hyper_sites().values() for s in sites)
 
 
 def _of_package(model: Any) -> Any:

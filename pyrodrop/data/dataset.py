@@ -84,9 +84,9 @@ class Dataset:
             )
         self.y = y
         self.columns: Columns | None = None
-        for name, given, values in (("inputs", inputs, self.x), ("targets", targets, y)):
-            if given is not None:
-                _check_standardisation(name, given, values)
+        for name, standardisation, values in (("inputs", inputs, self.x), ("targets", targets, y)):
+            if standardisation is not None:
+                _check_standardisation(name, standardisation, values)
         self.inputs: Standardize | None = inputs
         self.targets: Standardize | None = targets
 
@@ -94,7 +94,7 @@ class Dataset:
         return len(self.y)
 
     def card(self) -> Card:
-        """What text and HTML show of the data."""
+        """The summary that is printed and shown in notebooks."""
         missing, ends = int(self.y.isnan().sum()), int(self.y.isinf().sum())
         gaps = f", {missing} missing" * bool(missing) + f", {ends} open ends" * bool(ends)
         facts = {"x": size(self.x), "y": size(self.y) + gaps}
@@ -104,7 +104,7 @@ class Dataset:
                 "columns": listed(self.columns.names, str),
                 "target": listed(self.columns.targets, str) + labels,
             }
-        done = [n for n, given in (("x", self.inputs), ("y", self.targets)) if given is not None]
+        done = [n for n, standardisation in (("x", self.inputs), ("y", self.targets)) if standardisation is not None]
         if self.columns is not None and self.columns.scaled is not None:
             done = ["the numbers of x", *done]
         return Card(f"Dataset of {len(self)} rows", facts | {"standardised": " and ".join(done) or "no"})
@@ -361,7 +361,7 @@ def check_inputs(x: Inputs, argument: str = "x") -> Any:
 
 
 def _instead(data: Any) -> str:
-    """What to pass instead of PyTorch's containers of data, or of a table."""
+    """A hint on what to pass instead of PyTorch's data containers or a table, or an empty string."""
     if isinstance(data, torch.utils.data.TensorDataset):
         return ": pass its tensors, data.tensors"
     if isinstance(data, torch.utils.data.DataLoader | torch.utils.data.Dataset):
@@ -390,13 +390,13 @@ def _one_length(x: Any) -> Any:
     return x
 
 
-def _check_standardisation(name: str, given: Any, values: Any) -> None:
+def _check_standardisation(name: str, standardisation: Any, values: Any) -> None:
     """Check that a standardisation that was passed as `name` is one of these values."""
-    if not isinstance(given, Standardize):
-        raise TypeError(f"{name} must be a Standardize of pyrodrop.scaling, or None; got {shown(given)}")
+    if not isinstance(standardisation, Standardize):
+        raise TypeError(f"{name} must be a Standardize of pyrodrop.scaling, or None; got {shown(standardisation)}")
     if name == "inputs":
         _check_standardizable("x", values)
-    for statistic in (given.loc, given.scale):
+    for statistic in (standardisation.loc, standardisation.scale):
         if statistic.dim() > values.dim() or any(
             one not in (1, size) for one, size in zip(reversed(statistic.shape), reversed(values.shape), strict=False)
         ):

@@ -72,12 +72,12 @@ class Keywords:
 
     @functools.cached_property
     def words(self) -> dict[str, str]:
-        """What the arguments are, in words: tensors and arrays by their digest, other objects by their names or classes."""
+        """A description of each argument: the digest of a tensor or array, the name or class of another object."""
         return {name: _word(value) for name, value in _placed(self.values, "data")}
 
     @property
     def outline(self) -> str:
-        """The arguments in words, without the values of tensors: replicates have the same."""
+        """A description of the arguments without the values of tensors, which replicates share."""
         like = over_tensors(lambda tensor: f"{tensor.dtype} {list(tensor.shape)}", self.values)
         return ", ".join(f"{name} {word}" for name, word in sorted(Keywords(like).words.items()))
 

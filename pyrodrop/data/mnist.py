@@ -59,11 +59,11 @@ def mnist(
         TypeError: an argument is neither True nor False.
     """
     parts = {}
-    for part, stem in (("train", "train"), ("test", "t10k")):
+    for name, stem in (("train", "train"), ("test", "t10k")):
         images = _read(f"{stem}-images-idx3-ubyte", progress).float().div_(255)
         labels = _read(f"{stem}-labels-idx1-ubyte", progress).long()
         x = images.flatten(1) if flat else images[:, None]
-        parts[part] = Dataset(x, labels, inputs=Standardize(), targets=Standardize())
+        parts[name] = Dataset(x, labels, inputs=Standardize(), targets=Standardize())
     return Split("mnist", parts["train"], parts["test"], "grey value", "digit", SOURCE)
 
 

@@ -26,21 +26,23 @@ def streamed_of(data: Any, batch_size: int | None, num_data: int | None, *, miss
     Raises:
         TypeError, ValueError: `num_data` is given for data whose rows are known, or not for those of a loader.
     """
-    given = data if isinstance(data, Streamed | Dataset | Mapping) else _by_number(data, batch_size, missing)
-    minibatches = given is data and num_data is not None and not isinstance(data, Streamed | Dataset | Mapping | tuple)
+    converted = data if isinstance(data, Streamed | Dataset | Mapping) else _by_number(data, batch_size, missing)
+    minibatches = (
+        converted is data and num_data is not None and not isinstance(data, Streamed | Dataset | Mapping | tuple)
+    )
     if isinstance(data, DataLoader) or minibatches:
-        given = Loader(data, num_data, missing=missing)
+        converted = Loader(data, num_data, missing=missing)
     elif num_data is not None:
         raise ValueError(
             "num_data is the number of rows behind the minibatches of a loader, and must be left out where data have rows "
             f"of their own; got {num_data} and {shown(data)}"
         )
-    if isinstance(given, Loader) and given.num_data is None:
+    if isinstance(converted, Loader) and converted.num_data is None:
         raise ValueError(
-            f"num_data, the number of rows of the data set, must be given for {given.source}, whose minibatches need not be "
-            "all rows once per epoch: the likelihood of a minibatch counts num_data / rows times"
+            f"num_data, the number of rows of the data set, must be given for {converted.source}, whose minibatches need "
+            "not be all rows once per epoch: the likelihood of a minibatch counts num_data / rows times"
         )
-    return given
+    return converted
 
 
 def read_for(data: Any, *, missing: bool = False) -> Streamed | None:

@@ -69,21 +69,25 @@ class Calibration:
             ValueError: the residuals are of a y of another shape.
         """
         instance(prediction, Prediction, "prediction", "a Prediction, such as run.predict(x)")
-        one, of_y = elements(prediction.distribution), len(prediction.distribution.event_shape)
-        if isinstance(one, Categorical | Bernoulli) and self.residuals is None:
-            logits = one.logits / self.temperature
-            of_logits = dist.Categorical if isinstance(one, Categorical) else dist.Bernoulli
+        element, of_y = elements(prediction.distribution), len(prediction.distribution.event_shape)
+        if isinstance(element, Categorical | Bernoulli) and self.residuals is None:
+            logits = element.logits / self.temperature
+            of_logits = dist.Categorical if isinstance(element, Categorical) else dist.Bernoulli
             are_logits = (
                 prediction.f.shape[1:] == logits.shape[1:]
             )  # and not the numbers that ordered classes are cut from
             f = prediction.f / self.temperature if are_logits else prediction.f
             return replace(prediction, f=f, distribution=of_logits(logits=logits).to_event(of_y))
-        own = _real(prediction)
-        mean = own.loc.mean(0)  # of the prediction, and its centre where Student's t has no mean
+        element = _real(prediction)
+        mean = element.loc.mean(0)  # of the prediction, and its centre where Student's t has no mean
         if self.residuals is not None:
             return _by_residuals(prediction, mean, self.residuals.to(mean))
-        location, scale = mean + self.temperature * (own.loc - mean), self.temperature * own.scale
-        wider = dist.StudentT(own.df, location, scale) if isinstance(own, StudentT) else dist.Normal(location, scale)
+        location, scale = mean + self.temperature * (element.loc - mean), self.temperature * element.scale
+        wider = (
+            dist.StudentT(element.df, location, scale)
+            if isinstance(element, StudentT)
+            else dist.Normal(location, scale)
+        )
         f_sd = None if prediction.f_sd is None else self.temperature * prediction.f_sd
         f = mean + self.temperature * (prediction.f - mean)
         return replace(prediction, f=f, distribution=wider.to_event(of_y), f_sd=f_sd)
@@ -133,23 +137,26 @@ def calibrate(
 
     step = 2 * _RANGE / (_GRID - 1)
     best = min((number * step - _RANGE for number in range(_GRID)), key=loss)
-    found = minimize_scalar(loss, bounds=(best - step, best + step), method="bounded", options={"xatol": 1e-5}).x
-    if abs(found) > _RANGE - step:
+    log_temperature = minimize_scalar(
+        loss, bounds=(best - step, best + step), method="bounded", options={"xatol": 1e-5}
+    ).x
+    if abs(log_temperature) > _RANGE - step:
         _log.warning(
-            "the observations do not bound the temperature: it is %.3g, the end of the search", math.exp(found)
+            "the observations do not bound the temperature: it is %.3g, the end of the search",
+            math.exp(log_temperature),
         )
-    return Calibration(math.exp(found))
+    return Calibration(math.exp(log_temperature))
 
 
 def _real(prediction: Prediction) -> Any:
     """The Gaussian or Student's t distributions of every element of y."""
-    one = elements(prediction.distribution)
-    if type(one) not in (dist.Normal, dist.StudentT, Normal, StudentT):
+    element = elements(prediction.distribution)
+    if type(element) not in (dist.Normal, dist.StudentT, Normal, StudentT):
         raise TypeError(
             "prediction must be of Gaussian or Student's t observations, or of class labels under a temperature; got one of "
-            f"{type(one).__name__} observations"
+            f"{type(element).__name__} observations"
         )
-    return one
+    return element
 
 
 def _finite_sd(prediction: Prediction) -> Tensor:

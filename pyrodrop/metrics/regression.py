@@ -111,8 +111,8 @@ def energy_score(draws: Tensor, y: Tensor) -> float:
     if y.dim() != 2:
         raise ValueError(f"the energy score needs vectors, y of shape [N, D]; got {tuple(y.shape)}")
     rows = max(1, _PAIRS // len(draws) ** 2)
-    parts = zip(y.to(draws.device).double().split(rows), draws.double().split(rows, dim=1), strict=True)
-    scores = [scoringrules.es_ensemble(part, fct, m_axis=0, estimator="nrg", backend="torch") for part, fct in parts]
+    chunks = zip(y.to(draws.device).double().split(rows), draws.double().split(rows, dim=1), strict=True)
+    scores = [scoringrules.es_ensemble(chunk, fct, m_axis=0, estimator="nrg", backend="torch") for chunk, fct in chunks]
     return float(torch.cat(scores).mean())
 
 
