@@ -31,15 +31,14 @@ def resolve(device: str | torch.device) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpus = torch.cuda.device_count()
-    known = ", ".join(["auto", "cpu", *(f"cuda:{i}" for i in range(gpus))])
     try:
         chosen = torch.device(device)
+        exists = chosen.type == "cpu" or (chosen.type == "cuda" and (chosen.index or 0) < gpus)
     except RuntimeError:
-        raise ValueError(f"device must be one of {known}; got {device!r}") from None
-    if chosen.type == "cuda" and (chosen.index or 0) >= gpus:
+        exists = False
+    if not exists:
+        known = ", ".join(["auto", "cpu", *(f"cuda:{i}" for i in range(gpus))])
         raise ValueError(f"device must be one of {known} on this machine; got {device!r}")
-    if chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be one of {known}; got {device!r}")
     return chosen
 
 

@@ -54,8 +54,8 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
     """The negative log likelihood at one sample of the guide, and the KL divergence of the guide's factors from the priors.
 
     Their sum is the loss of Pyro's `TraceMeanField_ELBO`. Handlers around model or guide (scale, mask, condition) have the
-    same effect as there. A site that the guide draws before one that the model draws first has log q - log p of its draw in
-    place of the divergence, which is another number where the prior depends on the later draw; Pyro only warns of it.
+    same effect as there. A site that the guide draws before one that the model draws first contributes log q - log p of its
+    draw instead of the KL divergence, which differs where the prior depends on the later draw; Pyro only warns about this.
 
     Raises:
         ValueError: the guide does not sample a latent site of the model.
@@ -228,7 +228,7 @@ def _sites(
         if site["is_observed"]:
             sites.append((site, None))
             continue
-        # then the prior may depend on a site that the guide drew later, given the value of this one
+        # if so, the prior may depend on a site that the guide samples later
         later = order[name] < latest and not independent
         sites.append((site, {**guide_trace.nodes[name], "by_draw": later}))
         latest = max(latest, order[name])
@@ -278,7 +278,7 @@ def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
     """KL(q || p) of a site, and whether it was estimated from the sampled value."""
     if q.get("made") or q.get(
         "by_draw"
-    ):  # that of a made site, beside that of its auxiliary site, is a change of variables
+    ):  # for a site computed from an auxiliary site, the ratio of the densities is a change of variables
         try:
             return q["fn"].log_prob(q["value"]) - site["fn"].log_prob(q["value"]), True
         except NotImplementedError as error:

@@ -35,7 +35,7 @@ def mapped(function: Callable[[Tensor], Tensor], x: Any) -> Any:
 
 
 def over_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    """Nested tuples, lists and dictionaries with the function's result in place of every tensor; all else as it is."""
+    """Apply the function to every tensor of nested tuples, lists and dictionaries; other values are kept."""
     if isinstance(tree, Tensor):
         return function(tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):

@@ -63,7 +63,7 @@ class Part(Described):
 
 
 def made_with(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """`Part.made_with` of each, by name; of anything else that it is unknown. With its layers and priors as they are now."""
+    """`Part.made_with` of each by name, or that it is unknown; and its present layers and priors under ``now``."""
     return {
         name: (part.made_with() if isinstance(part, Part) else {"unknown": f"it is {_kind(part)} of your own"})
         | {"now": _layers(part) if isinstance(part, nn.Module) else {}}

@@ -31,12 +31,13 @@ from pyrodrop.arguments import counts, function, instance
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.cards import Described
 from pyrodrop.data import Data, Dataset, Split
+from pyrodrop.data.dataset import standardisation_of
 from pyrodrop.guides import BernoulliDropout
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 from pyrodrop.models import MLP
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.priors import Gaussian as GaussianPrior
-from pyrodrop.scaling import narrowed, varies
+from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
 from pyrodrop.training.fit import fit
 from pyrodrop.training.fitted import Fit
@@ -145,7 +146,7 @@ class Recipe(Described):
         """The model under which rows that are held out have the largest log density, and the factor of its noise."""
         training, held_out = _divided(len(self.data), checked_seed(settings["seed"]))
         pairs = [(model, place) for model in self.models for place in range(len(held_out))]
-        with collected():  # of trials; what the fits on all rows are like is said of these
+        with collected():  # warnings of trials; the fits on all rows have their own
             fits = fit_replicates(
                 [model for model, _ in pairs],
                 [self.posterior(model) for model, _ in pairs],
@@ -320,10 +321,8 @@ def _real(values: Tensor) -> Tensor:
 
 def _standardised(data: Dataset, y: Tensor) -> Dataset:
     """The data with this y, standardised where they are not: x, and y if they are real numbers."""
-    whole = Dataset(data.x, y)
-    known = whole.standardized() if y.is_floating_point() else Dataset(data.x, data.x).standardized()
-    inputs, targets = data.inputs or known.inputs, data.targets or (known.targets if y.is_floating_point() else None)
-    return data.with_values(y=y, inputs=inputs, targets=targets)
+    targets = data.targets or (standardisation_of(y) if y.is_floating_point() else None)
+    return data.with_values(y=y, inputs=data.inputs or Standardize.of_inputs(data.x), targets=targets)
 
 
 def _recipe(

@@ -154,7 +154,7 @@ def varies(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def narrowed(values: Tensor) -> Tensor:
-    """The values ``[N, ...]`` in float32, or as they are if float32 changes one by more than 2e-5 of the standard deviation
+    """The values ``[N, ...]`` in float32, or unchanged if float32 changes one by more than 2e-5 of the standard deviation
     of its column, as it does values far from zero; NaN are left out."""
     return values.float() if bool(within(values, torch.float32, ROUNDING).all()) else values
 

@@ -47,9 +47,9 @@ class Dataset:
     labels and token ids; a network whose first layer is linear takes whole numbers of x as real ones. Rows are matched by
     their order, never by the index of a pandas table.
 
-    NaN in y are missing observations. Standardisations are those of the others, and whatever takes the data refuses them,
-    unless the likelihood is a `likelihoods.Missing`. Infinities in y are open ends of intervals; whatever takes the data
-    refuses them, unless the likelihood is a `likelihoods.Censored`, which has the shape of such a y.
+    NaN in y are missing observations, which standardisations leave out; functions that take the data raise an error for
+    them unless the likelihood is a `likelihoods.Missing`. Infinities in y are open ends of intervals; they are an error
+    unless the likelihood is a `likelihoods.Censored`, which describes the shape of such a y.
 
     Raises:
         TypeError: x or y is no array of real numbers (complex numbers, text, dates, categories, ragged lists, sparse or

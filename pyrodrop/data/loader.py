@@ -71,9 +71,8 @@ class Loader(Streamed):
         if isinstance(batches, DataLoader) and not isinstance(batches.dataset, IterableDataset):
             self.first_row = lambda: batches.collate_fn([batches.dataset[0]])
         self.shuffles: bool = isinstance(batches, DataLoader) and not ordered
-        known = _rows_visited(batches)
+        known, self._once = _visited(batches)
         self.num_data = known if num_data is None else _stated(num_data, batches, known)
-        self._once = known is not None or not _draws_rows(batches)  # whether an epoch has a row at most once
         self._warned = False
         owners = [getattr(batches, name, None) for name in ("sampler", "batch_sampler", "dataset")]
         owners += [getattr(owner, "sampler", None) for owner in owners]
@@ -170,14 +169,6 @@ def _stated(num_data: Any, batches: Any, known: int | None) -> int:
     return stated
 
 
-def _draws_rows(batches: Any) -> bool:
-    """Whether the sampler of a DataLoader may draw a row several times per epoch."""
-    if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
-        return False
-    sampler = batches.sampler if batches.batch_sampler is None else _sampler(batches)
-    return not (type(sampler) is SequentialSampler or (type(sampler) is RandomSampler and not sampler.replacement))
-
-
 def _with_new_workers(batches: Any) -> Any:
     """A DataLoader without persistent workers, which would continue the random numbers of the previous iteration."""
     if not isinstance(batches, DataLoader) or not batches.persistent_workers:
@@ -193,11 +184,19 @@ def _sampler(batches: Any) -> Any:
     return by_batch.sampler if isinstance(batches, DataLoader) and type(by_batch) is BatchSampler else None
 
 
-def _rows_visited(batches: Any) -> int | None:
-    """The number of rows of a DataLoader that visits each row of its data set once per epoch."""
-    sampler = _sampler(batches)
-    if type(sampler) is SequentialSampler:
-        rows, size = len(sampler), batches.batch_sampler.batch_size
-        return rows // size * size if batches.batch_sampler.drop_last else rows
-    every = type(sampler) is RandomSampler and not sampler.replacement and len(sampler) == len(batches.dataset)
-    return len(batches.dataset) if every else None
+def _visited(batches: Any) -> tuple[int | None, bool]:
+    """How many rows of its data set a DataLoader visits per epoch, if that is known, and whether each at most once."""
+    if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
+        return None, True
+    by_batch: Any = batches.batch_sampler
+    sampler: Any = batches.sampler if by_batch is None else _sampler(batches)
+    in_order = type(sampler) is SequentialSampler
+    if not in_order and (type(sampler) is not RandomSampler or sampler.replacement):
+        return None, False
+    if by_batch is None:
+        return None, True
+    rows, size = len(sampler), by_batch.batch_size
+    if in_order:
+        return (rows // size * size if by_batch.drop_last else rows), True
+    dataset: Any = batches.dataset
+    return (rows if rows == len(dataset) else None), True

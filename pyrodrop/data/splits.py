@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import flag, instance, positive, shown, tensor
+from pyrodrop.arguments import instance, shown, tensor
 from pyrodrop.arrays import tensor_of
 from pyrodrop.cards import Described
-from pyrodrop.constraints import Count, Real, checked
+from pyrodrop.constraints import Count, Flag, Real, checked
 from pyrodrop.data.column_values import checked_frame
 from pyrodrop.data.columns import Encode
 from pyrodrop.data.dataset import Dataset
@@ -26,6 +26,7 @@ from pyrodrop.inputs import named_parts
 from pyrodrop.scaling import Standardize, narrowed, varies
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Split(Described):
     """A data set in a training and a test part; `test` has the standardisations of `train`.
@@ -53,8 +54,8 @@ class Split(Described):
     x_unit: str
     y_unit: str
     source: str
-    period: float | None = None
-    truth: bool = True
+    period: Annotated[float, Real("the period of a seasonal component, in units of x,", above=0)] | None = None
+    truth: Annotated[bool, Flag("whether test has real observations")] = True
 
     def __post_init__(self) -> None:
         for name in ("train", "test"):
@@ -64,9 +65,6 @@ class Split(Described):
                 f"test must have the inputs of train, {', '.join(named_parts(self.train.x))}; got a Dataset of "
                 f"{', '.join(named_parts(self.test.x))}"
             )
-        if self.period is not None:
-            positive(self.period, "period", "the period of a seasonal component, in units of x,")
-        flag(self.truth, "truth", "whether test has real observations")
 
     def describe(self) -> str:
         return f"Split({self.name}, {len(self.train)} training and {len(self.test)} test rows)"

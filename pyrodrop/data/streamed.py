@@ -1,7 +1,7 @@
-"""Data that are read a minibatch at a time: rows by their numbers, or whatever a loader yields.
+"""Data that are read a minibatch at a time: rows by index, or the minibatches of a loader.
 
 A minibatch is a pair (x, y), where x may be a tuple or mapping of tensors, or a mapping that has y as well, under one of the
-names in `TARGETS`. Values are checked when they are read: of data that were never read nothing is known.
+names in `TARGETS`. Values are checked when they are read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Streamed(ABC):
     Attributes:
         num_data: number of rows; None where it is not known.
         shuffles: whether `pieces` are in another order than the rows.
-        first_row: reads the first row; None where rows cannot be read by number, or no random numbers are drawn.
+        first_row: reads the first row; None if rows cannot be read by index, or reading draws no random numbers.
     """
 
     missing: bool

@@ -22,7 +22,7 @@ from pyrodrop import arguments
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.export.formats import FORMATS, FileTooLarge, Format, constants_of, quiet
+from pyrodrop.export.formats import FORMATS, FileTooLarge, Onnx, Pt2, constants_of, quiet
 from pyrodrop.export.graph import WAYS, ClosedForm, Functions, Graph, standardised
 from pyrodrop.export.summaries import Output, possible
 from pyrodrop.files import check_writable, checksum, whole
@@ -105,25 +105,22 @@ def export(
         "torch": torch.__version__,
     }
     expected = [_expected(predict, model, rows, count, graph.outputs, quantiles) for count in _COMPARED]
-    content = b""
-    failed: ValueError | None = None
-    for graph.way in WAYS[-1:] if closed_form else WAYS:
+    ways = WAYS[-1:] if closed_form else WAYS
+    for graph.way in ways:
         try:
             with quiet():
-                content = _content(FORMATS[path.suffix], graph, rows, about, expected, model.targets)
+                content = _content(form, graph, rows, about, expected, model.targets)
             break
-        except ValueError as error:
-            failed = error
-    if not content:
-        assert failed is not None
-        raise failed
+        except ValueError:
+            if graph.way == ways[-1]:
+                raise
     with whole(path) as temporary:
         temporary.write_bytes(content)
     return path
 
 
 def _content(
-    form: Format,
+    form: Pt2 | Onnx,
     graph: Any,
     rows: Inputs,
     about: Mapping[str, Any],

@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,37 +26,26 @@ class FileTooLarge(ValueError):
     """A file that its format does not allow."""
 
 
-class Format(Protocol):
-    """How a program becomes a file."""
+class Pt2:
+    """The archive of `torch.export.save`."""
 
     def check(self) -> None:
         """Raise an ImportError that says what to install."""
 
     def content(self, program: Any, about: str, names: Sequence[str], outputs: Sequence[str]) -> bytes:
         """The file of an exported program, with inputs and outputs of these names and `about` as metadata."""
-
-    def opened(self, content: bytes, names: Sequence[str], outputs: Sequence[str]) -> Runs:
-        """The function from the tensors of x to the outputs by name that the file's runtime computes."""
-
-
-class Pt2:
-    """The archive of `torch.export.save`."""
-
-    def check(self) -> None:
-        return None
-
-    def content(self, program: Any, about: str, names: Sequence[str], outputs: Sequence[str]) -> bytes:
         file = io.BytesIO()
         torch.export.save(program, file, extra_files={f"{KEY}.json": about})
         return file.getvalue()
 
     def opened(self, content: bytes, names: Sequence[str], outputs: Sequence[str]) -> Runs:
+        """The function from the tensors of x to the outputs by name that the file's runtime computes."""
         module = torch.export.load(io.BytesIO(content)).module()
         return lambda tensors: module(*tensors)
 
 
 class Onnx:
-    """A model of ONNX, run by onnxruntime."""
+    """A model of ONNX, run by onnxruntime; with the methods of `Pt2`."""
 
     def check(self) -> None:
         for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -93,7 +82,7 @@ class Onnx:
         return run
 
 
-FORMATS: Mapping[str, Format] = {".onnx": Onnx(), ".pt2": Pt2()}
+FORMATS: Mapping[str, Pt2 | Onnx] = {".onnx": Onnx(), ".pt2": Pt2()}
 
 
 def constants_of(program: Any) -> dict[str, Tensor]:

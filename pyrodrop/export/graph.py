@@ -190,7 +190,7 @@ def _as_rows(model: Any, block: Block, x: Inputs) -> Tensor:
 
 
 class _OnInputs(SharedNoise):
-    """Scales the inputs of a layer, whatever their number: in a graph, the number of rows is not known."""
+    """Scales the inputs of a layer for any number of rows, which a graph does not know."""
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         scaled = at.x * at.over_inputs(self.noise)

@@ -23,7 +23,7 @@ from pyrodrop.reparam.recurrence import elementary
 
 @contextmanager
 def for_any_rows() -> Iterator[None]:
-    """Have these operations, attention and recurrent layers run by others that can be mapped for any number of rows."""
+    """Replace these operations, attention and recurrent layers by forms that can be mapped for any number of rows."""
     with elementary(), _Mode():
         yield
 

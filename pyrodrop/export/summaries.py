@@ -33,12 +33,14 @@ _PARTS, _STEPS = 8, 9  # values that are tried at a time, and how often: 9^9 is 
 
 def possible(distribution: Any) -> tuple[Output, ...]:
     """The summaries that a distribution of y has."""
-    element = elements(distribution)
-    if isinstance(element, Categorical):
+    of_element = elements(distribution)
+    if isinstance(of_element, Categorical):
         return "probabilities", "draws"
-    if isinstance(element, Bernoulli):
+    if isinstance(of_element, Bernoulli):
         return "mean", "sd", "probabilities", "draws"
-    return ("mean", "sd", "quantiles", "draws") if isinstance(element, Normal | LogNormal) else ("mean", "sd", "draws")
+    return (
+        ("mean", "sd", "quantiles", "draws") if isinstance(of_element, Normal | LogNormal) else ("mean", "sd", "draws")
+    )
 
 
 def summaries(

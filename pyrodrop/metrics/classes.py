@@ -36,8 +36,8 @@ def class_probabilities(predicted: Predicted) -> Tensor:
 def mean_over_draws(predicted: Predicted, function: Callable[[Tensor], Tensor]) -> Tensor:
     """mean_t function(p_t) for the probabilities p ``[T, N, C]`` of all samples in float64, in chunks of samples."""
     values, normalise = _values(predicted)
-    size = max(1, _NUMBERS // values[0].numel())
-    sums = (function(normalise(chunk.double())).sum(0) for chunk in values.split(size))
+    chunk = max(1, _NUMBERS // values[0].numel())
+    sums = (function(normalise(draws.double())).sum(0) for draws in values.split(chunk))
     return sum(sums, start=torch.zeros((), dtype=torch.float64, device=values.device)) / len(values)
 
 
@@ -53,11 +53,11 @@ def class_labels(y: Tensor, p: Tensor) -> Tensor:
 def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Values ``[T, N, C]`` and a function that converts them to probabilities."""
     distribution = predicted.distribution if isinstance(predicted, Prediction) else None
-    element = None if distribution is None else elements(distribution)
-    if isinstance(element, Bernoulli) and distribution.event_shape.numel() == 1:  # type: ignore[union-attr]
-        logits = check_finite("logits", element.logits).reshape(*element.logits.shape[:2], 1)
+    of_element = None if distribution is None else elements(distribution)
+    if isinstance(of_element, Bernoulli) and distribution.event_shape.numel() == 1:  # type: ignore[union-attr]
+        logits = check_finite("logits", of_element.logits).reshape(*of_element.logits.shape[:2], 1)
         return logsigmoid(torch.cat([-logits, logits], -1)), torch.exp
-    if distribution is not None and distribution.event_shape and isinstance(element, Categorical | Bernoulli):
+    if distribution is not None and distribution.event_shape and isinstance(of_element, Categorical | Bernoulli):
         shape = [*distribution.batch_shape[1:], *distribution.event_shape]
         raise TypeError(
             f"classification scores need one label per example; this prediction has labels of shape {shape}. To score each "

@@ -109,9 +109,9 @@ def calibration_curve(
         torch.zeros(bins, dtype=p.dtype, device=p.device).index_add(0, place, values)
         for values in (torch.ones_like(confidence), confidence, right)
     )
-    filled = sizes > 0
-    sizes = sizes[filled]
-    return CalibrationCurve(total[filled] / sizes, hits[filled] / sizes, sizes / len(confidence))
+    occupied = sizes > 0
+    sizes = sizes[occupied]
+    return CalibrationCurve(total[occupied] / sizes, hits[occupied] / sizes, sizes / len(confidence))
 
 
 def ece(predicted: Predicted, y: Tensor, bins: int = 15) -> float:
@@ -168,11 +168,11 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
 def _of_observed(predicted: Predicted, y: Tensor) -> tuple[Predicted, Tensor]:
     """Both without the rows whose label is missing; yes-or-no labels [N, 1] of any dtype as whole numbers [N]."""
     if isinstance(predicted, Prediction) and predicted.distribution.event_shape.numel() == 1:
-        element = elements(predicted.distribution)
-        if isinstance(element, Bernoulli):
+        of_element = elements(predicted.distribution)
+        if isinstance(of_element, Bernoulli):
             labels, seen = predicted.observed(y)
             rows = slice(None) if seen is None else seen.flatten()
-            logits = element.logits[:, rows].reshape(len(element.logits), -1, 1)
+            logits = of_element.logits[:, rows].reshape(len(of_element.logits), -1, 1)
             of_rows = dist.Bernoulli(logits=logits).to_event(1)
             return Prediction(predicted.f[:, rows], of_rows, predicted.seed), labels.flatten()[rows].long()
     if not isinstance(predicted, Prediction) or predicted.missing is None:

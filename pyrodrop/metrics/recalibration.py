@@ -1,16 +1,16 @@
-"""Calibration after training: what held-out observations say about predictions of the same run at other points.
+"""Calibration after training: predictions of a run are adjusted by held-out observations.
 
     temperature, classes     p(y | f_t) ~ exp(f_t / T)
     temperature, numbers     mu_t <- m + T (mu_t - m),   sigma_t <- T sigma_t,   with the predictive mean m
     residuals, numbers       p(y | x) = mean_i t_4(y; m + s z_i, s h),   z_i = (y_i - m_i) / s_i,   i a held-out row
 
-T maximises the log density of the held-out observations under the mixture over t, so it is the temperature of the draws, not
-that of their mean. Guo et al. (2017), On Calibration of Modern Neural Networks, section 4.2, arXiv:1706.04599; Rahaman &
+T maximises the log density of the held-out observations under the mixture over t: it is applied to every draw, not to their
+mean. Guo et al. (2017), On Calibration of Modern Neural Networks, section 4.2, arXiv:1706.04599; Rahaman &
 Thiery (2021), Uncertainty Quantification and Deep Ensembles, arXiv:2007.08792, for ensembles; Levi et al. (2022), Evaluating
 and Calibrating Uncertainty Prediction in Regression Tasks, arXiv:1905.11659, for standard deviations. The residuals are
 those of CRUDE (Zelikman, Healy, Zhou & Avati 2020, arXiv:2005.12496), m and s the predictive mean and standard deviation,
-here with a kernel of Silverman's width h, so that there is a density: Student's t with 4 degrees of freedom, as a Gaussian
-one makes an observation beyond all residuals all but impossible.
+here smoothed by a kernel of Silverman's width h. The kernel is a Student's t with 4 degrees of freedom, because under a
+Gaussian kernel an observation beyond all residuals would have almost no density.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _GRID = 41  # values of ln T from which the best is refined
 
 @dataclass(frozen=True)
 class Calibration:
-    """What `calibrate` found; a function from predictions to calibrated ones.
+    """The result of `calibrate`: a function from predictions to calibrated predictions.
 
     Attributes:
-        temperature: T, above 0; above 1 if the predictions were too sure.
+        temperature: T, above 0; above 1 if the predictions were overconfident.
         residuals: z, ``[K, ...]`` with the shape of y at a point, in place of a temperature; None without them.
 
     Raises:
@@ -62,32 +62,27 @@ class Calibration:
     def __call__(self, prediction: Prediction) -> Prediction:
         """The calibrated prediction.
 
-        With a temperature the draws stay functions (`joint`), with residuals they are not.
+        With a temperature, the draws are still draws of functions (`joint`); with residuals they are not.
 
         Raises:
             TypeError: it is no `Prediction`, or of a distribution that has no such calibration.
             ValueError: the residuals are of a y of another shape.
         """
         instance(prediction, Prediction, "prediction", "a Prediction, such as run.predict(x)")
-        element, of_y = elements(prediction.distribution), len(prediction.distribution.event_shape)
-        if isinstance(element, Categorical | Bernoulli) and self.residuals is None:
-            logits = element.logits / self.temperature
-            of_logits = dist.Categorical if isinstance(element, Categorical) else dist.Bernoulli
-            are_logits = (
-                prediction.f.shape[1:] == logits.shape[1:]
-            )  # and not the numbers that ordered classes are cut from
+        of_element, of_y = elements(prediction.distribution), len(prediction.distribution.event_shape)
+        if isinstance(of_element, Categorical | Bernoulli) and self.residuals is None:
+            logits = of_element.logits / self.temperature
+            of_logits = dist.Categorical if isinstance(of_element, Categorical) else dist.Bernoulli
+            are_logits = prediction.f.shape[1:] == logits.shape[1:]  # rather than the latent value of ordered classes
             f = prediction.f / self.temperature if are_logits else prediction.f
             return replace(prediction, f=f, distribution=of_logits(logits=logits).to_event(of_y))
-        element = _real(prediction)
-        mean = element.loc.mean(0)  # of the prediction, and its centre where Student's t has no mean
+        of_element = _real(prediction)
+        mean = of_element.loc.mean(0)  # of the prediction, and its centre where Student's t has no mean
         if self.residuals is not None:
             return _by_residuals(prediction, mean, self.residuals.to(mean))
-        location, scale = mean + self.temperature * (element.loc - mean), self.temperature * element.scale
-        wider = (
-            dist.StudentT(element.df, location, scale)
-            if isinstance(element, StudentT)
-            else dist.Normal(location, scale)
-        )
+        location, scale = mean + self.temperature * (of_element.loc - mean), self.temperature * of_element.scale
+        is_t = isinstance(of_element, StudentT)
+        wider = dist.StudentT(of_element.df, location, scale) if is_t else dist.Normal(location, scale)
         f_sd = None if prediction.f_sd is None else self.temperature * prediction.f_sd
         f = mean + self.temperature * (prediction.f - mean)
         return replace(prediction, f=f, distribution=wider.to_event(of_y), f_sd=f_sd)
@@ -99,10 +94,10 @@ def calibrate(
     y: Any,
     method: Literal["temperature", "residuals"] = "temperature",
 ) -> Calibration:
-    """Calibrate the predictions of a run by observations that it was not trained with.
+    """Calibrate the predictions of a run with held-out observations.
 
     Args:
-        prediction: of the run at the points of the observations.
+        prediction: prediction of the run at the points of the observations.
         y: the observations, ``[N, ...]``, or class labels.
         method: ``"temperature"``, one number, for class labels and for Gaussian and Student's t observations; or
             ``"residuals"``, the distribution of standardised residuals, for real observations of which there are hundreds.
@@ -137,26 +132,23 @@ def calibrate(
 
     step = 2 * _RANGE / (_GRID - 1)
     best = min((number * step - _RANGE for number in range(_GRID)), key=loss)
-    log_temperature = minimize_scalar(
-        loss, bounds=(best - step, best + step), method="bounded", options={"xatol": 1e-5}
-    ).x
-    if abs(log_temperature) > _RANGE - step:
+    refined = minimize_scalar(loss, bounds=(best - step, best + step), method="bounded", options={"xatol": 1e-5}).x
+    if abs(refined) > _RANGE - step:
         _log.warning(
-            "the observations do not bound the temperature: it is %.3g, the end of the search",
-            math.exp(log_temperature),
+            "the observations do not bound the temperature: it is %.3g, the end of the search", math.exp(refined)
         )
-    return Calibration(math.exp(log_temperature))
+    return Calibration(math.exp(refined))
 
 
 def _real(prediction: Prediction) -> Any:
     """The Gaussian or Student's t distributions of every element of y."""
-    element = elements(prediction.distribution)
-    if type(element) not in (dist.Normal, dist.StudentT, Normal, StudentT):
+    of_element = elements(prediction.distribution)
+    if type(of_element) not in (dist.Normal, dist.StudentT, Normal, StudentT):
         raise TypeError(
             "prediction must be of Gaussian or Student's t observations, or of class labels under a temperature; got one of "
-            f"{type(element).__name__} observations"
+            f"{type(of_element).__name__} observations"
         )
-    return element
+    return of_element
 
 
 def _finite_sd(prediction: Prediction) -> Tensor:

@@ -47,11 +47,11 @@ def variance_split(prediction: Prediction) -> Uncertainty:
         TypeError: `prediction` is no `Prediction`.
     """
     instance(prediction, Prediction, "prediction", "a Prediction")
-    total, element = prediction.variance, elements(prediction.distribution)
-    if isinstance(element, Categorical) or not bool(total.isfinite().all()):
+    total, of_element = prediction.variance, elements(prediction.distribution)
+    if isinstance(of_element, Categorical) or not bool(total.isfinite().all()):
         raise ValueError(
             "variance_split needs a prediction with a distribution of y with a finite variance; got "
-            f"{type(element).__name__}. For class labels use entropy_split"
+            f"{type(of_element).__name__}. For class labels use entropy_split"
         )
     if prediction.f_sd is None:
         epistemic = prediction.distribution.mean.var(0, correction=0)

@@ -65,7 +65,7 @@ def closed_form(model: Any, guide: Callable[..., Any]) -> Callable[[Inputs], tup
 
 
 def _some_rows(model: Any, x: Inputs, widest: int) -> Iterator[Any]:
-    """x in parts of some rows, or in one part if the network needs all rows at once."""
+    """x in blocks of rows, or in one block if the network needs all rows at once."""
     together = getattr(model, "mixes_examples", None)
     size = num_rows(x) if together is not None and together(x) else max(1, _POINTS // widest)
     for first in range(0, num_rows(x), size):

@@ -154,13 +154,13 @@ def component_moments(distribution: Distribution) -> tuple[Tensor, Tensor]:
     Raises:
         TypeError: the distribution has no closed-form mean or variance.
     """
-    element = elements(distribution)
-    if isinstance(element, Categorical):
-        return element.probs, element.probs * (1 - element.probs)
+    of_element = elements(distribution)
+    if isinstance(of_element, Categorical):
+        return of_element.probs, of_element.probs * (1 - of_element.probs)
     try:
         return distribution.mean, distribution.variance
     except NotImplementedError:
         raise TypeError(
             "mean and variance of a prediction need a likelihood with closed-form moments; "
-            f"{type(element).__name__} has none: average samples of Prediction.sample_y instead"
+            f"{type(of_element).__name__} has none: average samples of Prediction.sample_y instead"
         ) from None

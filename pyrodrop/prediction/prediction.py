@@ -157,8 +157,8 @@ class Prediction:
             scales = copy.deepcopy(likelihood.units(scales)).to(outputs.device)
             distribution, location = copy.deepcopy(likelihood).to(outputs.device).predictive(outputs.clone(), scales)
         distribution = per_row(distribution, 2)
-        element = elements(distribution)
-        if isinstance(element, Categorical) and element.logits.shape[-1] < 2:
+        of_element = elements(distribution)
+        if isinstance(of_element, Categorical) and of_element.logits.shape[-1] < 2:
             raise ValueError(
                 f"f must have a logit for each of at least 2 classes under this likelihood; got shape "
                 f"{list(outputs.shape)} and {likelihood.describe()}"
@@ -167,8 +167,10 @@ class Prediction:
 
     def card(self) -> Card:
         """The summary that is printed and shown in notebooks."""
-        element, components = elements(self.distribution), self.distribution.batch_shape[0]
-        mixture = f"mixture of {components} {type(element).__name__}" if components > 1 else type(element).__name__
+        of_element, components = elements(self.distribution), self.distribution.batch_shape[0]
+        mixture = (
+            f"mixture of {components} {type(of_element).__name__}" if components > 1 else type(of_element).__name__
+        )
         joint = "functions, joint over the points" if self.joint else "independent at every point"
         return Card(
             f"Prediction at {self.f.shape[1]} points",
@@ -259,12 +261,12 @@ class Prediction:
             TypeError: y is no array of numbers; the likelihood's distribution has no cumulative distribution function, such
                 as that of class labels.
         """
-        element = elements(self.distribution)
+        of_element = elements(self.distribution)
         try:
-            return cdf(element, self._aligned(y)).mean(0)
+            return cdf(of_element, self._aligned(y)).mean(0)
         except NotImplementedError:
             raise TypeError(
-                f"cdf needs real observations with a cumulative distribution function; {type(element).__name__} has none"
+                f"cdf needs real observations with a cumulative distribution function; {type(of_element).__name__} has none"
             ) from None
 
     @checked
@@ -369,17 +371,17 @@ class Prediction:
             y = y[:, None]
         if y.shape != want:
             raise ValueError(f"y must have the shape of the prediction, {tuple(want)}; got {tuple(y.shape)}")
-        element = elements(self.distribution)
-        if isinstance(element, Categorical):
+        of_element = elements(self.distribution)
+        if isinstance(of_element, Categorical):
             y = labels(y)
-            check_classes(y, element.logits[0], element.logits.shape[-1])
+            check_classes(y, of_element.logits[0], of_element.logits.shape[-1])
             return y
         self._check_support(y)
-        return y.to(element.logits.dtype) if isinstance(element, Bernoulli) else y
+        return y.to(of_element.logits.dtype) if isinstance(of_element, Bernoulli) else y
 
     def _check_support(self, y: Tensor) -> None:
-        element = elements(self.distribution)
-        check_support(y, element, f"the prediction, of {type(element).__name__} distributions")
+        of_element = elements(self.distribution)
+        check_support(y, of_element, f"the prediction, of {type(of_element).__name__} distributions")
 
 
 class Predicts(Protocol):

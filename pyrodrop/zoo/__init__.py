@@ -103,7 +103,7 @@ def entry(name: str) -> Entry:
 
 
 def load(name: str, *, device: str | torch.device = "auto") -> Trained:
-    """The trained posterior of an entry, or draws of an exact posterior, which predict as they are; no data are read.
+    """The trained posterior of an entry, or draws of an exact posterior. Both predict without reading data.
 
     A file is looked for in the folder that the environment variable ``PYRODROP_ZOO`` names, then in this package; a released
     one is downloaded once. Nothing in a file is run as code. ``settings["zoo"]`` of what is returned has the scores of the
