@@ -99,7 +99,7 @@ class _Network(_Checked):
         with collected() as messages:
             self.run_ = recipe.fit(**options) if members == 1 else recipe.fit_replicates(members, **options)
         for message in messages:
-            hint = " (the number of steps is max_steps)" * message.startswith("training")
+            hint = " (the number of steps is max_steps)" if message.startswith("training") else ""
             warnings.warn(message + hint, ConvergenceWarning, stacklevel=3)
         return self
 

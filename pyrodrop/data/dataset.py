@@ -95,19 +95,19 @@ class Dataset:
 
     def card(self) -> Card:
         """The summary that is printed and shown in notebooks."""
-        missing, ends = int(self.y.isnan().sum()), int(self.y.isinf().sum())
-        gaps = f", {missing} missing" * bool(missing) + f", {ends} open ends" * bool(ends)
-        facts = {"x": size(self.x), "y": size(self.y) + gaps}
+        counts = {"missing": int(self.y.isnan().sum()), "open ends": int(self.y.isinf().sum())}
+        y = ", ".join([size(self.y), *(f"{count} {what}" for what, count in counts.items() if count)])
+        facts = {"x": size(self.x), "y": y}
         if self.columns is not None:
             labels = "" if self.columns.classes is None else f", classes {listed(self.columns.classes, str)}"
             facts |= {
                 "columns": listed(self.columns.names, str),
                 "target": listed(self.columns.targets, str) + labels,
             }
-        done = [n for n, standardisation in (("x", self.inputs), ("y", self.targets)) if standardisation is not None]
-        if self.columns is not None and self.columns.scaled is not None:
-            done = ["the numbers of x", *done]
-        return Card(f"Dataset of {len(self)} rows", facts | {"standardised": " and ".join(done) or "no"})
+        scaled = None if self.columns is None else self.columns.scaled
+        scales = {"the numbers of x": scaled, "x": self.inputs, "y": self.targets}
+        standardised = " and ".join(name for name, scale in scales.items() if scale is not None)
+        return Card(f"Dataset of {len(self)} rows", facts | {"standardised": standardised or "no"})
 
     @functools.cached_property
     def fingerprint(self) -> str:

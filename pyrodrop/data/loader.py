@@ -49,7 +49,8 @@ class Loader(Streamed):
 
     def __init__(self, batches: Iterable[Any], num_data: int | None, *, missing: bool = False) -> None:
         self.batches: Any = _with_new_workers(batches)
-        self.missing = missing
+        of = f"({type(batches.dataset).__name__})" if isinstance(batches, DataLoader) else ""
+        self.source, self.missing = f"{type(batches).__name__}{of}", missing
         if not hasattr(batches, "__iter__") or hasattr(batches, "__next__"):
             raise TypeError(
                 "data must be an iterable of minibatches that can be iterated again, once per epoch, such as a DataLoader "
@@ -81,11 +82,6 @@ class Loader(Streamed):
         ]
         generators = [getattr(owner, "generator", None) for owner in (batches, *owners)]
         self._generators = {g: g.initial_seed() for g in generators if isinstance(g, torch.Generator)}
-
-    @property
-    def source(self) -> str:
-        of = f"({type(self.batches.dataset).__name__})" if isinstance(self.batches, DataLoader) else ""
-        return f"{type(self.batches).__name__}{of}"
 
     def epoch(self, number: int, seed: int, check: Check | None = None, start: int = 0) -> Iterator[Dataset]:
         """The minibatches of an epoch, from number `start` on if the loader was set to that place.

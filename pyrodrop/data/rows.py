@@ -34,11 +34,7 @@ class Rows(Streamed):
     num_data: int
 
     def __init__(self, read: Callable[[Tensor], Any], num_data: int, source: str, *, missing: bool = False) -> None:
-        self._read, self.num_data, self._source, self.missing = read, num_data, source, missing
-
-    @property
-    def source(self) -> str:
-        return self._source
+        self._read, self.num_data, self.source, self.missing = read, num_data, source, missing
 
     def read(self, numbers: Tensor, check: Check | None = None) -> Dataset:
         """The rows of these indices."""

@@ -32,11 +32,14 @@ class Streamed(ABC):
     """Data that are read a minibatch at a time.
 
     Attributes:
-        num_data: number of rows; None where it is not known.
+        source: a short description of what is read, for messages.
+        missing: whether y may have missing values.
+        num_data: number of rows; None if it is unknown.
         shuffles: whether `pieces` are in another order than the rows.
         first_row: reads the first row; None if rows cannot be read by index, or reading draws no random numbers.
     """
 
+    source: str
     missing: bool
     num_data: int | None
     shuffles = False
@@ -47,11 +50,6 @@ class Streamed(ABC):
         if self.num_data is None:
             raise TypeError(f"the number of rows of {self.source} is not known")
         return self.num_data
-
-    @property
-    @abstractmethod
-    def source(self) -> str:
-        """A short description of what is read, for messages."""
 
     @cached_property
     @abstractmethod
