@@ -25,6 +25,10 @@ _COMPARISONS: Mapping[str, Any] = {
     "above": operator.gt,
     "below": operator.lt,
 }
+_REAL = frozenset({
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool,
+})  # fmt: skip
 MOST = 2**63 - 1  # the largest number of 64 bits, which torch takes for sizes and seeds
 
 
@@ -183,11 +187,11 @@ def tensor(
     """
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, {what}; got {shown(value)}")
-    odd = _odd(value, bools)
-    if floating and not odd and not value.is_floating_point():
-        odd = f"of dtype {value.dtype}: convert it with .float()"
-    if odd:
-        raise TypeError(f"{name} is {what} and must be a tensor of real numbers; got {shown(value)}, {odd}")
+    reason = why_not_real(value, bools=bools)
+    if floating and not reason and not value.is_floating_point():
+        reason = f"of dtype {value.dtype}: convert it with .float()"
+    if reason:
+        raise TypeError(f"{name} is {what} and must be a tensor of real numbers; got {shown(value)}, {reason}")
     if not value.numel():
         raise ValueError(f"{name} is {what} and must contain at least one value; got shape {list(value.shape)}")
     if finite:
@@ -249,14 +253,15 @@ def _listed(value: Any) -> str:
     return reprlib.repr(value) if isinstance(value, list | tuple) else shown(value)
 
 
-def _odd(values: Tensor, bools: bool) -> str:
-    """What keeps this tensor from being read as real numbers; empty if nothing does."""
+def why_not_real(values: Tensor, *, bools: bool = True) -> str:
+    """Why this is no dense tensor of real numbers, or of bools where these are allowed; an empty string if it is one."""
     if values.is_meta:
         return "on the meta device, without values"
     if values.layout != torch.strided:
-        return f"sparse, of layout {values.layout}: convert it with to_dense()"
-    if values.is_complex() or values.is_quantized or (values.dtype == torch.bool and not bools):
-        return f"of dtype {values.dtype}"
+        return f"sparse, of layout {values.layout}: convert it with .to_dense()"
+    if values.dtype not in _REAL or (values.dtype == torch.bool and not bools):
+        hint = ": convert it with .dequantize()" if values.is_quantized else ""
+        return f"of dtype {values.dtype}{hint}"
     return ""
 
 

@@ -22,12 +22,8 @@ import torch
 from narwhals.exceptions import DuplicateError
 from torch import Tensor
 
-from pyrodrop.arguments import shown
+from pyrodrop.arguments import shown, why_not_real
 
-_DTYPES = frozenset({
-    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool,
-    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-})  # fmt: skip
 _UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
 _REAL = "biuf"  # NumPy's kinds of bools, whole and real numbers
 _ALLOWED = "must be a tensor, a NumPy array, a DataFrame or Series, or a list of real numbers"
@@ -81,15 +77,10 @@ def _checked(values: Tensor, name: str) -> Tensor:
     """A tensor, if it is dense, has values, and these are real numbers."""
     if values.is_nested:
         raise TypeError(f"{name} {_ALLOWED}, with rows of one shape; got a nested tensor")
-    if values.layout != torch.strided:
-        raise TypeError(
-            f"{name} {_ALLOWED}, and a tensor must be dense; got a {values.layout} tensor of shape {list(values.shape)}: "
-            "convert it with .to_dense()"
-        )
-    if values.is_quantized:
-        raise TypeError(f"{name} {_ALLOWED}; got a quantised tensor, {values.dtype}: convert it with .dequantize()")
-    if values.is_meta:
-        raise ValueError(f"{name} must have values; got a meta tensor of shape {list(values.shape)}, which has none")
+    reason = why_not_real(values)
+    if reason:
+        kind = ValueError if values.is_meta else TypeError
+        raise kind(f"{name} {_ALLOWED}; got {shown(values)}, {reason}")
     if values.dtype in _UNSIGNED:
         wide = values.to(torch.int64)
         if bool((wide < 0).any()):
@@ -97,8 +88,6 @@ def _checked(values: Tensor, name: str) -> Tensor:
                 f"{name} must be at most {2**63 - 1}, what int64 holds; got larger numbers of {values.dtype}"
             )
         return wide
-    if values.dtype not in _DTYPES:
-        raise TypeError(f"{name} {_ALLOWED}; got {values.dtype} of shape {list(values.shape)}")
     return values.resolve_neg()
 
 

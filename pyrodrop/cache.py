@@ -1,4 +1,4 @@
-"""The folder of this user for what can be computed again: programs, and what this machine was found to cost."""
+"""The cache folder of this user, for compiled programs and measured costs of this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pooch
 
 
 def folder(name: str) -> Path | None:
-    """A folder in the user's cache, which is created if need be; None where there is none that this user alone writes to.
+    """A folder in the user's cache, created if necessary; None if there is none to which this user alone can write.
 
     Args:
         name: of the folder, within the one that the environment variable ``PYRODROP_CACHE`` names, or the user's, such as

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Card:
-    """What is worth saying about an object.
+    """A title and facts about an object.
 
     Attributes:
         title: what it is, in a few words.

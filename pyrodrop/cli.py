@@ -105,7 +105,7 @@ def _version() -> str:
 
 
 def _job(name: str) -> tuple[Callable[..., Any], str]:
-    """What runs under this name: a function, and what it is about."""
+    """The function that runs under this name, and its summary."""
     from pyrodrop.analysis.experiments import JOBS, job
     from pyrodrop.names import known
     from pyrodrop.zoo import every
@@ -139,7 +139,7 @@ def _ended(error: BaseException) -> tuple[int, str]:
     if kind == "SafetensorError":
         return FAILED, f"a safetensors file could not be read or written: {error}"
     if kind == "TerminatedWorkerError":
-        return FAILED, "a worker process was killed, perhaps for lack of memory; run the same command again to go on"
+        return FAILED, "a worker process was killed, perhaps for lack of memory; run the same command again to continue"
     return DEFECT, (
         f"this is a defect of pyrodrop, please report it: {kind}: {error}; "
         "the same command with --debug shows the traceback"
@@ -164,7 +164,7 @@ def _out_of_memory(error: BaseException) -> bool:
 
 
 def _printable(line: str) -> str:
-    """One line that a terminal shows as it is: content of files may be part of it."""
+    """The line with control characters escaped: content of files may be part of it."""
     flat = " ".join(line.split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in flat)
 
@@ -194,7 +194,7 @@ def list_() -> None:
 
 
 def show(entry: str, /) -> None:
-    """The card of an entry: what it is, its published results and our reference.
+    """The card of an entry: its summary, published results and our reference.
 
     Args:
         entry: the name of a zoo entry, see pyrodrop list.
@@ -206,7 +206,7 @@ def show(entry: str, /) -> None:
 
 
 def pull(entries: list[str], /) -> None:
-    """Where the trained posteriors of entries are; one that is not here is downloaded.
+    """Show where the trained posteriors of entries are; download those that are missing.
 
     Args:
         entries: names of zoo entries, see pyrodrop list.

@@ -35,15 +35,14 @@ def resolve(device: str | torch.device) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpus = torch.cuda.device_count()
-    known = ", ".join(["auto", "cpu", *(f"cuda:{i}" for i in range(gpus))])
     try:
         chosen = torch.device(device)
+        exists = chosen.type == "cpu" or (chosen.type == "cuda" and (chosen.index or 0) < gpus)
     except RuntimeError:
-        raise ValueError(f"device must be one of {known}; got {device!r}") from None
-    if chosen.type == "cuda" and (chosen.index or 0) >= gpus:
+        exists = False
+    if not exists:
+        known = ", ".join(["auto", "cpu", *(f"cuda:{i}" for i in range(gpus))])
         raise ValueError(f"device must be one of {known} on this machine; got {device!r}")
-    if chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be one of {known}; got {device!r}")
     return chosen
 
 
@@ -52,8 +51,8 @@ def processor() -> str:
     """Model name of this machine's processor."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 @contextmanager
@@ -78,16 +77,9 @@ def random_states(device: torch.device) -> dict[str, Tensor]:
 
 def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
     """Set the states of torch's generators of the CPU and of the device."""
-    for kind in random_states(device):
-        set_random_state(states[kind].cpu(), device if kind == "cuda" else torch.device("cpu"))
-
-
-def set_random_state(state: Tensor, device: torch.device) -> None:
-    """Set the state of torch's default generator of a device."""
+    torch.set_rng_state(states["cpu"].cpu())
     if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)
+        torch.cuda.set_rng_state(states["cuda"].cpu(), device)
 
 
 def outside_torch() -> tuple[Any, ...]:
@@ -118,7 +110,7 @@ def denormals_flushed() -> Iterator[None]:
 
     Weights that only their prior acts on decay to denormal values, with which a CPU computes many times slower.
     """
-    before = _flushes_denormals()
+    before = float(torch.full((), torch.finfo(torch.float32).tiny) / 8) == 0
     torch.set_flush_denormal(True)
     try:
         yield
@@ -145,8 +137,8 @@ def tf32_products(allowed: bool, device: torch.device) -> Iterator[None]:
             switch.allow_tf32 = True
         yield
     finally:
-        for switch, was in zip(switches, before, strict=True):
-            switch.allow_tf32 = was
+        for switch, value in zip(switches, before, strict=True):
+            switch.allow_tf32 = value
 
 
 def keep_heap() -> None:
@@ -159,14 +151,10 @@ def keep_heap() -> None:
     torch.empty(31 * 2**20, dtype=torch.uint8)  # glibc's upper limit of the dynamic threshold is 32 MiB
 
 
-def _flushes_denormals() -> bool:
-    return float(torch.full((), torch.finfo(torch.float32).tiny) / 8) == 0
-
-
 def available(device: torch.device) -> float:
-    """Bytes of the device's memory that can be had, with what the system would give back.
+    """Available memory of the device in bytes, including what the system would reclaim.
 
-    In a container with a limit of its own, that limit counts, less what is used apart from cached files (cgroup v2).
+    In a container with a memory limit (cgroup v2), at most the limit less what is used apart from cached files.
     """
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
@@ -174,7 +162,7 @@ def available(device: torch.device) -> float:
 
 
 def _of_container(folder: Path) -> float:
-    """What psutil does not know: the memory that a container may still use; infinite where there is no limit."""
+    """The memory that a container may still use, which psutil does not know; infinite if there is no limit."""
     try:
         limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
         cached = re.search(r"^inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)

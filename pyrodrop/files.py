@@ -42,12 +42,12 @@ def whole(path: Path) -> Iterator[Path]:
         _check_replaceable(target)
         scratch = _scratch(target)
         try:
-            part = scratch / "part"
+            temporary = scratch / "part"
             mode = _mode(target, scratch)
-            yield part
-            _flush(part)
-            part.chmod(mode)
-            os.replace(part, target)
+            yield temporary
+            _flush(temporary)
+            temporary.chmod(mode)
+            os.replace(temporary, target)
             with suppress(OSError):  # some file systems cannot flush folders
                 _flush(target.parent)
         finally:
@@ -86,8 +86,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         ValueError: `content` has NaN or infinite numbers, which JSON does not define.
         OSError: as `whole`.
     """
-    with whole(path) as part:
-        part.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    with whole(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -98,9 +98,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     """
     copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     text = json.dumps({"format": _FORMAT, **about})
-    with whole(path) as part:
+    with whole(path) as temporary:
         try:
-            save_file(copies, part, metadata={"pyrodrop": text, "sha256": _checksum(copies, text)})
+            save_file(copies, temporary, metadata={"pyrodrop": text, "sha256": checksum(copies, text)})
         except SafetensorError as error:
             number = re.search(r"(?:os error|code:) (\d+)", str(error))
             if number is None:
@@ -131,11 +131,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     text = metadata.get("pyrodrop")
     if text is None:
         raise ValueError(f"{path} was not written by pyrodrop: its header has no entry 'pyrodrop'")
-    checksum = metadata.get("sha256")
-    if checksum is not None and checksum != _checksum(tensors, text):
+    recorded = metadata.get("sha256")
+    if recorded is not None and recorded != checksum(tensors, text):
         raise ValueError(f"{path} is damaged: its content has another checksum than when it was written")
     about = _object(path, text)
-    if checksum is None and "format" in about:
+    if recorded is None and "format" in about:
         raise ValueError(f"{path} is damaged: its header has no checksum")
     return tensors, about
 
@@ -166,12 +166,12 @@ def _object(path: Path, text: str) -> dict[str, Any]:
     return about
 
 
-def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
-    """SHA-256 of the header and of the names, dtypes, shapes and bytes of all tensors."""
+def checksum(tensors: Mapping[str, Tensor], text: str = "") -> str:
+    """SHA-256 of a text, and of the names, dtypes, shapes and bytes of tensors."""
     digest = hashlib.sha256(f"{len(text)} {text}".encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"{len(name)} {name} {value.dtype} {list(value.shape)};".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(value.detach().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -218,7 +218,7 @@ def _scratch(target: Path) -> Path:
 def _abandoned(entry: os.DirEntry[str]) -> bool:
     """Whether nothing has changed in a temporary folder for a day."""
     try:
-        times = [os.stat(place).st_mtime for place in (entry.path, *(part.path for part in os.scandir(entry.path)))]
+        times = [os.stat(place).st_mtime for place in (entry.path, *(file.path for file in os.scandir(entry.path)))]
         newest = os.stat(Path(entry.path).parent).st_mtime  # by the same clock; making a folder there changes it
     except OSError:  # removed meanwhile, or of another user
         return False

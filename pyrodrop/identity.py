@@ -1,4 +1,4 @@
-"""What a model or a guide is known by, in words, so that a file can say what differs from what it was written for.
+"""Descriptions of models and guides, with which a file says how they differ from those that it was written for.
 
     {"model": "pyrodrop.models.MLP", "model.activation": "relu", "model.prior.scale": "1.0", ...}
 
@@ -23,12 +23,12 @@ _SHOWN = 4  # differences in a message
 
 
 def made_of(part: Any, name: str) -> dict[str, str]:
-    """What a model or guide is made of: words by place, whose names start with `name`."""
+    """A description of a model or guide: texts by place, such as ``NAME.prior.scale``."""
     return in_words(made_with({name: part})[name], name)
 
 
 def values_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """The values of tensors in words: a number, or dtype, shape and digest."""
+    """Descriptions of the values of tensors: a number, or dtype, shape and digest."""
     return {name: _value(value) for name, value in tensors.items()}
 
 
@@ -65,33 +65,33 @@ def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path, allow:
     refuse(compared, f"{file} is of another {' or '.join(parts)}", "To read it all the same, pass allow={}")
 
 
-def _kept(words: Mapping[str, str], name: str, part: Any) -> dict[str, str]:
-    """The words but for arguments that a tensor of the part starts from, such as rates and precisions."""
+def _kept(description: Mapping[str, str], name: str, part: Any) -> dict[str, str]:
+    """The description without arguments that only initialise a tensor of the part, such as rates and precisions."""
     tensors = part.state_dict() if isinstance(part, nn.Module) else {}
     names = [key.removesuffix("_unconstrained") for key in tensors]
     names += [key.partition("_")[2] for key in names]  # log_scale starts noise_log_scale
     restored = tuple(f"{name}.{key}." for key in names)
 
-    def starts(place: str, word: str) -> bool:
-        of_several = word[-1:].isdigit() and any(tensor.startswith(f"{place}.") for tensor in restored)
+    def starts(place: str, text: str) -> bool:
+        of_several = text[-1:].isdigit() and any(tensor.startswith(f"{place}.") for tensor in restored)
         return of_several or f"{place}.".startswith(restored)
 
-    return {place: word for place, word in words.items() if not starts(place, word)}
+    return {place: text for place, text in description.items() if not starts(place, text)}
 
 
-def refuse(compared: Mapping[str, list[str]], words: str, remedy: str) -> None:
+def refuse(compared: Mapping[str, list[str]], what: str, remedy: str) -> None:
     """Raise a ValueError if there are differences; it shows a few.
 
     Args:
         compared: the `differences` of every part, by name.
-        words: what is of something else.
+        what: what the message says about the file, such as ``FILE is of another model``.
         remedy: what to do, with {} for the names of the parts that differ.
     """
     lines = [line for differing in compared.values() for line in differing]
     if lines:
         more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
         names = tuple(name for name, differing in compared.items() if differing)
-        raise ValueError(f"{words}: {'; '.join(lines[:_SHOWN])}{more}. {remedy.format(names)}")
+        raise ValueError(f"{what}: {'; '.join(lines[:_SHOWN])}{more}. {remedy.format(names)}")
 
 
 def is_words(value: Any) -> bool:

@@ -35,29 +35,29 @@ def mapped(function: Callable[[Tensor], Tensor], x: Any) -> Any:
 
 
 def over_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    """Nested tuples, lists and dictionaries with the function's result in place of every tensor; all else as it is."""
+    """Apply the function to every tensor of nested tuples, lists and dictionaries; other values are kept."""
     if isinstance(tree, Tensor):
         return function(tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(over_tensors(function, one) for one in tree))
+        return type(tree)(*(over_tensors(function, value) for value in tree))
     if isinstance(tree, tuple | list):
-        return type(tree)([over_tensors(function, one) for one in tree])
+        return type(tree)([over_tensors(function, value) for value in tree])
     if isinstance(tree, dict):
-        return {name: over_tensors(function, one) for name, one in tree.items()}
+        return {name: over_tensors(function, value) for name, value in tree.items()}
     return tree
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
     """The tensors of nested tuples, lists and dictionaries, in order."""
-    found: list[Tensor] = []
-    over_tensors(found.append, tree)
-    return found
+    tensors: list[Tensor] = []
+    over_tensors(tensors.append, tree)
+    return tensors
 
 
 def rebuilt(x: Inputs, tensors: list[Tensor]) -> Any:
     """Put `tensors` into the structure of x."""
-    given = iter(tensors)
-    return mapped(lambda _: next(given), x)
+    following = iter(tensors)
+    return mapped(lambda _: next(following), x)
 
 
 def named_parts(x: Inputs, name: str = "x") -> dict[str, Tensor]:

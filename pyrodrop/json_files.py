@@ -1,6 +1,6 @@
-"""Read JSON files that may be cut off, changed or made by somebody else: every entry is checked before it is used.
+"""Read JSON files that may be truncated, changed or written by somebody else: every entry is checked before it is used.
 
-What is read is data: nothing in a file is run, numbers are finite, names can be printed, and size and depth are bounded.
+Nothing in a file is executed, numbers are finite, names can be printed, and size and depth are bounded.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Record:
     advice: str = ""
     where: str = ""
 
-    def fault(self, words: str) -> Failed:
+    def fault(self, problem: str) -> Failed:
         """The error to raise for what is wrong with this file."""
-        return Failed(f"{self.path} {words}" + (f"; {self.advice}" if self.advice else ""))
+        return Failed(f"{self.path} {problem}" + (f"; {self.advice}" if self.advice else ""))
 
     def number(self, key: str, *, optional: bool = False) -> float | None:
         """A finite number; with `optional`, None for null or a missing entry."""
@@ -119,7 +119,7 @@ def _no_constant(word: str) -> float:
 
 
 def _problem(value: Any, depth: int) -> str:
-    """What is wrong with a value of a file; empty if nothing is."""
+    """The problem with a value of a file, or an empty string."""
     if depth > _DEEPEST:
         return f"has more than {_DEEPEST} objects within each other"
     if isinstance(value, float) and not math.isfinite(value):

@@ -76,24 +76,28 @@ class LocalModule(PyroModule):
 
 
 class _OwnParameters:
-    """What `keep_own_parameters` adds to the class of a module."""
+    """Base class that `keep_own_parameters` adds to the class of a module."""
 
     __dict__: dict[str, Any]
     _statement = LocalModule._statement
 
     def __getattr__(self, name: str) -> Any:
-        own = name in self.__dict__.get("_pyro_params", {}) or name in self.__dict__.get("_parameters", {})
-        return LocalModule.__getattr__(self, name) if own else super().__getattr__(name)  # type: ignore[arg-type,misc]
+        declared = name in self.__dict__.get("_pyro_params", {}) or name in self.__dict__.get("_parameters", {})
+        return LocalModule.__getattr__(self, name) if declared else super().__getattr__(name)  # type: ignore[arg-type,misc]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced: Any = super().__reduce_ex__(protocol)
-        make, given, *rest = reduced
-        return _made_with_own, (make, *(type(self).__mro__[2] if one is type(self) else one for one in given)), *rest
+        make, arguments, *rest = reduced
+        return (
+            _made_with_own,
+            (make, *(type(self).__mro__[2] if argument is type(self) else argument for argument in arguments)),
+            *rest,
+        )
 
 
-def _made_with_own(make: Callable[..., Any], *given: Any) -> Any:
-    """What `pickle` and `copy` make, before it gets its state."""
-    made = make(*given)
+def _made_with_own(make: Callable[..., Any], *arguments: Any) -> Any:
+    """Create a module for `pickle` and `copy`, before its state is set."""
+    made = make(*arguments)
     kind: Any = type(made)
     made.__class__ = _with_own(kind)
     return made
@@ -107,7 +111,7 @@ def _with_own(kind: type) -> type:
 
 
 def keep_own_parameters(module: nn.Module) -> None:
-    """Have a `PyroModule` of a user store its parameters like a `LocalModule`, in place.
+    """Make a `PyroModule` of a user store its parameters like a `LocalModule`, in place.
 
     Pyro's modules take over what the global store has under their names, so that two copies of one would share values.
     """
@@ -171,12 +175,12 @@ def assign(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "
 def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "the saved state") -> None:
     """Raise a ValueError unless `assign` can copy `state` into `module`; `source` says in messages where it is from."""
     mine = module.state_dict()
-    free = {name for name, part in module.named_modules() if isinstance(part, Standardize)}  # of any shape
+    free = {name for name, child in module.named_modules() if isinstance(child, Standardize)}  # of any shape
     of_columns = {
         f"{name}.{number}" if name else number
-        for name, part in module.named_modules()
-        if isinstance(part, LocalModule)
-        for number in part.from_data
+        for name, child in module.named_modules()
+        if isinstance(child, LocalModule)
+        for number in child.from_data
     }
     wrong = [f"{n} is missing" for n in mine.keys() - state.keys()]
     wrong += [f"{n} is unexpected" for n in state.keys() - mine.keys()]
@@ -193,7 +197,7 @@ def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], sourc
 
 
 def _name_in_store(name: str, unconstrained: Tensor) -> None:
-    """In a step of Pyro's SVI, tell the parameter store the parameter's name.
+    """In a step of Pyro's SVI, register the parameter's name in the parameter store.
 
     Raises:
         NotImplementedError: a jitted ELBO looks for parameters, which it would take from the store.

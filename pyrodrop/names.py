@@ -7,14 +7,10 @@ A setting is one value for all parameters, or a mapping from shell patterns to v
 from __future__ import annotations
 
 import difflib
-import functools
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_args
+from typing import Any, NoReturn, TypeVar, get_args
 
-P = ParamSpec("P")
-Self = TypeVar("Self")
 T = TypeVar("T")
 _NEAR = 3  # names that a message suggests where they are too many to list
 _ELSEWHERE = {  # what papers and other packages call it, in small letters, and what it may be called here
@@ -29,8 +25,10 @@ _ELSEWHERE = {  # what papers and other packages call it, in small letters, and 
 
 
 def did_you_mean(name: Any, names: Iterable[str], least: float = 0.6) -> str:
-    """The end of a message, ``; did you mean 'relu'?``, or nothing: what differs in small letters, or in what others call
-    it, or is at least so similar."""
+    """A hint for the end of a message, ``; did you mean 'relu'?``, or an empty string.
+
+    It suggests a name that differs in case alone, or that other packages call so, or whose similarity is at least `least`.
+    """
     if not isinstance(name, str):
         return ""
     names, plain = list(names), _plain(name)
@@ -76,11 +74,11 @@ def known(name: str, names: Collection[str], what: str, listed: str = "") -> str
     raise ValueError(f"no {what} is called {name!r}; there are {', '.join(names)}{did_you_mean(name, names, 0.0)}")
 
 
-def some(given: Sequence[T] | None, usual: Iterable[T], name: str) -> list[T]:
+def some(values: Sequence[T] | None, usual: Iterable[T], name: str) -> list[T]:
     """The values of an argument, or the usual ones if it is None; a ValueError if it is empty."""
-    if given is not None and not given:
+    if values is not None and not values:
         raise ValueError(f"{name} needs at least one value; got none")
-    return list(usual if given is None else given)
+    return list(usual if values is None else values)
 
 
 def one_of(value: T, choices: Any, name: str) -> T:
@@ -124,23 +122,14 @@ def by_name(setting: T | Mapping[str, T], names: Iterable[str], what: str) -> di
     return chosen
 
 
-def explains(
-    **reasons: str,
-) -> Callable[[Callable[Concatenate[Self, P], None]], Callable[Concatenate[Self, P], None]]:
-    """Decorate an ``__init__``: an argument that it does not have is a TypeError with the class and the reason, if it is one
-    of `reasons`, and otherwise the nearest name."""
+def check_keywords(owner: str, keywords: Iterable[str], names: Sequence[str], reasons: Mapping[str, str]) -> None:
+    """Raise a TypeError for a keyword argument that a callable does not have: it says why, or suggests the nearest name.
 
-    def decorated(init: Callable[Concatenate[Self, P], None]) -> Callable[Concatenate[Self, P], None]:
-        names = list(inspect.signature(init).parameters)[1:]
-
-        @functools.wraps(init)
-        def checked(self: Self, *args: P.args, **kwargs: P.kwargs) -> None:
-            for name in kwargs:
-                if name not in names:
-                    hint = f"; {reasons[name]}" if name in reasons else did_you_mean(name, names)
-                    raise TypeError(f"{type(self).__name__} has no argument {name!r}{hint}")
-            init(self, *args, **kwargs)
-
-        return checked
-
-    return decorated
+    Args:
+        owner: the callable, for the message, such as ``Gaussian()``.
+        reasons: what to do instead, by the name of an argument that others have.
+    """
+    for name in keywords:
+        if name not in names:
+            hint = f": {reasons[name]}" if name in reasons else did_you_mean(name, names)
+            raise TypeError(f"{owner} has no argument {name!r}{hint}")

@@ -24,7 +24,7 @@ from torch.distributions import Distribution
 
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Described
-from pyrodrop.names import did_you_mean
+from pyrodrop.names import check_keywords
 from pyrodrop.protocols import HasWeights
 
 _KINDS: dict[str, type[Part]] = {}  # the classes of this package, by name
@@ -34,7 +34,7 @@ class Part(Described):
     """A prior, likelihood, model or guide.
 
     Attributes:
-        not_arguments: arguments of the like in other packages, each with what to do here.
+        not_arguments: arguments that the same class has in other packages, each with what to do instead.
     """
 
     not_arguments: ClassVar[Mapping[str, str]] = {}
@@ -49,11 +49,11 @@ class Part(Described):
         if _is_known(cls):
             signature = inspect.signature(cls.__init__)
             try:
-                (_, *given) = signature.bind(part, *args, **kwargs).arguments.items()
+                (_, *arguments) = signature.bind(part, *args, **kwargs).arguments.items()
             except TypeError:  # ``__init__`` raises it, too; or it is a copy, which gets its state next
                 _check_names(cls, signature, args, kwargs)
                 return part
-            part.__dict__["_made_with"] = {name: _plain(value, name) for name, value in given}
+            part.__dict__["_made_with"] = {name: _plain(value, name) for name, value in arguments}
         return part
 
     def made_with(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Part(Described):
 
 
 def made_with(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """`Part.made_with` of each, by name; of anything else that it is unknown. With its layers and priors as they are now."""
+    """`Part.made_with` of each by name, or that it is unknown; and its present layers and priors under ``now``."""
     return {
         name: (part.made_with() if isinstance(part, Part) else {"unknown": f"it is {_kind(part)} of your own"})
         | {"now": _layers(part) if isinstance(part, nn.Module) else {}}
@@ -84,16 +84,16 @@ def in_words(data: Any, name: str) -> dict[str, str]:
     """
     if isinstance(data, dict):
         kind = data.get("part", data.get("class"))
-        words = {name: str(kind or data.get("unknown", data.get("given", "mapping")))}
+        lines = {name: str(kind or data.get("unknown", data.get("given", "mapping")))}
         items = _defaults(_KINDS.get(str(kind))) | _entries(data, "arguments") | _entries(data, "mapping")
         items |= _entries(data, "now")
         items.pop("seed", None)
     elif isinstance(data, list):
-        words, items = {name: f"list of {len(data)}"}, {str(number): value for number, value in enumerate(data)}
+        lines, items = {name: f"list of {len(data)}"}, {str(number): value for number, value in enumerate(data)}
     else:
         number = isinstance(data, int | float) and not isinstance(data, bool)
         return {name: str(float(data)) if number else str(data)}
-    return words | {
+    return lines | {
         place: word for key, value in items.items() for place, word in in_words(value, f"{name}.{key}").items()
     }
 
@@ -115,9 +115,9 @@ def made(data: Any, model: Any = None, *, meta: bool = False) -> Any:
         case {"given": "model"}:
             return model
         case {"part": name, "arguments": arguments}:
-            given = {argument: made(value, model) for argument, value in arguments.items()}
+            values = {argument: made(value, model) for argument, value in arguments.items()}
             with torch.device("meta") if meta else nullcontext():
-                return _KINDS[name](**given)
+                return _KINDS[name](**values)
         case {"class": name, "arguments": arguments}:
             return functools.partial(_KINDS[name], **{each: made(value, model) for each, value in arguments.items()})
         case {"mapping": mapping}:
@@ -175,11 +175,7 @@ def _check_names(kind: type[Part], signature: inspect.Signature, args: Sequence[
     title = kind.__name__
     _, *parameters = signature.parameters.values()
     names = [each.name for each in parameters]
-    unknown = [name for name in kwargs if name not in names]
-    if unknown:
-        other = kind.not_arguments.get(unknown[0])
-        hint = did_you_mean(unknown[0], names) if other is None else f": {other}"
-        raise TypeError(f"{title}() has no argument {unknown[0]!r}{hint}")
+    check_keywords(f"{title}()", kwargs, names, kind.not_arguments)
     placed = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     if args and not parameters:
         raise TypeError(f"{title}() takes no positional argument; got {len(args)}")
@@ -199,8 +195,8 @@ def _plain(value: Any, where: str) -> Any:
     if issubclass(type(value), HasWeights):
         return {"given": "model"}
     if isinstance(value, Part):
-        own = "_made_with" not in value.__dict__
-        return {"unknown": f"{where} is {value.describe()} of your own"} if own else value.made_with()
+        of_user = "_made_with" not in value.__dict__
+        return {"unknown": f"{where} is {value.describe()} of your own"} if of_user else value.made_with()
     kind: Any = value.func if isinstance(value, functools.partial) else value
     if _is_known(kind) and not getattr(value, "args", ()):
         return {

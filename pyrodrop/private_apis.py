@@ -67,7 +67,7 @@ class _Intercept(TorchDispatchMode):
 
 
 def intercepted(call: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]) -> TorchDispatchMode:
-    """Have ``call(operation, args, kwargs)`` give the result of every operation of PyTorch within the block.
+    """Compute every operation of PyTorch within the block by ``call(operation, args, kwargs)``.
 
     Operations that `call` makes itself are not intercepted.
     """
@@ -75,7 +75,7 @@ def intercepted(call: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]) ->
 
 
 class _Recomputation(threading.local):
-    """What this thread does about `torch.utils.checkpoint`.
+    """The state of this thread for `activations_kept`.
 
     Attributes:
         blocks: number of the blocks of `activations_kept` that it is in.
@@ -94,9 +94,9 @@ _recomputation = _Recomputation()
 
 @contextmanager
 def activations_kept() -> Iterator[_Recomputation]:
-    """Have `torch.utils.checkpoint.checkpoint` call its function as it is on this thread within the block.
+    """Disable recomputation in `torch.utils.checkpoint.checkpoint` on this thread within the block.
 
-    The first block replaces the two parts of that function, whoever has imported it, by ones that do the same elsewhere.
+    The first block replaces the two implementations of that function; elsewhere they behave as before.
     """
     _replace_recomputation()
     _recomputation.blocks += 1
@@ -132,14 +132,14 @@ def pyro_handlers() -> list[Any]:
 
 
 def restore_handlers(handlers: Sequence[Any]) -> None:
-    """Have Pyro's stack of handlers be these, which `pyro_handlers` returned before, whatever was left on it since."""
+    """Set Pyro's stack of handlers to these, which `pyro_handlers` returned before."""
     stack = pyro_handlers()
     if tuple(stack) != tuple(handlers):
         stack[:] = handlers
 
 
 def name_in_store(store: Any, key: Callable[[dict[Any, str]], Any], name: str) -> None:
-    """Tell Pyro's parameter store the name of a parameter that it does not store.
+    """Register the name of a parameter that Pyro's parameter store does not store.
 
     Args:
         key: from the store's dictionary of names to a key that equals the parameter.
@@ -161,12 +161,12 @@ class StoreAsItIs:
         self.before: dict[str, Tensor] = dict(self._store.named_parameters())
 
     def replaced(self) -> list[str]:
-        """The names of those in whose place is another tensor, or none."""
+        """The names of parameters that were replaced by another tensor or removed."""
         now = dict(self._store.named_parameters())
         return [name for name, tensor in self.before.items() if now.get(name) is not tensor]
 
     def restore(self) -> None:
-        """Put them back."""
+        """Restore the parameters that were replaced."""
         for name in self.replaced():
             constraint = constraint_in_store(name, torch.distributions.constraints.real)
             now = dict(self._store.named_parameters()).get(name)

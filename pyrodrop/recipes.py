@@ -31,12 +31,13 @@ from pyrodrop.arguments import counts, function, instance
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.cards import Described
 from pyrodrop.data import Data, Dataset, Split
+from pyrodrop.data.dataset import standardisation_of
 from pyrodrop.guides import BernoulliDropout
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 from pyrodrop.models import MLP
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.priors import Gaussian as GaussianPrior
-from pyrodrop.scaling import narrowed, varies
+from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
 from pyrodrop.training.advice import TRIAL, collected, say
 from pyrodrop.training.fit import fit
@@ -71,7 +72,7 @@ class Recipe(Described):
 
     Attributes:
         data: the data set, with its standardisation.
-        models: what is compared on rows that are held out: the same network with another r and s each.
+        models: the candidates that held-out rows choose from: the same network with another r and s each.
         posterior: makes the guide of a model.
         settings: arguments of `pyrodrop.fit`.
     """
@@ -113,7 +114,7 @@ class Recipe(Described):
         model, factor = self._chosen(settings)
         run = fit(model, self.posterior(model), self.data, **settings)
         _widen(run, factor)
-        self._say_how_far(run, settings["steps"])
+        self._warn_of_negative_r2(run, settings["steps"])
         return run
 
     def fit_replicates(
@@ -133,7 +134,7 @@ class Recipe(Described):
         runs = fit_replicates(model, self.posterior(model), self.data, count=count, **settings)
         for run in runs:
             _widen(run, factor)
-        self._say_how_far(runs, settings["steps"])
+        self._warn_of_negative_r2(runs, settings["steps"])
         return runs
 
     def _with(self, changes: TrainingOptions, progress: bool | None) -> dict[str, Any]:
@@ -143,9 +144,9 @@ class Recipe(Described):
 
     def _chosen(self, settings: dict[str, Any]) -> tuple[MLP, float]:
         """The model under which rows that are held out have the largest log density, and the factor of its noise."""
-        training, held = _divided(len(self.data), checked_seed(settings["seed"]))
-        pairs = [(model, place) for model in self.models for place in range(len(held))]
-        with collected():  # of trials; what the fits on all rows are like is said of these
+        training, held_out = _divided(len(self.data), checked_seed(settings["seed"]))
+        pairs = [(model, place) for model in self.models for place in range(len(held_out))]
+        with collected():  # warnings of trials; the fits on all rows have their own
             fits = fit_replicates(
                 [model for model, _ in pairs],
                 [self.posterior(model) for model, _ in pairs],
@@ -153,11 +154,13 @@ class Recipe(Described):
                 count=len(pairs),
                 **settings,
             )
-        judged = [self._judged(fits[k * len(held) : (k + 1) * len(held)], held) for k in range(len(self.models))]
+        judged = [
+            self._judged(fits[k * len(held_out) : (k + 1) * len(held_out)], held_out) for k in range(len(self.models))
+        ]
         best = max(range(len(judged)), key=lambda k: judged[k][0])
         density, factor, inside = judged[best]
         model = copy.deepcopy(self.models[best])
-        rows, learns = sum(map(len, held)), _learns_noise(self.model)
+        rows, learns = sum(map(len, held_out)), _learns_noise(self.model)
         if learns and isinstance(model.likelihood, Gaussian):
             model.likelihood, factor = Gaussian(1 / factor), 1.0
         if inside < _NARROW:
@@ -167,7 +170,7 @@ class Recipe(Described):
                 *(100 * inside, rows),
             )
         _log.info("%s of the models is best, with the log density %.3f on %d held-out rows", best, density, rows)
-        by_ridge = _density_of_ridge(self.data, training, held) if learns else -math.inf
+        by_ridge = _density_of_ridge(self.data, training, held_out) if learns else -math.inf
         if by_ridge > density + _MARGIN:
             say(
                 f"ridge regression predicts rows that are left out better than this network: its log density of {rows} of "
@@ -176,13 +179,13 @@ class Recipe(Described):
             )
         return model, factor
 
-    def _judged(self, fits: list[Fit], held: list[Tensor]) -> tuple[float, float, float]:
+    def _judged(self, fits: list[Fit], held_out: list[Tensor]) -> tuple[float, float, float]:
         """The mean log density of the rows that each fit was not trained on, the factor of the noise that makes it largest,
         and the share of these rows in 95 % intervals with the learned noise. The factor is of the variance, in a `Gaussian`
         of 1."""
-        parts = [self.data.rows(rows) for rows in held]
-        predicted = [one.predict(part.x, _DRAWS, seed=0) for one, part in zip(fits, parts, strict=True)]
-        y = [part.y for part in parts]
+        data = [self.data.rows(rows) for rows in held_out]
+        predicted = [run.predict(rows.x, _DRAWS, seed=0) for run, rows in zip(fits, data, strict=True)]
+        y = [rows.y for rows in data]
         if _learns_noise(self.model):
             ends = [p.interval(0.95) for p in predicted]
             inside = torch.cat([(low <= rows) & (rows <= high) for (low, high), rows in zip(ends, y, strict=True)])
@@ -191,14 +194,14 @@ class Recipe(Described):
         density = torch.cat([p.log_density(rows) for p, rows in zip(predicted, y, strict=True)]).mean()
         return float(density), 1.0, 1.0
 
-    def _say_how_far(self, run: Fit | Replicates, steps: int) -> None:
-        """Say where the mean of y is nearer to the y of the training rows than predictions are, whatever their noise."""
+    def _warn_of_negative_r2(self, run: Fit | Replicates, steps: int) -> None:
+        """Warn if R2 of the training rows is below 0: then the mean of y predicts them better than the network."""
         if steps < TRIAL or not self.data.y.is_floating_point():
             return
         rows = torch.linspace(0, len(self.data) - 1, min(len(self.data), _SCORED)).long()
-        part = self.data.rows(rows)
+        data = self.data.rows(rows)
         draws = _FEW_DRAWS * (1 if isinstance(run, Fit) else len(run))
-        y, mean = part.y.double().cpu(), run.predict(part.x, draws, seed=0).mean.double().cpu()
+        y, mean = data.y.double().cpu(), run.predict(data.x, draws, seed=0).mean.double().cpu()
         off = (y - mean).square()
         r2 = 1 - float(off.sum() / (y - y.mean()).square().sum())
         if not r2 >= 0:
@@ -318,10 +321,8 @@ def _real(values: Tensor) -> Tensor:
 
 def _standardised(data: Dataset, y: Tensor) -> Dataset:
     """The data with this y, standardised where they are not: x, and y if they are real numbers."""
-    whole = Dataset(data.x, y)
-    known = whole.standardized() if y.is_floating_point() else Dataset(data.x, data.x).standardized()
-    inputs, targets = data.inputs or known.inputs, data.targets or (known.targets if y.is_floating_point() else None)
-    return data.with_values(y=y, inputs=inputs, targets=targets)
+    targets = data.targets or (standardisation_of(y) if y.is_floating_point() else None)
+    return data.with_values(y=y, inputs=data.inputs or Standardize.of_inputs(data.x), targets=targets)
 
 
 def _recipe(
@@ -364,8 +365,8 @@ def _divided(size: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
     each = size // _PARTS
     count = min(_PARTS, math.ceil(_HELD_OUT / each))
-    held = [order[k * each : (k + 1) * each] for k in range(count)]
-    return [torch.cat([order[: k * each], order[(k + 1) * each :]]) for k in range(count)], held
+    held_out = [order[k * each : (k + 1) * each] for k in range(count)]
+    return [torch.cat([order[: k * each], order[(k + 1) * each :]]) for k in range(count)], held_out
 
 
 def _best_noise(predicted: list[Prediction], y: list[Tensor], constant: bool) -> tuple[float, float]:
@@ -396,7 +397,7 @@ def _learns_noise(model: MLP) -> bool:
     return isinstance(noise, HeteroscedasticGaussian) or (isinstance(noise, Gaussian) and noise.learned)
 
 
-def _density_of_ridge(data: Dataset, training: list[Tensor], held: list[Tensor]) -> float:
+def _density_of_ridge(data: Dataset, training: list[Tensor], held_out: list[Tensor]) -> float:
     """The mean log density of held-out rows under ridge regression with the best of some penalties, and the best noise.
 
     It is trained on at most `_RIDGE_ROWS` rows, so that large tables cost little time and memory.
@@ -404,7 +405,7 @@ def _density_of_ridge(data: Dataset, training: list[Tensor], held: list[Tensor])
     inputs = data.inputs
     assert inputs is not None
     penalties, errors = torch.logspace(-4, 6, 21, dtype=torch.float64), []
-    for rows, left in zip(training, held, strict=True):
+    for rows, left in zip(training, held_out, strict=True):
         rows = rows[:_RIDGE_ROWS]
         x, y = inputs(data.x[rows].double()).cpu(), data.y[rows].double().cpu()
         middle, mean = x.mean(0), y.mean(0)

@@ -21,6 +21,7 @@ from pyrodrop.data.columns import Columns
 from pyrodrop.devices import seeded
 from pyrodrop.files import under
 from pyrodrop.identity import check_made_of
+from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import assign, check_assignable
 from pyrodrop.parts import made, made_with
 
@@ -90,7 +91,7 @@ class StoredParts:
         for name, module in self.modules.items():
             assign(module.to(dtype=self._dtype), self.states[name])
             module.to(device=device).eval()
-        if hasattr(self.parts["model"], "columns"):
+        if isinstance(self.parts["model"], NetworkModel):
             self.parts["model"].columns = self._columns
 
     def _all(self, parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,7 +79,9 @@ class Standardize(torch.nn.Module):
         if bool(missing.any()):
             each = zip(*(tensor.reshape(len(values), -1).unbind(1) for tensor in (values, missing)), strict=True)
             columns = [cls.of(column[~absent], dtype) for column, absent in each]
-            loc, scale = (torch.stack([getattr(one, statistic) for one in columns]) for statistic in ("loc", "scale"))
+            loc, scale = (
+                torch.stack([getattr(column, statistic) for column in columns]) for statistic in ("loc", "scale")
+            )
             return cls(loc.reshape(values.shape[1:]), scale.reshape(values.shape[1:]))
         loc, scale, changing = values.mean(0), values.std(0, correction=0), varies(values, dtype)
         if _holding(loc[changing], scale[changing], values.dtype) != values.dtype:
@@ -152,13 +154,13 @@ def varies(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def narrowed(values: Tensor) -> Tensor:
-    """The values ``[N, ...]`` in float32, or as they are if float32 changes one by more than 2e-5 of the standard deviation
+    """The values ``[N, ...]`` in float32, or unchanged if float32 changes one by more than 2e-5 of the standard deviation
     of its column, as it does values far from zero; NaN are left out."""
     return values.float() if bool(within(values, torch.float32, ROUNDING).all()) else values
 
 
-def within(values: Tensor, dtype: torch.dtype, part: float) -> Tensor:
-    """Whether values in `dtype` differ from these by at most this part of the standard deviation of their column.
+def within(values: Tensor, dtype: torch.dtype, share: float) -> Tensor:
+    """Whether values in `dtype` differ from these by at most this share of the standard deviation of their column.
 
     True of columns without a variation, see `varies`. NaN and infinities are left out.
 
@@ -168,7 +170,7 @@ def within(values: Tensor, dtype: torch.dtype, part: float) -> Tensor:
     if not values.numel():
         return torch.ones(values.shape[1:], dtype=torch.bool)
     most = torch.finfo(dtype).eps / 2 * torch.maximum(values.amax(0), -values.amin(0))
-    near = most <= part * values.std(0, correction=0)
+    near = most <= share * values.std(0, correction=0)
     if bool(near.all()):  # without a copy of all values
         return near
     seen = values.isfinite()
@@ -176,7 +178,7 @@ def within(values: Tensor, dtype: torch.dtype, part: float) -> Tensor:
     count = seen.sum(0).clamp_min(1)
     mean = values.masked_fill(~seen, 0.0).sum(0) / count
     sd = ((values - mean).masked_fill(~seen, 0.0).square().sum(0) / count).sqrt()
-    return ~varies(values.masked_fill(~seen, math.nan)) | (changed <= part * sd)
+    return ~varies(values.masked_fill(~seen, math.nan)) | (changed <= share * sd)
 
 
 def check_spread(values: Tensor, name: str, least: float) -> None:

@@ -26,7 +26,7 @@ from pyrodrop.arguments import count, shown
 from pyrodrop.arrays import as_table, is_frame
 from pyrodrop.data.column_values import check_numbers
 from pyrodrop.likelihoods import HeteroscedasticGaussian, Likelihood
-from pyrodrop.names import explains
+from pyrodrop.names import check_keywords
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import narrowed
@@ -54,20 +54,25 @@ _POSTERIORS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-_NONE: Mapping[str, str] = {
+_ELSEWHERE: Mapping[str, str] = {  # arguments of other estimators, and what to do instead
     "class_weight": "rows are not weighted. Its effect is that of other frequencies of the classes: multiply the columns of "
     "predict_proba by the weights, and divide by the sum of each row",
     "early_stopping": "a schedule of the learning rate ends the training",
     "n_jobs": "the networks are trained at once",
     "max_iter": "here it is max_steps, the number of gradient steps",
     "n_estimators": "here it is members, the number of networks",
-}  # arguments of other estimators, and what is to be done instead
+}
 
 
-class _Network(BaseEstimator):  # type: ignore[misc]
-    """What both estimators share; `NetworkRegressor` describes the arguments."""
+class _Checked(BaseEstimator):  # type: ignore[misc]  # a class of its own, so that `inspect` shows __init__'s signature
+    def __new__(cls, *_: Any, **keywords: Any) -> Self:
+        check_keywords(f"{cls.__name__}()", keywords, cls._get_param_names(), _ELSEWHERE)
+        return super().__new__(cls)  # type: ignore[no-any-return]
 
-    @explains(**_NONE)
+
+class _Network(_Checked):
+    """The common base of both estimators; `NetworkRegressor` describes the arguments."""
+
     def __init__(
         self,
         hidden_layer_sizes: Sequence[int] = (50,),
@@ -94,7 +99,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         with collected() as messages:
             self.run_ = recipe.fit(**options) if members == 1 else recipe.fit_replicates(members, **options)
         for message in messages:
-            hint = " (the number of steps is max_steps)" * message.startswith("training")
+            hint = " (the number of steps is max_steps)" if message.startswith("training") else ""
             warnings.warn(message + hint, ConvergenceWarning, stacklevel=3)
         return self
 
@@ -123,9 +128,9 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         x = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         run = copy.deepcopy(self.run_)
         members = [run] if isinstance(run, Fit) else list(run)
-        for part in (part for member in members for part in (member.model, member.guide)):
-            if isinstance(part, torch.nn.Module):
-                part.double()
+        for module in (module for member in members for module in (member.model, member.guide)):
+            if isinstance(module, torch.nn.Module):
+                module.double()
         return run.predict(torch.as_tensor(_dense(x)), max(draws, len(members)), seed=0)  # type: ignore[no-any-return]
 
     def _table(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, Any]:
@@ -191,7 +196,6 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         ((4,), (4,), (4, 2))
     """
 
-    @explains(**_NONE)
     def __init__(
         self,
         hidden_layer_sizes: Sequence[int] = (128, 128),
@@ -237,12 +241,12 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             The mean, or a tuple of the mean and what was asked for, in this order.
         """
         predicted = self.prediction(X)
-        found = [predicted.mean[:, 0].numpy()]
+        results = [predicted.mean[:, 0].numpy()]
         if return_std:
-            found.append(predicted.sd[:, 0].numpy())
+            results.append(predicted.sd[:, 0].numpy())
         if quantiles is not None:
-            found.append(predicted.quantile(checked_levels(quantiles, "quantiles").reshape(-1))[..., 0].T.numpy())
-        return found[0] if len(found) == 1 else tuple(found)
+            results.append(predicted.quantile(checked_levels(quantiles, "quantiles").reshape(-1))[..., 0].T.numpy())
+        return results[0] if len(results) == 1 else tuple(results)
 
     def sample_y(self, X: Any, n_samples: int = 1) -> np.ndarray[Any, Any]:
         """Draws of y with noise, ``[n, n_samples]``, each of one function for all rows; the same in every call."""

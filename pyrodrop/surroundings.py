@@ -1,4 +1,4 @@
-"""What is around a call and would change all that it computes: blocks of PyTorch and Pyro that a caller forgot to leave.
+"""Contexts of PyTorch and Pyro that would change everything that is computed in a call inside of them.
 
     nothing has values       torch.device("meta"), FakeTensorMode
     other numbers            torch.autocast; a handler of Pyro, such as poutine.scale, which acts on every call of the model
@@ -32,7 +32,7 @@ def refuse_without_values(what: str) -> None:
 
 
 def refuse(what: str) -> None:
-    """Raise a RuntimeError there, and inside a handler of Pyro, for what calls a model and a guide."""
+    """Raise a RuntimeError as `refuse_without_values`, and inside a handler of Pyro; for calls of a model and a guide."""
     refuse_without_values(what)
     handlers = pyro_handlers()
     if handlers:
@@ -43,7 +43,7 @@ def refuse(what: str) -> None:
 
 @contextmanager
 def outside(what: str) -> Iterator[None]:
-    """Refuse everything that is around the block, or around a call of the function that this decorates."""
+    """Refuse all these contexts around the block, or around a call of the decorated function."""
     refuse(what)
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):

@@ -155,7 +155,7 @@ def training() -> _Reserved:
 
 @contextmanager
 def sharing() -> Iterator[None]:
-    """Within a training: let short calls of other threads in until the block ends, and after those that wait go on.
+    """Within a training: let short calls of other threads run during the block; it ends after those that already wait.
 
     Under handlers of Pyro, which would handle these calls as well, they still wait.
     """

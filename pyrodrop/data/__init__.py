@@ -10,10 +10,9 @@ from pyrodrop.data.gospels import gospels
 from pyrodrop.data.keywords import Keywords
 from pyrodrop.data.line import line, line_split
 from pyrodrop.data.mauna_loa import mauna_loa
-from pyrodrop.data.mnist import mnist
+from pyrodrop.data.mnist import mnist, turned
 from pyrodrop.data.resampled import bootstrapped, perturbed
 from pyrodrop.data.splits import Split, Splits
-from pyrodrop.data.turned import turned
 from pyrodrop.data.uci import uci
 from pyrodrop.names import missing
 

@@ -143,7 +143,7 @@ def values_of(frame: nw.DataFrame[Any], label: Hashable) -> tuple[Value, ...]:
 
 
 def coded(frame: nw.DataFrame[Any], label: Hashable, values: Sequence[Value], name: str) -> Tensor:
-    """A column of categories as the places of its values, int64 ``[N]``."""
+    """A column of categories as indices into its values, int64 ``[N]``."""
     known = {value: place for place, value in enumerate(values)}
     labels = _categories(frame, label, name).to_list()
     unseen = [value for value in dict.fromkeys(labels) if value not in known]

@@ -119,7 +119,7 @@ class Columns:
         return torch.from_numpy(numbers_of(frame, self.targets, name)).to(self.dtype(self.targets))
 
     def words(self) -> dict[str, Any]:
-        """All of it in plain lists, numbers and words, for a file."""
+        """All attributes as plain lists, numbers and strings, for a file."""
         scaled = None if self.scaled is None else [self.scaled.loc.tolist(), self.scaled.scale.tolist()]
         return {
             "numbers": list(self.numbers), "indicators": list(self.indicators),
@@ -130,10 +130,10 @@ class Columns:
 
     @classmethod
     def of_words(cls, stored: Any, file: str) -> Columns:
-        """The columns that `words` are of; a ValueError that names the file if it is damaged."""
+        """The columns that `words` describes; a ValueError that names the file if it is damaged."""
         try:
-            names = [tuple(stored.get(part, ())) for part in ("numbers", "indicators", "targets", "wide")]
-            if not all(isinstance(name, str | int) for part in names for name in part):
+            names = [tuple(stored.get(key, ())) for key in ("numbers", "indicators", "targets", "wide")]
+            if not all(isinstance(name, str | int) for key in names for name in key):
                 raise TypeError("a name is no str")
             categories = {name: tuple(values) for name, values in stored["categories"]}
             classes = None if stored["classes"] is None else tuple(stored["classes"])

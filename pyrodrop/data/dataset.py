@@ -47,9 +47,9 @@ class Dataset:
     labels and token ids; a network whose first layer is linear takes whole numbers of x as real ones. Rows are matched by
     their order, never by the index of a pandas table.
 
-    NaN in y are missing observations. Standardisations are those of the others, and whatever takes the data refuses them,
-    unless the likelihood is a `likelihoods.Missing`. Infinities in y are open ends of intervals; whatever takes the data
-    refuses them, unless the likelihood is a `likelihoods.Censored`, which has the shape of such a y.
+    NaN in y are missing observations, which standardisations leave out; functions that take the data raise an error for
+    them unless the likelihood is a `likelihoods.Missing`. Infinities in y are open ends of intervals; they are an error
+    unless the likelihood is a `likelihoods.Censored`, which describes the shape of such a y.
 
     Raises:
         TypeError: x or y is no array of real numbers (complex numbers, text, dates, categories, ragged lists, sparse or
@@ -84,9 +84,9 @@ class Dataset:
             )
         self.y = y
         self.columns: Columns | None = None
-        for name, given, values in (("inputs", inputs, self.x), ("targets", targets, y)):
-            if given is not None:
-                _check_standardisation(name, given, values)
+        for name, standardisation, values in (("inputs", inputs, self.x), ("targets", targets, y)):
+            if standardisation is not None:
+                _check_standardisation(name, standardisation, values)
         self.inputs: Standardize | None = inputs
         self.targets: Standardize | None = targets
 
@@ -94,20 +94,20 @@ class Dataset:
         return len(self.y)
 
     def card(self) -> Card:
-        """What text and HTML show of the data."""
-        missing, ends = int(self.y.isnan().sum()), int(self.y.isinf().sum())
-        gaps = f", {missing} missing" * bool(missing) + f", {ends} open ends" * bool(ends)
-        facts = {"x": size(self.x), "y": size(self.y) + gaps}
+        """The summary that is printed and shown in notebooks."""
+        counts = {"missing": int(self.y.isnan().sum()), "open ends": int(self.y.isinf().sum())}
+        y = ", ".join([size(self.y), *(f"{count} {what}" for what, count in counts.items() if count)])
+        facts = {"x": size(self.x), "y": y}
         if self.columns is not None:
             labels = "" if self.columns.classes is None else f", classes {listed(self.columns.classes, str)}"
             facts |= {
                 "columns": listed(self.columns.names, str),
                 "target": listed(self.columns.targets, str) + labels,
             }
-        done = [n for n, given in (("x", self.inputs), ("y", self.targets)) if given is not None]
-        if self.columns is not None and self.columns.scaled is not None:
-            done = ["the numbers of x", *done]
-        return Card(f"Dataset of {len(self)} rows", facts | {"standardised": " and ".join(done) or "no"})
+        scaled = None if self.columns is None else self.columns.scaled
+        scales = {"the numbers of x": scaled, "x": self.inputs, "y": self.targets}
+        standardised = " and ".join(name for name, scale in scales.items() if scale is not None)
+        return Card(f"Dataset of {len(self)} rows", facts | {"standardised": standardised or "no"})
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -361,7 +361,7 @@ def check_inputs(x: Inputs, argument: str = "x") -> Any:
 
 
 def _instead(data: Any) -> str:
-    """What to pass instead of PyTorch's containers of data, or of a table."""
+    """A hint on what to pass instead of PyTorch's data containers or a table, or an empty string."""
     if isinstance(data, torch.utils.data.TensorDataset):
         return ": pass its tensors, data.tensors"
     if isinstance(data, torch.utils.data.DataLoader | torch.utils.data.Dataset):
@@ -390,13 +390,13 @@ def _one_length(x: Any) -> Any:
     return x
 
 
-def _check_standardisation(name: str, given: Any, values: Any) -> None:
+def _check_standardisation(name: str, standardisation: Any, values: Any) -> None:
     """Check that a standardisation that was passed as `name` is one of these values."""
-    if not isinstance(given, Standardize):
-        raise TypeError(f"{name} must be a Standardize of pyrodrop.scaling, or None; got {shown(given)}")
+    if not isinstance(standardisation, Standardize):
+        raise TypeError(f"{name} must be a Standardize of pyrodrop.scaling, or None; got {shown(standardisation)}")
     if name == "inputs":
         _check_standardizable("x", values)
-    for statistic in (given.loc, given.scale):
+    for statistic in (standardisation.loc, standardisation.scale):
         if statistic.dim() > values.dim() or any(
             one not in (1, size) for one, size in zip(reversed(statistic.shape), reversed(values.shape), strict=False)
         ):

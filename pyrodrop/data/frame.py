@@ -54,7 +54,7 @@ def read_frame(
     check_no_missing(df, inputs, "df")
     classes = classes_of(df, targets, named_categories)
     if classes is None:
-        _say_what_may_be_classes(df, targets)
+        _warn_of_binary_numbers(df, targets)
     plain_inputs = [label for label in inputs if label not in named_categories]
     check_numbers(
         map(df.get_column, plain_inputs), "df", " that is not named in categories", "name it in categories=[{}]"
@@ -100,8 +100,8 @@ def _wide(values: np.ndarray[Any, Any], labels: Sequence[Hashable]) -> Iterator[
     return (label for label, narrow in zip(labels, kept, strict=True) if not narrow)
 
 
-def _say_what_may_be_classes(frame: nw.DataFrame[Any], targets: Sequence[Any]) -> None:
-    """Say in the log that whole numbers 0 and 1 are read as numbers, which classifiers elsewhere take as labels."""
+def _warn_of_binary_numbers(frame: nw.DataFrame[Any], targets: Sequence[Any]) -> None:
+    """Warn that whole numbers 0 and 1 are read as numbers, which classifiers elsewhere take as labels."""
     for label in targets:
         column = frame.get_column(label)
         if column.dtype.is_integer() and set(column.unique().to_list()) == {0, 1}:
@@ -160,7 +160,7 @@ def _standardisation(
     dtype: torch.dtype,
     further: int = 0,
 ) -> Standardize | None:
-    """That of the chosen columns, computed in float64; the others and `further` ones are left as they are."""
+    """The standardisation of the chosen columns, computed in float64; others, and `further` ones, are left unchanged."""
     if not chosen & set(labels):
         return None
     observed = of(torch.from_numpy(values), dtype)

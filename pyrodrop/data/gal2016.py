@@ -69,13 +69,13 @@ def gal2016(series: Series = "co2") -> Split:
     )
 
 
-def _read(series: str, part: str) -> Tensor:
-    url, place = URL.format(series=series, part=part), f"gal2016/{series}_{part}"
-    what = f"the {series} {part} series of Gal & Ghahramani (2016)"
+def _read(series: str, subset: str) -> Tensor:
+    url, place = URL.format(series=series, part=subset), f"gal2016/{series}_{subset}"
+    what = f"the {series} {subset} series of Gal & Ghahramani (2016)"
     if os.environ.get("PYRODROP_DATA"):
-        path = data_file(f"{place}.csv", what, url, CSV_SHA256[series, part])
+        path = data_file(f"{place}.csv", what, url, CSV_SHA256[series, subset])
         return torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=1)).float()
-    with h5py.File(data_file(f"{place}.h5", what, url, SHA256[series, part])) as file:
+    with h5py.File(data_file(f"{place}.h5", what, url, SHA256[series, subset])) as file:
         columns = [np.asarray(file[key]) for key in ("data", "label")]
     return torch.from_numpy(np.concatenate(columns, 1)).float()
 

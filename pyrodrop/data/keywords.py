@@ -19,13 +19,13 @@ _PLAIN = (bool, int, float, complex, str, bytes, np.generic, torch.dtype, torch.
 
 
 class Keywords:
-    """Keyword arguments, ``model(**values)``. Every step has all of them; plates of the program take subsamples.
+    """Keyword arguments, ``model(**values)``. Every step gets all of them; plates of the program take subsamples.
 
     Args:
-        values: by name. Tensors, also within tuples, lists and dictionaries, are data; all else is the program's own.
+        values: by name. Tensors, also within tuples, lists and dictionaries, are data; other values are passed on unchanged.
 
     Raises:
-        TypeError: `values` is no mapping, or a name is no word.
+        TypeError: `values` is no mapping, or a name is no str.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ class Keywords:
 
     @classmethod
     def of(cls, values: Keywords | Mapping[str, Any]) -> Keywords:
-        """The arguments as they are, or of a mapping."""
+        """Return `values` itself if it is a `Keywords`, or convert a mapping."""
         return values if isinstance(values, Keywords) else cls(values)
 
     @classmethod
@@ -72,12 +72,12 @@ class Keywords:
 
     @functools.cached_property
     def words(self) -> dict[str, str]:
-        """What the arguments are, in words: tensors and arrays by their digest, other objects by their names or classes."""
+        """A description of each argument: the digest of a tensor or array, the name or class of another object."""
         return {name: _word(value) for name, value in _placed(self.values, "data")}
 
     @property
     def outline(self) -> str:
-        """The arguments in words, without the values of tensors: replicates have the same."""
+        """A description of the arguments without the values of tensors, which replicates share."""
         like = over_tensors(lambda tensor: f"{tensor.dtype} {list(tensor.shape)}", self.values)
         return ", ".join(f"{name} {word}" for name, word in sorted(Keywords(like).words.items()))
 

@@ -32,7 +32,7 @@ class Loader(Streamed):
     """Minibatches that an iterable yields, the same ones for the same seed and epoch.
 
     In epoch e, torch's, Python's and NumPy's generators, and those of a DataLoader, have states that depend on the seed and
-    e, and whatever has a method ``set_epoch`` is told e.
+    e, and ``set_epoch(e)`` is called on every object that has it.
 
     Args:
         batches: a DataLoader, or another iterable with a length, the number of minibatches of each of its epochs.
@@ -49,7 +49,8 @@ class Loader(Streamed):
 
     def __init__(self, batches: Iterable[Any], num_data: int | None, *, missing: bool = False) -> None:
         self.batches: Any = _with_new_workers(batches)
-        self.missing = missing
+        of = f"({type(batches.dataset).__name__})" if isinstance(batches, DataLoader) else ""
+        self.source, self.missing = f"{type(batches).__name__}{of}", missing
         if not hasattr(batches, "__iter__") or hasattr(batches, "__next__"):
             raise TypeError(
                 "data must be an iterable of minibatches that can be iterated again, once per epoch, such as a DataLoader "
@@ -71,20 +72,16 @@ class Loader(Streamed):
         if isinstance(batches, DataLoader) and not isinstance(batches.dataset, IterableDataset):
             self.first_row = lambda: batches.collate_fn([batches.dataset[0]])
         self.shuffles: bool = isinstance(batches, DataLoader) and not ordered
-        known = _rows_visited(batches)
+        known, self._once = _visited(batches)
         self.num_data = known if num_data is None else _stated(num_data, batches, known)
-        self._once = known is not None or not _draws_rows(batches)  # whether an epoch has a row at most once
-        self._said = False
+        self._warned = False
         owners = [getattr(batches, name, None) for name in ("sampler", "batch_sampler", "dataset")]
         owners += [getattr(owner, "sampler", None) for owner in owners]
-        self._told: list[Any] = [owner for owner in (batches, *owners) if callable(getattr(owner, "set_epoch", None))]
-        found = [getattr(owner, "generator", None) for owner in (batches, *owners)]
-        self._generators = {g: g.initial_seed() for g in found if isinstance(g, torch.Generator)}
-
-    @property
-    def source(self) -> str:
-        of = f"({type(self.batches.dataset).__name__})" if isinstance(self.batches, DataLoader) else ""
-        return f"{type(self.batches).__name__}{of}"
+        self._with_epochs: list[Any] = [
+            owner for owner in (batches, *owners) if callable(getattr(owner, "set_epoch", None))
+        ]
+        generators = [getattr(owner, "generator", None) for owner in (batches, *owners)]
+        self._generators = {g: g.initial_seed() for g in generators if isinstance(g, torch.Generator)}
 
     def epoch(self, number: int, seed: int, check: Check | None = None, start: int = 0) -> Iterator[Dataset]:
         """The minibatches of an epoch, from number `start` on if the loader was set to that place.
@@ -93,18 +90,18 @@ class Loader(Streamed):
             TypeError, ValueError: one of them is no minibatch; there are fewer or more than the length says, or more rows
                 than the data set has.
         """
-        seeds = {generator: mixed(own, number) for generator, own in self._generators.items()}
+        seeds = {generator: mixed(initial, number) for generator, initial in self._generators.items()}
         streams = RandomStreams(mixed(seed, number), seeds)
         draws = nullcontext if isinstance(self.batches, list | tuple) else streams.current
-        for one in self._told:
-            one.set_epoch(number)
+        for owner in self._with_epochs:
+            owner.set_epoch(number)
         with draws():
-            given = iter(self.batches)
+            minibatches = iter(self.batches)
         seen = largest = 0
         for place in range(start, self.per_epoch):
             with draws():
-                batch = next(given, _END)
-                further = place + 1 == self.per_epoch and next(given, _END) is not _END
+                batch = next(minibatches, _END)
+                further = place + 1 == self.per_epoch and next(minibatches, _END) is not _END
             if batch is _END or further:
                 count = f"more than {self.per_epoch}" if further else place
                 raise ValueError(
@@ -120,14 +117,14 @@ class Loader(Streamed):
                 )
             largest = max(largest, len(rows))
             if place + 1 == self.per_epoch and self._once and not start:
-                self._say_if_few(seen, largest)
+                self._warn_if_few(seen, largest)
             yield rows
 
-    def _say_if_few(self, seen: int, left_out: int) -> None:
-        """Say once that an epoch has fewer rows than the data set, by more than a last minibatch that may be left out."""
-        if self.num_data is None or seen + left_out >= self.num_data or self._said:
+    def _warn_if_few(self, seen: int, left_out: int) -> None:
+        """Warn once that an epoch has fewer rows than the data set, by more than a dropped last minibatch."""
+        if self.num_data is None or seen + left_out >= self.num_data or self._warned:
             return
-        self._said = True
+        self._warned = True
         _log.warning(
             "num_data is %d, the number of rows of the data set, and %s has %d in an epoch: their likelihood counts %.3g "
             "times, as if they stood for all of them",
@@ -141,7 +138,7 @@ class Loader(Streamed):
     @cached_property
     def varies(self) -> bool:
         """Whether the rows of the first two minibatches have different shapes, as sequences that are padded by minibatch."""
-        shapes = [[part.shape[1:] for part in (*parts(one.x), one.y)] for one in self._first]
+        shapes = [[tensor.shape[1:] for tensor in (*parts(batch.x), batch.y)] for batch in self._first]
         return shapes[0] != shapes[-1]
 
     @cached_property
@@ -153,7 +150,7 @@ class Loader(Streamed):
 
 
 def _stated(num_data: Any, batches: Any, known: int | None) -> int:
-    """The number of rows that the caller states: of a DataLoader at most those of its data set, at least those visited."""
+    """Check the `num_data` that was passed: for a DataLoader it lies between the rows visited and those of its data set."""
     stated = count(num_data, "num_data", "the number of rows of the data set")
     dataset: Any = getattr(batches, "dataset", None)
     by_row = getattr(batches, "collate_fn", None) is default_collate and not isinstance(dataset, IterableDataset)
@@ -168,16 +165,8 @@ def _stated(num_data: Any, batches: Any, known: int | None) -> int:
     return stated
 
 
-def _draws_rows(batches: Any) -> bool:
-    """Whether an epoch of a DataLoader is of rows that a sampler of its own kind draws, which may repeat some."""
-    if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
-        return False
-    sampler = batches.sampler if batches.batch_sampler is None else _sampler(batches)
-    return not (type(sampler) is SequentialSampler or (type(sampler) is RandomSampler and not sampler.replacement))
-
-
 def _with_new_workers(batches: Any) -> Any:
-    """A DataLoader without persistent workers, which would go on with the random numbers of the iteration before."""
+    """A DataLoader without persistent workers, which would continue the random numbers of the previous iteration."""
     if not isinstance(batches, DataLoader) or not batches.persistent_workers:
         return batches
     other = copy.copy(batches)
@@ -186,16 +175,24 @@ def _with_new_workers(batches: Any) -> Any:
 
 
 def _sampler(batches: Any) -> Any:
-    """What chooses the rows of a DataLoader, by itself or in a sampler of minibatches; None if that is not known."""
+    """The sampler of the rows of a DataLoader; None if it is unknown, as in a batch sampler of the user's."""
     by_batch = getattr(batches, "batch_sampler", None)
     return by_batch.sampler if isinstance(batches, DataLoader) and type(by_batch) is BatchSampler else None
 
 
-def _rows_visited(batches: Any) -> int | None:
-    """The number of rows of a DataLoader that visits each row of its data set once per epoch."""
-    sampler = _sampler(batches)
-    if type(sampler) is SequentialSampler:
-        rows, size = len(sampler), batches.batch_sampler.batch_size
-        return rows // size * size if batches.batch_sampler.drop_last else rows
-    every = type(sampler) is RandomSampler and not sampler.replacement and len(sampler) == len(batches.dataset)
-    return len(batches.dataset) if every else None
+def _visited(batches: Any) -> tuple[int | None, bool]:
+    """How many rows of its data set a DataLoader visits per epoch, if that is known, and whether each at most once."""
+    if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
+        return None, True
+    by_batch: Any = batches.batch_sampler
+    sampler: Any = batches.sampler if by_batch is None else _sampler(batches)
+    in_order = type(sampler) is SequentialSampler
+    if not in_order and (type(sampler) is not RandomSampler or sampler.replacement):
+        return None, False
+    if by_batch is None:
+        return None, True
+    rows, size = len(sampler), by_batch.batch_size
+    if in_order:
+        return (rows // size * size if by_batch.drop_last else rows), True
+    dataset: Any = batches.dataset
+    return (rows if rows == len(dataset) else None), True

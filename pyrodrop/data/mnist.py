@@ -1,4 +1,4 @@
-"""MNIST: 60,000 digits for training and 10,000 for testing, 28 x 28 grey values.
+"""MNIST: 60,000 digits for training and 10,000 for testing, 28 x 28 grey values; and rotations of images.
 
 LeCun, Cortes & Burges, The MNIST database of handwritten digits. If the environment variable PYRODROP_DATA is set, files
 are read from ``$PYRODROP_DATA/mnist``. Otherwise they are downloaded once and cached. In both cases the hash of the content
@@ -15,8 +15,10 @@ from typing import Annotated
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from pyrodrop.arguments import tensor
 from pyrodrop.constraints import Flag, checked
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import data_file
@@ -58,13 +60,13 @@ def mnist(
         ValueError: a file has the wrong content.
         TypeError: an argument is neither True nor False.
     """
-    parts = {}
-    for part, stem in (("train", "train"), ("test", "t10k")):
+    splits = {}
+    for name, stem in (("train", "train"), ("test", "t10k")):
         images = _read(f"{stem}-images-idx3-ubyte", progress).float().div_(255)
         labels = _read(f"{stem}-labels-idx1-ubyte", progress).long()
         x = images.flatten(1) if flat else images[:, None]
-        parts[part] = Dataset(x, labels, inputs=Standardize(), targets=Standardize())
-    return Split("mnist", parts["train"], parts["test"], "grey value", "digit", SOURCE)
+        splits[name] = Dataset(x, labels, inputs=Standardize(), targets=Standardize())
+    return Split("mnist", splits["train"], splits["test"], "grey value", "digit", SOURCE)
 
 
 def _read(name: str, progress: bool) -> Tensor:
@@ -84,3 +86,34 @@ def _read(name: str, progress: bool) -> Tensor:
     header = 4 + 4 * content[3]
     shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4))
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy())
+
+
+def turned(images: Tensor, degrees: Tensor) -> Tensor:
+    """Rotate every image counterclockwise about its centre by every angle: ``[A, N, C, H, H]``.
+
+        x'(r) = x(R(-angle) r),   zero outside,   bilinear between pixels
+
+    Args:
+        images: square images, ``[N, C, H, H]``.
+        degrees: angles in degrees, ``[A]``.
+
+    Raises:
+        ValueError: a shape is wrong, or a value is NaN or infinite.
+        TypeError: an argument is no tensor of real numbers, or the images are not of a floating-point dtype.
+    """
+    tensor(images, "images", "the images to rotate")
+    tensor(degrees, "degrees", "the angles")
+    if not images.is_floating_point():
+        raise TypeError(f"images must be of a floating-point dtype; got {images.dtype}: convert them with .float()")
+    if images.dim() != 4 or images.shape[-1] != images.shape[-2] or degrees.dim() != 1:
+        raise ValueError(
+            f"turned needs square images [N, C, H, H] and degrees [A]; got {tuple(images.shape)} and {tuple(degrees.shape)}"
+        )
+    angles, (n, *shape) = torch.deg2rad(degrees.to(images)), images.shape
+    cos, sin, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
+    # The source position of each pixel, with x to the right and y down: counterclockwise as displayed.
+    back = torch.stack([torch.stack([cos, -sin, zero], -1), torch.stack([sin, cos, zero], -1)], 1)
+    count = len(angles)
+    grid = F.affine_grid(back, [count, n * shape[0], *shape[1:]], align_corners=False)
+    stack = images.reshape(1, n * shape[0], *shape[1:]).expand(count, -1, -1, -1)
+    return F.grid_sample(stack, grid, align_corners=False).reshape(count, n, *shape)

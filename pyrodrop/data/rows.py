@@ -1,4 +1,4 @@
-"""Rows that are read by their numbers, of a data set of torch or of files that are mapped into memory."""
+"""Rows that are read by index, from a data set of torch or from files that are mapped into memory."""
 
 from __future__ import annotations
 
@@ -24,24 +24,20 @@ _PAGES = 2**16  # bytes that reading one value of a mapped file brings into memo
 
 
 class Rows(Streamed):
-    """Rows that are read by their numbers.
+    """Rows that are read by index.
 
     Args:
-        read: returns the rows of these numbers, as a minibatch.
-        source: what is read, in a few words.
+        read: returns the rows of these indices, as a minibatch.
+        source: a short description of what is read, for messages.
     """
 
     num_data: int
 
     def __init__(self, read: Callable[[Tensor], Any], num_data: int, source: str, *, missing: bool = False) -> None:
-        self._read, self.num_data, self._source, self.missing = read, num_data, source, missing
-
-    @property
-    def source(self) -> str:
-        return self._source
+        self._read, self.num_data, self.source, self.missing = read, num_data, source, missing
 
     def read(self, numbers: Tensor, check: Check | None = None) -> Dataset:
-        """The rows of these numbers."""
+        """The rows of these indices."""
         numbers = numbers.cpu()
         return self.checked(self._read(numbers), _which(numbers), check)
 
@@ -55,7 +51,7 @@ class Rows(Streamed):
 
 
 def of_torch(dataset: Any, batch_size: int | None, missing: bool) -> Rows:
-    """Rows of a data set of torch, collated as a DataLoader does. What it draws depends on the numbers of the rows alone."""
+    """Rows of a data set of torch, collated as a DataLoader does. Its random draws depend on the indices alone."""
     try:
         rows = len(dataset)
     except TypeError:
@@ -94,11 +90,11 @@ def _collated(items: list[Any], dataset: Any) -> Any:
 
 
 def of_files(x: Any, y: Any, values: Sequence[Any], missing: bool) -> Rows:
-    """Rows of arrays of which some are mapped files; what was read of these does not stay in memory."""
-    held = [
+    """Rows of arrays of which some are mapped files; their pages are released after reading."""
+    arrays = [
         value if mapped_file(value) is not None else tensor_of(value, "x or y", missing=missing) for value in values
     ]
-    sizes = {len(value) for value in held}
+    sizes = {len(value) for value in arrays}
     if len(sizes) != 1:
         raise ValueError(
             f"x and y must have one row per observation each; got {', '.join(map(str, sorted(sizes)))} rows"
@@ -110,7 +106,7 @@ def of_files(x: Any, y: Any, values: Sequence[Any], missing: bool) -> Rows:
     def read(numbers: Tensor) -> Any:
         nonlocal resident
         rows = numbers.numpy()
-        taken = [value[numbers if isinstance(value, Tensor) else rows] for value in held]
+        taken = [value[numbers if isinstance(value, Tensor) else rows] for value in arrays]
         resident += len(rows) * row
         if resident > _RESIDENT:
             for file in files.values() if hasattr(mmap, "MADV_DONTNEED") else ():
@@ -125,7 +121,7 @@ def of_files(x: Any, y: Any, values: Sequence[Any], missing: bool) -> Rows:
 
 
 def mapped_file(values: Any) -> mmap.mmap | None:
-    """The file that an array is mapped from, if what is read of it can be given back."""
+    """The file that an array is mapped from, if its pages can be released; otherwise None."""
     mapped_from = isinstance(values, np.memmap) and values.mode != "c"
     while mapped_from and values is not None and not isinstance(values, mmap.mmap):
         values = values.base

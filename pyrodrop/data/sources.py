@@ -1,7 +1,7 @@
-"""What is read a minibatch at a time, among the data that functions take.
+"""Which of the data that functions take are read a minibatch at a time.
 
-torch.utils.data.Dataset      rows by number, where it has a length
-np.memmap                     rows by number: a pair (x, y) with one of them, where batch_size is given
+torch.utils.data.Dataset      rows by index, if it has a length
+np.memmap                     rows by index: a pair (x, y) with one of them, where batch_size is given
 torch.utils.data.DataLoader   minibatches, and any other iterable of them with num_data
 """
 
@@ -21,26 +21,28 @@ from pyrodrop.data.streamed import Streamed
 
 
 def streamed_of(data: Any, batch_size: int | None, num_data: int | None, *, missing: bool = False) -> Any:
-    """Data as `Streamed` where they are read a minibatch at a time; others as they are, and a TensorDataset as a pair.
+    """Data that are read a minibatch at a time as `Streamed`, a TensorDataset as a pair, and other data unchanged.
 
     Raises:
         TypeError, ValueError: `num_data` is given for data whose rows are known, or not for those of a loader.
     """
-    given = data if isinstance(data, Streamed | Dataset | Mapping) else _by_number(data, batch_size, missing)
-    minibatches = given is data and num_data is not None and not isinstance(data, Streamed | Dataset | Mapping | tuple)
+    converted = data if isinstance(data, Streamed | Dataset | Mapping) else _by_number(data, batch_size, missing)
+    minibatches = (
+        converted is data and num_data is not None and not isinstance(data, Streamed | Dataset | Mapping | tuple)
+    )
     if isinstance(data, DataLoader) or minibatches:
-        given = Loader(data, num_data, missing=missing)
+        converted = Loader(data, num_data, missing=missing)
     elif num_data is not None:
         raise ValueError(
             "num_data is the number of rows behind the minibatches of a loader, and must be left out where data have rows "
             f"of their own; got {num_data} and {shown(data)}"
         )
-    if isinstance(given, Loader) and given.num_data is None:
+    if isinstance(converted, Loader) and converted.num_data is None:
         raise ValueError(
-            f"num_data, the number of rows of the data set, must be given for {given.source}, whose minibatches need not be "
-            "all rows once per epoch: the likelihood of a minibatch counts num_data / rows times"
+            f"num_data, the number of rows of the data set, must be given for {converted.source}, whose minibatches need "
+            "not be all rows once per epoch: the likelihood of a minibatch counts num_data / rows times"
         )
-    return given
+    return converted
 
 
 def read_for(data: Any, *, missing: bool = False) -> Streamed | None:
@@ -53,7 +55,7 @@ def read_for(data: Any, *, missing: bool = False) -> Streamed | None:
 
 
 def _by_number(data: Any, batch_size: int | None, missing: bool) -> Any:
-    """Rows of a data set of torch or of mapped files; the tensors of a TensorDataset; other data as they are."""
+    """Rows of a data set of torch or of mapped files; the tensors of a TensorDataset; other data unchanged."""
     if isinstance(data, TensorDataset) and len(data.tensors) > 1:
         *xs, y = data.tensors
         return (xs[0] if len(xs) == 1 else tuple(xs), y)

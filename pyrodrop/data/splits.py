@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count as whole_number
-from pyrodrop.arguments import flag, instance, positive, real, shown, tensor
+from pyrodrop.arguments import instance, shown, tensor
 from pyrodrop.arrays import tensor_of
 from pyrodrop.cards import Described
+from pyrodrop.constraints import Count, Flag, Real, checked
 from pyrodrop.data.column_values import checked_frame
 from pyrodrop.data.columns import Encode
 from pyrodrop.data.dataset import Dataset
@@ -26,6 +26,7 @@ from pyrodrop.inputs import named_parts
 from pyrodrop.scaling import Standardize, narrowed, varies
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Split(Described):
     """A data set in a training and a test part; `test` has the standardisations of `train`.
@@ -43,8 +44,8 @@ class Split(Described):
     `Split.from_frame` divides the rows of a DataFrame.
 
     Raises:
-        TypeError: a part is not a `Dataset`, or an argument of the wrong kind.
-        ValueError: the period is not positive, or the parts have different inputs.
+        TypeError: `train` or `test` is no `Dataset`, or an argument of the wrong kind.
+        ValueError: the period is not positive, or train and test have different inputs.
     """
 
     name: str
@@ -53,33 +54,30 @@ class Split(Described):
     x_unit: str
     y_unit: str
     source: str
-    period: float | None = None
-    truth: bool = True
+    period: Annotated[float, Real("the period of a seasonal component, in units of x,", above=0)] | None = None
+    truth: Annotated[bool, Flag("whether test has real observations")] = True
 
     def __post_init__(self) -> None:
-        for part in ("train", "test"):
-            if not isinstance(getattr(self, part), Dataset):
-                raise TypeError(f"{part} must be a Dataset; got {shown(getattr(self, part))}")
+        for name in ("train", "test"):
+            instance(getattr(self, name), Dataset, name, "a Dataset")
         if named_parts(self.train.x).keys() != named_parts(self.test.x).keys():
             raise ValueError(
                 f"test must have the inputs of train, {', '.join(named_parts(self.train.x))}; got a Dataset of "
                 f"{', '.join(named_parts(self.test.x))}"
             )
-        if self.period is not None:
-            positive(self.period, "period", "the period of a seasonal component, in units of x,")
-        flag(self.truth, "truth", "whether test has real observations")
 
     def describe(self) -> str:
         return f"Split({self.name}, {len(self.train)} training and {len(self.test)} test rows)"
 
     @classmethod
+    @checked
     def from_frame(
         cls,
         df: Any,
         target: Any,
         *,
-        test: float = 0.1,
-        seed: int = 0,
+        test: Annotated[float, Real("the fraction of the rows in the test part", above=0, below=1)] = 0.1,
+        seed: Annotated[int, Count("the seed of the division", least=0)] = 0,
         categories: Sequence[Any] = (),
         encode: Encode = "one-hot",
         standardise: bool | Sequence[Any] = True,
@@ -101,17 +99,17 @@ class Split(Described):
             TypeError, ValueError: as `Dataset.from_frame`; `test` is not between 0 and 1, or leaves fewer than two training
                 rows.
         """
-        fraction = real(test, "test", "the fraction of the rows in the test part", above=0, below=1)
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, the name of the split; got {shown(name)}")
+        instance(name, str, "name", "a str, the name of the split")
         size = len(checked_frame(df, "df"))
-        generator = torch.Generator().manual_seed(whole_number(seed, "seed", "the seed of the division", least=0))
-        order, held = torch.randperm(size, generator=generator), max(1, round(fraction * size))
-        if size - held < 2:
+        order, held_out = (
+            torch.randperm(size, generator=torch.Generator().manual_seed(seed)),
+            max(1, round(test * size)),
+        )
+        if size - held_out < 2:
             raise ValueError(
-                f"test must leave at least two training rows of {size}; got {fraction:g}, which is {held} test rows"
+                f"test must leave at least two training rows of {size}; got {test:g}, which is {held_out} test rows"
             )
-        train, rest = order[held:].sort().values, order[:held].sort().values
+        train, rest = order[held_out:].sort().values, order[:held_out].sort().values
         columns = read_frame(df, target, categories, encode, standardise, train.tolist())
         whole = Dataset._of_frame(df, *columns)
         return cls(name, whole.rows(train), whole.rows(rest), "", "", "a data frame")

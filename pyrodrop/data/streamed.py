@@ -1,7 +1,7 @@
-"""Data that are read a minibatch at a time: rows by their numbers, or whatever a loader yields.
+"""Data that are read a minibatch at a time: rows by index, or the minibatches of a loader.
 
 A minibatch is a pair (x, y), where x may be a tuple or mapping of tensors, or a mapping that has y as well, under one of the
-names in `TARGETS`. Values are checked when they are read: of data that were never read nothing is known.
+names in `TARGETS`. Values are checked when they are read.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ class Streamed(ABC):
     """Data that are read a minibatch at a time.
 
     Attributes:
-        num_data: number of rows; None where it is not known.
+        source: a short description of what is read, for messages.
+        missing: whether y may have missing values.
+        num_data: number of rows; None if it is unknown.
         shuffles: whether `pieces` are in another order than the rows.
-        first_row: reads the first row; None where rows cannot be read by number, or no random numbers are drawn.
+        first_row: reads the first row; None if rows cannot be read by index, or reading draws no random numbers.
     """
 
+    source: str
     missing: bool
     num_data: int | None
     shuffles = False
@@ -48,11 +51,6 @@ class Streamed(ABC):
             raise TypeError(f"the number of rows of {self.source} is not known")
         return self.num_data
 
-    @property
-    @abstractmethod
-    def source(self) -> str:
-        """What is read, in a few words."""
-
     @cached_property
     @abstractmethod
     def sample(self) -> Dataset:
@@ -60,13 +58,13 @@ class Streamed(ABC):
 
     @abstractmethod
     def pieces(self, check: Check | None = None) -> Iterator[Dataset]:
-        """All rows, some at a time; the same at every call."""
+        """All rows in pieces, the same at every call."""
 
     def blocks(self, check: Check | None = None) -> Iterator[Dataset]:
-        """`pieces`, joined where their shapes agree to as many rows as are evaluated at a time."""
+        """`pieces`, of which neighbours of equal shapes are joined to at most `BLOCK` rows."""
         waiting: list[Dataset] = []
         for piece in self.pieces(check):
-            size = sum(part[0].nbytes for part in parts(piece.x))
+            size = sum(tensor[0].nbytes for tensor in parts(piece.x))
             most = max(1, min(BLOCK, _BLOCK_BYTES // max(1, size)))
             if waiting and (_shapes(piece) != _shapes(waiting[0]) or sum(map(len, waiting)) + len(piece) > most):
                 yield _joined(waiting)
@@ -75,13 +73,13 @@ class Streamed(ABC):
         if waiting:
             yield _joined(waiting)
 
-    fingerprint = None  # what was not read has none
+    fingerprint = None  # unknown, as rows are not all read
 
     @cached_property
     def outline(self) -> str:
         """Hash of the number of rows and of the sample: other data with the same ones have the same outline."""
-        words = f"{self.num_data} rows, of which a sample is {self.sample.fingerprint}"
-        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+        text = f"{self.num_data} rows, of which a sample is {self.sample.fingerprint}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @property
     def words(self) -> dict[str, str]:
@@ -104,11 +102,11 @@ class Streamed(ABC):
         Raises:
             TypeError: they have other tensors: other names, numbers of axes or dtypes, which a recorded step does not take.
         """
-        form = {name: f"{part.dtype} of {part.dim()} axes" for name, part in named_parts(rows.x).items()}
+        form = {name: f"{tensor.dtype} of {tensor.dim()} axes" for name, tensor in named_parts(rows.x).items()}
         form["y"] = f"{rows.y.dtype} of {rows.y.dim()} axes"
         self._form = self._form or form
         if form != self._form:
-            name = next(one for one in {**self._form, **form} if form.get(one) != self._form.get(one))
+            name = next(key for key in {**self._form, **form} if form.get(key) != self._form.get(key))
             raise TypeError(
                 f"rows must have the tensors of those that were read first, of one dtype each: {name} was "
                 f"{self._form.get(name, 'not there')}; got {form.get(name, 'none')}"
@@ -119,11 +117,11 @@ class Streamed(ABC):
 
 
 def _shapes(rows: Dataset) -> list[Any]:
-    return [part.shape[1:] for part in (*parts(rows.x), rows.y)]
+    return [tensor.shape[1:] for tensor in (*parts(rows.x), rows.y)]
 
 
 def _joined(pieces: list[Dataset]) -> Dataset:
-    """Rows of the same shapes as one."""
+    """Pieces of equal shapes as one data set."""
     if len(pieces) == 1:
         return pieces[0]
     tensors = [torch.cat(each) for each in zip(*(parts(piece.x) for piece in pieces), strict=True)]
@@ -152,7 +150,7 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
             f"mapping with y; got {shown(batch)}{size}"
         )
     x, y = batch
-    return (tuple(x) if isinstance(x, list) and any(isinstance(part, Tensor) for part in x) else x), y
+    return (tuple(x) if isinstance(x, list) and any(isinstance(value, Tensor) for value in x) else x), y
 
 
 class RandomStreams:

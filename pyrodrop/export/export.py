@@ -8,10 +8,8 @@ The program runs from its file, at numbers of rows other than that of its record
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,15 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import pyrodrop
 from pyrodrop import arguments
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.export.formats import FORMATS, FileTooLarge, Format, constants_of, quiet
+from pyrodrop.export.formats import FORMATS, FileTooLarge, Onnx, Pt2, constants_of, quiet
 from pyrodrop.export.graph import WAYS, ClosedForm, Functions, Graph, standardised
 from pyrodrop.export.summaries import Output, possible
-from pyrodrop.files import check_writable, whole
+from pyrodrop.files import check_writable, checksum, whole
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.names import one_of
 from pyrodrop.networks.checks import check_width
@@ -96,7 +95,7 @@ def export(
         graph.outputs = _chosen(outputs, possible(of_y), model.likelihood.describe())
     about = {
         **about,
-        "inputs": {name: _words(part) for name, part in named_parts(rows).items()},
+        "inputs": {name: _described(tensor) for name, tensor in named_parts(rows).items()},
         "outputs": list(graph.outputs),
         **({"levels": quantiles} if "quantiles" in graph.outputs else {}),
         "classes": None if model.columns is None or model.columns.classes is None else list(model.columns.classes),
@@ -104,29 +103,26 @@ def export(
         "model": model.describe(),
         "likelihood": model.likelihood.describe(),
         "units": "x and y are in the units of the training data",
-        "pyrodrop": _version(),
+        "pyrodrop": pyrodrop.__version__,
         "torch": torch.__version__,
     }
     expected = [_expected(predict, model, rows, count, graph.outputs, quantiles) for count in _COMPARED]
-    content = b""
-    failed: ValueError | None = None
-    for graph.way in WAYS[-1:] if closed_form else WAYS:
+    ways = WAYS[-1:] if closed_form else WAYS
+    for graph.way in ways:
         try:
             with quiet():
-                content = _content(FORMATS[path.suffix], graph, rows, about, expected, model.targets)
+                content = _content(form, graph, rows, about, expected, model.targets)
             break
-        except ValueError as error:
-            failed = error
-    if not content:
-        assert failed is not None
-        raise failed
-    with whole(path) as part:
-        part.write_bytes(content)
+        except ValueError:
+            if graph.way == ways[-1]:
+                raise
+    with whole(path) as temporary:
+        temporary.write_bytes(content)
     return path
 
 
 def _content(
-    form: Format,
+    form: Pt2 | Onnx,
     graph: Any,
     rows: Inputs,
     about: Mapping[str, Any],
@@ -136,9 +132,9 @@ def _content(
     """The content of the file; a ValueError unless it computes what is expected at the first rows."""
     names, outputs = list(named_parts(rows)), list(graph.outputs)
     program = _recorded(graph, rows)
-    words = json.dumps({**about, "sha256": _hash(constants_of(program))})
+    metadata = json.dumps({**about, "sha256": checksum(constants_of(program))})
     try:
-        content = form.content(program, words, names, outputs)
+        content = form.content(program, metadata, names, outputs)
         runs = form.opened(content, names, outputs)
     except FileTooLarge:
         raise
@@ -148,7 +144,7 @@ def _content(
         ) from error
     for count, want in zip(_COMPARED, expected, strict=True):
         try:
-            got = runs([part[:count].clone() for part in parts(rows)])
+            got = runs([tensor[:count].clone() for tensor in parts(rows)])
         except Exception as error:  # of the runtime
             raise ValueError(
                 f"the network must run from the file for any number of rows; at {count} it fails: {_said(error)}"
@@ -165,7 +161,7 @@ def _rows(model: Any, x: Any) -> Any:
     x = check_inputs(x) if model.columns is None or not is_frame(x) else model.columns.x(x, "x")
     check_width(x, model.in_features)
     places = torch.arange(max(_COMPARED)) * num_rows(x) // max(_COMPARED)
-    few = mapped(lambda part: part.cpu()[places].contiguous(), x)
+    few = mapped(lambda tensor: tensor.cpu()[places].contiguous(), x)
     scaled = None if model.columns is None else model.columns.scaled
     return few if scaled is None else (scaled.inverse(few[0]), *few[1:])
 
@@ -187,12 +183,12 @@ def _chosen(outputs: Any, has: Sequence[Output], whose: str) -> tuple[Output, ..
 
 def _recorded(graph: torch.nn.Module, rows: Inputs) -> Any:
     """The graph as an exported program for any number of rows; a ValueError if PyTorch cannot record it."""
-    given = tuple(part[:_RECORDED].clone() for part in parts(rows))
+    inputs = tuple(tensor[:_RECORDED].clone() for tensor in parts(rows))
     batch = torch.export.Dim("batch")
     try:
         with torch.no_grad():
             program = torch.export.export(
-                graph.eval(), given, dynamic_shapes=(tuple({0: batch} for _ in given),), strict=False
+                graph.eval(), inputs, dynamic_shapes=(tuple({0: batch} for _ in inputs),), strict=False
             )
         with sdpa_kernel(SDPBackend.MATH):  # the others are of a fixed number of rows
             program = program.run_decompositions({})
@@ -220,7 +216,7 @@ def _expected(
     levels: Sequence[float],
 ) -> dict[str, Tensor]:
     """What `predict` gives at the first rows, by name of the output."""
-    prediction = predict(standardised(model, mapped(lambda part: part[:count], rows)))
+    prediction = predict(standardised(model, mapped(lambda tensor: tensor[:count], rows)))
     attributes = {"probabilities": "mean", "draws": "f"}
     return {
         name: prediction.quantile(levels) if name == "quantiles" else getattr(prediction, attributes.get(name, name))
@@ -249,7 +245,7 @@ def _check_same(name: Output, got: Tensor, want: Tensor, targets: Any, rows: int
 
 
 def _said(error: Exception) -> str:
-    """What an error and those that caused it say first, in one line."""
+    """The first cause of an error, with its message in one line."""
     while isinstance(error.__cause__, Exception):
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -257,21 +253,5 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {said}"
 
 
-def _words(part: Tensor) -> dict[str, Any]:
-    return {"shape": ["batch", *part.shape[1:]], "dtype": str(part.dtype).removeprefix("torch.")}
-
-
-def _hash(constants: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, dtypes, shapes and bytes of all weights."""
-    digest = hashlib.sha256()
-    for name, value in sorted(constants.items()):
-        digest.update(f"{name} {value.dtype} {list(value.shape)};".encode())
-        digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def _version() -> str:
-    try:
-        return version("pyrodrop")
-    except PackageNotFoundError:
-        return "0+unknown"
+def _described(tensor: Tensor) -> dict[str, Any]:
+    return {"shape": ["batch", *tensor.shape[1:]], "dtype": str(tensor.dtype).removeprefix("torch.")}

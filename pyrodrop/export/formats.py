@@ -91,7 +91,7 @@ def constants_of(program: Any) -> dict[str, Tensor]:
 
 
 def _named(graph: Any, names: Sequence[str], outputs: Sequence[str]) -> None:
-    """Give inputs and outputs of a graph of ONNX these names, and no other value, and their unknown axis the name batch."""
+    """Name inputs and outputs of a graph of ONNX, rename other values with these names, and call the unknown axis batch."""
     ends = dict(zip([*graph.inputs, *graph.outputs], [*names, *outputs], strict=True))
     values = [*graph.initializers.values(), *(value for node in graph for value in node.outputs)]
     for value in values:
@@ -104,7 +104,7 @@ def _named(graph: Any, names: Sequence[str], outputs: Sequence[str]) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep exporters from logging what they do not find and what they do not do."""
+    """Suppress warnings and logs of exporters within the block."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -91,10 +91,10 @@ class Graph(nn.Module):
     def mixture_at(self, x: Inputs) -> tuple[Tensor, list[Any]]:
         """f ``[S, N, ...]`` and the distribution of y given the functions of each posterior, batch ``[S_r, N]``."""
         fs, distributions = [], []
-        for functions, parts in self.drawn:
+        for functions, drawn_blocks in self.drawn:
             model = functions.model
             with ready(model, functions.guide):
-                output = torch.cat([_outputs(model, block, standardised(model, x), self.way) for block in parts])
+                output = torch.cat([_outputs(model, block, standardised(model, x), self.way) for block in drawn_blocks])
                 fs.append(model.likelihood.location(output, model.targets))
                 observed = model.likelihood.likelihood if isinstance(model.likelihood, Missing) else model.likelihood
                 distributions.append(per_row(observed(output, model.targets), 2))
@@ -116,8 +116,8 @@ class ClosedForm(nn.Module):
         model, x = self.functions.model, rebuilt(self.x, list(tensors))
         with ready(model, self.functions.guide):
             mean, _, variance = self.moments(standardised(model, x))
-        found = {"mean": mean, "sd": variance.sqrt()}
-        return {name: found[name] for name in self.outputs}
+        moments = {"mean": mean, "sd": variance.sqrt()}
+        return {name: moments[name] for name in self.outputs}
 
 
 def standardised(model: Any, x: Any) -> Any:
@@ -143,10 +143,10 @@ def _drawn(functions: Functions, x: Inputs) -> list[Block]:
             "the network of a file must compute every row of x by itself, so that a row has the same answer whichever rows "
             "come with it; in this network the output of one row depends on others"
         )
-    one = mapped(lambda part: part[:1], x)
+    example = mapped(lambda tensor: tensor[:1], x)
     with seeded(functions.seed, cpu), torch.no_grad(), evaluating(model, functions.guide):
-        masks = masks_of(model, one, together=False)
-        return list(blocks(functions.guide, model.weight_sites(), one, functions.num_draws, BLOCK_BYTES, masks))
+        masks = masks_of(model, example, together=False)
+        return list(blocks(functions.guide, model.weight_sites(), example, functions.num_draws, BLOCK_BYTES, masks))
 
 
 def _outputs(model: Any, block: Block, x: Inputs, way: Way) -> Tensor:
@@ -174,24 +174,24 @@ def _outputs(model: Any, block: Block, x: Inputs, way: Way) -> Tensor:
 def _as_rows(model: Any, block: Block, x: Inputs) -> Tensor:
     """The outputs of functions that differ in masks, in one call with the rows of every function as further rows."""
     if isinstance(model, TrainedNetwork):
-        together = model.of_draws(block.noise, block.distributions, block.fixed, x)
+        outputs = model.of_draws(block.noise, block.distributions, block.fixed, x)
     elif block.noise.keys() <= block.distributions.keys():
         draws, rows = block.num_draws, num_rows(x)
         weights = dict(block.fixed)
         for name, noise in block.noise.items():
             of_rows = noise[:, None].expand(draws, rows, *noise.shape[1:]).flatten(0, 1)
             weights[name] = LazyWeight(LazyDistribution(block.distributions[name], _OfRows(of_rows), name))
-        repeated = mapped(lambda part: part.repeat(draws, *(1,) * (part.dim() - 1)), x)
-        together = model.outputs(weights, repeated).unflatten(0, (draws, rows))
+        repeated = mapped(lambda tensor: tensor.repeat(draws, *(1,) * (tensor.dim() - 1)), x)
+        outputs = model.outputs(weights, repeated).unflatten(0, (draws, rows))
     else:
-        together = None
-    if together is None:
+        outputs = None
+    if outputs is None:
         raise ValueError("the noise is not that of masks of rows")
-    return together  # type: ignore[no-any-return]
+    return outputs  # type: ignore[no-any-return]
 
 
 class _OnInputs(SharedNoise):
-    """Scales the inputs of a layer, whatever their number: in a graph, the number of rows is not known."""
+    """Scales the inputs of a layer for any number of rows, which a graph does not know."""
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         scaled = at.x * at.over_inputs(self.noise)

@@ -23,7 +23,7 @@ from pyrodrop.reparam.lazy import LazyWeight
 
 @contextmanager
 def for_any_rows() -> Iterator[None]:
-    """Have these operations, attention and recurrent layers run by others that can be mapped for any number of rows."""
+    """Replace these operations, attention and recurrent layers by forms that can be mapped for any number of rows."""
     with elementary(), _Mode():
         yield
 
@@ -31,9 +31,9 @@ def for_any_rows() -> Iterator[None]:
 class _Mode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.multi_head_attention_forward:
-            given = [_whole(value) for value in args], {name: _whole(value) for name, value in (kwargs or {}).items()}
+            whole = [_whole(value) for value in args], {name: _whole(value) for name, value in (kwargs or {}).items()}
             with self:
-                return body_of(func)(*given[0], **given[1])
+                return body_of(func)(*whole[0], **whole[1])
         return _OTHERS.get(func, func)(*args, **(kwargs or {}))
 
 

@@ -33,12 +33,14 @@ _PARTS, _STEPS = 8, 9  # values that are tried at a time, and how often: 9^9 is 
 
 def possible(distribution: Any) -> tuple[Output, ...]:
     """The summaries that a distribution of y has."""
-    one = elements(distribution)
-    if isinstance(one, Categorical):
+    of_element = elements(distribution)
+    if isinstance(of_element, Categorical):
         return "probabilities", "draws"
-    if isinstance(one, Bernoulli):
+    if isinstance(of_element, Bernoulli):
         return "mean", "sd", "probabilities", "draws"
-    return ("mean", "sd", "quantiles", "draws") if isinstance(one, Normal | LogNormal) else ("mean", "sd", "draws")
+    return (
+        ("mean", "sd", "quantiles", "draws") if isinstance(of_element, Normal | LogNormal) else ("mean", "sd", "draws")
+    )
 
 
 def summaries(
@@ -51,21 +53,24 @@ def summaries(
         distributions: of y given the functions of each posterior, batch ``[S_r, N]``, S in all.
         outputs: which summaries; those of `possible`.
     """
-    found = {"draws": f}
+    values = {"draws": f}
     if {"mean", "sd", "probabilities"} & set(outputs):
         means, variances = zip(*(component_moments(one) for one in distributions), strict=True)
         mean, variance = torch.cat(means), torch.cat(variances)
-        found["mean"] = found["probabilities"] = mean.mean(0)
-        found["sd"] = (variance.mean(0) + mean.var(0, correction=0)).sqrt()
+        values["mean"] = values["probabilities"] = mean.mean(0)
+        values["sd"] = (variance.mean(0) + mean.var(0, correction=0)).sqrt()
     if "quantiles" in outputs:
-        found["quantiles"] = _quantiles(distributions, levels)
-    return {name: found[name] for name in outputs}
+        values["quantiles"] = _quantiles(distributions, levels)
+    return {name: values[name] for name in outputs}
 
 
 def _quantiles(distributions: Sequence[Any], levels: Sequence[float]) -> Tensor:
     """Quantiles ``[Q, N, ...]`` of the mixture of Gaussian or log-normal components."""
-    ones: list[Any] = [elements(one) for one in distributions]
-    loc, scale = torch.cat([one.loc for one in ones]), torch.cat([one.scale for one in ones])
+    components: list[Any] = [elements(element) for element in distributions]
+    loc, scale = (
+        torch.cat([element.loc for element in components]),
+        torch.cat([element.scale for element in components]),
+    )
     # of numbers, so that they are constants of a graph
     each = loc.new_tensor([(NormalDist().inv_cdf(q), 2 * q - 1) for q in levels])
     z, wanted = each.T.reshape(2, -1, *(1,) * (loc.dim() - 1))
@@ -74,8 +79,10 @@ def _quantiles(distributions: Sequence[Any], levels: Sequence[float]) -> Tensor:
     places = loc.new_tensor([k / (_PARTS + 1) for k in range(1, _PARTS + 1)]).reshape(-1, *(1,) * low.dim())
     for _ in range(_STEPS):
         y = low + width * places
-        found = torch.erf(((y[:, :, None] - loc) / (math.sqrt(2) * scale)).float()).mean(2)  # onnxruntime has no other
-        below = (found < wanted).to(loc.dtype).sum(0)  # how many of these values are below the quantile
+        probabilities = torch.erf(((y[:, :, None] - loc) / (math.sqrt(2) * scale)).float()).mean(
+            2
+        )  # onnxruntime has no other
+        below = (probabilities < wanted).to(loc.dtype).sum(0)  # how many of these values are below the quantile
         low, width = low + width * below / (_PARTS + 1), width / (_PARTS + 1)
     y = low + width / 2
-    return y.exp() if isinstance(ones[0], LogNormal) else y
+    return y.exp() if isinstance(components[0], LogNormal) else y

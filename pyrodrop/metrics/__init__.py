@@ -1,8 +1,8 @@
 """Scores of predictions on held-out observations, and measures of their uncertainty.
 
-Scores of real observations are in `regression`, scores of class labels in `classification`. `ranking` measures whether
-confident predictions have a low loss, and `uncertainty` splits uncertainty into aleatoric and epistemic. `recalibration`
-calibrates predictions by held-out observations.
+Scores of real observations are in `regression`; scores of class labels, and whether confident predictions have a low loss,
+in `classification`. `uncertainty` splits uncertainty into aleatoric and epistemic. `recalibration` calibrates predictions by
+held-out observations.
 """
 
 from typing import TYPE_CHECKING
@@ -12,13 +12,15 @@ from pyrodrop.metrics.classification import (
     CalibrationCurve,
     accuracy,
     adaptive_ece,
+    aurc,
+    auroc,
     brier,
     calibration_curve,
     classification_scores,
     ece,
     negative_log_likelihood,
+    risk_coverage,
 )
-from pyrodrop.metrics.ranking import aurc, auroc, risk_coverage
 from pyrodrop.metrics.recalibration import Calibration, calibrate
 from pyrodrop.metrics.regression import (
     coverage,

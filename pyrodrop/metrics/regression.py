@@ -30,9 +30,9 @@ from pyrodrop.devices import seeded
 from pyrodrop.likelihoods.shapes import elements, support_of
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.prediction.quantiles import quantiles_over_draws
 
 _DRAWS = 1000  # samples of y for scores that need samples
-_QUANTILES = 2**23  # values of which torch.quantile finds quantiles at a time; it takes 2**24 at most
 _PAIRS = 1_000_000  # pairs of samples that are processed at a time
 
 
@@ -164,10 +164,8 @@ def interval_width(draws: Tensor, level: float) -> float:
     """
     _check_level(level)
     draws = check_finite("draws", tensor_of(draws, "draws"))
-    levels = torch.tensor([0.5 - level / 2, 0.5 + level / 2]).double().to(draws.device)
-    columns = max(1, _QUANTILES // len(draws))
-    ends = torch.cat([torch.quantile(d, levels, dim=0) for d in draws.double().flatten(1).split(columns, 1)], 1)
-    return float((ends[1] - ends[0]).mean())
+    low, high = quantiles_over_draws(draws, torch.tensor([0.5 - level / 2, 0.5 + level / 2]).double())
+    return float((high - low).mean())
 
 
 def sharpness(prediction: Prediction) -> float:

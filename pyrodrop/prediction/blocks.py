@@ -60,18 +60,18 @@ class Block:
     mapped: bool = True
     of_draws: Callable[..., Tensor | None] | None = None
 
-    def __call__(self, outputs: Outputs, x: Inputs, part: slice = slice(None)) -> Tensor:
-        """The outputs at x for the samples in `part`, ``[samples, N, ...]``."""
-        noise = {name: value[part] for name, value in self.noise.items()}
+    def __call__(self, outputs: Outputs, x: Inputs, samples: slice = slice(None)) -> Tensor:
+        """The outputs at x for these samples of the block, ``[samples, N, ...]``."""
+        noise = {name: value[samples] for name, value in self.noise.items()}
         if not noise:
             y = outputs(self.fixed, x)
-            return y.expand(len(range(self.num_draws)[part]), *y.shape)
+            return y.expand(len(range(self.num_draws)[samples]), *y.shape)
         if not (self.mapped or self.local) and self.of_draws is not None:
             together = self.of_draws(noise, self.distributions, self.fixed, x)
             if together is not None:
                 return together
         randomness: Literal["different", "error"] = "different" if self.local or self.drawn_inside else "error"
-        return for_each(lambda one: outputs(self.weights(one), x), noise, mapped=self.mapped, randomness=randomness)
+        return for_each(lambda draw: outputs(self.weights(draw), x), noise, mapped=self.mapped, randomness=randomness)
 
     def weights(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights of one sample, as tensors or lazy weights."""
@@ -208,7 +208,7 @@ def _draw_weights(guide: Any, sites: Mapping[str, Tensor], x: Inputs, num_sample
             if all(together[name].shape == (num_samples, *like.shape) for name, like in sites.items()):
                 return together
         each = [_sites_of(guide, sites, x) for _ in range(num_samples)]
-    return {name: torch.stack([one[name] for one in each]) for name in sites}
+    return {name: torch.stack([weights[name] for weights in each]) for name in sites}
 
 
 def _sites_of(guide: Callable[..., Any], sites: Mapping[str, Tensor], x: Inputs) -> dict[str, Tensor]:

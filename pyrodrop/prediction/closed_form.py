@@ -40,9 +40,9 @@ def dropout_moments(model: Any, guide: Callable[..., Any], x: Inputs, device: to
     """The moments above at x, on the device of x; raises as `closed_form`."""
     at = closed_form(model, guide)
     widest = max(w.shape[0] for w in model.weight_sites().values())
-    moments = [at(mapped(lambda part: part.to(device), some)) for some in _some_rows(model, x, widest)]
+    moments = [at(mapped(lambda tensor: tensor.to(device), rows)) for rows in _some_rows(model, x, widest)]
     where = parts(x)[0].device
-    mean, spread, variance = (torch.cat(part).to(where) for part in zip(*moments, strict=True))
+    mean, spread, variance = (torch.cat(tensor).to(where) for tensor in zip(*moments, strict=True))
     return Moments(mean=mean, variance=variance, spread=spread, num_samples=None)
 
 
@@ -68,8 +68,8 @@ def _some_rows(model: Any, x: Inputs, widest: int) -> Iterator[Any]:
     """x in parts of some rows, or in one part if the network needs all rows at once."""
     size = num_rows(x) if model.mixes_examples(x) else max(1, _POINTS // widest)
     for first in range(0, num_rows(x), size):
-        some = slice(first, first + size)
-        yield mapped(lambda part: part[some], x)  # noqa: B023  # called immediately
+        rows = slice(first, first + size)
+        yield mapped(lambda tensor: tensor[rows], x)  # noqa: B023  # called immediately
 
 
 def _one_noisy_weight(model: Any, guide: Any) -> tuple[dict[str, Tensor], str, BernoulliMixture]:
@@ -148,11 +148,11 @@ class _LastMap(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = (*args, *(kwargs or {}).values())
-        lazy = any(isinstance(leaf, LazyWeight) for leaf in given)
+        arguments = (*args, *(kwargs or {}).values())
+        lazy = any(isinstance(leaf, LazyWeight) for leaf in arguments)
         if lazy and isinstance(result, Tensor) and not isinstance(result, LazyWeight):
             self.result, self.version, self.touched = result, result._version, False
-        elif func in _UNVERSIONED and any(leaf is self.result for leaf in given):
+        elif func in _UNVERSIONED and any(leaf is self.result for leaf in arguments):
             self.touched = True
         return result
 

@@ -48,7 +48,7 @@ class Moments:
     joint: bool = True
 
     def card(self) -> Card:
-        """What text and HTML show of the moments."""
+        """The summary that is printed and shown in notebooks."""
         draws = "in closed form" if self.num_samples is None else f"of {self.num_samples} functions"
         return Card(f"Moments at {len(self.mean)} points", {"mean, variance": size(self.mean), "computed": draws})
 
@@ -79,9 +79,7 @@ class RunningMoments:
 
     def __init__(self, num_points: int) -> None:
         self.num_points = num_points
-        self._means: Running | None = None
-        self._variances: Running | None = None
-        self._functions: Running | None = None
+        self._running: tuple[Running, Running, Running] | None = None  # of E[y | f], Var[y | f] and f
 
     def add(self, first: int, distribution: Distribution, f: Tensor) -> None:
         """Add t samples at n points.
@@ -92,25 +90,24 @@ class RunningMoments:
             f: the function, ``[t, n, ...]``.
         """
         mean, variance = component_moments(distribution)
-        if self._means is None or self._variances is None or self._functions is None:
-            self._means, self._variances, self._functions = (
-                Running(self.num_points, like) for like in (mean, variance, f)
-            )
+        if self._running is None:
+            n = self.num_points
+            self._running = Running(n, mean), Running(n, variance), Running(n, f)
+        means, variances, functions = self._running
         of_mean = centred(mean)
-        self._means.add(first, len(mean), *of_mean)
-        self._variances.add(first, len(mean), variance.mean(0))
-        self._functions.add(first, len(mean), *(of_mean if torch.equal(f, mean) else centred(f)))
+        means.add(first, len(mean), *of_mean)
+        variances.add(first, len(mean), variance.mean(0))
+        functions.add(first, len(mean), *(of_mean if torch.equal(f, mean) else centred(f)))
 
     def result(self, like: Tensor, *, joint: bool) -> Moments:
         """The moments, with the dtype and device of `like`."""
-        assert self._means is not None
-        assert self._variances is not None
-        assert self._functions is not None
+        assert self._running is not None
+        means, variances, functions = self._running
         return Moments(
-            mean=self._means.mean.to(like),
-            variance=(self._means.variance + self._variances.mean).to(like),
-            spread=self._functions.variance.sqrt().to(like),
-            num_samples=int(self._means.count[0]),
+            mean=means.mean.to(like),
+            variance=(means.variance + variances.mean).to(like),
+            spread=functions.variance.sqrt().to(like),
+            num_samples=int(means.count[0]),
             joint=joint,
         )
 
@@ -157,14 +154,13 @@ def component_moments(distribution: Distribution) -> tuple[Tensor, Tensor]:
     Raises:
         TypeError: the distribution has no closed-form mean or variance.
     """
-    one = elements(distribution)
-    if isinstance(one, Categorical):
-        probabilities = one.probs
-        return probabilities, probabilities * (1 - probabilities)
+    of_element = elements(distribution)
+    if isinstance(of_element, Categorical):
+        return of_element.probs, of_element.probs * (1 - of_element.probs)
     try:
         return distribution.mean, distribution.variance
     except NotImplementedError:
         raise TypeError(
             "mean and variance of a prediction need a likelihood with closed-form moments; "
-            f"{type(one).__name__} has none: average samples of Prediction.sample_y instead"
+            f"{type(of_element).__name__} has none: average samples of Prediction.sample_y instead"
         ) from None

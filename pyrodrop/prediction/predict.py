@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -51,7 +51,7 @@ _watcher: ContextVar[Callable[[int], Any] | None] = ContextVar("watcher", defaul
 
 @contextmanager
 def watched(by: Callable[[int], Any]) -> Iterator[None]:
-    """Call `by` with the number of functions times points after every part of the predictions in the block."""
+    """Call `by` with the number of functions times points after every tile of the predictions in the block."""
     before = _watcher.set(by)
     try:
         yield
@@ -133,14 +133,11 @@ def predict(
     """
     if not callable(getattr(run, "predict", None)):
         raise TypeError(f"run must be a Fit, or an object with a method predict; got {shown(run)}")
-    usual = {"joint": True, "keep": "draws", "method": "draws"}
-    asked = {"joint": joint, "keep": keep, "method": method}
-    options: dict[str, Any] = {
-        name: value
-        for name, value in asked.items()
-        if value is not usual[name] and (type(value), value) != (type(usual[name]), usual[name])
+    options = (("joint", joint, True), ("keep", keep, "draws"), ("method", method, "draws"))
+    changed: dict[str, Any] = {
+        name: value for name, value, default in options if (type(value), value) != (type(default), default)
     }
-    return run.predict(x, num_samples, seed=seed, **options)
+    return run.predict(x, num_samples, seed=seed, **changed)
 
 
 def _uncompiled(function: F) -> F:
@@ -184,7 +181,18 @@ def draw_functions(
         )
 
     def drawn(x: Inputs, points: int) -> Tensor | Moments:
-        return _drawn(model, guide, x, num_samples, seed, device, joint, keep, method, points)
+        """Outputs ``[S, N, ...]`` at x, or moments; `points` is the number of points of the result."""
+        with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
+            if method == "analytic":
+                if not joint:
+                    raise ValueError("method='analytic' does not sample, so joint must be True; got joint=False")
+                return dropout_moments(model, guide, x, device)
+            tiles = _tiles(model, guide, x, num_samples, device, joint)
+            return (
+                _moments(model, x, tiles, joint)
+                if keep == "moments"
+                else _outputs(model, x, tiles, num_samples, points)
+            )
 
     streamed = read_for(x, missing=True)
     if streamed is not None:
@@ -194,16 +202,11 @@ def draw_functions(
         columns = model.columns
         x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
         result = drawn(x, num_rows(x))
-    return _prediction(model, guide, result, seed, device, joint) if isinstance(result, Tensor) else result
-
-
-def _prediction(
-    model: Any, guide: Callable[..., Any], outputs: Tensor, seed: int, device: torch.device, joint: bool
-) -> Prediction:
-    """The prediction of outputs ``[S, N, ...]``."""
+    if isinstance(result, Moments):
+        return result
     with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
-        likelihood, targets = (_on(part, outputs.device) for part in (model.likelihood, model.targets))
-        distribution, f = likelihood.predictive(outputs, targets)
+        likelihood, targets = (_on(module, result.device) for module in (model.likelihood, model.targets))
+        distribution, f = likelihood.predictive(result, targets)
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed, joint=joint, missing=likelihood.missing)
 
 
@@ -219,58 +222,39 @@ def _check_pieces(model: Any, data: Streamed, joint: bool) -> None:
         raise ValueError(f"this network needs all points at once, so x must be in memory; got {data.source}")
 
 
-def _joined(found: Sequence[Tensor | Moments]) -> Any:
+def _joined(pieces: Sequence[Tensor | Moments]) -> Any:
     """Outputs or moments of consecutive points as one; the seed makes the functions the same for all of them."""
-    first = found[0]
+    first = pieces[0]
     if isinstance(first, Tensor):
-        return torch.cat(found, 1)  # type: ignore[arg-type]
-    parts_of: dict[str, Any] = {
-        name: torch.cat([getattr(one, name) for one in found]) for name in ("mean", "variance", "spread")
-    }
-    return replace(first, **parts_of)
+        return torch.cat(pieces, 1)  # type: ignore[arg-type]
+    names = ("mean", "variance", "spread")
+    return replace(first, **{name: torch.cat([getattr(piece, name) for piece in pieces]) for name in names})  # type: ignore[arg-type]
 
 
-def _drawn(
-    model: Any,
-    guide: Callable[..., Any],
-    x: Inputs,
-    num_samples: int,
-    seed: int,
-    device: torch.device,
-    joint: bool,
-    keep: Keep,
-    method: Method,
-    points: int,
-) -> Tensor | Moments:
-    """Outputs ``[S, N, ...]`` at x, or moments; `points` is the number of points of the result."""
-    where = parts(x)[0].device
-    with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
-        if method == "analytic":
-            if not joint:
-                raise ValueError("method='analytic' does not sample, so joint must be True; got joint=False")
-            return dropout_moments(model, guide, x, device)
-        tiles = _tiles(model, guide, x, num_samples, device, joint)
-        if keep == "moments":
-            running = RunningMoments(num_rows(x))
-            for _, first, output in tiles:
-                f = model.likelihood.location(output, model.targets)
-                running.add(first, per_row(model.likelihood(output, model.targets), 2), f)
-            like = torch.empty(0, dtype=f.dtype, device=where)
-            return running.result(like, joint=joint)
-        outputs: Tensor | None = None
-        for draw, first, output in tiles:
-            if outputs is None:
-                shape = (num_samples, num_rows(x), *output.shape[2:])
-                dtype = model.targets.widened(output[:0]).dtype  # of f, which is made in the memory of the outputs
-                _check_memory((num_samples, points, *output.shape[2:]), dtype, where, model.likelihood.copies)
-                outputs = output.new_empty(shape, device=where, dtype=dtype)
-            outputs[draw : draw + len(output), first : first + output.shape[1]] = output
-        assert outputs is not None
-        return outputs
+def _moments(model: Any, x: Inputs, tiles: Iterable[tuple[int, int, Tensor]], joint: bool) -> Moments:
+    """The moments of outputs that arrive in tiles, on the device of x."""
+    running = RunningMoments(num_rows(x))
+    for _, first, output in tiles:
+        f = model.likelihood.location(output, model.targets)
+        running.add(first, per_row(model.likelihood(output, model.targets), 2), f)
+    return running.result(torch.empty(0, dtype=f.dtype, device=parts(x)[0].device), joint=joint)
+
+
+def _outputs(model: Any, x: Inputs, tiles: Iterable[tuple[int, int, Tensor]], num_samples: int, points: int) -> Tensor:
+    """Outputs ``[S, N, ...]`` that arrive in tiles, on the device of x."""
+    outputs, device = None, parts(x)[0].device
+    for draw, first, output in tiles:
+        if outputs is None:
+            dtype = model.targets.widened(output[:0]).dtype  # of f, which is made in the memory of the outputs
+            _check_memory((num_samples, points, *output.shape[2:]), dtype, device, model.likelihood.copies)
+            outputs = output.new_empty((num_samples, num_rows(x), *output.shape[2:]), device=device, dtype=dtype)
+        outputs[draw : draw + len(output), first : first + output.shape[1]] = output
+    assert outputs is not None
+    return outputs
 
 
 def _check_memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device, copies: int) -> None:
-    """Raise a ValueError if so many copies of outputs of this shape do not fit into the memory that can be had."""
+    """Raise a ValueError if so many copies of outputs of this shape exceed the available memory."""
     need, free = copies * math.prod(shape) * dtype.itemsize, available(device)
     if need > free:
         raise ValueError(
@@ -291,11 +275,11 @@ def _tiles(
             "joint=False needs a network that computes every example separately; in this network the output of one example "
             "depends on others, as in a graph: use joint=True"
         )
-    one = _rows(x, slice(None) if together else slice(1), device)
-    masks = masks_of(model, one, together, joint)
+    example = _rows(x, slice(None) if together else slice(1), device)
+    masks = masks_of(model, example, together, joint)
     drawn = 0
     for block in (
-        blocks(guide, sites, one, num_samples, BLOCK_BYTES, masks)
+        blocks(guide, sites, example, num_samples, BLOCK_BYTES, masks)
         if joint
         else local_blocks(guide, sites, num_samples, masks)
     ):
@@ -339,25 +323,25 @@ def tiles_of(
     Raises:
         ValueError: the network cannot be called on x, or does not return one row per point.
     """
-    size = 1 if together else num_rows(x)  # number of parts that can be computed separately
-    one = _rows(x, slice(None) if together else slice(1), device)
+    size = 1 if together else num_rows(x)  # number of points that can be computed separately
+    example = _rows(x, slice(None) if together else slice(1), device)
     mapped = model.batches_weights or (block.local and model.maps_weights)
     block = replace(block, mapped=mapped, of_draws=model.of_draws if isinstance(model, TrainedNetwork) else None)
     most = _TILE_BYTES.get(device.type, _TILE_BYTES["cpu"]) // next(iter(model.weight_sites().values())).element_size()
     try:
         with repeatable(model):
-            counted = cost(block, model.outputs, one, together)
+            counted = cost(block, model.outputs, example, together)
     except (RuntimeError, IndexError) as error:
-        raise ValueError(cannot_run(one, error, together=together)) from error
+        raise ValueError(cannot_run(example, error, together=together)) from error
     draws, points = counted.tile(block.num_draws, size, most)
     for first in range(0, size, points):
-        some = one if together else _rows(x, slice(first, first + points), device)
+        rows = example if together else _rows(x, slice(first, first + points), device)
         for start in range(0, block.num_draws, draws):
             with repeatable(model):
-                output = block(model.outputs, some, slice(start, start + draws))
-            if output.dim() < 2 or output.shape[1] != num_rows(some):
+                output = block(model.outputs, rows, slice(start, start + draws))
+            if output.dim() < 2 or output.shape[1] != num_rows(rows):
                 raise ValueError(
-                    f"the network must return one row per example, [{num_rows(some)}, ...] here; got "
+                    f"the network must return one row per example, [{num_rows(rows)}, ...] here; got "
                     f"{list(output.shape[1:])}: does it squeeze the axis of the examples if there is only one example?"
                 )
             yield start, first, output
@@ -367,10 +351,10 @@ def tiles_of(
 
 
 def _rows(x: Inputs, rows: slice, device: torch.device) -> Any:
-    return mapped(lambda part: part[rows].to(device), x)
+    return mapped(lambda tensor: tensor[rows].to(device), x)
 
 
-def _on(part: Any, device: torch.device) -> Any:
+def _on(module: Any, device: torch.device) -> Any:
     """The module if it is on `device`, otherwise a copy of it there."""
-    held = [*part.parameters(), *part.buffers()]
-    return part if all(value.device == device for value in held) else copy.deepcopy(part).to(device)
+    tensors = [*module.parameters(), *module.buffers()]
+    return module if all(tensor.device == device for tensor in tensors) else copy.deepcopy(module).to(device)

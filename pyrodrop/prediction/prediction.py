@@ -157,8 +157,8 @@ class Prediction:
             scales = copy.deepcopy(likelihood.units(scales)).to(outputs.device)
             distribution, location = copy.deepcopy(likelihood).to(outputs.device).predictive(outputs.clone(), scales)
         distribution = per_row(distribution, 2)
-        one = elements(distribution)
-        if isinstance(one, Categorical) and one.logits.shape[-1] < 2:
+        of_element = elements(distribution)
+        if isinstance(of_element, Categorical) and of_element.logits.shape[-1] < 2:
             raise ValueError(
                 f"f must have a logit for each of at least 2 classes under this likelihood; got shape "
                 f"{list(outputs.shape)} and {likelihood.describe()}"
@@ -166,9 +166,11 @@ class Prediction:
         return cls(location, distribution, seed, joint=joint, missing=likelihood.missing)
 
     def card(self) -> Card:
-        """What text and HTML show of the prediction."""
-        one, parts = elements(self.distribution), self.distribution.batch_shape[0]
-        mixture = f"mixture of {parts} {type(one).__name__}" if parts > 1 else type(one).__name__
+        """The summary that is printed and shown in notebooks."""
+        of_element, components = elements(self.distribution), self.distribution.batch_shape[0]
+        mixture = (
+            f"mixture of {components} {type(of_element).__name__}" if components > 1 else type(of_element).__name__
+        )
         joint = "functions, joint over the points" if self.joint else "independent at every point"
         return Card(
             f"Prediction at {self.f.shape[1]} points",
@@ -259,12 +261,12 @@ class Prediction:
             TypeError: y is no array of numbers; the likelihood's distribution has no cumulative distribution function, such
                 as that of class labels.
         """
-        one = elements(self.distribution)
+        of_element = elements(self.distribution)
         try:
-            return cdf(one, self._aligned(y)).mean(0)
+            return cdf(of_element, self._aligned(y)).mean(0)
         except NotImplementedError:
             raise TypeError(
-                f"cdf needs real observations with a cumulative distribution function; {type(one).__name__} has none"
+                f"cdf needs real observations with a cumulative distribution function; {type(of_element).__name__} has none"
             ) from None
 
     @checked
@@ -369,17 +371,17 @@ class Prediction:
             y = y[:, None]
         if y.shape != want:
             raise ValueError(f"y must have the shape of the prediction, {tuple(want)}; got {tuple(y.shape)}")
-        each = elements(self.distribution)
-        if isinstance(each, Categorical):
+        of_element = elements(self.distribution)
+        if isinstance(of_element, Categorical):
             y = labels(y)
-            check_classes(y, each.logits[0], each.logits.shape[-1])
+            check_classes(y, of_element.logits[0], of_element.logits.shape[-1])
             return y
         self._check_support(y)
-        return y.to(each.logits.dtype) if isinstance(each, Bernoulli) else y
+        return y.to(of_element.logits.dtype) if isinstance(of_element, Bernoulli) else y
 
     def _check_support(self, y: Tensor) -> None:
-        each = elements(self.distribution)
-        check_support(y, each, f"the prediction, of {type(each).__name__} distributions")
+        of_element = elements(self.distribution)
+        check_support(y, of_element, f"the prediction, of {type(of_element).__name__} distributions")
 
 
 class Predicts(Protocol):
@@ -394,10 +396,10 @@ def prediction_of(run: Predicts, x: Any, num_samples: int, *, seed: int, needed_
     Raises:
         TypeError: the run is a fit of a Pyro program other than a network, which draws sites.
     """
-    found: Any = run.predict(x, num_samples, seed=seed)
-    if isinstance(found, dict):
+    prediction: Any = run.predict(x, num_samples, seed=seed)
+    if isinstance(prediction, dict):
         raise TypeError(
             f"run must have predictions with a density of y for {needed_by}, as networks and Gaussian processes do; got a "
-            f"fit of a Pyro program, whose predict(...) draws the sites {', '.join(found)}"
+            f"fit of a Pyro program, whose predict(...) draws the sites {', '.join(prediction)}"
         )
-    return found  # type: ignore[no-any-return]
+    return prediction  # type: ignore[no-any-return]

@@ -58,28 +58,28 @@ def mixture_quantiles(distribution: Distribution, q: Tensor) -> Tensor:
             them.
         ValueError: the predictions are not finite, or a quantile is too large for float64; q is nearer to 0 or 1 than 1e-9.
     """
-    one: Any = elements(distribution)
-    shape = one.batch_shape
-    if isinstance(one, Categorical):
+    of_element: Any = elements(distribution)
+    shape = of_element.batch_shape
+    if isinstance(of_element, Categorical):
         raise TypeError(
             "quantiles need real observations; got class labels, which have no order: the probabilities of classes are "
             "Prediction.mean, and of='f' gives quantiles of the logits"
         )
-    support = support_of(one)
-    counts = is_count(one) if support is not None and support.is_discrete else False
-    if one.event_shape or support is None or (support.is_discrete and not counts):
+    support = support_of(of_element)
+    counts = is_count(of_element) if support is not None and support.is_discrete else False
+    if of_element.event_shape or support is None or (support.is_discrete and not counts):
         raise TypeError(
             "quantiles need observations with one known cumulative distribution function each; got "
-            f"{type(one).__name__}: take quantiles of Prediction.sample_y instead"
+            f"{type(of_element).__name__}: take quantiles of Prediction.sample_y instead"
         )
     try:
-        one = rebuilt(lambda value: _finite(value.detach().double()).expand(shape).flatten(1), one)
+        of_element = rebuilt(lambda value: _finite(value.detach().double()).expand(shape).flatten(1), of_element)
         if not counts:
-            cdf(one, _icdf(one, torch.tensor(0.5, dtype=torch.float64)))
+            cdf(of_element, _icdf(of_element, torch.tensor(0.5, dtype=torch.float64)))
     except (NotImplementedError, TypeError):
         raise TypeError(
             "quantiles need a distribution of y whose cumulative distribution function and its inverse are known; got "
-            f"{type(one).__name__}: take quantiles of Prediction.sample_y instead"
+            f"{type(of_element).__name__}: take quantiles of Prediction.sample_y instead"
         ) from None
     beyond = float(torch.minimum(q, 1 - q).min())
     if beyond < _TAIL:
@@ -88,10 +88,10 @@ def mixture_quantiles(distribution: Distribution, q: Tensor) -> Tensor:
             f"{beyond:g} from one of them"
         )
     width = max(1, _AT_A_TIME // shape[0])
-    columns = one.batch_shape[1]
+    columns = of_element.batch_shape[1]
     blocks = []
     for first in range(0, columns, width):
-        block = rebuilt(lambda value, first=first: value[:, first : first + width], one)  # type: ignore[misc]
+        block = rebuilt(lambda value, first=first: value[:, first : first + width], of_element)  # type: ignore[misc]
         blocks.append(count_quantiles(block, q) if counts else torch.stack([_root(block, float(level)) for level in q]))
     return torch.cat(blocks, 1).reshape(len(q), *shape[1:])
 
@@ -148,6 +148,11 @@ def draw_quantiles(f: Tensor, q: Tensor) -> Tensor:
             f"q must have at least one draw of f beyond it, so that {extreme:g} needs {1 / min(extreme, 1 - extreme):.0f} "
             f"draws; got q={extreme:g} and {len(f)} draws"
         )
+    return quantiles_over_draws(f, q)
+
+
+def quantiles_over_draws(f: Tensor, q: Tensor) -> Tensor:
+    """`draw_quantiles` without a check of q; `torch.quantile` takes at most 2^24 values at a time."""
     width = max(1, _AT_A_TIME // len(f))
-    parts = [torch.quantile(block.double(), q.to(f.device), dim=0) for block in f.flatten(1).split(width, 1)]
-    return torch.cat(parts, 1).reshape(len(q), *f.shape[1:])
+    blocks = [torch.quantile(block.double(), q.to(f.device), dim=0) for block in f.flatten(1).split(width, 1)]
+    return torch.cat(blocks, 1).reshape(len(q), *f.shape[1:])

@@ -61,11 +61,11 @@ def cost(block: Block, outputs: Outputs, x: Inputs, together: bool = False) -> C
         x: inputs of one or more points, of which the first is used.
         together: whether the network needs all points at once; all of x then counts as one point.
     """
-    one = block.weights({name: value[0] for name, value in block.noise.items()})
-    drawn = [] if block.local else [value for name, value in one.items() if name not in block.fixed]
+    weights = block.weights({name: value[0] for name, value in block.noise.items()})
+    drawn = [] if block.local else [value for name, value in weights.items() if name not in block.fixed]
     watch = _Watch(drawn, block.local)
     with watch:
-        outputs(one, x if together else mapped(lambda part: part[:1], x))
+        outputs(weights, x if together else mapped(lambda tensor: tensor[:1], x))
     return watch.cost
 
 
@@ -77,13 +77,13 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = tensors_in((args, kwargs))
+        arguments = tensors_in((args, kwargs))
         computed = isinstance(result, Tensor) and not isinstance(result, LazyWeight)
-        lazy = next((leaf for leaf in given if isinstance(leaf, LazyWeight)), None)
-        if computed and (lazy is not None or any(id(leaf) in self._drawn for leaf in given)):
+        lazy = next((leaf for leaf in arguments if isinstance(leaf, LazyWeight)), None)
+        if computed and (lazy is not None or any(id(leaf) in self._drawn for leaf in arguments)):
             self.noisy = True
         if computed and lazy is not None:
-            sizes = [leaf.numel() for leaf in given if leaf is not lazy]
+            sizes = [leaf.numel() for leaf in arguments if leaf is not lazy]
             on_weight = lazy.dim() == 2 and not self._local
             self.cost.noisy.append((max(sizes, default=1), lazy.numel() if on_weight else None))
         if computed and self.noisy:

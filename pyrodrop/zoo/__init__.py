@@ -52,18 +52,18 @@ def add(*entries: Entry, sources: Mapping[str, Source] | None = None) -> None:
         TypeError: an argument is of another type.
         ValueError: a name is taken, or an entry names data that nobody has.
     """
-    given: Mapping[str, Source] = (
+    new_sources: Mapping[str, Source] = (
         {} if sources is None else arguments.instance(sources, Mapping, "sources", "data sets by name")
     )
-    for name, source in given.items():
+    for name, source in new_sources.items():
         arguments.instance(source, Source, f"sources[{name!r}]", "a zoo.Source")
-    for one in entries:
-        arguments.instance(one, Entry, "entries", "a zoo.Entry each")
+    for entry in entries:
+        arguments.instance(entry, Entry, "entries", "a zoo.Entry each")
     data, cards = dict(SOURCES), dict(ENTRIES)
-    _put(data, given.items(), "data set")
-    _put(cards, ((one.name, one) for one in entries), "entry")
-    for one in entries:
-        known(one.data, data, "data set of the zoo")
+    _put(data, new_sources.items(), "data set")
+    _put(cards, ((entry.name, entry) for entry in entries), "entry")
+    for entry in entries:
+        known(entry.data, data, "data set of the zoo")
     SOURCES.update(data)
     ENTRIES.update(cards)
 
@@ -87,8 +87,8 @@ def _read_packages() -> None:
         try:
             point.load()()
         except Exception as error:  # code of another package: whatever it raises, the other entries are there
-            words = " ".join(f"{type(error).__name__}: {error}".split())
-            _log.warning("the zoo entries of %s were left out: %s", point.value, words)
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            _log.warning("the zoo entries of %s were left out: %s", point.value, message)
 
 
 def entry(name: str) -> Entry:
@@ -103,7 +103,7 @@ def entry(name: str) -> Entry:
 
 
 def load(name: str, *, device: str | torch.device = "auto") -> Trained:
-    """The trained posterior of an entry, or draws of an exact posterior, which predict as they are; no data are read.
+    """The trained posterior of an entry, or draws of an exact posterior. Both predict without reading data.
 
     A file is looked for in the folder that the environment variable ``PYRODROP_ZOO`` names, then in this package; a released
     one is downloaded once. Nothing in a file is run as code. ``settings["zoo"]`` of what is returned has the scores of the

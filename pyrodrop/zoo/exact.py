@@ -88,8 +88,8 @@ def _uci(name: str) -> tuple[Dataset, Dataset]:
 def _digits() -> tuple[Dataset, Dataset]:
     """The first digits of both parts, averaged over squares of 4 x 4 pixels: ``[N, 49]``."""
     split = mnist(flat=False, progress=False)
-    parts = split.train.first(DIGITS), split.test.first(TEST_DIGITS)
-    train, test = (Dataset(F.avg_pool2d(part.x, 28 // SIDE).flatten(1), part.y) for part in parts)
+    subsets = split.train.first(DIGITS), split.test.first(TEST_DIGITS)
+    train, test = (Dataset(F.avg_pool2d(subset.x, 28 // SIDE).flatten(1), subset.y) for subset in subsets)
     return train, test
 
 

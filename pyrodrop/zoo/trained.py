@@ -1,4 +1,4 @@
-"""Trained posteriors: `load` makes of a file of the zoo what can predict, without the data.
+"""Trained posteriors: `restore` builds fits, which predict without the data, from a file of the zoo.
 
 ``NAME.safetensors`` of an entry has what `Replicates.save` writes, a fit per split of the data, less what can be made again:
 
@@ -62,10 +62,10 @@ def file(name: str) -> Path | None:
     Raises:
         Failed: ``PYRODROP_ZOO`` is no folder, or something else than a file has the name in it.
     """
-    own = os.environ.get("PYRODROP_ZOO")
-    if own and not Path(own).is_dir():
-        raise Failed(f"PYRODROP_ZOO must be a folder with trained posteriors; got {own}")
-    places = [*([Path(own)] if own else []), SHIPPED, *([_downloads()] if name in RELEASED else [])]
+    folder = os.environ.get("PYRODROP_ZOO")
+    if folder and not Path(folder).is_dir():
+        raise Failed(f"PYRODROP_ZOO must be a folder with trained posteriors; got {folder}")
+    places = [*([Path(folder)] if folder else []), SHIPPED, *([_downloads()] if name in RELEASED else [])]
     return next((path for place in places if _is_there(path := place / f"{name}.safetensors")), None)
 
 
@@ -76,7 +76,7 @@ def _is_there(path: Path) -> bool:
             return True
         reason = "it is a folder" if path.is_dir() else "it is no regular file"
     except FileNotFoundError:
-        if not any(part.is_symlink() and not part.exists() for part in (path, path.parent)):
+        if not any(place.is_symlink() and not place.exists() for place in (path, path.parent)):
             return False
         reason = "a link that leads to nothing"
     except OSError as error:
@@ -109,28 +109,28 @@ def _downloads() -> Path:
 
 
 def header(path: Path) -> dict[str, Any]:
-    """What a file says of itself: ``name``, ``result`` with scores, ``data``.
+    """The entry ``zoo`` of the header of a file: ``name``, ``result`` with scores, ``data``.
 
     Raises:
         Failed: it is no trained posterior, or damaged.
     """
-    return _told(path, read_tensors(path)[1])
+    return _zoo_header(path, read_tensors(path)[1])
 
 
-def _told(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    told = about.get("zoo")
-    if not isinstance(told, dict):
+def _zoo_header(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    content = about.get("zoo")
+    if not isinstance(content, dict):
         raise Failed(f"{path} is no trained posterior of the zoo: its header has no entry 'zoo'")
-    record = Record(path, told, where="zoo")
+    record = Record(path, content, where="zoo")
     record.text("name")
     scores = record.record("result").record("scores")
     for score in scores.content:
         scores.number(score)
-    return told
+    return content
 
 
 def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto") -> Trained:
-    """Make of a file what can predict: a `Fit`, `Replicates` of all splits, or `Sampled` of an exact posterior.
+    """Build a `Fit`, `Replicates` of all splits, or `Sampled` of an exact posterior from a file.
 
     Args:
         device: where to put the parameters; draws of an exact posterior stay on the CPU.
@@ -140,14 +140,14 @@ def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto"
         OSError: it cannot be read; the message names it.
     """
     tensors, about = read_tensors(path)
-    told = _told(path, about)
-    if told["name"] != of.name:
-        raise Failed(f"{path} is of {told['name']}; asked for was {of.name}")
+    content = _zoo_header(path, about)
+    if content["name"] != of.name:
+        raise Failed(f"{path} is of {content['name']}; it must be of {of.name}")
     if isinstance(of, Problem):
         sampled = Sampled.load(path, of.model())
-        sampled.settings["zoo"] = told
+        sampled.settings["zoo"] = content
         return sampled
-    described = Record(path, told, where="zoo").records("data")
+    described = Record(path, content, where="zoo").records("data")
     if len(described) != len(about.get("fits") or ()):
         raise Failed(
             f"{path} is damaged: it describes the data of {len(described)} fits and has another number of fits"
@@ -161,7 +161,7 @@ def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto"
     models, guides = zip(*pairs, strict=True) if pairs else ((), ())
     made = restored({**new, **_unpacked(path, tensors)}, about, models, guides, str(path), device)
     for fit in made:
-        fit.settings["zoo"] = told
+        fit.settings["zoo"] = content
     return _as_loaded(made)
 
 
@@ -184,10 +184,10 @@ def save(
         TypeError: an input is not one tensor.
         OSError: the file cannot be written; the message names it.
     """
-    for part in (x, *(data.x for data in sets)):
-        if not isinstance(part, Tensor):
+    for inputs in (x, *(data.x for data in sets)):
+        if not isinstance(inputs, Tensor):
             raise TypeError(
-                f"the zoo keeps posteriors of networks whose input is one tensor; got a {type(part).__name__}"
+                f"the zoo keeps posteriors of networks whose input is one tensor; got a {type(inputs).__name__}"
             )
     kept = Replicates([_as_kept(fit) for fit in fits])
     tensors, about = contents_of_all(kept)
@@ -217,16 +217,16 @@ def save_sampled(path: Path, problem: Problem, sampled: Sampled, x: Tensor, resu
 
 
 def difference(trained: Trained, path: Path) -> float:
-    """The largest difference between predictions and those that a file has of its ten points, less is better.
+    """The largest difference between predictions at the ten points of a file and those that it has.
 
-    It is that of the mean and the standard deviation of f, in units of the largest number among those.
+    Of the mean and the standard deviation of f, relative to the largest of these numbers.
     """
     points = under("points.", read_tensors(path)[0])
     if points.keys() != {"x", "mean", "sd"}:
         raise Failed(f"{path} is damaged: it lacks the points x, mean and sd")
-    found = _predicted(trained, points["x"])
-    apart = max(float((value - points[name]).abs().max()) for name, value in found.items())
-    return apart / max(float(points[name].abs().max()) for name in found)
+    predicted = _predicted(trained, points["x"])
+    apart = max(float((value - points[name]).abs().max()) for name, value in predicted.items())
+    return apart / max(float(points[name].abs().max()) for name in predicted)
 
 
 def _spread(x: Tensor) -> Tensor:
@@ -241,7 +241,7 @@ def _predicted(trained: Trained, x: Tensor) -> dict[str, Tensor]:
 
 
 def _as_loaded(fits: Replicates) -> Fit | Replicates:
-    """A single fit by itself; without pruned weights."""
+    """The fits as `load` returns them: a single one by itself, and without pruned weights."""
     each = [fit.pruned(THRESHOLD) if prunes(fit) else fit for fit in fits]
     return replace(fits, fits=each) if len(each) > 1 else each[0]
 
@@ -299,7 +299,7 @@ def _unpacked(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     whole = {name: value for name, value in tensors.items() if ":" not in name}
     for name in {name.partition(":")[0] for name in tensors.keys() - whole.keys()}:
-        places, values, shape = (tensors.get(f"{name}:{part}") for part in ("places", "values", "shape"))
+        places, values, shape = (tensors.get(f"{name}:{kind}") for kind in ("places", "values", "shape"))
         if places is None or values is None or shape is None or places.shape != values.shape or shape.dim() != 1:
             raise Failed(f"{path} is damaged: {name} needs places and values of one length, and a shape")
         sizes = [int(size) for size in shape]
@@ -320,17 +320,17 @@ def _described(data: Dataset) -> dict[str, Any]:
 
 
 def _standardisations(data: Dataset) -> dict[str, Tensor]:
-    given = {"inputs": data.inputs, "targets": data.targets}
+    standardisations = {"inputs": data.inputs, "targets": data.targets}
     return {
-        f"{name}.{part}": getattr(one, part)
-        for name, one in given.items()
-        if one is not None
-        for part in ("loc", "scale")
+        f"{name}.{statistic}": getattr(standardisation, statistic)
+        for name, standardisation in standardisations.items()
+        if standardisation is not None
+        for statistic in ("loc", "scale")
     }
 
 
 def _stand_in(data: Record, standardisations: Mapping[str, Tensor]) -> Dataset:
-    """What a model is built from in the place of the training data: as many rows of these shapes and standardisations.
+    """A substitute for the training data to build a model from: as many rows of these shapes and standardisations.
 
     x is 0; y is alternately one standard deviation above and below its mean.
     """
@@ -340,10 +340,10 @@ def _stand_in(data: Record, standardisations: Mapping[str, Tensor]) -> Dataset:
     x, y = (_zeros(data.record(name), rows) for name in ("x", "y"))
     both = {}
     for name in ("inputs", "targets"):
-        if given := under(f"{name}.", standardisations):
-            if given.keys() != {"loc", "scale"}:
+        if statistics := under(f"{name}.", standardisations):
+            if statistics.keys() != {"loc", "scale"}:
                 raise data.fault(f"needs loc and scale of {name}")
-            both[name] = Standardize(**given)
+            both[name] = Standardize(**statistics)
     if "targets" in both:
         y = (
             both["targets"]
@@ -353,13 +353,13 @@ def _stand_in(data: Record, standardisations: Mapping[str, Tensor]) -> Dataset:
     return Dataset(x, y, **both)
 
 
-def _zeros(part: Record, rows: int) -> Tensor:
-    """So many rows of 0, which take the memory of one."""
-    dtype, shape = _DTYPES.get(part.text("dtype")), part.content.get("shape")
+def _zeros(record: Record, rows: int) -> Tensor:
+    """A tensor of zeros with this number of rows, which takes the memory of one."""
+    dtype, shape = _DTYPES.get(record.text("dtype")), record.content.get("shape")
     if (
         dtype is None
         or not isinstance(shape, list)
         or not all(type(size) is int and 0 < size <= _ROWS for size in shape)
     ):
-        raise part.fault(f"must have a shape and one of the dtypes {', '.join(_DTYPES)} as {part.where}")
+        raise record.fault(f"must have a shape and one of the dtypes {', '.join(_DTYPES)} as {record.where}")
     return torch.zeros(1, *shape, dtype=dtype).expand(rows, *shape)

@@ -207,6 +207,6 @@ def test_interval_widths_are_found_for_some_columns_at_a_time(monkeypatch: pytes
         return of(values, *rest, **named)
 
     monkeypatch.setattr(torch, "quantile", quantile)
-    monkeypatch.setattr("pyrodrop.metrics.regression._QUANTILES", 50)
+    monkeypatch.setattr("pyrodrop.prediction.quantiles._AT_A_TIME", 50)
     assert metrics.interval_width(draws, 0.5) == whole
     assert sizes == [50, 50, 50, 50]

@@ -223,10 +223,13 @@ def test_several_columns_of_labels() -> None:
     [
         (
             lambda: NetworkClassifier(class_weight="balanced"),
-            "NetworkClassifier has no argument 'class_weight'.*predict_proba",
+            r"NetworkClassifier\(\) has no argument 'class_weight'.*predict_proba",
         ),
-        (lambda: NetworkRegressor(max_iter=5), "NetworkRegressor has no argument 'max_iter'; here it is max_steps"),
-        (lambda: NetworkRegressor(member=5), "NetworkRegressor has no argument 'member'; did you mean 'members'"),
+        (
+            lambda: NetworkRegressor(max_iter=5),
+            r"NetworkRegressor\(\) has no argument 'max_iter': here it is max_steps",
+        ),
+        (lambda: NetworkRegressor(member=5), r"NetworkRegressor\(\) has no argument 'member'; did you mean 'members'"),
         (
             lambda: likelihoods.Categorical(weight=[1, 2]),
             r"Categorical\(\) has no argument 'weight': a weighted loss",

@@ -193,7 +193,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("change", "message"),
     [
         (lambda t, a: a.pop("zoo"), "is no trained posterior of the zoo"),
-        (lambda t, a: a["zoo"].update(name="uci/yacht"), "is of uci/yacht; asked for was own/waves"),
+        (lambda t, a: a["zoo"].update(name="uci/yacht"), "is of uci/yacht; it must be of own/waves"),
         (lambda t, a: a["zoo"]["result"].update(scores={"rmse": "1"}), "a finite number as zoo.result.scores.rmse"),
         (lambda t, a: a["zoo"]["data"][0].update(rows=10**12), "between 1 and"),
         (lambda t, a: a["zoo"]["data"][0].update(seed=-1), "seed"),
@@ -256,7 +256,7 @@ def test_the_folder_of_the_user_comes_first(
     own.write_bytes((trained.SHIPPED / "uci/boston.safetensors").read_bytes())
     monkeypatch.setenv("PYRODROP_ZOO", str(tmp_path))
     assert trained.file("uci/yacht") == own
-    with pytest.raises(ValueError, match="is of uci/boston; asked for was uci/yacht"):
+    with pytest.raises(ValueError, match="is of uci/boston; it must be of uci/yacht"):
         zoo.load("uci/yacht")
     monkeypatch.setenv("PYRODROP_ZOO", str(own))
     assert cli.main(["pull", "uci/yacht"]) == 1
