@@ -231,11 +231,9 @@ def test_public_names_are_those_that_types_are_checked_by_and_come_from_there() 
     tree = ast.parse((ROOT / "pyrodrop" / "__init__.py").read_text())
     (typed,) = [node for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in typed.body if isinstance(node, ast.ImportFrom)]
-    typed_names = {
-        alias.name: node.module for node in imports for alias in node.names if alias.name in pyrodrop.__all__
-    }
-    assert {*typed_names, "to_arviz", "compare"} == set(pyrodrop.__all__)
-    for name, place in typed_names.items():
+    given = {alias.name: node.module for node in imports for alias in node.names if alias.name in pyrodrop.__all__}
+    assert {*given, "to_arviz", "compare"} == set(pyrodrop.__all__)
+    for name, place in given.items():
         module = importlib.import_module(f"pyrodrop.{name}" if place == "pyrodrop" else str(place))
         assert getattr(pyrodrop, name) is (module if place == "pyrodrop" else getattr(module, name))
     assert {name for name in dir(pyrodrop) if not name.startswith("__")} == {*pyrodrop.__all__, "analysis", "sklearn"}
