@@ -49,7 +49,7 @@ def check_model(model: Any) -> None:
 def examples(model: Any, x: Inputs | None) -> Inputs | None:
     """Two rows of x; if x is None, random ones of the shape that the model, on the CPU, expects. None if that is unknown."""
     if x is not None:
-        return mapped(lambda tensor: tensor[torch.arange(_ROWS, device=tensor.device) % len(tensor)].cpu(), x)
+        return mapped(lambda part: part[torch.arange(_ROWS, device=part.device) % len(part)].cpu(), x)
     shape = getattr(model, "in_features", None)
     if shape is None:
         return None
