@@ -127,7 +127,7 @@ class NetworkModel(Part, LocalModule):
         self.inputs: Standardize = Standardize()
         self.targets: Standardize = Standardize()
         self.columns: Columns | None = None  # of the data frame that it was trained on
-        # A description of the Python attributes that forward changes; empty if there are none.
+        # A sentence about the Python attributes that forward changes; empty if there are none.
         self.changes_itself: str = ""
         self._properties: dict[Any, Properties] = {}
 
@@ -219,7 +219,7 @@ class NetworkModel(Part, LocalModule):
                 self.free[first].copy_(value)
 
     def _arrange(self, values: Mapping[str, Tensor]) -> None:
-        """Hook for subclasses: change the initial values, in place."""
+        """Change initial values that the network's modules drew, in place, where this kind of model starts from others."""
 
     def standardize(self, data: Dataset) -> None:
         """Take over the standardisation of `data`. Later calls still pass x and y in the units of the data.
@@ -249,7 +249,7 @@ class NetworkModel(Part, LocalModule):
     @exclusive()
     def check(self, data: Dataset) -> None:
         """Check, before training, that `data` fit this network and likelihood. The model is not changed, except that it
-        stores the properties of the network.
+        stores what it has found out about the network.
 
         Raises:
             ValueError: the network cannot be called on the inputs, draws random numbers itself, or does not use a weight
@@ -260,9 +260,9 @@ class NetworkModel(Part, LocalModule):
         check_spread(data.y, "y", 1e-18)  # whose square is a variance
         self._check_against(data, self._observe_training(data.x))
         dtype = next(iter(self.weight_sites().values())).dtype
-        for name, tensor in named_parts(data.x).items():
-            if tensor.is_floating_point() or self.in_features is not None:  # otherwise they are ids
-                check_resolution(tensor, name, self.inputs if isinstance(data.x, Tensor) else Standardize(), dtype)
+        for name, part in named_parts(data.x).items():
+            if part.is_floating_point() or self.in_features is not None:  # or they are ids
+                check_resolution(part, name, self.inputs if isinstance(data.x, Tensor) else Standardize(), dtype)
         check_resolution(data.y, "y", self.targets, dtype)
 
     def check_targets(self, data: Dataset) -> None:
@@ -290,7 +290,7 @@ class NetworkModel(Part, LocalModule):
         return lambda data: self._check_against(data, output)
 
     def _check_against(self, data: Dataset, output: Tensor) -> None:
-        """Check the observations under the likelihood, and that it does not treat class labels as real numbers."""
+        """Check that the observations are possible under the likelihood, which must not take labels for values."""
         self.likelihood.check(data.y.to(output.device), output, self.targets)
         if data.columns is not None:
             check_labels(data.columns, self.likelihood(output, self.targets), self.likelihood)
@@ -389,14 +389,14 @@ class NetworkModel(Part, LocalModule):
         if not batch:
             return self._draw(weights, x)
         if len(lazy) == len(weights):  # noise per example: treat particles as additional examples
-            repeated = mapped(lambda value: value.expand(*batch, *value.shape).reshape(-1, *value.shape[1:]), x)
+            repeated = mapped(lambda part: part.expand(*batch, *part.shape).reshape(-1, *part.shape[1:]), x)
             output = self._draw(lazy, repeated)
             return output.reshape(*batch, num_rows(x), *output.shape[1:])
         rows = math.prod(batch)
         flat = {n: weights[n].expand(*batch, *w.shape).reshape(rows, *w.shape) for n, w in initial.items()}
         at_once = self.batches_weights and not self._moves()
         output = for_each(
-            lambda draw: self._draw({**weights, **draw}, x), flat, mapped=at_once, randomness=self._randomness
+            lambda one: self._draw({**weights, **one}, x), flat, mapped=at_once, randomness=self._randomness
         )
         return output.reshape(*batch, *output.shape[1:])
 
@@ -408,10 +408,10 @@ class NetworkModel(Part, LocalModule):
         """Standardise x and run the network."""
         dtype = next(iter(weights.values())).dtype
         if self.in_features is not None and isinstance(x, Tensor) and not x.is_floating_point():
-            x = x.double()  # whole numbers are measurements here, which float64 represents exactly
+            x = x.double()  # whole numbers in a linear layer are measurements; float64 has them exactly
         if isinstance(x, Tensor) and x.is_floating_point():
             x = self.inputs(x.float() if x.dtype in SHORT else x)
-        x = mapped(lambda value: value.to(dtype) if value.is_floating_point() else value, x)
+        x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
         values = {**{n: self.free[n] for n in self.free if n not in weights}, **weights}
         return call(self.network, values, self._names, x, self.output, attends=self._attends, recurs=self._recurs)
 
@@ -465,8 +465,8 @@ def from_module(
         likelihood: distribution of y given the outputs.
         bias_prior: prior of the biases and other vectors; None trains them as point estimates.
         input_axes: see `NetworkModel`.
-        output: function that selects the input of the likelihood from what `net` returns, if that is a tuple, a mapping or
-            another object: ``output=lambda out: out["logits"]``. Everything else is dropped.
+        output: takes the input of the likelihood out of what `net` returns, if that is a tuple, a mapping or another object:
+            ``output=lambda out: out["logits"]``. What it does not take is dropped.
 
     Raises:
         TypeError, ValueError: as `NetworkModel`.

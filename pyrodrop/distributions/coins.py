@@ -144,8 +144,8 @@ def fill_stacked(masks: Tensor, keep: Tensor) -> None:
         masks.copy_(torch.rand(masks.shape, dtype=torch.float64, device=masks.device) < keep)
         return
     count = masks.numel()
-    bits = _fill(torch.empty(-(-count // 8), dtype=torch.int64))
-    drawn = bits.view(torch.uint8)[:count].view(masks.shape).numpy()
+    words = _fill(torch.empty(-(-count // 8), dtype=torch.int64))
+    drawn = words.view(torch.uint8)[:count].view(masks.shape).numpy()
     whole = (256 * keep).floor().clamp_max(255)
     cuts, kept = whole.to(torch.uint8).numpy(), masks.view(torch.bool).numpy()
     np.less(drawn, cuts, out=kept)
@@ -198,8 +198,8 @@ def keep_mask(
         _check_bits(bits)
     if generator is not None:
         instance(generator, torch.Generator, "generator", "a torch.Generator")
-    random_bits = _fill(torch.empty(-(-shape.numel() * bits // 64), dtype=torch.int64, device=device), generator)
-    pieces = random_bits.view(_PIECES[bits])[: shape.numel()].view(shape)
+    words = _fill(torch.empty(-(-shape.numel() * bits // 64), dtype=torch.int64, device=device), generator)
+    pieces = words.view(_PIECES[bits])[: shape.numel()].view(shape)
     # The smaller of the two probabilities has a threshold that fits into `bits` bits.
     rare = drop_rate > 0.5
     thresholds = _thresholds(shape, 1 - drop_rate if rare else drop_rate, bits, generator, device)
@@ -217,12 +217,12 @@ def _thresholds(
     device: torch.device | str | None,
 ) -> Tensor | int:
     """One threshold per row, counted from the smallest value of a piece, with mean ``2^bits rate``; one in all if exact."""
-    fraction, whole = math.modf(2**bits * rate)
+    part, whole = math.modf(2**bits * rate)
     lowest = 0 if bits == 8 else _LOWEST
-    if not fraction:
+    if not part:
         return int(whole) + lowest
     rows = (*shape[:-1], 1) if shape else ()
-    dither = torch.rand(rows, generator=generator, device=device) < fraction
+    dither = torch.rand(rows, generator=generator, device=device) < part
     return dither.to(_PIECES[bits]) + (int(whole) + lowest)
 
 
@@ -239,8 +239,8 @@ def row_correlation(drop_rate: float, bits: int) -> float:
     """
     drop_rate = _one_rate(drop_rate)
     _check_bits(bits)
-    fraction = math.modf(2**bits * drop_rate)[0]
-    return fraction * (1 - fraction) / (4**bits * drop_rate * (1 - drop_rate)) if fraction else 0.0
+    part = math.modf(2**bits * drop_rate)[0]
+    return part * (1 - part) / (4**bits * drop_rate * (1 - drop_rate)) if part else 0.0
 
 
 def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:
@@ -271,14 +271,14 @@ def _check_bits(bits: int) -> None:
         raise ValueError(f"bits is the number of random bits per entry of a mask and must be 8 or 16; got {bits}")
 
 
-def _num_words(count: int) -> int:
+def _words(count: int) -> int:
     """Number of 64-bit words with 16 bits for each of `count` entries and for the dither."""
     return (count + 4) // 4
 
 
-def _fill(bits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Fill 64-bit integers with random bits; ``random_()`` without bounds would leave the sign bit 0."""
-    return bits.random_(-(2**63), None, generator=generator)
+def _fill(words: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Fill with random 64-bit words; ``random_()`` without bounds would leave the sign bit 0."""
+    return words.random_(-(2**63), None, generator=generator)
 
 
 def _compared(comparison: Callable[..., Any], pieces: np.ndarray, threshold: Any) -> Tensor:

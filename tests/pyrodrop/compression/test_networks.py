@@ -200,6 +200,11 @@ def _pooled(self: Any, x: Tensor) -> Tensor:
 REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "pooling over units": (sequential(nn.Linear(3, 6), nn.MaxPool1d(2), nn.Linear(3, 2)), (3,), "1 (MaxPool1d)"),
     "pooling of tokens": (sequential(nn.Linear(3, 6), nn.AvgPool1d(2), nn.Linear(3, 2)), (4, 3), "1 (AvgPool1d)"),
+    "a softmax that is called relu": (
+        custom(lambda self, x: self.b(self.relu(self.a(x))), a=nn.Linear(3, 6), relu=nn.Softmax(-1), b=nn.Linear(6, 2)),
+        (3,),
+        "relu (Softmax)",
+    ),
     "softmax": (sequential(nn.Linear(3, 6), nn.Softmax(-1), nn.Linear(6, 2)), (3,), "1 (Softmax)"),
     "norm of units": (sequential(nn.Linear(3, 6), nn.LayerNorm(6), nn.Linear(6, 2)), (3,), "1 (LayerNorm)"),
     "slopes": (sequential(nn.Linear(3, 6), nn.PReLU(6), nn.Linear(6, 2)), (3,), "1 (PReLU)"),

@@ -20,8 +20,8 @@ LOWEST = -(2**15)
 def every_mask(rate: float, bits: int, dithers: int, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """`keep_mask` of every integer of that many bits, ``[dithers, 2^bits]``, with evenly spaced dithers for v."""
     values = torch.arange(2**bits).to(torch.uint8) if bits == 8 else (torch.arange(2**bits) + LOWEST).to(torch.int16)
-    bits_of_masks = values.repeat(dithers).view(torch.int64)
-    monkeypatch.setattr(module, "_fill", lambda *_: bits_of_masks)
+    words = values.repeat(dithers).view(torch.int64)
+    monkeypatch.setattr(module, "_fill", lambda *_: words)
     monkeypatch.setattr(torch, "rand", lambda *_, **__: (torch.arange(dithers)[:, None] + 0.5).double() / dithers)
     return keep_mask((dithers, 2**bits), rate, bits=bits)
 
@@ -83,7 +83,7 @@ def test_rates_by_column() -> None:
 
 @pytest.mark.parametrize("keep", [0.0, 1e-3, 0.3, 0.5, 255.5 / 256, 1.0])
 def test_masks_of_a_stack_have_their_rates(keep: float) -> None:
-    """Also between multiples of 1/256: the rate is counted over 4 million entries, as is that of another replicate."""
+    """Also between multiples of 1/256: the rate is a count of 4 million, and so is that of a replicate beside it."""
     torch.manual_seed(0)
     masks, rates = torch.empty(4, 2, 1000, 500, dtype=torch.uint8), torch.tensor([keep, 0.75])
     fill_stacked(masks, rates[:, None, None])
@@ -234,7 +234,7 @@ def test_numpys_comparison_is_pytorchs(rate: float, bits: int | None, monkeypatc
 
 
 class OfGpu(Tensor):
-    """A CPU tensor with ``is_cuda`` True, so that PyTorch compares it."""
+    """A tensor of a CPU that says that it is on a GPU, so that PyTorch compares it."""
 
     is_cuda = True  # type: ignore[assignment]
     device = torch.device("cuda")
@@ -258,7 +258,7 @@ def test_a_keep_mask_of_a_gpu_is_that_of_a_cpu(rate: float, bits: int, monkeypat
     seed = torch.Generator()
     of_cpu = keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5))
     fill = module._fill
-    monkeypatch.setattr(module, "_fill", lambda *args: fill(*args).as_subclass(OfGpu))
+    monkeypatch.setattr(module, "_fill", lambda *given: fill(*given).as_subclass(OfGpu))
     of_gpu = keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5))
     assert isinstance(of_gpu, OfGpu)
     assert torch.equal(of_gpu.as_subclass(Tensor), of_cpu)

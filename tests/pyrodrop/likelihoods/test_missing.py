@@ -308,6 +308,13 @@ def test_what_cannot_be_left_out_is_refused(likelihood: Any, y: Tensor, message:
         pyrodrop.fit(model, guides.MeanField(model), (torch.randn(4, 2), y), steps=1, progress=False)
 
 
+@pytest.mark.parametrize("wrapper", [likelihoods.Missing, likelihoods.Censored])
+def test_it_is_learned_where_the_noise_of_its_likelihood_is(wrapper: Any) -> None:
+    assert wrapper(likelihoods.Gaussian()).learned
+    assert not wrapper(likelihoods.Gaussian(1.0)).learned
+    assert not wrapper(likelihoods.HeteroscedasticGaussian()).learned
+
+
 def test_what_needs_every_observation_is_refused() -> None:
     from pyrodrop.analysis import log_density, loo
 

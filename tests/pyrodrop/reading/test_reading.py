@@ -208,6 +208,15 @@ def test_what_is_no_draw_of_the_network_does_not_come_back(net: Small, data: tup
         guides.to_module(run)
 
 
+def test_fixed_parameters_come_back_fixed(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    net.first.bias.requires_grad_(False)
+    same = guides.to_module(pyrodrop.read(net, data[0][:8], **SETTINGS))
+    assert {n: p.requires_grad for n, p in same.named_parameters()} == {
+        n: p.requires_grad for n, p in net.named_parameters()
+    }
+    torch.testing.assert_close(same.state_dict(), net.state_dict())
+
+
 @pytest.mark.parametrize("guide", [guides.MeanField, guides.BernoulliDropout, guides.ConcreteDropout])
 def test_another_posterior_is_a_function_of_its_weights_alone(
     net: Small, data: tuple[Tensor, Tensor], guide: Any
