@@ -85,16 +85,16 @@ def each_posterior(
         memory: bytes that the fits may take, as in `pyrodrop.fit_replicates`.
     """
     assert isinstance(problem.data, Dataset)
-    data = [Dataset(problem.data.x, one) for one in y]
+    data = [Dataset(problem.data.x, observations) for observations in y]
     with settings.products(), training_mode(problem):
         stack = Stack([problem] * len(data), settings, data)
         chunk = stack.fitting(memory)
         if chunk < len(data):
             _log.info("training %d of %d fits at a time, limited by memory", chunk, len(data))
         for first in range(0, len(data), chunk):
-            part = slice(first, first + chunk)
+            rows = slice(first, first + chunk)
             if chunk < len(data):
-                stack = Stack([problem] * len(data[part]), settings, data[part])
+                stack = Stack([problem] * len(data[rows]), settings, data[rows])
             seeds = range(settings.seed + first, settings.seed + first + len(stack.problems))
             stacked = None if starts is None else starts.stacked(problem, stack.losses[0], seeds)
             with seeded(seeds[0], settings.place):

@@ -83,7 +83,7 @@ def _split(seed: int) -> tuple[Dataset, Dataset]:
     table = uci("boston")
     rows = np.random.RandomState(seed).permutation(len(table.x))
     first = int(SHARE * len(rows))
-    train, test = (Dataset(table.x[part].float(), table.y[part].float()) for part in (rows[:first], rows[first:]))
+    train, test = (Dataset(table.x[chosen].float(), table.y[chosen].float()) for chosen in (rows[:first], rows[first:]))
     return train, test
 
 

@@ -101,7 +101,7 @@ def measure(name: str, *, device: torch.device, progress: bool | None) -> dict[s
     n, seed = map(int, name.split("-"))
     data, test = line(n, seed), line(TEST, seed + 10_000)
     x = test.x.to(device)
-    model, guide = (part.to(device) for part in zoo.entry(ENTRY).build(data, seed))
+    model, guide = (module.to(device) for module in zoo.entry(ENTRY).build(data, seed))
     wrapped = reparameterize(model, guide, LocalReparam())
     with seeded(seed, device):
         train(model, guide, wrapped, data, device)

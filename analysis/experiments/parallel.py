@@ -46,7 +46,7 @@ def train_each(
     Raises:
         ValueError: several processes would share a GPU; or as `through_joblib`.
     """
-    kept: dict[str, Any] = {name: part for name in names if keep is not None and (part := keep.kept(name)) is not None}
+    kept: dict[str, Any] = {name: cell for name in names if keep is not None and (cell := keep.kept(name)) is not None}
     missing = [name for name in names if name not in kept]
     if keep is not None:
         say_reused(kept, keep.folder)

@@ -45,9 +45,9 @@ def pieces() -> list[Piece]:
     ]  # fmt: skip
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the pieces, as `runner.main`."""
-    return runner.main(pieces(), words, name="gpu", about=__doc__ or "", device="cuda")
+    return runner.main(pieces(), arguments, name="gpu", about=__doc__ or "", device="cuda")
 
 
 if __name__ == "__main__":

@@ -45,10 +45,10 @@ def run_folder(path: str | Path, job: str, settings: Mapping[str, Any]) -> Itera
             yield folder
         except KeyboardInterrupt:
             begun = {path.name for path in folder.iterdir()} - {RECORD, ".lock"}
-            words = (
+            next_time = (
                 f"continues from what is finished in {folder}" if begun else "begins again: nothing was finished yet"
             )
-            raise KeyboardInterrupt(f"the same command {words}") from None
+            raise KeyboardInterrupt(f"the same command {next_time}") from None
         except OSError as error:
             if error.errno is None and not isinstance(error, ConnectionError):  # of safetensors and h5py
                 raise Failed(f"the run in {folder} failed: {error}") from error

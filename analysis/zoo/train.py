@@ -93,9 +93,9 @@ def measure(
 
 def means_and_errors(each: Mapping[str, Sequence[float]]) -> tuple[dict[str, float], dict[str, float]]:
     """Means over splits, and their standard errors where there are several."""
-    found = {name: mean_and_error(row) for name, row in each.items()}
-    means = {name: mean for name, (mean, _) in found.items()}
-    return means, {name: error for name, (_, error) in found.items() if error is not None}
+    moments = {name: mean_and_error(row) for name, row in each.items()}
+    means = {name: mean for name, (mean, _) in moments.items()}
+    return means, {name: error for name, (_, error) in moments.items() if error is not None}
 
 
 def judged(split: Split) -> Dataset:

@@ -109,10 +109,10 @@ def _curves(
     kind, posterior = UNITS[name]
     prefix = "" if kind is digits.Digits else "naval_"
     first, count = options["seed"], options[f"{prefix}seeds"]
-    with on_this_machine(folder) as own:
+    with on_this_machine(folder) as shared:
         return learn(
             kind(posterior, options[f"{prefix}steps"], device), name.replace(", ", "-").replace(" ", "-"),
-            labels=options[f"{prefix}labels"], seeds=range(first, first + count), folder=own,
+            labels=options[f"{prefix}labels"], seeds=range(first, first + count), folder=shared,
         )  # fmt: skip
 
 

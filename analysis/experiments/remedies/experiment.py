@@ -83,8 +83,10 @@ def _section(name: str) -> Any:
 
 def _joined(parts: list[Any]) -> dict[str, dict[str, list[float]]]:
     """The numbers of all seeds, by row and column."""
-    rows = [part["rows"] for part in parts]
-    return {name: {column: [own[name][column] for own in rows] for column in row} for name, row in rows[0].items()}
+    rows = [cell["rows"] for cell in parts]
+    return {
+        name: {column: [of_seed[name][column] for of_seed in rows] for column in row} for name, row in rows[0].items()
+    }
 
 
 def _checked(record: Record) -> None:
