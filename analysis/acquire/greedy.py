@@ -82,7 +82,7 @@ def batch(
         TypeError: `prediction` is no `Prediction`, or not of one label or one real y with Gaussian noise; an argument is of
             the wrong kind.
         ValueError: the prediction has one draw only, draws that are independent at every point (``joint=False``), all equal
-            or told apart by fewer labels, or parameters that are not finite; noise is less than 1e-6 of the standard
+            or distinguished by fewer labels, or parameters that are not finite; noise is less than 1e-6 of the standard
             deviation of a real y; a number is out of range.
 
     Example:

@@ -149,6 +149,7 @@ def _joined(chains: Sequence[Variables]) -> xr.Dataset:
 
 
 def scalar_or_array(values: Sequence[Any]) -> Any:
+    """The only value, or an array of several."""
     return values[0] if len(values) == 1 else np.array(values)
 
 

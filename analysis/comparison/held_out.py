@@ -84,7 +84,7 @@ class KFold(Described):
         elpd: the sum over the held-out observations.
         se: its standard error.
         pointwise: the log density of each observation, ``[N]``; NaN for those that were never held out.
-        folds: the fold that held each observation out, ``[N]``; -1 for none.
+        folds: the fold that left each observation out, ``[N]``; -1 for none.
         fits: one fit per fold.
     """
 

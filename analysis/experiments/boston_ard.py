@@ -47,7 +47,7 @@ def run(job: JobOptions, *, splits: int = 3, steps: int = STEPS, out: Path = Pat
     Args:
         splits: number of random splits; 10 minutes of a core each.
         steps: gradient steps.
-        out: folder for results.json and the finished columns: a run that was broken off goes on there.
+        out: folder for results.json and the finished columns: an interrupted run continues there.
 
     Returns:
         What is written to results.json.

@@ -66,7 +66,7 @@ def run(
         seeds: number of seeds.
         sizes: numbers of training examples, of 10, 25, 50, 100, 1000, 10000; all if left out. One training takes a minute on
             a processor, of 1000 five minutes, of 10000 an hour.
-        out: folder for results.json and what has been trained: a run that was broken off goes on there.
+        out: folder for results.json and what has been trained: an interrupted run continues there.
 
     Returns:
         What is written to results.json.

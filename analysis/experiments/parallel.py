@@ -1,7 +1,7 @@
 """Several trainings as units of work (`pyrodrop.training.jobs`).
 
 Small networks gain more from a second process than from a second thread. Names and settings are sent to the workers, which
-load data for themselves. Finished trainings are kept in `Cells`, if there are some: a run that was broken off computes the
+load data for themselves. Finished trainings are kept in `Cells`, if there are some: an interrupted run computes the
 others only.
 """
 

@@ -1,7 +1,7 @@
 """Every result of the zoo anew, one command after the other: ``python -m pyrodrop.analysis.pieces.zoo``, or ``make zoo``.
 
 The entries of the zoo, cheap ones first, each with its trained posterior in OUT/NAME/posteriors; then the experiments behind
-``analysis/reference``. The same call goes on with what is not done: ``timeout 600 make zoo`` does ten minutes of it. All
+``analysis/reference``. The same call continues with what is not done: ``timeout 600 make zoo`` does ten minutes of it. All
 together take days of a processor. Data sets are read from PYRODROP_DATA.
 """
 

@@ -1,8 +1,8 @@
 """The folder of a run: one process at a time, one job, one set of settings.
 
 run.json      the job with its settings and versions, written when a run begins. A run with other settings is refused, and
-              one with the same settings goes on with what is already there.
-.lock         held by the running process. The operating system releases it when the process ends, however it ends.
+              one with the same settings continues with what is already there.
+.lock         locked by the running process. The operating system releases it when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
 
 
 class Cells:
-    """Finished parts of a run: one JSON file each, which a run that was broken off finds again.
+    """Finished parts of a run: one JSON file each, which an interrupted run finds again.
 
     A file has what its part depends on under ``cell``, and the result beside it. Older versions wrote some with ``part``,
     ``settings`` and ``result``; they are read as well.

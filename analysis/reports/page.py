@@ -130,7 +130,7 @@ def _nested(value: Any) -> bool:
 
 
 def _wide(rows: str) -> str:
-    """A table in a box that scrolls, by keys too; its shaded edges show where it goes on."""
+    """A table in a box that scrolls, by keys too; its shaded edges show that there is more."""
     return f'<div class="wide" tabindex="0" role="region" aria-label="{_REGION}"><table>{rows}</table></div>'
 
 

@@ -59,7 +59,7 @@ def verdict(entry: Entry, result: Mapping[str, Any] | str | None) -> str:
 
 
 def waiting(result: str | None) -> str:
-    """Why there is no result, in two or four words: the sentence of the reference goes on after them."""
+    """Why there is no result, in two or four words: the sentence of the reference continues after them."""
     return "waits for a GPU" if result is not None and result.startswith("waits for a GPU") else "not run yet"
 
 

@@ -206,7 +206,7 @@ def result_of(entry: Entry, runs: Mapping[int, Measured], device: torch.device) 
     scores, standard_errors, splits, seed, seconds    of the first run
     seeds                                             scores of every run by its seed
     each                                              published scores by split, where there are several
-    diagnostics                                       fits whose loss still fell at the end, by the law of `fit`'s warnings
+    diagnostics                                       fits whose loss still fell at the end, by the rule of `fit`'s warnings
     date, versions, machine, command
     """
     seed, first = next(iter(runs.items()))
@@ -238,8 +238,8 @@ def scores_table(title: str, entry: Entry, ours: Mapping[str, Mapping[str, float
 def fit_resumed(entry: Entry, data: Dataset, checkpoint: Checkpoint, **options: Any) -> Fit:
     """``entry.fit(data, checkpoint=checkpoint, **options)``, which makes the steps that the checkpoint does not have.
 
-    How long a finished training took, and by which engine, is kept beside the checkpoint for the next call; that of a
-    training which was broken off is counted from where it went on.
+    How long a finished training took, and by which engine, is kept beside the checkpoint for the next call; that of an
+    interrupted training is counted from where it continued.
 
     Raises:
         ValueError: the checkpoint is of another training, or one of the files is broken.

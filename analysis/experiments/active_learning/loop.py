@@ -1,7 +1,7 @@
 """Rounds of asking: train on the labelled rows, score, ask for the labels of some others.
 
 A replicate is a way to choose rows with a seed. All replicates of a posterior are trained at once, each on its own rows, and
-those of one seed start from the same rows. A round is kept in a file, so that a run that was broken off repeats none.
+those of one seed start from the same rows. A round is kept in a file, so that an interrupted run repeats none.
 """
 
 from __future__ import annotations

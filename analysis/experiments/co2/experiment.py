@@ -90,7 +90,7 @@ def run(
         preset: default is for two cores and minutes; paper has the released settings, for a GPU and hours.
         data: the monthly record in ppm, or the standardised series of the paper's own experiment.
         steps: gradient steps per network; those of the preset if not given.
-        out: folder for results.json, draws.nc and figure.png. A run that was broken off goes on from the checkpoints there.
+        out: folder for results.json, draws.nc and figure.png. An interrupted run continues from the checkpoints there.
 
     Returns:
         What is written to results.json.
@@ -100,7 +100,7 @@ def run(
     """
     steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
     about: dict[str, Any] = {"preset": preset, "data": data}
-    longer = preset == "paper"  # goes on from its checkpoints to more steps
+    longer = preset == "paper"  # continues from its checkpoints to more steps
     with Experiment.begin("co2", out, job, about if longer else {**about, "steps": steps}) as experiment:
         folder, series = experiment.folder, _series(data)
         settings = experiment.settings | {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
@@ -157,7 +157,7 @@ def _train(
     lengths: Mapping[str, int],
     progress: bool | None,
 ) -> Result:
-    """Train a network, or go on with it, and predict with it."""
+    """Train a network, or continue its training, and predict with it."""
     series = _series(data)
     steps = lengths[name]
     schedule = (

@@ -71,7 +71,7 @@ def run(
         peers: packages, such as laplace-torch; all if left out. One that no interpreter has is skipped.
         python: interpreters with the packages of analysis/peers/requirements.txt; this one is tried after them.
         preset: default takes half an hour on one core; quick is too short to show anything.
-        out: folder for results.json, peers.png and the finished rows: a run that was broken off goes on there.
+        out: folder for results.json, peers.png and the finished rows: an interrupted run continues there.
 
     Returns:
         What is written to results.json.

@@ -103,8 +103,8 @@ def run(
         problems: which of co2, mnist, foong, yacht, boston and energy.
         preset: default takes an hour on one core; quick is too short to show anything.
         precision: of the noise: as published with the problem, or the median of those that fits of mean field learn.
-        out: folder for NAME.json, NAME.safetensors, the thinned draws, and NAME.png, the spreads along a line. A run that
-            was broken off goes on with the problems that are not there.
+        out: folder for NAME.json, NAME.safetensors, the thinned draws, and NAME.png, the spreads along a line. An
+            interrupted run continues with the problems that are not there.
 
     Returns:
         What is written to the JSON files, by problem.

@@ -48,7 +48,7 @@ def run(
         preset: default takes minutes of a core for every seed; quick has trainings that are too short to show anything.
         sections: which problems.
         seeds: number of repetitions, each with data, starts and noise of its own.
-        out: folder for results.json and the finished cells: a run that was broken off goes on there.
+        out: folder for results.json and the finished cells: an interrupted run continues there.
 
     Returns:
         What is written to results.json.

@@ -64,7 +64,7 @@ def run(
         digit: index of the 1 of the test set to rotate, from 0. The paper does not state its choice.
         turn: angle of the last of the 12 views in degrees, counterclockwise. The paper does not state its value.
         steps: gradient steps; those of the preset if not given.
-        out: folder for results.json, figure.png and fit.safetensors. A run that was broken off goes on from
+        out: folder for results.json, figure.png and fit.safetensors. An interrupted run continues from
             training.safetensors there.
 
     Returns:
@@ -79,7 +79,7 @@ def run(
     if not 0 <= digit < len(ones):
         raise ValueError(f"digit counts the {len(ones)} ones of the test set from 0; got {digit}")
     about: dict[str, Any] = {"preset": preset, "guide": guide, "digit": digit, "turn": turn}
-    longer = preset == "paper"  # goes on from its checkpoint to more steps
+    longer = preset == "paper"  # continues from its checkpoint to more steps
     with Experiment.begin("rotated-digit", out, job, about if longer else {**about, "steps": steps}) as experiment:
         folder = experiment.folder
         options: dict[str, Any] = {} if steps is None else {"steps": steps}
