@@ -115,7 +115,7 @@ def run(name: str, seed: int) -> dict[str, Any]:
 
 
 def bias(energy_variance: float) -> dict[str, float]:
-    """The mean over weights of the variance by the chains over the exact one, its standard error, and the value reached."""
+    """Mean ratio of the variance of a weight by the chains to the exact one, its standard error, and the energy variance."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 20, generator=generator) * torch.logspace(-1, 0.5, 20)
     y = x @ torch.randn(20, 1, generator=generator) + 0.3 * torch.randn(60, 1, generator=generator)

@@ -61,7 +61,9 @@ def log_density(
     if hasattr(run, "log_density"):
         exact: Tensor = run.log_density(data)
         return exact.detach().cpu().double()
-    together = mixes_examples(getattr(_first_fit(run), "model", None), data.x)  # a prediction depends on the other points
+    together = mixes_examples(
+        getattr(_first_fit(run), "model", None), data.x
+    )  # a prediction depends on the other points
     rows = len(data) if together else _ROWS
     parts = []
     for first in range(0, len(data), rows):

@@ -162,6 +162,6 @@ class Cells:
 
 
 def say_reused(names: Collection[str], folder: Path) -> None:
-    """Say in one line what is not computed again; nothing if that is nothing."""
+    """Print in one line which results are reused, if there are any."""
     if names:
         print(f"reused from {folder}: {', '.join(names)} (remove the folder to compute them again)", flush=True)

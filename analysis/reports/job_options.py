@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How a job runs; `job_options` says what its attributes are."""
+    """How a job runs; the attributes are the arguments of `job_options`."""
 
     device: torch.device
     jobs: int | None

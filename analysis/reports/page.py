@@ -107,7 +107,9 @@ def shown(value: Any) -> str:
     if isinstance(value, Mapping) and value:
         inner = list(value.values())
         if all(isinstance(row, bool) for row in inner):
-            items = (f'<li class="{_yes_no(holds)}">{_yes_no(holds)}: {escape(fact)}</li>' for fact, holds in value.items())
+            items = (
+                f'<li class="{_yes_no(holds)}">{_yes_no(holds)}: {escape(fact)}</li>' for fact, holds in value.items()
+            )
             return f"<ul>{''.join(items)}</ul>"
         if all(isinstance(row, Mapping) and row and not any(map(_nested, row.values())) for row in inner):
             columns = list(dict.fromkeys(column for row in inner for column in row))

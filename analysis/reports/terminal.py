@@ -100,7 +100,7 @@ def pairs(rows: Mapping[str, str] | Iterable[tuple[str, str]], *, indent: int = 
 
 
 def facts(statements: Mapping[str, bool]) -> None:
-    """Print statements, each with whether it holds."""
+    """Print statements, each with yes if it is true and NO otherwise."""
     pairs([("yes" if holds else "NO", fact) for fact, holds in statements.items()])
 
 

@@ -99,7 +99,7 @@ def _stored_predicts(entry: Entry) -> bool:
 
 
 def shortcoming(scores: Mapping[str, float], classes: Callable[[], int]) -> str:
-    """What is wrong with a fit of these scores: intervals that hold too little, or a classifier that knows nothing.
+    """Why a fit with these scores is poor: intervals with too little coverage, or a classifier at chance level.
 
     Args:
         classes: returns the number of classes, if the scores are those of a classifier.

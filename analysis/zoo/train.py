@@ -201,7 +201,7 @@ def keep(folder: Path, entry: Entry, fits: Sequence[Fit], splits: Sequence[Split
 
 
 def result_of(entry: Entry, runs: Mapping[int, Measured], device: torch.device) -> dict[str, Any]:
-    """What references and trained posteriors have of full runs, by seed: the first is described, of others scores are kept.
+    """The record of full runs, by seed, in references and trained posteriors: the first run, and the scores of the others.
 
     scores, standard_errors, splits, seed, seconds    of the first run
     seeds                                             scores of every run by its seed
