@@ -70,7 +70,7 @@ def prediction(
     sets = [Dataset.of(rows) for rows in (data, held_out) if rows is not None]
     for rows in sets:
         if not isinstance(rows.x, Tensor) or rows.x.dim() != 2 or rows.x.shape[1] != 1 or rows.y[0].numel() != 1:
-            shapes = ", ".join(str(tuple(part.shape)) for part in parts(rows.x))
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in parts(rows.x))
             raise ValueError(
                 f"plots.prediction needs x [N, 1] and one y; got x of shape {shapes} and y of shape {tuple(rows.y.shape)}"
             )

@@ -73,12 +73,12 @@ def draws_of(prediction: Any, needed_by: str, *, least: int = 2, joint: bool = F
     """
     instance(prediction, Prediction, "prediction", "a Prediction, as predict(...) returns it with keep='draws'")
     distribution = prediction.distribution
-    one, draws = elements(distribution), distribution.batch_shape[0]
+    base, draws = elements(distribution), distribution.batch_shape[0]
     single = distribution.batch_shape.numel() == draws * prediction.f.shape[1] and distribution.event_shape.numel() == 1
-    if not single or not isinstance(one, Categorical | Bernoulli | Normal):
+    if not single or not isinstance(base, Categorical | Bernoulli | Normal):
         raise TypeError(
             f"{needed_by} needs a prediction of one label per row (Categorical, Ordinal, or Bernoulli of one target), or of "
-            f"one real y with Gaussian noise; got {type(one).__name__} with y of shape "
+            f"one real y with Gaussian noise; got {type(base).__name__} with y of shape "
             f"{[*distribution.batch_shape[2:], *distribution.event_shape]} in every row"
         )
     if draws < least:
@@ -93,14 +93,14 @@ def draws_of(prediction: Any, needed_by: str, *, least: int = 2, joint: bool = F
         )
     shape = (draws, prediction.f.shape[1])
     with torch.no_grad():
-        if isinstance(one, Normal):
-            for values in (one.loc, one.scale):
+        if isinstance(base, Normal):
+            for values in (base.loc, base.scale):
                 all_finite(values, "the distribution of prediction")
-            loc, scale = (values.expand(one.batch_shape).reshape(shape).double() for values in (one.loc, one.scale))
+            loc, scale = (values.expand(base.batch_shape).reshape(shape).double() for values in (base.loc, base.scale))
             return Gaussians(loc, scale)
-        logits = one.logits.detach()
+        logits = base.logits.detach()
         all_finite(logits, "the logits of prediction")
-        if isinstance(one, Bernoulli):
+        if isinstance(base, Bernoulli):
             yes = logits.reshape(shape)
             logits = torch.stack((torch.zeros_like(yes), yes), -1)
         return Classes(logits)

@@ -82,7 +82,7 @@ def batch(
         TypeError: `prediction` is no `Prediction`, or not of one label or one real y with Gaussian noise; an argument is of
             the wrong kind.
         ValueError: the prediction has one draw only, draws that are independent at every point (``joint=False``), all equal
-            or told apart by fewer labels, or parameters that are not finite; noise is less than 1e-6 of the standard
+            or distinguished by fewer labels, or parameters that are not finite; noise is less than 1e-6 of the standard
             deviation of a real y; a number is out of range.
 
     Example:
@@ -140,14 +140,14 @@ def _labellings(log_p: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]:
     return joint.softmax(1), log_p.new_full((most,), 1 / most)
 
 
-def _class_gains(draws: Classes, given: Tensor, mass: Tensor) -> Tensor:
+def _class_gains(draws: Classes, chosen: Tensor, mass: Tensor) -> Tensor:
     """I[y_n; f | y_A] of all points, ``[N]``, for r ``[K, S]`` and q ``[K]``."""
-    found = mass.new_empty(draws.logits.shape[1])
-    weight = mass @ given  # of every draw, 1 / S up to sampling
+    gains = mass.new_empty(draws.logits.shape[1])
+    weight = mass @ chosen  # of every draw, 1 / S up to sampling
     for rows, p in draws.blocks(len(mass) * draws.logits.shape[2]):
-        mixed = torch.special.entr(given @ p.flatten(1)).reshape(len(mass), -1, p.shape[2]).sum(-1)
-        found[rows] = mass @ mixed - weight @ torch.special.entr(p).sum(-1)
-    return found.clamp_min(0)  # below 0 only by rounding
+        mixed = torch.special.entr(chosen @ p.flatten(1)).reshape(len(mass), -1, p.shape[2]).sum(-1)
+        gains[rows] = mass @ mixed - weight @ torch.special.entr(p).sum(-1)
+    return gains.clamp_min(0)  # below 0 only by rounding
 
 
 def _gaussian_gains(draws: Gaussians, rows: list[int]) -> Tensor:

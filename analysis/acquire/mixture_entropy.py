@@ -37,7 +37,7 @@ def mixture_entropy(loc: Tensor, scale: Tensor) -> Tensor:
             f"{float(loc[:, row].min()):.6g} to {float(loc[:, row].max()):.6g} at row {row}"
         )
     order = nodes.argsort(descending=True)
-    found = torch.empty_like(low)
+    entropies = torch.empty_like(low)
     first = 0
     while first < len(order):
         count = int(nodes[order[first]])  # the most of the points that are left
@@ -51,6 +51,6 @@ def mixture_entropy(loc: Tensor, scale: Tensor) -> Tensor:
             z = (y[:, None] - some) / its
             density += (z.square().mul_(-0.5).exp_() / its).sum(1)
         density /= len(loc) * math.sqrt(2 * math.pi)
-        found[rows] = width * torch.special.entr(density).sum(0)
+        entropies[rows] = width * torch.special.entr(density).sum(0)
         first += len(rows)
-    return found
+    return entropies

@@ -131,7 +131,7 @@ def epig(prediction: Prediction, targets: Any) -> Tensor:
     draws = draws_of(prediction, "epig", joint=True)
     count = prediction.f.shape[1]
     wanted = _rows(targets, count).to(prediction.f.device)
-    found = torch.empty(count, dtype=torch.float64, device=prediction.f.device)
+    scores = torch.empty(count, dtype=torch.float64, device=prediction.f.device)
     if isinstance(draws, Classes):
         theirs = draws.log_probabilities(wanted).exp()
         samples, others, classes = theirs.shape
@@ -139,14 +139,14 @@ def epig(prediction: Prediction, targets: Any) -> Tensor:
             both = p.flatten(1).T @ theirs.flatten(1) / samples
             together = torch.special.entr(both).reshape(-1, classes, others, classes).sum((1, 3))
             information = _entropy(p)[:, None] + _entropy(theirs) - together
-            found[rows] = information.clamp_min(0).mean(1)  # below 0 only by rounding
-        return found
+            scores[rows] = information.clamp_min(0).mean(1)  # below 0 only by rounding
+        return scores
     centred, noise = draws.moments()
     total = noise + centred.square().sum(0)
     for rows in blocks(count, len(wanted)):
         squared = (centred[:, rows].T @ centred[:, wanted]).square() / (total[rows, None] * total[wanted])
-        found[rows] = (-0.5 * torch.log1p(-squared)).mean(1)
-    return found
+        scores[rows] = (-0.5 * torch.log1p(-squared)).mean(1)
+    return scores
 
 
 def _entropy(p: Tensor) -> Tensor:

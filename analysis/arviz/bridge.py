@@ -44,7 +44,7 @@ import xarray as xr
 from torch import Tensor
 
 import pyrodrop
-from pyrodrop.analysis.arviz.program_draws import program_tree
+from pyrodrop.analysis.arviz.program_draws import program_tree, scalar_or_array
 from pyrodrop.analysis.arviz.sampled_draws import sampled_draws
 from pyrodrop.analysis.comparison.draws import Draws, Predictive, check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
@@ -137,13 +137,13 @@ def to_arviz(
         if test is not None:
             raise ValueError(f"test must be None for a Pyro program, which has fit.predict(...); got {shown(test)}")
         many = fit if isinstance(fit, Replicates) else Replicates([first])
-        lived = [one for number, one in enumerate(many) if number not in many.failed]
-        tree = program_tree(lived, train, num_samples, seed)
+        finite = [replicate for number, replicate in enumerate(many) if number not in many.failed]
+        tree = program_tree(finite, train, num_samples, seed)
         return _finished(*tree, log_likelihood, 1.0, seed, _ABOUT_DRAWS)
     train = getattr(first, "data", None) if train is None else train
     if not isinstance(train, Dataset) and (train is None or isinstance(train, Mapping | Streamed)):
-        held = " that this fit does not hold" if not isinstance(train, Mapping) else ""
-        raise TypeError(f"train must be the training data{held}, a Dataset or a pair (x, y); got {shown(train)}")
+        missing = " that this fit does not hold" if not isinstance(train, Mapping) else ""
+        raise TypeError(f"train must be the training data{missing}, a Dataset or a pair (x, y); got {shown(train)}")
     train = Dataset.of(train, "train")
     test_x, test_y = _points(test, train)
     about = _ABOUT_DRAWS
@@ -229,7 +229,9 @@ def _points(test: Any, train: Dataset) -> tuple[Any, Tensor | None]:
     """x and y of the further points. A tuple is a pair (x, y), unless x is a tuple of tensors in the training data."""
     if test is None:
         return None, None
-    several = isinstance(test, tuple) and isinstance(train.x, tuple) and all(isinstance(part, Tensor) for part in test)
+    several = (
+        isinstance(test, tuple) and isinstance(train.x, tuple) and all(isinstance(tensor, Tensor) for tensor in test)
+    )
     only_x = isinstance(test, Tensor | Mapping) or hasattr(test, "__array__")  # an array or a table of pandas
     data = None if only_x or several else Dataset.of(test, "test")
     x, y = (check_inputs(test, "test"), None) if data is None else (data.x, data.y)
@@ -252,17 +254,17 @@ def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
     """The fits that are the chains of one posterior."""
     if isinstance(fit, Fit):
         return [fit]
-    chains = [one for number, one in enumerate(fit) if number not in fit.failed]
-    for number, one in enumerate(chains):
-        if one.fingerprint is not None and one.fingerprint != train.fingerprint:
+    chains = [replicate for number, replicate in enumerate(fit) if number not in fit.failed]
+    for number, chain in enumerate(chains):
+        if chain.fingerprint is not None and chain.fingerprint != train.fingerprint:
             raise ValueError(
                 f"chains must be restarts on the same data; replicate {number} was trained on other data than `train`. "
                 "Make a tree of each replicate instead"
             )
-        if _statement(one) != _statement(chains[0]):
+        if _statement(chain) != _statement(chains[0]):
             raise ValueError(
                 f"chains must be restarts of one model and guide; replicates 0 and {number} are "
-                f"{_statement(chains[0])} and {_statement(one)}"
+                f"{_statement(chains[0])} and {_statement(chain)}"
             )
     return chains
 
@@ -270,7 +272,7 @@ def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
 def _statement(fit: Fit) -> str:
     """Guide, priors and likelihood in words, without learned values."""
     likelihood: Any = fit.model.likelihood  # type: ignore[attr-defined]
-    kinds = [type(one).__name__ for one in (likelihood, getattr(likelihood, "likelihood", likelihood))]
+    kinds = [type(layer).__name__ for layer in (likelihood, getattr(likelihood, "likelihood", likelihood))]
     learned = getattr(likelihood, "learned", False)
     return "; ".join(
         [describe(fit.guide), _priors(fit.model), " of ".join(kinds) if learned else likelihood.describe()]
@@ -343,14 +345,14 @@ def _attrs(chains: Sequence[Fit], draws: Sequence[Draws], train: Dataset) -> dic
     }
     attrs |= {name: first.settings[name] for name in ("estimator", "steps") if name in first.settings}
     if all("seed" in chain.settings for chain in chains):
-        attrs["training_seed"] = _one([chain.settings["seed"] for chain in chains])
-    attrs["elbo"] = _one([elbo.value for elbo in elbos])
-    attrs["elbo_se"] = _one([elbo.se for elbo in elbos])
+        attrs["training_seed"] = scalar_or_array([chain.settings["seed"] for chain in chains])
+    attrs["elbo"] = scalar_or_array([elbo.value for elbo in elbos])
+    attrs["elbo_se"] = scalar_or_array([elbo.se for elbo in elbos])
     attrs["elbo_convention"] = str(elbos[0].convention)
     count = len(draws[0].train.f)
     missing = draws[0].no_density or (f"{count} draws, fewer than {LEAST}" if count < LEAST else "")
     ratios = [None if missing else chain_draws.log_ratio for chain_draws in draws]
-    attrs["khat"] = _one([math.nan if ratio is None else k_hat(ratio) for ratio in ratios])
+    attrs["khat"] = scalar_or_array([math.nan if ratio is None else k_hat(ratio) for ratio in ratios])
     if missing:
         attrs["khat_missing"] = missing
     return attrs
@@ -371,16 +373,12 @@ def _not_exact(attrs: Mapping[str, Any], power: float) -> str:
     )
 
 
-def _one(values: Sequence[Any]) -> Any:
-    return values[0] if len(values) == 1 else np.array(values)
-
-
 def _f(parts: Sequence[Predictive], points: str) -> Variables:
-    return {"f": _named("f", [part.f for part in parts], points, "output")}
+    return {"f": _named("f", [predictive.f for predictive in parts], points, "output")}
 
 
 def _y(parts: Sequence[Predictive], points: str) -> Variables:
-    return {"y": _named("y", [part.y for part in parts], points, "target")}
+    return {"y": _named("y", [predictive.y for predictive in parts], points, "target")}
 
 
 def _named(name: str, values: Sequence[Tensor], points: str, last: str) -> tuple[tuple[str, ...], Any]:
@@ -411,9 +409,9 @@ def _of_ends(run: Any, y: Tensor, drawn: Tensor) -> bool:
 def _inputs(x: Inputs, points: str) -> Variables:
     """A variable for every tensor of x; a single tensor with one column becomes a vector."""
     variables: Variables = {}
-    for name, part in named_parts(x).items():
+    for name, tensor in named_parts(x).items():
         alone = isinstance(x, Tensor)
-        values = part[:, 0] if alone and part.dim() == 2 and part.shape[1] == 1 else part
+        values = tensor[:, 0] if alone and tensor.dim() == 2 and tensor.shape[1] == 1 else tensor
         dims = _of_example(name, values.dim() - 1, "feature" if alone else f"{name}_dim_0")
         variables[name] = (points, *dims), values.cpu().numpy()
     return variables

@@ -56,8 +56,8 @@ def gp_draws(
     with seeded(seed, f.device):
         y = distribution.sample()
     count = len(train)
-    given = rebuilt(lambda value: value[:, :count], distribution).log_prob(observed)
-    own = Predictive(f=f[:, :count], y=y[:, :count], log_likelihood=given)
+    log_likelihood = rebuilt(lambda value: value[:, :count], distribution).log_prob(observed)
+    at_train = Predictive(f=f[:, :count], y=y[:, :count], log_likelihood=log_likelihood)
     further = None if test_x is None else Predictive(f=f[:, count:], y=y[:, count:])
     attrs = {
         "guide": "Gaussian process",
@@ -66,4 +66,4 @@ def gp_draws(
         "log_evidence_kind": process.evidence_kind,
         "hyperparameters": ", ".join(f"{n} = {v}" for n, v in process.hyperparameters.items()),
     }
-    return (own, further), posterior, attrs
+    return (at_train, further), posterior, attrs

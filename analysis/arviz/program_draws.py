@@ -52,7 +52,7 @@ class ProgramDraws(NamedTuple):
     undrawable: str
 
 
-def program_draws(fit: Fit, given: Arguments, num_samples: int, seed: int) -> ProgramDraws:
+def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -> ProgramDraws:
     """Draws of all sites of a program, with the densities of each.
 
     Raises:
@@ -61,14 +61,14 @@ def program_draws(fit: Fit, given: Arguments, num_samples: int, seed: int) -> Pr
     model, guide = fit.model, fit.guide
 
     def traces() -> tuple[Any, Any, Any]:
-        drawn, replicated = drawn_anew(model, guide, given, () if undrawable else None)
+        drawn, replicated = drawn_anew(model, guide, arguments, () if undrawable else None)
         fixed = poutine.trace(poutine.replay(model, trace=replicated if summed and not undrawable else drawn))
-        return drawn, replicated, fixed.get_trace(*given.args, **given.kwargs)
+        return drawn, replicated, fixed.get_trace(*arguments.args, **arguments.kwargs)
 
     undrawable, summed = "", list[str]()
-    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), seeded(seed, given.device):
+    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), seeded(seed, arguments.device):
         try:
-            drawn_anew(model, guide, given, call=called)
+            drawn_anew(model, guide, arguments, call=called)
         except Undrawable as error:
             undrawable = str(error)
         drawn, _, fixed = traces()
@@ -87,7 +87,7 @@ def program_draws(fit: Fit, given: Arguments, num_samples: int, seed: int) -> Pr
             values += [fixed.nodes[name]["log_prob"] for name in seen]
             return [*values, fixed.log_prob_sum(), drawn.log_prob_sum()]
 
-        columns = [value.cpu() for value in many(draw, num_samples, seed, given.device)]
+        columns = [value.cpu() for value in many(draw, num_samples, seed, arguments.device)]
     named = dict(zip((*latent, *seen), columns, strict=False))
     first, (log_joint, log_q) = len(latent) + len(seen), columns[-2:]
     densities = dict(zip(seen, columns[first:-2], strict=True))
@@ -120,36 +120,37 @@ def program_tree(
         raise ValueError(
             "chains must be restarts on the same data; got replicates with different data: take one of them"
         )
-    given = arguments_of(data_for(first, "to_arviz", data), first.device)
-    drawn = [program_draws(fit, given, num_samples, seed + number) for number, fit in enumerate(chains)]
+    arguments = arguments_of(data_for(first, "to_arviz", data), first.device)
+    drawn = [program_draws(fit, arguments, num_samples, seed + number) for number, fit in enumerate(chains)]
     groups = {
-        "posterior": _joined([one.posterior for one in drawn]),
+        "posterior": _joined([chain.posterior for chain in drawn]),
         "observed_data": xr.Dataset(drawn[0].observed),
     }
     if not drawn[0].undrawable:
-        groups["posterior_predictive"] = _joined([one.predictive for one in drawn])
-    densities = [one.log_likelihood for one in drawn if one.log_likelihood is not None]
+        groups["posterior_predictive"] = _joined([chain.predictive for chain in drawn])
+    densities = [chain.log_likelihood for chain in drawn if chain.log_likelihood is not None]
     groups |= {"log_likelihood": _joined(densities)} if densities else {}
     elbos = [fit.elbo(_ELBO_DRAWS, data) for fit in chains]
     attrs: dict[str, Any] = {"guide": describe(first.guide), "model": describe(first.model)}
-    attrs |= {"elbo": _one([e.value for e in elbos]), "elbo_se": _one([e.se for e in elbos])}
+    attrs |= {"elbo": scalar_or_array([e.value for e in elbos]), "elbo_se": scalar_or_array([e.se for e in elbos])}
     attrs["elbo_convention"] = str(elbos[0].convention)
     attrs |= {"posterior_predictive_missing": drawn[0].undrawable} if drawn[0].undrawable else {}
     missing = drawn[0].no_density or (f"{num_samples} draws, fewer than {LEAST}" if num_samples < LEAST else "")
     if missing:
         return groups, attrs | {"khat_missing": missing}
-    stats = {"lp": [one.log_joint for one in drawn], "log_q": [one.log_q for one in drawn]}
+    stats = {"lp": [chain.log_joint for chain in drawn], "log_q": [chain.log_q for chain in drawn]}
     groups["sample_stats"] = xr.Dataset(
         {name: (("chain", "draw"), torch.stack(values).numpy()) for name, values in stats.items()}
     )
-    return groups, attrs | {"khat": _one([k_hat(one.log_joint - one.log_q) for one in drawn])}
+    return groups, attrs | {"khat": scalar_or_array([k_hat(chain.log_joint - chain.log_q) for chain in drawn])}
 
 
 def _joined(chains: Sequence[Variables]) -> xr.Dataset:
-    return xr.concat([xr.Dataset(own) for own in chains], dim="chain")
+    return xr.concat([xr.Dataset(variables) for variables in chains], dim="chain")
 
 
-def _one(values: Sequence[Any]) -> Any:
+def scalar_or_array(values: Sequence[Any]) -> Any:
+    """The only value, or an array of several."""
     return values[0] if len(values) == 1 else np.array(values)
 
 

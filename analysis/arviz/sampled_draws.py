@@ -40,24 +40,24 @@ def sampled_draws(
     parts: Parts = []
     posterior: list[dict[Any, Any]] = []
     for chain in range(sampled.chains):
-        own = slice(chain, chain + 1)
-        one = replace(
+        rows = slice(chain, chain + 1)
+        of_chain = replace(
             sampled,
-            samples={name: values[own] for name, values in sampled.samples.items()},
-            stats={name: values[own] for name, values in sampled.stats.items()},
+            samples={name: values[rows] for name, values in sampled.samples.items()},
+            stats={name: values[rows] for name, values in sampled.stats.items()},
         )
-        fitted = one.predict(train.x, one.draws, seed=seed + chain)
+        fitted = of_chain.predict(train.x, of_chain.draws, seed=seed + chain)
         y = sampled.model.likelihood.as_target(train.y)
-        given: Tensor = fitted.distribution.log_prob(aligned(y.to(fitted.f.device), fitted.distribution))
+        log_likelihood: Tensor = fitted.distribution.log_prob(aligned(y.to(fitted.f.device), fitted.distribution))
         further = None
         if test_x is not None:
-            predicted = one.predict(test_x, one.draws, seed=seed + chain)
+            predicted = of_chain.predict(test_x, of_chain.draws, seed=seed + chain)
             further = Predictive(f=predicted.f.cpu(), y=predicted.y.cpu())
-        parts.append((Predictive(f=fitted.f.cpu(), y=fitted.y.cpu(), log_likelihood=given.cpu()), further))
-        found: dict[Any, Any] = {}
-        for site, values in one.samples.items() if weights else ():
-            found[site] = ("draw", *(f"{site}_dim_{d}" for d in range(values.dim() - 2))), values[0].numpy()
-        posterior.append(found)
+        parts.append((Predictive(f=fitted.f.cpu(), y=fitted.y.cpu(), log_likelihood=log_likelihood.cpu()), further))
+        variables: dict[Any, Any] = {}
+        for site, values in of_chain.samples.items() if weights else ():
+            variables[site] = ("draw", *(f"{site}_dim_{d}" for d in range(values.dim() - 2))), values[0].numpy()
+        posterior.append(variables)
     attrs = {f"sampler_{name}": value for name, value in sampled.settings.items() if _plain(value)}
     diagnostics = {n: torch.nan if v is None else v for n, v in sampled.settings.get("diagnostics", {}).items()}
     attrs |= {f"diagnostics_{name}": value for name, value in diagnostics.items()}

@@ -65,7 +65,7 @@ def split(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     parts = []
     for train, test in ((x_train, x_test), (y_train, y_test)):
         mean, sd = train.mean(0), train.std(0)
-        parts += [torch.tensor((part - mean) / sd).float() for part in (train, test)]
+        parts += [torch.tensor((table - mean) / sd).float() for table in (train, test)]
     return parts[0], parts[2], parts[1], parts[3]
 
 
@@ -85,8 +85,10 @@ def run(name: str, seed: int) -> dict[str, Any]:
     begun, used, how = time.perf_counter(), time.process_time(), HOW[name]
     x, y, x_test, y_test = split(name)
     torch.manual_seed(seed)
-    one = priors.Gaussian(1.0)
-    model = pyrodrop.models.MLP([x.shape[1], 16, 16, 16, 16, 2], "relu", prior=one, bias_prior=one, likelihood=Noise())
+    prior = priors.Gaussian(1.0)
+    model = pyrodrop.models.MLP(
+        [x.shape[1], 16, 16, 16, 16, 2], "relu", prior=prior, bias_prior=prior, likelihood=Noise()
+    )
     starts = pyrodrop.fit_replicates(
         model, guides.Point(model), (x, y), count=how["chains"], steps=how["training"], lr=5e-3,
         lr_schedule=schedules.cosine(how["training"]), batch_size=256, starts="new", seed=seed, progress=False,
@@ -113,13 +115,13 @@ def run(name: str, seed: int) -> dict[str, Any]:
 
 
 def bias(energy_variance: float) -> dict[str, float]:
-    """The mean over weights of the variance by the chains over the exact one, its standard error, and the value reached."""
+    """Mean ratio of the variance of a weight by the chains to the exact one, its standard error, and the energy variance."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 20, generator=generator) * torch.logspace(-1, 0.5, 20)
     y = x @ torch.randn(20, 1, generator=generator) + 0.3 * torch.randn(60, 1, generator=generator)
-    one = priors.Gaussian(1.0)
+    prior = priors.Gaussian(1.0)
     model = pyrodrop.models.from_module(
-        torch.nn.Linear(20, 1), prior=one, bias_prior=one, likelihood=likelihoods.Gaussian(1 / 0.09)
+        torch.nn.Linear(20, 1), prior=prior, bias_prior=prior, likelihood=likelihoods.Gaussian(1 / 0.09)
     )
     sampled = pyrodrop.sample(
         model,
@@ -161,13 +163,13 @@ def against_hmc(name: str) -> dict[str, float]:
     }
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that are not in the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--tables", nargs="+", choices=tuple(HOW), default=list(HOW))
     parser.add_argument("--seeds", type=int, default=1)
-    chosen = parser.parse_args(words)
+    chosen = parser.parse_args(arguments)
     content: dict[str, Any] = (
         json.loads(chosen.file.read_text()) if chosen.file.exists() else {"machine": machine(), "runs": {}}
     )

@@ -91,8 +91,8 @@ def of_table(name: str) -> dict[str, Any]:
     )
     constant, spread = tables.forests(*pairs)
     seeds = [network(*pairs, seed=seed) for seed in range(SEEDS)]
-    means = {key: float(np.mean([one[key] for one in seeds])) for key in seeds[0]}
-    densities = [one["density"] for one in seeds]
+    means = {key: float(np.mean([row[key] for row in seeds])) for key in seeds[0]}
+    densities = [row["density"] for row in seeds]
     baselines = {"rows": float(len(x)), "ridge": ridge, "forest": constant, "forest_spread": spread}
     return {**baselines, **means, "densities": densities}
 
@@ -103,7 +103,7 @@ def of_airfoil(split: int, how: str) -> dict[str, float]:
 
     x, y = tables.table("airfoil")
     x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.2, random_state=split)
-    of_x, of_y = ((part.mean(0), part.std(0)) for part in (x_train, y_train))
+    of_x, of_y = ((columns.mean(0), columns.std(0)) for columns in (x_train, y_train))
     pairs = [((x - of_x[0]) / of_x[1], (y - of_y[0]) / of_y[1]) for x, y in ((x_train, y_train), (x_test, y_test))]
     train, test = pairs
     return boosted(train, test) if how == XGBOOST else network(train, test, **HOW[how])
@@ -124,13 +124,13 @@ def text(content: Mapping[str, Mapping[str, Any]]) -> str:
             "seconds",
         ]
     ]
-    for name, one in content.items():
+    for name, row in content.items():
         methods = ("ridge", "forest", "forest_spread", "density")
-        best = max(one[method] for method in methods)
-        shown = [f"**{one[m]:.2f}**" if one[m] == best else f"{one[m]:.2f}" for m in methods]
-        ends = f"{min(one['densities']):.2f} to {max(one['densities']):.2f}"
+        best = max(row[method] for method in methods)
+        shown = [f"**{row[m]:.2f}**" if row[m] == best else f"{row[m]:.2f}" for m in methods]
+        ends = f"{min(row['densities']):.2f} to {max(row['densities']):.2f}"
         lines.append(
-            [name, f"{one['rows']:.0f}", *shown, ends, f"{100 * one['coverage']:.0f} %", f"{one['seconds']:.0f}"]
+            [name, f"{row['rows']:.0f}", *shown, ends, f"{100 * row['coverage']:.0f} %", f"{row['seconds']:.0f}"]
         )
     return generated.table(lines) + "\n"
 
@@ -142,23 +142,23 @@ def airfoil_text(content: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
         first, rest = [how, "bde's"], [how, f"{len(splits) - 1} more"]
         for score, sign in (("rmse", 1), ("density", -1), ("density_of_moments", -1)):
             if score in splits[0]:
-                values = np.array([sign * one[score] for one in splits])
+                values = np.array([sign * row[score] for row in splits])
                 error = values[1:].std(ddof=1) / np.sqrt(len(values) - 1)
                 first.append(f"{values[0]:.3f}")
                 rest.append(f"{values[1:].mean():.3f} ± {error:.3f}")
         if "seconds" in splits[0]:
             first.append(f"{splits[0]['seconds']:.0f}")
-            rest.append(f"{np.mean([one['seconds'] for one in splits[1:]]):.0f}")
+            rest.append(f"{np.mean([row['seconds'] for row in splits[1:]]):.0f}")
         lines += [row + [""] * (len(lines[0]) - len(row)) for row in (first, rest)]
     return generated.table(lines) + "\n"
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is missing in the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--tables", nargs="*", default=list(REGRESSIONS), help="tables; all if not given")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     content: dict[str, Any] = {"machine": machine(), "tables": {}, "airfoil": {}}
     if options.file.is_file():

@@ -77,16 +77,16 @@ def timed(case: Case, draws: int, rounds: int) -> dict[str, float]:
     x = torch.randn(case.rows, case.widths[0])
     with tempfile.TemporaryDirectory() as folder:
         plain = session(plain_file(case.widths, x, Path(folder) / "plain.onnx"))
-        given = {"x": x.numpy()}
-        variants: dict[str, Callable[[], object]] = {"plain": lambda: [plain.run(None, given) for _ in range(draws)]}
+        inputs = {"x": x.numpy()}
+        variants: dict[str, Callable[[], object]] = {"plain": lambda: [plain.run(None, inputs) for _ in range(draws)]}
         for name, guide in POSTERIORS.items():
             model = models.MLP(case.widths, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
             fit = pyrodrop.Fit(model, guide(model), None, torch.zeros(1, 3), {})
             program = session(fit.export(Path(folder) / f"{name}.onnx", draws, x=x))
             torch.testing.assert_close(
-                torch.from_numpy(program.run(None, given)[0]), fit.predict(x, draws).mean, rtol=0, atol=1e-5
+                torch.from_numpy(program.run(None, inputs)[0]), fit.predict(x, draws).mean, rtol=0, atol=1e-5
             )
-            variants[name] = lambda program=program: program.run(None, given)  # type: ignore[misc]
+            variants[name] = lambda program=program: program.run(None, inputs)  # type: ignore[misc]
         return interleaved(variants, rounds, warmup=2, clock=time.process_time)
 
 
@@ -96,13 +96,13 @@ def plain_file(widths: Sequence[int], x: Tensor, path: Path) -> Path:
     for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     network, rows = nn.Sequential(*layers[:-1]).eval(), torch.export.Dim("batch")
-    given = torch.cat([x, x])  # a single row would be taken for a constant
+    rows_of_x = torch.cat([x, x])  # a single row would be taken for a constant
     program: Any = torch.onnx.export(
-        network, (given,), input_names=["x"], dynamic_shapes=({0: rows},), dynamo=True, verbose=False
+        network, (rows_of_x,), input_names=["x"], dynamic_shapes=({0: rows},), dynamo=True, verbose=False
     )
     program.save(path)
-    found = torch.from_numpy(session(path).run(None, {"x": x.numpy()})[0])
-    torch.testing.assert_close(found, network(x).detach(), rtol=0, atol=1e-5)
+    returned = torch.from_numpy(session(path).run(None, {"x": x.numpy()})[0])
+    torch.testing.assert_close(returned, network(x).detach(), rtol=0, atol=1e-5)
     return path
 
 

@@ -185,16 +185,16 @@ def scores(
     )  # fmt: skip
     seconds = core_seconds() - before
     predicted = fit.predict(test.x, draws)
-    found = {"log_density": float(predicted.log_density(test.y).double().mean()), "seconds": seconds}
+    values = {"log_density": float(predicted.log_density(test.y).double().mean()), "seconds": seconds}
     if case.counts and not predicted.distribution.support.is_discrete:  # type: ignore[union-attr]
-        found |= {
-            "log_density_of_reals": found["log_density"],
+        values |= {
+            "log_density_of_reals": values["log_density"],
             "log_density": float(log_probability(predicted, test.y).mean()),
         }
     if case.classes is None:
         low, high = predicted.interval(0.9)
-        found["coverage"] = float(((low <= test.y) & (test.y <= high)).double().mean())
-    return found
+        values["coverage"] = float(((low <= test.y) & (test.y <= high)).double().mean())
+    return values
 
 
 def log_probability(predicted: Prediction, y: Tensor) -> Tensor:
@@ -211,12 +211,12 @@ def log_probability(predicted: Prediction, y: Tensor) -> Tensor:
 def summary(scored: Mapping[str, list[dict[str, float]]], title: str) -> Summary:
     """Means over splits, and standard errors of the log density and of what it is above that of the first likelihood."""
     rows, first = scored[title], next(iter(scored))
-    found: Summary = {key: statistics.fmean(row[key] for row in rows) for key in rows[0]}
-    found["log_density_se"] = mean_and_error([row["log_density"] for row in rows])[1]
+    values: Summary = {key: statistics.fmean(row[key] for row in rows) for key in rows[0]}
+    values["log_density_se"] = mean_and_error([row["log_density"] for row in rows])[1]
     if title != first:
         apart = [a["log_density"] - b["log_density"] for a, b in zip(rows, scored[first], strict=True)]
-        found["gain"], found["gain_se"] = mean_and_error(apart)
-    return found
+        values["gain"], values["gain_se"] = mean_and_error(apart)
+    return values
 
 
 def shown(case: Case, scored: Mapping[str, list[dict[str, float]]]) -> None:
@@ -225,7 +225,7 @@ def shown(case: Case, scored: Mapping[str, list[dict[str, float]]]) -> None:
     for title in scored:
         row = summary(scored, title)
         if "log_density_of_reals" in row:
-            density = [one["log_density_of_reals"] for one in scored[title]]
+            density = [row["log_density_of_reals"] for row in scored[title]]
             apart[f"{title}, its density"] = {
                 "log_density": row.pop("log_density_of_reals"), "log_density_se": mean_and_error(density)[1],
             }  # fmt: skip

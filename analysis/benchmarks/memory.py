@@ -38,14 +38,14 @@ def main(steps: int = 1000, out: Path | None = None) -> None:
     """
     begin()
     others = installed()
-    found: dict[str, dict[str, dict[str, float]]] = {"peak": {}, "growth": {}}
+    memory: dict[str, dict[str, dict[str, float]]] = {"peak": {}, "growth": {}}
     for variant in [PLAIN, *OURS, *(peer.name for peer in others)]:
         for network in TABLE:
             for what, value in elsewhere(measured, network, variant, steps).items():
-                found[what].setdefault(variant, {})[network] = value
-    for what, rows in found.items():
+                memory[what].setdefault(variant, {})[network] = value
+    for what, rows in memory.items():
         report(f"{what} of resident memory, MiB, {steps} steps", rows)
-    write(out, "memory", {"steps": steps, "peers": releases(others), **found}, "cpu")
+    write(out, "memory", {"steps": steps, "peers": releases(others), **memory}, "cpu")
 
 
 def measured(name: str, variant: str, steps: int) -> dict[str, float]:

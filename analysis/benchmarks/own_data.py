@@ -65,11 +65,11 @@ TABLES: dict[str, list[Choice]] = {
 def main(choices: dict[str, list[Choice]] = TABLES, sets: Iterable[str] = SETS, splits: int = SPLITS) -> dict[str, Any]:
     """The tables as plain rows."""
     parts = [data.uci(name)[number] for name in sets for number in range(splits)]
-    cases = [(choice, part) for choice in dict.fromkeys(chain(*choices.values())) for part in parts]
+    cases = [(choice, split) for choice in dict.fromkeys(chain(*choices.values())) for split in parts]
     together: dict[Any, list[tuple[Choice, Split]]] = {}
-    for choice, part in cases:
-        kind = choice.steps, choice.standardised, choice.precision is None, part.train.x.shape
-        together.setdefault(kind, []).append((choice, part))
+    for choice, split in cases:
+        kind = choice.steps, choice.standardised, choice.precision is None, split.train.x.shape
+        together.setdefault(kind, []).append((choice, split))
     scored: dict[Choice, list[dict[str, float]]] = {}
     for group in together.values():
         for (choice, _), row in zip(group, scores(group), strict=True):
@@ -78,13 +78,13 @@ def main(choices: dict[str, list[Choice]] = TABLES, sets: Iterable[str] = SETS, 
     for title, rows in tables.items():
         print(title)
         for row in rows:
-            print("  " + "  ".join(f"{key} {_word(value)}" for key, value in row.items()))
+            print("  " + "  ".join(f"{key} {_number(value)}" for key, value in row.items()))
     return tables
 
 
 def scores(cases: Sequence[tuple[Choice, Split]]) -> list[dict[str, float]]:
     """Train replicates with equally many steps, and score their test parts in units of the standard deviation of y."""
-    built = [problem(choice, part) for choice, part in cases]
+    built = [problem(choice, split) for choice, split in cases]
     runs = pyrodrop.fit_replicates(
         [model for model, _, _ in built],
         [
@@ -98,8 +98,8 @@ def scores(cases: Sequence[tuple[Choice, Split]]) -> list[dict[str, float]]:
         progress=False,
     )
     rows = []
-    for run, (choice, part), (_, train, test) in zip(runs, cases, built, strict=True):
-        sd, predicted = float(part.train.y.std(correction=0)), run.predict(test.x, DRAWS)
+    for run, (choice, split), (_, train, test) in zip(runs, cases, built, strict=True):
+        sd, predicted = float(split.train.y.std(correction=0)), run.predict(test.x, DRAWS)
         rows.append({
             "rmse": float((predicted.mean - test.y).square().mean().sqrt()) / sd,
             "log_density": float(predicted.log_density(test.y).mean()) + math.log(sd),
@@ -108,12 +108,12 @@ def scores(cases: Sequence[tuple[Choice, Split]]) -> list[dict[str, float]]:
     return rows
 
 
-def problem(choice: Choice, part: Split) -> tuple[models.MLP, Dataset, Dataset]:
+def problem(choice: Choice, split: Split) -> tuple[models.MLP, Dataset, Dataset]:
     """The model with its training and test data."""
-    train, test = part.train, part.test
+    train, test = split.train, split.test
     if not choice.standardised:
         train, test = (Dataset(rows.x, rows.y) for rows in (train, test))
-    tau = (1.0 if choice.precision is None else choice.precision) / float(part.train.y.var(correction=0))
+    tau = (1.0 if choice.precision is None else choice.precision) / float(split.train.y.var(correction=0))
     likelihood = likelihoods.Gaussian(tau, learned=choice.precision is None)
     model = models.MLP([train.x.shape[1], UNITS, 1], prior=priors.Gaussian(choice.scale), likelihood=likelihood)
     return model, train, test
@@ -144,7 +144,7 @@ def text(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return generated.table(lines) + "\n"
 
 
-def _word(value: Any) -> str:
+def _number(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

@@ -30,7 +30,7 @@ CHECK_POINTS, CHECK_DRAWS, WITHIN = 20, 2000, 5.0  # of the distributions: how m
 
 @dataclass(frozen=True)
 class Case:
-    """A network, dropped at one half behind every hidden layer, and what is asked of it."""
+    """A network with dropout at rate 0.5 after every hidden layer, and the prediction that is timed."""
 
     widths: tuple[int, ...]
     points: int
@@ -101,14 +101,14 @@ def twins(case: Case, device: str = "cpu") -> tuple[pyrodrop.Fit, nn.Sequential]
 
 def forms(fit: pyrodrop.Fit, x: Tensor, case: Case) -> dict[str, Callable[[], object]]:
     """The timed variants of `predict`."""
-    found: dict[str, Callable[[], object]] = {
+    variants: dict[str, Callable[[], object]] = {
         "draws": functools.partial(fit.predict, x, case.passes),
         "moments": functools.partial(fit.predict, x, case.passes, keep="moments"),
         "joint=False": functools.partial(fit.predict, x, case.passes, joint=False),
     }
     if len(case.widths) == 3:
-        found["analytic"] = functools.partial(fit.predict, x, method="analytic")
-    return found
+        variants["analytic"] = functools.partial(fit.predict, x, method="analytic")
+    return variants
 
 
 @torch.no_grad()

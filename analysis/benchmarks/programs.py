@@ -55,17 +55,17 @@ def main(names: list[str] | None = None, steps: int = 20_000, rounds: int = 3, o
     write(out, "programs", {"rounds": rounds, "programs": results})
 
 
-def _shown(found: dict[str, Any]) -> dict[str, float]:
+def _shown(row: dict[str, Any]) -> dict[str, float]:
     shown = {
-        "SVI.step": found["SVI.step us"],
-        "fit, first": found["first us"],
-        "fit, later": found["later us"],
-        "times as fast, first": found["SVI.step us"] / found["first us"],
-        "times as fast, later": found["SVI.step us"] / found["later us"],
-        "seconds before a step": found["before s"],
-        "pays from step": found["pays from"],
+        "SVI.step": row["SVI.step us"],
+        "fit, first": row["first us"],
+        "fit, later": row["later us"],
+        "times as fast, first": row["SVI.step us"] / row["first us"],
+        "times as fast, later": row["SVI.step us"] / row["later us"],
+        "seconds before a step": row["before s"],
+        "pays from step": row["pays from"],
     }
-    return shown | ({"NumPyro": found["NumPyro us"]} if "NumPyro us" in found else {})
+    return shown | ({"NumPyro": row["NumPyro us"]} if "NumPyro us" in row else {})
 
 
 def timed(name: str, steps: int, rounds: int) -> dict[str, Any]:

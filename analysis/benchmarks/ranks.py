@@ -57,13 +57,13 @@ def main(
         for size in processes:
             file = Path(folder) / f"{size}.json"
             options = {"--net": net, "--epochs": epochs, "--digits": digits, "--row": file}
-            given = [str(word) for option in options.items() for word in option]
-            words = ["-m", "pyrodrop.analysis.benchmarks.ranks", *given]
+            options_as_text = [str(word) for option in options.items() for word in option]
+            arguments = ["-m", "pyrodrop.analysis.benchmarks.ranks", *options_as_text]
             launcher = (
                 ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)] if size > 1 else []
             )
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            subprocess.run([sys.executable, *launcher, *words], env=environment, check=True)
+            subprocess.run([sys.executable, *launcher, *arguments], env=environment, check=True)
             by_size[size] = json.loads(file.read_text())
     rows: dict[str, dict[str, float]] = {}
     for size, result in by_size.items():

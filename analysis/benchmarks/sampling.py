@@ -148,7 +148,7 @@ def ess(f: Any) -> Any:
     return np.array([float(array_stats.ess(f[..., i])) for i in range(f.shape[-1])])
 
 
-def agreement(one: Any, other: Any) -> dict[str, float]:
+def agreement(f: Any, other: Any) -> dict[str, float]:
     """The largest difference over points of the means of f, and of the logarithms of its sd, in standard errors."""
 
     def mean(f: Any) -> tuple[Any, Any]:
@@ -159,11 +159,11 @@ def agreement(one: Any, other: Any) -> dict[str, float]:
         variance, error = mean(centred)
         return 0.5 * np.log(variance), 0.25 * error / variance**2
 
-    found = {}
+    largest = {}
     for name, of in (("mean", mean), ("sd", spread)):
-        (a, va), (b, vb) = of(one), of(other)
-        found[name] = float(np.abs((a - b) / np.sqrt(va + vb)).max())
-    return found
+        (a, va), (b, vb) = of(f), of(other)
+        largest[name] = float(np.abs((a - b) / np.sqrt(va + vb)).max())
+    return largest
 
 
 if __name__ == "__main__":

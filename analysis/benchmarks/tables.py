@@ -109,7 +109,7 @@ def scores(name: str, division: int) -> dict[str, float]:
 
 def forest(name: str, division: int) -> float:
     """The log density of a random forest whose noise follows the spread of its trees."""
-    train, test = ((part.x.double().numpy(), part.y[:, 0].double().numpy()) for part in divided(name, division))
+    train, test = ((rows.x.double().numpy(), rows.y[:, 0].double().numpy()) for rows in divided(name, division))
     return forests(train, test)[1]
 
 
@@ -155,7 +155,7 @@ def ridge(train: Dataset, test: Dataset) -> tuple[float, float]:
     from sklearn.linear_model import RidgeCV
 
     x, new = _standardised(train, test)
-    y, y_new = (part.y[:, 0].double().numpy() for part in (train, test))
+    y, y_new = (data.y[:, 0].double().numpy() for data in (train, test))
     model = RidgeCV(np.logspace(-4, 4, 25)).fit(x, y)
     variance = -model.best_score_
     off = (model.predict(new) - y_new) ** 2
@@ -210,15 +210,15 @@ def posterior_text(rows: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]
 
 def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The means over divisions."""
-    return {key: float(np.mean([one[key] for one in rows])) for key in rows[0]}
+    return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is missing in the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--half", choices=("development", "judging", "posteriors"), action="append")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     halves = options.half or ["development", "judging", "posteriors"]
     about = {"rows": ROWS, "divisions": DIVISIONS, "draws": DRAWS}
     content: dict[str, Any] = {"about": about, "tables": {}, "posteriors": {}}
@@ -232,7 +232,7 @@ def main(words: Sequence[str] | None = None) -> None:
             print(half, name, mean(content["tables"][name]), flush=True)
     for name in SMALL if "posteriors" in halves else ():
         done = content["posteriors"].setdefault(name, {})
-        for posterior in (one for one in POSTERIORS if one not in done):
+        for posterior in (name_of_posterior for name_of_posterior in POSTERIORS if name_of_posterior not in done):
             done[posterior] = [posterior_scores(name, 0, posterior)]
             write_json(options.file, content)
             print(name, posterior, mean(done[posterior]), flush=True)

@@ -28,9 +28,9 @@ from pyrodrop.files import write_json
 T = TypeVar("T")
 
 
-def command(main: Callable[..., object], words: list[str] | None = None) -> None:
+def command(main: Callable[..., object], arguments: list[str] | None = None) -> None:
     """Call a function with options from the command line, which are its keyword arguments."""
-    App(default_command=main, result_action="return_value")(words)
+    App(default_command=main, result_action="return_value")(arguments)
 
 
 def begin(device: str | torch.device = "cpu") -> None:
@@ -104,10 +104,10 @@ def moves_all(steps: Callable[[], object], parameters: Parameters, name: str) ->
     Raises:
         RuntimeError: a parameter does not change, or is not finite afterwards.
     """
-    held = None if callable(parameters) else list(parameters)
+    tensors = None if callable(parameters) else list(parameters)
 
     def values() -> list[Tensor]:
-        return [p.detach().clone() for p in (held if held is not None else parameters())]  # type: ignore[operator]
+        return [p.detach().clone() for p in (tensors if tensors is not None else parameters())]  # type: ignore[operator]
 
     before = values()
     steps()

@@ -48,10 +48,10 @@ def lacking(script: Path) -> str | None:
     """Why the script cannot run here, or None: only the pinned version is compared with the stored output."""
     name, version = requirement(script)
     try:
-        found = metadata.version(name)
+        installed = metadata.version(name)
     except metadata.PackageNotFoundError:
         return f"{name} is not installed"
-    return None if found == version else f"{name} {found} is installed, not {version}"
+    return None if installed == version else f"{name} {installed} is installed, not {version}"
 
 
 def printed(script: Path) -> list[str]:
@@ -89,8 +89,8 @@ def record(script: Path) -> dict[str, Any]:
 
 def line(lines: list[str], start: str) -> str:
     """The rest of the only line with this start."""
-    (found,) = (each.removeprefix(start) for each in lines if each.startswith(start))
-    return found
+    (rest,) = (each.removeprefix(start) for each in lines if each.startswith(start))
+    return rest
 
 
 def parts_of(outputs: dict[str, dict[str, Any]]) -> dict[str, str]:
@@ -108,10 +108,10 @@ def parts_of(outputs: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {"table": "\n" + "\n".join(rows) + "\n\n", **parts}
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Run what can be run, then write the stored outputs and the page."""
     outputs = stored()
-    for script in [] if "--page" in words else scripts():
+    for script in [] if "--page" in arguments else scripts():
         reason = lacking(script)
         print(f"{script.name}: {reason or 'running'}", flush=True)
         if reason is None:

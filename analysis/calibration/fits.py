@@ -85,7 +85,7 @@ def each_posterior(
         memory: bytes that the fits may take, as in `pyrodrop.fit_replicates`.
     """
     assert isinstance(problem.data, Dataset)
-    data = [Dataset(problem.data.x, one) for one in y]
+    data = [Dataset(problem.data.x, observations) for observations in y]
     with settings.products(), training_mode(problem):
         loss = loss_of(problem, data[0], settings)
         together = fitting(loss, data[0], settings, memory)

@@ -90,9 +90,9 @@ class SBC(Described):
         if self.calibrated:
             return f"no miscalibration found ({about}){lost}"
         named: dict[str, list[str]] = {}
-        for name, words in self.problems.items():
-            named.setdefault(words, []).append(name)
-        shown = "; ".join(f"{', '.join(names)}: {words}" for words, names in named.items())
+        for name, problem in self.problems.items():
+            named.setdefault(problem, []).append(name)
+        shown = "; ".join(f"{', '.join(names)}: {problem}" for problem, names in named.items())
         return f"not calibrated ({about}): {shown}{lost}"
 
     def describe(self) -> str:

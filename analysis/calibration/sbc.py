@@ -145,7 +145,7 @@ def sbc(
     check_guide(guide)
     new = NewStarts(model, guide) if starts == "new" else None
     model = model.to(settings.place)
-    x = mapped(lambda part: part.to(settings.place), x)
+    x = mapped(lambda tensor: tensor.to(settings.place), x)
     data = simulate(model, x, count, seed + _PRIOR)
     problem = problem_of(model, guide, x, data.y[0], settings)
     ranking = _Ranking(model, x, points, data, num_draws, seed)
@@ -224,13 +224,13 @@ class _Ranking:
     ) -> None:
         self.model, self.x, self.data, self.num_draws, self.seed = model, x, data, num_draws, seed
         like = next(iter(data.weights.values()))
-        given = None if points is None else check_inputs(points, "points")
-        if given is not None and _shape_of(given) != _shape_of(x):
+        checked = None if points is None else check_inputs(points, "points")
+        if checked is not None and _shape_of(checked) != _shape_of(x):
             raise ValueError(
-                f"points must have the form of x, {_shape_of(x)}; got {_shape_of(given)}, shape "
-                f"{', '.join(str(list(part.shape)) for part in parts(given))}"
+                f"points must have the form of x, {_shape_of(x)}; got {_shape_of(checked)}, shape "
+                f"{', '.join(str(list(tensor.shape)) for tensor in parts(checked))}"
             )
-        self.points: Any = None if given is None else mapped(lambda part: part.to(like.device), given)
+        self.points: Any = None if checked is None else mapped(lambda tensor: tensor.to(like.device), checked)
         rows = min(_POINTS, num_rows(x))
         self.rows = torch.linspace(0, num_rows(x) - 1, rows).round().long()
         self.generator = torch.Generator().manual_seed(seed + _TIES)
@@ -290,7 +290,7 @@ class _Ranking:
 
 def _shape_of(x: Inputs) -> str:
     """The shapes of one row of x, in words."""
-    return ", ".join(f"{name} [N, {', '.join(map(str, part.shape[1:]))}]" for name, part in named_parts(x).items())
+    return ", ".join(f"{name} [N, {', '.join(map(str, tensor.shape[1:]))}]" for name, tensor in named_parts(x).items())
 
 
 def _joined(functions: Tensor, likelihoods: Tensor) -> Tensor:

@@ -47,8 +47,8 @@ class NewStarts:
             self._restart(0)
         except ValueError as error:
             raise ValueError(f"{error}. In calibration {_OTHERWISE}") from error
-        held = dict(self.guide.named_buffers())
-        changed = [name for name, value in guide.named_buffers() if not torch.equal(value, held[name])]
+        before = dict(self.guide.named_buffers())
+        changed = [name for name, value in guide.named_buffers() if not torch.equal(value, before[name])]
         if changed:
             raise ValueError(
                 f"restart of {type(guide).__name__} changes {', '.join(changed)}, which are no parameters and which "
@@ -65,13 +65,13 @@ class NewStarts:
             ValueError: something is trained that neither model nor guide has as a parameter.
         """
         names = {id(value): name for name, value in _parameters(problem.model, problem.guide).items()}
-        strange = [name for name, own in loss.parameters.items() if id(own.unconstrained) not in names]
+        strange = [name for name, parameter in loss.parameters.items() if id(parameter.unconstrained) not in names]
         if strange:
             raise ValueError(
                 f"new initial values need parameters of model and guide; {', '.join(strange)} are no such. {_OTHERWISE}"
             )
         parameters = _parameters(self.model, self.guide)
-        here = {name: parameters[names[id(own.unconstrained)]] for name, own in loss.parameters.items()}
+        here = {name: parameters[names[id(parameter.unconstrained)]] for name, parameter in loss.parameters.items()}
         starts = {name: torch.empty(len(seeds), *value.shape).to(value) for name, value in here.items()}
         for r, seed in enumerate(seeds):
             self._restart(seed)
@@ -88,4 +88,4 @@ class NewStarts:
 
 def _parameters(model: nn.Module, guide: nn.Module) -> dict[str, nn.Parameter]:
     parts = (("model", model), ("guide", guide))
-    return {f"{role}.{name}": value for role, part in parts for name, value in part.named_parameters()}
+    return {f"{role}.{name}": value for role, module in parts for name, value in module.named_parameters()}

@@ -133,7 +133,7 @@ class Comparison:
 
     def __rich__(self) -> Table:
         title, caption = f"by {_HEADERS.get(self.by, self.by)}", "\n".join(self.notes)
-        rows, apart = (_without_empty(part, [*self.rows.values()]) for part in (self.rows, self._apart))
+        rows, apart = (_without_empty(group, [*self.rows.values()]) for group in (self.rows, self._apart))
         return score_table(rows, title=title, caption=caption, headers=_HEADERS, forms=_FORMS, apart=apart)
 
     def __repr__(self) -> str:
@@ -340,13 +340,13 @@ def _add_distances(
     ]
     if other:
         notes.append(f"trained on other data than the reference: {', '.join(other)}")
-    return apart, notes + [note for one in (*of_fits.values(), itself) for note in one.notes]
+    return apart, notes + [note for compared in (*of_fits.values(), itself) for note in compared.notes]
 
 
 def _fingerprint(run: Predicts) -> str | None:
     """The fingerprint of its training data, if it is known."""
-    one = run[0] if isinstance(run, Replicates) else run
-    value = getattr(one, "fingerprint", None) or getattr(getattr(one, "data", None), "fingerprint", None)
+    fit = run[0] if isinstance(run, Replicates) else run
+    value = getattr(fit, "fingerprint", None) or getattr(getattr(fit, "data", None), "fingerprint", None)
     return value if isinstance(value, str) else None
 
 

@@ -121,7 +121,7 @@ def draws_of(
     chunk = max(1, min(num_samples, _BYTES // per_draw))
     parts: dict[str, list[Tensor]] = {}
     together = mixes_examples(model, x)
-    shapes = masks_of(model, x if together else mapped(lambda part: part[:1], x), together)
+    shapes = masks_of(model, x if together else mapped(lambda tensor: tensor[:1], x), together)
     with seeded(seed, fit.device), torch.no_grad(), evaluating(model, guide):
         for first in range(0, num_samples, chunk):
             count = min(chunk, num_samples - first)
@@ -277,12 +277,12 @@ def _predictive(
 def _predicted(fit: Fit, x: Inputs, y: Tensor | None, num_samples: int, seed: int) -> Predictive:
     """The draws of `Fit.predict` at x; the same seed gives the same functions at any x."""
     prediction = fit.predict(x, num_samples, seed=seed)
-    given = None
+    log_likelihood = None
     if y is not None:
         distribution, y = prediction.distribution, fit.model.likelihood.as_target(y)  # type: ignore[attr-defined]
-        given = distribution.log_prob(aligned(y.to(prediction.f.device), distribution)).cpu()
-    return Predictive(f=prediction.f.cpu(), y=prediction.y.cpu(), log_likelihood=given)
+        log_likelihood = distribution.log_prob(aligned(y.to(prediction.f.device), distribution)).cpu()
+    return Predictive(f=prediction.f.cpu(), y=prediction.y.cpu(), log_likelihood=log_likelihood)
 
 
 def _to(x: Inputs, device: torch.device) -> Any:
-    return mapped(lambda part: part.to(device), x)
+    return mapped(lambda tensor: tensor.to(device), x)

@@ -84,9 +84,9 @@ def training_data(fit: Fit, fits: Mapping[str, Any], train: Dataset | None) -> D
     Returns:
         The data with the fingerprint of a loaded fit, or None if there are none. For a fit without a fingerprint, `train`.
     """
-    own = rows_of(fit, "compare")
-    if own is not None:
-        return own
+    rows = rows_of(fit, "compare")
+    if rows is not None:
+        return rows
     others = [other.data for other in fits.values() if isinstance(other, Fit)]
     known = [data for data in (train, *others) if isinstance(data, Dataset)]
     if fit.fingerprint is None:  # made by hand, or saved before fits stored fingerprints: trust the user
@@ -94,13 +94,13 @@ def training_data(fit: Fit, fits: Mapping[str, Any], train: Dataset | None) -> D
     return next((data for data in known if data.fingerprint == fit.fingerprint), None)
 
 
-def _pair(name: str, one: Fit, other_name: str, other: Fit, fits: Mapping[str, Any], train: Dataset | None) -> str:
-    ours, theirs = training_data(one, fits, train), training_data(other, fits, train)
+def _pair(name: str, fit: Fit, other_name: str, other: Fit, fits: Mapping[str, Any], train: Dataset | None) -> str:
+    ours, theirs = training_data(fit, fits, train), training_data(other, fits, train)
     assert ours is not None
     assert theirs is not None
     if ours.fingerprint != theirs.fingerprint:
         return f"the ELBOs of {name!r} and {other_name!r} are for different data"
-    mine, its = _left_out(one, ours), _left_out(other, theirs)
+    mine, its = _left_out(fit, ours), _left_out(other, theirs)
     if {entry.key for entry in mine} == {entry.key for entry in its}:
         return ""
     a, b = _difference(mine, its), _difference(its, mine)
@@ -110,26 +110,26 @@ def _pair(name: str, one: Fit, other_name: str, other: Fit, fits: Mapping[str, A
 def _left_out(fit: Fit, data: Dataset) -> list[LeftOut]:
     """What the factors leave out, summed over sites with the same convention; the mean over the members of an ensemble."""
     few = data if not isinstance(fit.model, NetworkModel) or mixes_examples(fit.model, data.x) else data.first(1)
-    x, y = mapped(lambda part: part.to(fit.device), few.x), few.y.to(fit.device)
+    x, y = mapped(lambda tensor: tensor.to(fit.device), few.x), few.y.to(fit.device)
     with seeded(0, fit.device), evaluating(fit.model, fit.guide):
         members = site_factors(fit.model, fit.guide, x, y)
-    found: dict[tuple[Any, ...], LeftOut] = {}
+    left_out: dict[tuple[Any, ...], LeftOut] = {}
     for factors in members:
         for site, factor in factors.items():
             if factor.convention.kind == EXACT.kind:
                 continue
             what, count, unit = _of_site(factor)
-            before = found.get(what, LeftOut(what, 0.0, unit, str(factor.convention), site))
-            found[what] = before._replace(number=before.number + count / len(members))
-    return sorted(found.values(), key=lambda entry: entry.convention)
+            before = left_out.get(what, LeftOut(what, 0.0, unit, str(factor.convention), site))
+            left_out[what] = before._replace(number=before.number + count / len(members))
+    return sorted(left_out.values(), key=lambda entry: entry.convention)
 
 
 def _of_site(factor: Factor) -> tuple[tuple[Any, ...], int, str]:
     """What must agree, the number of weights or units, and which of the two they are."""
     q = factor.q.base if isinstance(factor.q, LazyDistribution) else factor.q
     convention = factor.convention
-    own: ConstantLeftOut | None = getattr(q, "constant_left_out", None)
-    number, unit, same = own or ConstantLeftOut((q.batch_shape + q.event_shape).numel())
+    constant: ConstantLeftOut | None = getattr(q, "constant_left_out", None)
+    number, unit, same = constant or ConstantLeftOut((q.batch_shape + q.event_shape).numel())
     if convention in (ATOMS, POINT):  # one constant
         return ("theta -> 0",), (q.batch_shape + q.event_shape).numel(), "weights"
     return (convention, unit, *same), number, unit

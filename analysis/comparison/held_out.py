@@ -57,11 +57,13 @@ def log_density(
             f"run must have a method predict, as fits, replicates and Gaussian processes do; got {shown(run)}"
         )
     data = Dataset.of(data)
-    check_complete(getattr(_one(run), "model", None), data.y, "held-out log density by row")
+    check_complete(getattr(_first_fit(run), "model", None), data.y, "held-out log density by row")
     if hasattr(run, "log_density"):
-        found: Tensor = run.log_density(data)
-        return found.detach().cpu().double()
-    together = mixes_examples(getattr(_one(run), "model", None), data.x)  # a prediction depends on the other points
+        exact: Tensor = run.log_density(data)
+        return exact.detach().cpu().double()
+    together = mixes_examples(
+        getattr(_first_fit(run), "model", None), data.x
+    )  # a prediction depends on the other points
     rows = len(data) if together else _ROWS
     parts = []
     for first in range(0, len(data), rows):
@@ -71,7 +73,7 @@ def log_density(
     return torch.cat(parts).detach().cpu().double()
 
 
-def _one(run: Any) -> Any:
+def _first_fit(run: Any) -> Any:
     """A fit of replicates, or the run itself."""
     return run[0] if isinstance(run, Replicates) else run
 
@@ -84,7 +86,7 @@ class KFold(Described):
         elpd: the sum over the held-out observations.
         se: its standard error.
         pointwise: the log density of each observation, ``[N]``; NaN for those that were never held out.
-        folds: the fold that held each observation out, ``[N]``; -1 for none.
+        folds: the fold that left each observation out, ``[N]``; -1 for none.
         fits: one fit per fold.
     """
 
@@ -95,8 +97,8 @@ class KFold(Described):
     fits: Replicates
 
     def describe(self) -> str:
-        held = int((self.folds >= 0).sum())
-        return f"{self.elpd:.4g} +- {self.se:.2g} nats ({held} observations, {len(self.fits)} folds)"
+        count_held_out = int((self.folds >= 0).sum())
+        return f"{self.elpd:.4g} +- {self.se:.2g} nats ({count_held_out} observations, {len(self.fits)} folds)"
 
 
 @checked
@@ -145,9 +147,9 @@ def kfold(
     if fits.failed:
         raise FloatingPointError(f"the loss of folds {sorted(fits.failed)} is not finite")
     pointwise = torch.full((len(data),), math.nan, dtype=torch.float64)
-    for number, one in enumerate(fits):
-        held = folds == number
-        pointwise[held] = log_density(one, data.rows(held), num_samples, seed=seed)
+    for number, fit in enumerate(fits):
+        in_fold = folds == number
+        pointwise[in_fold] = log_density(fit, data.rows(in_fold), num_samples, seed=seed)
     known = pointwise[folds >= 0]
     se = float(known.std() * math.sqrt(len(known)))
     return KFold(float(known.sum()), se, pointwise, folds, fits)
@@ -163,10 +165,10 @@ def _folds(count: int, k: int, seed: int) -> Tensor:
 
 def _subset(data: Dataset, chosen: Tensor) -> Dataset:
     """Some rows; if the whole has a standardisation, with the standardisation of these rows."""
-    part = data.rows(chosen)
+    rows = data.rows(chosen)
     return Dataset(
-        part.x,
-        part.y,
-        inputs=None if data.inputs is None else Standardize.of_inputs(part.x),
-        targets=None if data.targets is None else standardisation_of(part.y),
+        rows.x,
+        rows.y,
+        inputs=None if data.inputs is None else Standardize.of_inputs(rows.x),
+        targets=None if data.targets is None else standardisation_of(rows.y),
     )

@@ -124,9 +124,9 @@ def loo(
     if draws.log_joint is None or draws.log_q is None:
         nothing = torch.full((len(chosen),), math.nan, dtype=torch.float64)
         return Loo(math.nan, math.nan, math.nan, math.nan, math.nan, (nothing, nothing), draws.no_density)
-    given = draws.train.log_likelihood
-    assert given is not None
-    tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": _sampled(given, "obs_id")})})
+    log_likelihood = draws.train.log_likelihood
+    assert log_likelihood is not None
+    tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": _sampled(log_likelihood, "obs_id")})})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")  # an error below says so
         estimate = az.loo_approximate_posterior(
@@ -142,8 +142,8 @@ def _of_exact(sampled: Sampled, data: Data | None, moment_match: bool) -> Loo:
             f"leaving one out needs draws with likelihood_power 1; these have {sampled.settings['likelihood_power']}"
         )
     chosen = sampled.own_data("loo", data)
-    given = sampled.log_likelihood(chosen).double().numpy()
-    array = xr.DataArray(given, dims=("chain", "draw", "obs_id"))
+    log_likelihood = sampled.log_likelihood(chosen).double().numpy()
+    array = xr.DataArray(log_likelihood, dims=("chain", "draw", "obs_id"))
     array = array.assign_coords({dim: range(size) for dim, size in array.sizes.items()})
     tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": array}), "posterior": xr.Dataset({"y": array})})
     with warnings.catch_warnings():

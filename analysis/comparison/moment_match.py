@@ -24,7 +24,7 @@ from pyrodrop.sampling.leapfrog import Leapfrog
 from pyrodrop.sampling.posterior import density_of
 
 
-def moment_matched(sampled: Sampled, data: Dataset, tree: xr.DataTree, found: Any) -> Any:
+def moment_matched(sampled: Sampled, data: Dataset, tree: xr.DataTree, estimate: Any) -> Any:
     """ArviZ's result with moment matching for the observations that need it.
 
     Args:
@@ -50,8 +50,8 @@ def moment_matched(sampled: Sampled, data: Dataset, tree: xr.DataTree, found: An
         return torch.from_numpy(values).to(chosen.dtype).reshape(chains * draws, -1)
 
     def as_array(values: Tensor, like: xr.DataArray) -> xr.DataArray:
-        own = values.double().reshape(chains, draws).numpy()
-        return xr.DataArray(own, dims=("chain", "draw"), coords={d: like.coords[d] for d in ("chain", "draw")})
+        numbers = values.double().reshape(chains, draws).numpy()
+        return xr.DataArray(numbers, dims=("chain", "draw"), coords={d: like.coords[d] for d in ("chain", "draw")})
 
     def log_density(array: xr.DataArray) -> xr.DataArray:
         return as_array(-density.at(positions(array)).energy, array)
@@ -59,11 +59,11 @@ def moment_matched(sampled: Sampled, data: Dataset, tree: xr.DataTree, found: An
     def log_likelihood(array: xr.DataArray, number: int) -> xr.DataArray:
         weights = density.values(positions(array))
         distribution = sampled.distribution_of(
-            weights, mapped(lambda part: part[number : number + 1], data.x), chains * draws
+            weights, mapped(lambda tensor: tensor[number : number + 1], data.x), chains * draws
         )
         y = model.likelihood.as_target(data.y[number : number + 1])
         return as_array(distribution.log_prob(aligned(y, distribution))[:, 0], array)
 
     coords = {"chain": range(chains), "draw": range(draws)}
     upars = xr.DataArray(u.numpy(), dims=("chain", "draw", "parameter"), coords=coords)
-    return az.loo_moment_match(tree, found, log_density, log_likelihood, upars=upars, var_name="y", pointwise=True)
+    return az.loo_moment_match(tree, estimate, log_density, log_likelihood, upars=upars, var_name="y", pointwise=True)

@@ -89,14 +89,14 @@ def two_of(reference: Predicts, x: Any, num_samples: int, seed: int) -> tuple[Pr
         chains, draws = next(iter(reference.stats.values())).shape[:2]
         axis, size = (0, chains) if chains > 1 else (1, draws)
         count = max(1, min(num_samples, size // 2 * (draws if axis == 0 else 1)))
-        parts = (_part(reference, axis, first, size // 2) for first in (0, size - size // 2))
-        first, second = (part.predict(x, count, seed=seed + _OTHER_SEED) for part in parts)
+        parts = (_half(reference, axis, first, size // 2) for first in (0, size - size // 2))
+        first, second = (half.predict(x, count, seed=seed + _OTHER_SEED) for half in parts)
         return first, second
     first, second = (reference.predict(x, num_samples, seed=seed + times * _OTHER_SEED) for times in (2, 3))
     return first, second
 
 
-def _part(reference: Any, axis: int, first: int, size: int) -> Any:
+def _half(reference: Any, axis: int, first: int, size: int) -> Any:
     """The reference with a part of its chains (axis 0) or of its draws (axis 1)."""
 
     def some(values: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -29,18 +29,18 @@ _MOST_CELLS = 2**14
 _NUMBERS = 2**22  # double-precision values at a time
 
 
-def total_variation(one: Prediction, other: Prediction) -> Tensor:
+def total_variation(p_of_y: Prediction, other: Prediction) -> Tensor:
     """TV of the distributions of y at every point, ``[N, ...]`` in float64, one per element of y.
 
     Raises:
         TypeError: the distribution of y is neither that of classes nor Normal or Laplace.
         ValueError: the predictions have different shapes, or one is of classes and the other is not.
     """
-    p, q = class_probabilities(one), class_probabilities(other)
+    p, q = class_probabilities(p_of_y), class_probabilities(other)
     if p is not None and q is not None and p.shape == q.shape:
         return (p - q).abs().sum(-1) / 2
-    distributions = [elements(p.distribution) for p in (one, other)]
-    shapes = [tuple(p.distribution.batch_shape[1:] + p.distribution.event_shape) for p in (one, other)]
+    distributions = [elements(p.distribution) for p in (p_of_y, other)]
+    shapes = [tuple(p.distribution.batch_shape[1:] + p.distribution.event_shape) for p in (p_of_y, other)]
     if shapes[0] != shapes[1] or p is not None or q is not None:
         got = [f"{type(d).__name__} of shape {list(shape)}" for d, shape in zip(distributions, shapes, strict=True)]
         raise ValueError(
@@ -61,8 +61,8 @@ def class_probabilities(prediction: Prediction) -> Tensor | None:
     if isinstance(distribution, Categorical):
         return distribution.probs.mean(0, dtype=torch.float64)
     if isinstance(distribution, Bernoulli):
-        one = distribution.probs.mean(0, dtype=torch.float64)
-        return torch.stack((1 - one, one), -1)
+        probability = distribution.probs.mean(0, dtype=torch.float64)
+        return torch.stack((1 - probability, probability), -1)
     return None
 
 
@@ -79,18 +79,18 @@ def _over_cells(p: Distribution, q: Distribution) -> Tensor:
     low, high, wanted = _range(p, q)
     order = wanted.argsort(descending=True)
     cells = wanted[order].clamp(max=_MOST_CELLS).long()
-    found = torch.empty_like(low)
+    distances = torch.empty_like(low)
     first = 0
     while first < len(order):
         count = int(cells[first])  # the most of the points that are left
         size = max(1, _NUMBERS // (count * max(len(p.loc), len(q.loc))))  # type: ignore[attr-defined]
         group = order[first : first + size]
         width = (high - low)[group] / count
-        found[group] = (
+        distances[group] = (
             _masses(p, group, low[group], width, count) - _masses(q, group, low[group], width, count)
         ).abs().sum(0) / 2
         first += size
-    return found
+    return distances
 
 
 def _range(p: Distribution, q: Distribution) -> tuple[Tensor, Tensor, Tensor]:
@@ -113,7 +113,7 @@ def _masses(distribution: Distribution, points: Tensor, low: Tensor, width: Tens
     A Gaussian component is evaluated only on the cells within `_TAIL` of its scales, which are few if f varies widely.
     """
     family = Normal if isinstance(distribution, Normal) else Laplace
-    loc, scale = (part[:, points] for part in _components(distribution))
+    loc, scale = (parameters[:, points] for parameters in _components(distribution))
     near = int((2 * _TAIL * scale / width).max().ceil()) + 1 if family is Normal else count
     cells = torch.arange(min(near, count) + 1, device=low.device)[:, None, None]
     total = torch.zeros(count, len(points), dtype=low.dtype, device=low.device)

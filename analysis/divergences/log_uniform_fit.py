@@ -81,12 +81,12 @@ def coefficients(degree: int = DEGREE) -> dict[str, tuple[Any, list[Any], list[A
             "VALUE": (value, (5 * half, (mp.euler + mp.log(12)) / 2)),
             "SLOPE": ([-slope(x) for x in t], (mp.mpf(3), half)),
         }
-        found = {}
+        fits = {}
         for name, (f, ends) in rest.items():
             ratio = np.array([y / x for x, y in zip(s, f, strict=False)] + list(ends))
             error, numerator, denominator = fit(s, ratio, degree)
-            found[name] = error, list(numerator[::-1]), list(denominator[::-1])
-        return found
+            fits[name] = error, list(numerator[::-1]), list(denominator[::-1])
+        return fits
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def run(job: JobOptions, *, splits: int = 3, steps: int = STEPS, out: Path = Pat
     Args:
         splits: number of random splits; 10 minutes of a core each.
         steps: gradient steps.
-        out: folder for results.json and the finished columns: a run that was broken off goes on there.
+        out: folder for results.json and the finished columns: an interrupted run continues there.
 
     Returns:
         What is written to results.json.
@@ -83,7 +83,7 @@ def _split(seed: int) -> tuple[Dataset, Dataset]:
     table = uci("boston")
     rows = np.random.RandomState(seed).permutation(len(table.x))
     first = int(SHARE * len(rows))
-    train, test = (Dataset(table.x[part].float(), table.y[part].float()) for part in (rows[:first], rows[first:]))
+    train, test = (Dataset(table.x[chosen].float(), table.y[chosen].float()) for chosen in (rows[:first], rows[first:]))
     return train, test
 
 

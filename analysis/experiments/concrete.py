@@ -66,7 +66,7 @@ def run(
         seeds: number of seeds.
         sizes: numbers of training examples, of 10, 25, 50, 100, 1000, 10000; all if left out. One training takes a minute on
             a processor, of 1000 five minutes, of 10000 an hour.
-        out: folder for results.json and what has been trained: a run that was broken off goes on there.
+        out: folder for results.json and what has been trained: an interrupted run continues there.
 
     Returns:
         What is written to results.json.
@@ -101,7 +101,7 @@ def measure(name: str, *, device: torch.device, progress: bool | None) -> dict[s
     n, seed = map(int, name.split("-"))
     data, test = line(n, seed), line(TEST, seed + 10_000)
     x = test.x.to(device)
-    model, guide = (part.to(device) for part in zoo.entry(ENTRY).build(data, seed))
+    model, guide = (module.to(device) for module in zoo.entry(ENTRY).build(data, seed))
     wrapped = reparameterize(model, guide, LocalReparam())
     with seeded(seed, device):
         train(model, guide, wrapped, data, device)

@@ -1,7 +1,7 @@
 """Test error by size of the network for several dropout methods, as in figure 1 of Kingma, Salimans & Welling (2015).
 
 A cell is a method at a size; its networks, which differ in their seeds, are one replicated fit. Errors are those of the
-averaged weights, as in the paper. Cells are kept as they are done: run the same command again to go on.
+averaged weights, as in the paper. Cells are kept as they are done: the same command continues with the others.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _measure(
     progress: bool | None,
     folder: Path | None = None,
 ) -> dict[str, Any]:
-    """The result of one cell; a training that was broken off goes on from its checkpoint in the folder, if there is one."""
+    """The result of one cell; an interrupted training continues from its checkpoint in the folder, if there is one."""
     (method, size), split, rows = cells[name], study.load(progress=False), settings[study.rows]
     data: Dataset = split.train if rows is None else split.train.first(rows)
     models, posteriors = [], []

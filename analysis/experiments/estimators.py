@@ -1,7 +1,7 @@
 """The ELBO of one model on MNIST that each of the four estimators reaches in equal wall time.
 
 Three hidden ReLU layers of 200, type B variational dropout, minibatches of 200: Kingma, Salimans & Welling (2015), section
-5.1, in small. Training goes on from its checkpoint in rounds of steps; only training counts as time.
+5.1, in small. Training continues from its checkpoint in rounds of steps; only training counts as time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run(
 
     Args:
         seconds: training time per estimator.
-        out: folder for results.json, figure.png and the finished curves: a run that was broken off goes on there.
+        out: folder for results.json, figure.png and the finished curves: an interrupted run continues there.
 
     Returns:
         What is written to results.json.

@@ -97,11 +97,11 @@ class Experiment:
         """The command line of the run, where settings have the names of options."""
         options = {name: value for name, value in self.settings.items() if name != "device" and value is not None}
         options["seed"] = options.pop("seed")
-        words = (
+        arguments = (
             f"--{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
             for name, value in options.items()
         )
-        return " ".join([f"pyrodrop run {self.name}", *words])
+        return " ".join([f"pyrodrop run {self.name}", *arguments])
 
     def write(
         self,

@@ -9,7 +9,7 @@ one noise per image and channel, so that the first layer drops a colour with pro
 
 A cell is a method at a k, the factor of the widths of the convolutional network; its networks, which differ in their seeds,
 are one replicated fit. Errors are those of the averaged weights, as in the paper. Its curves are not known as numbers. Cells
-are kept as they are done: run the same command again to go on.
+are kept as they are done: the same command continues with the others.
 """
 
 from __future__ import annotations

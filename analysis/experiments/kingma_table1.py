@@ -109,8 +109,8 @@ def _checkpoint(folder: Path, column: int) -> Path:
     if path.exists():
         say_reused([path.name], folder)
     elif first.exists():
-        with whole(path) as part:
-            shutil.copyfile(first, part)
+        with whole(path) as file:
+            shutil.copyfile(first, file)
     return path
 
 
@@ -145,8 +145,8 @@ def _gradient(
     chunk = CHUNK if isinstance(strategy, PerExampleReparam) else len(x)
     total = [torch.zeros_like(loc) for loc in locs]
     for rows in torch.arange(len(x), device=x.device).split(chunk):
-        part = _nll(pair[0], pair[1], x[rows], y[rows], num_data) * (len(rows) / len(x))
-        for t, g in zip(total, torch.autograd.grad(part, locs), strict=True):
+        loss = _nll(pair[0], pair[1], x[rows], y[rows], num_data) * (len(rows) / len(x))
+        for t, g in zip(total, torch.autograd.grad(loss, locs), strict=True):
             t += g
     return total
 

@@ -1,7 +1,7 @@
 """Several trainings as units of work (`pyrodrop.training.jobs`).
 
 Small networks gain more from a second process than from a second thread. Names and settings are sent to the workers, which
-load data for themselves. Finished trainings are kept in `Cells`, if there are some: a run that was broken off computes the
+load data for themselves. Finished trainings are kept in `Cells`, if there are some: an interrupted run computes the
 others only.
 """
 
@@ -46,7 +46,7 @@ def train_each(
     Raises:
         ValueError: several processes would share a GPU; or as `through_joblib`.
     """
-    kept: dict[str, Any] = {name: part for name in names if keep is not None and (part := keep.kept(name)) is not None}
+    kept: dict[str, Any] = {name: cell for name in names if keep is not None and (cell := keep.kept(name)) is not None}
     missing = [name for name in names if name not in kept]
     if keep is not None:
         say_reused(kept, keep.folder)

@@ -72,8 +72,8 @@ def run(
         count: number of data sets, simulated from the prior.
         steps: gradient steps of every fit.
         num_draws: posterior draws per data set.
-        out: folder of results.json, figure.png and the ranks of every posterior; runs/sbc if left out. A run that was
-            broken off goes on with the posteriors that are not there.
+        out: folder of results.json, figure.png and the ranks of every posterior; runs/sbc if left out. An interrupted run
+            continues with the posteriors that are not there.
 
     Returns:
         What is written to results.json: the posteriors of the folder, also those of earlier runs.

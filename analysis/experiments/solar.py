@@ -66,9 +66,9 @@ def run(job: JobOptions, *, seeds: int = 3, steps: int | None = None, out: Path 
         for seed in range(job.seed, job.seed + seeds):
             fit = card.fit(split.train, seed=seed, device=job.device, progress=job.progress, **overrides)
             for name, of in FORECASTS.items():
-                found = regression_scores(of(fit).predict(split.test.x, card.draws, seed=seed), split.test.y)
-                each[f"LSTM, {name}"].append({score: found[score] for score in SCORES})
-        rows = {name: {score: [row[score] for row in found] for score in SCORES} for name, found in each.items()}
+                scores = regression_scores(of(fit).predict(split.test.x, card.draws, seed=seed), split.test.y)
+                each[f"LSTM, {name}"].append({score: scores[score] for score in SCORES})
+        rows = {name: {score: [row[score] for row in scores] for score in SCORES} for name, scores in each.items()}
         content = {
             "models": {name: {s: statistics.fmean(v) for s, v in row.items()} for name, row in rows.items()},
             "each": rows,

@@ -7,7 +7,7 @@ mean log density of the other training rows, and Optuna's median rule stops it w
 higher. The first trial has the defaults. Best and default settings are then trained on all training rows and compared on
 the test rows, which no trial has seen.
 
-Trials are in study.db in the folder of the run: the same command goes on with those that are missing. Akiba et al. (2019),
+Trials are in study.db in the folder of the run: the same command continues with those that are missing. Akiba et al. (2019),
 Optuna: A Next-generation Hyperparameter Optimization Framework, https://arxiv.org/abs/1907.10902.
 """
 

@@ -51,7 +51,7 @@ class Exact(nn.Module):
             self.likelihood.noise = noise
             likelihoods = [self.likelihood] * len(y)
         self.outputs: nn.ModuleList = nn.ModuleList(
-            _Output(x, row, own, self.covar_module) for row, own in zip(y, likelihoods, strict=True)
+            _Output(x, row, likelihood, self.covar_module) for row, likelihood in zip(y, likelihoods, strict=True)
         )
 
     @property

@@ -151,9 +151,9 @@ class _ReluMoment(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, second, sine, opposite = ctx.saved_tensors
-        part = grad * sine / (4 * math.pi)
-        by_first = part * torch.where(first > 0, (second / first).sqrt(), 0.0)
-        by_second = part * torch.where(second > 0, (first / second).sqrt(), 0.0)
+        product = grad * sine / (4 * math.pi)
+        by_first = product * torch.where(first > 0, (second / first).sqrt(), 0.0)
+        by_second = product * torch.where(second > 0, (first / second).sqrt(), 0.0)
         return by_first.sum_to_size(first.shape), grad * opposite / (2 * math.pi), by_second.sum_to_size(second.shape)
 
 

@@ -146,8 +146,8 @@ def _standardisation(data: Dataset, start: Start) -> tuple[Standardize, Standard
     """The standardisations of x and y, in float64."""
     inputs, targets = data.inputs or start.inputs, data.targets or start.targets
     if targets is None:
-        own = data.standardized()
-        inputs, targets = inputs or own.inputs, own.targets
+        standardized = data.standardized()
+        inputs, targets = inputs or standardized.inputs, standardized.targets
     assert targets is not None
     return copy.deepcopy(inputs or Standardize()).double(), copy.deepcopy(targets).double()
 

@@ -80,11 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int("wrong" in kinds)
 
 
-def _folder(given: Path | None) -> Path:
-    if given is not None:
-        if not given.exists():
-            raise SystemExit(f"WHERE must be a folder of network files or one file; {given} does not exist")
-        return given
+def _folder(where: Path | None) -> Path:
+    if where is not None:
+        if not where.exists():
+            raise SystemExit(f"WHERE must be a folder of network files or one file; {where} does not exist")
+        return where
     beside = Path(str(pyrodrop.__file__)).resolve().parent.parent / "tests" / "networks"
     if not beside.is_dir():
         raise SystemExit("this installation has no tests/networks: pass a folder of network files, or one file")
@@ -104,8 +104,8 @@ def _read(path: Path | None) -> dict[str, dict[Cell, Result]]:
 
 def _write(path: Path | None, results: dict[str, dict[Cell, Result]]) -> None:
     if path is not None:
-        with whole(path) as part:
-            part.write_text(json.dumps(as_json(results), indent=1))
+        with whole(path) as file:
+            file.write_text(json.dumps(as_json(results), indent=1))
 
 
 if __name__ == "__main__":

@@ -105,14 +105,14 @@ def same_state(reached: Result, run: Any, base: Any, *, exact: bool = False) -> 
     """Whether all parameters, buffers and losses of two fits are equal, up to rounding or bitwise."""
     if reached.kind == "wrong":
         return reached
-    for part in ("model", "guide"):
-        ours, theirs = getattr(run, part).state_dict(), getattr(base, part).state_dict()
+    for role in ("model", "guide"):
+        ours, theirs = getattr(run, role).state_dict(), getattr(base, role).state_dict()
         if ours.keys() != theirs.keys():
-            return Result("wrong", f"{part}: {sorted(ours.keys() ^ theirs.keys())} only in one of two fits")
+            return Result("wrong", f"{role}: {sorted(ours.keys() ^ theirs.keys())} only in one of two fits")
         for name in ours:
             if not _close(ours[name], theirs[name], exact):
                 gap = float((ours[name].double() - theirs[name].double()).abs().max())
-                return Result("wrong", f"{name} of the {part} differs by {gap:.3g}")
+                return Result("wrong", f"{name} of the {role} differs by {gap:.3g}")
     if not _close(run.history, base.history, exact):
         return Result("wrong", "losses differ")
     return reached

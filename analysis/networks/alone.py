@@ -31,8 +31,8 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
         drawn = self.shapes()
         for replicate in range(len(seeds)):
             with own(replicate):
-                for place, one in zip(drawn, self.draw_alone(replicate), strict=True):
-                    place[replicate] = one
+                for place, tensor in zip(drawn, self.draw_alone(replicate), strict=True):
+                    place[replicate] = tensor
         return drawn
 
     def orders(self: Minibatches) -> Tensor:

@@ -65,7 +65,8 @@ class Refused:
     def means(self, cell: Cell) -> bool:
         patterns = (self.guide, self.what, self.estimator, self.engine)
         return all(
-            any(fnmatch(value, one) for one in pattern.split()) for value, pattern in zip(cell, patterns, strict=True)
+            any(fnmatch(value, alternative) for alternative in pattern.split())
+            for value, pattern in zip(cell, patterns, strict=True)
         )
 
 
@@ -123,7 +124,7 @@ class Case:
         """x and y."""
         with torch.random.fork_rng():
             torch.manual_seed(SEED + 1)
-            x: Inputs = mapped(lambda part: part.double() if part.is_floating_point() else part, self.x())
+            x: Inputs = mapped(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, self.x())
             likelihood = self.likelihood()
             network = self.build().eval()
             with torch.no_grad():
@@ -157,7 +158,7 @@ def load(folder: Path) -> dict[str, Case]:
         ValueError: a file that defines neither, or two cases with the same name.
     """
     files = [folder] if folder.is_file() else sorted(folder.glob("[a-z]*.py"))
-    found: dict[str, Case] = {}
+    cases_by_name: dict[str, Case] = {}
     for file in files:
         if file.stem.startswith(("test_", "conftest")):
             continue
@@ -172,8 +173,8 @@ def load(folder: Path) -> dict[str, Case]:
             raise ValueError(
                 f"a network file must define CASE, a Case, or CASES, a mapping from names to Cases; {file} does not"
             )
-        if twice := cases.keys() & found.keys():
+        if twice := cases.keys() & cases_by_name.keys():
             raise ValueError(f"names of networks must be unique; {file} defines {', '.join(sorted(twice))} again")
         about = ((module.__doc__ or "").strip().splitlines() or [""])[0]
-        found |= {name: replace(case, name=name, about=case.about or about) for name, case in cases.items()}
-    return dict(sorted(found.items()))
+        cases_by_name |= {name: replace(case, name=name, about=case.about or about) for name, case in cases.items()}
+    return dict(sorted(cases_by_name.items()))

@@ -85,8 +85,8 @@ class Checks:
             names.append(name)
             return 0.0 if name.startswith("loc.") and len(self.posterior.parameters) > 1 else 1e-13
 
-        said = Logged()
-        with said:
+        logged = Logged()
+        with logged:
             run = pyrodrop.fit(
                 model, guide, (self.x, self.y), steps=self.draws.loss + WARM_UP, lr=rate, optimizer=Recorder,
                 engine=cell.engine, estimator=cell.estimator, seed=self.seed, progress=False, device="cpu",
@@ -107,25 +107,25 @@ class Checks:
             return Result("wrong", f"the settings state noise by row of {', '.join(by_row)}, and there is none")
         nll, gradients = oracle.gradients(self.x, self.y, self._oracle_draws(self.draws.loss), look)
         return agree(
-            self._reached(cell, run, said),
+            self._reached(cell, run, logged),
             nll=agreement.same_mean(history[:, :1].double(), nll[:, None]),
             gradient=agreement.same_mean(ours, gradients),
         )
 
     def steps(self, cell: Cell) -> Result:
-        said = Logged()
+        logged = Logged()
         base = self.fit(estimator=cell.estimator)
-        with said:
+        with logged:
             run = self.fit(estimator=cell.estimator, engine=cell.engine)
-        return same_state(self._reached(cell, run, said), run, base)
+        return same_state(self._reached(cell, run, logged), run, base)
 
     def replicates(self, cell: Cell) -> Result:
-        said = Logged()
+        logged = Logged()
         alone = [self.fit(estimator=cell.estimator, seed=self.seed + r) for r in range(2)]
-        with said, drawn_as_alone(self.seed, self.seed + 1):
+        with logged, drawn_as_alone(self.seed, self.seed + 1):
             runs = self.fit(estimator=cell.estimator, engine=cell.engine, count=2)
-        reached = self._reached(cell, runs[0], said)
-        results = [same_state(reached, run, one) for run, one in zip(runs, alone, strict=True)]
+        reached = self._reached(cell, runs[0], logged)
+        results = [same_state(reached, run, fit) for run, fit in zip(runs, alone, strict=True)]
         return next((result for result in results if result.kind == "wrong"), results[0])
 
     def plain(self, cell: Cell) -> Result:
@@ -201,19 +201,19 @@ class Checks:
             model = self.case.model(self.case.build(seed=99))
             loaded = pyrodrop.Fit.load(path, model, self.posterior.guide(model, self.case), device="cpu")
         pairs = [
-            (one.predict(self.x, 20, seed=3).f, one.elbo(3, (self.x, self.y)).nll) for one in (run, loaded)
+            (fit.predict(self.x, 20, seed=3).f, fit.elbo(3, (self.x, self.y)).nll) for fit in (run, loaded)
         ]  # fmt: skip
         same = torch.equal(pairs[0][0], pairs[1][0]) and pairs[0][1] == pairs[1][1]
         return RIGHT if same else Result("wrong", "a loaded fit predicts other numbers")
 
     def checkpoint(self, cell: Cell) -> Result:
-        said = Logged()
-        with tempfile.TemporaryDirectory() as folder, said:
+        logged = Logged()
+        with tempfile.TemporaryDirectory() as folder, logged:
             path = Path(folder) / "checkpoint.safetensors"
             whole = self.fit(engine=cell.engine)
             self.fit(engine=cell.engine, steps=3, checkpoint=Checkpoint(path, every=3))
             run = self.fit(engine=cell.engine, checkpoint=Checkpoint(path, every=3))
-        return same_state(self._reached(cell, run, said), run, whole, exact=True)
+        return same_state(self._reached(cell, run, logged), run, whole, exact=True)
 
     # helpers -----------------------------------------------------------------------------------------------------------
 
@@ -271,12 +271,12 @@ class Checks:
             spread=agreement.distance(moments.spread**2, share * se_v, v, se_v),
         )
 
-    def _reached(self, cell: Cell, run: Any, said: Logged) -> Result:
+    def _reached(self, cell: Cell, run: Any, logged: Logged) -> Result:
         """Whether the engine is the requested one, or the log states why it is not."""
         engine = run.settings["engine"]
         if engine == cell.engine:
             return RIGHT
-        reasons = [line for line in said.lines if "instead of" in line]
+        reasons = [line for line in logged.lines if "instead of" in line]
         if not reasons:
             return Result("wrong", f"engine {engine} in place of {cell.engine}, and the log does not say why")
         return Result("fallback", reasons[0])

@@ -64,8 +64,8 @@ class Bench:
         return result
 
     def _once(self, cell: Cell, seed: int) -> Result:
-        own = [r.reason for r in self.case.refused if r.means(cell)]
-        stated = [*own, *(r.reason for r in GENERAL if r.means(cell))]
+        listed = [r.reason for r in self.case.refused if r.means(cell)]
+        stated = [*listed, *(r.reason for r in GENERAL if r.means(cell))]
         if cell.what == "analytic" and not has_closed_form(self.case, cell):
             stated.append("method='analytic'")
         with torch.random.fork_rng():
@@ -76,8 +76,8 @@ class Bench:
                 result = getattr(self._posteriors[cell.guide], cell.what)(cell)
             except Exception as error:  # of any type, as a user would see it
                 return _judged(error, stated)
-        if own and result.kind != "wrong":
-            return Result("wrong", f"should be refused with {own[0]!r}, and is {result.kind}")
+        if listed and result.kind != "wrong":
+            return Result("wrong", f"should be refused with {listed[0]!r}, and is {result.kind}")
         return result
 
 

@@ -37,24 +37,26 @@ def weight_names(network: nn.Module, case: Case) -> list[str]:
 
 def units_of(network: nn.Module, case: Case) -> dict[str, Units]:
     """The input units of every weight, by the type of its module or as given in the case."""
-    found: dict[str, Units] = {}
+    units_by_name: dict[str, Units] = {}
     for prefix, module in network.named_modules():
-        for own, parameter in module._parameters.items():
+        for leaf, parameter in module._parameters.items():
             if parameter is None:
                 continue
-            name = f"{prefix}.{own}" if prefix else own
+            name = f"{prefix}.{leaf}" if prefix else leaf
             units: Units = None
             if parameter.dim() < 2:
                 units = None
-            elif isinstance(module, nn.modules.conv._ConvNd) and own == "weight":
+            elif isinstance(module, nn.modules.conv._ConvNd) and leaf == "weight":
                 transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
                 units = (0, 1) if transposed else (1, module.groups)
             elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 units = (0, 1)
             elif isinstance(module, nn.Linear | nn.RNNBase | nn.modules.rnn.RNNCellBase | nn.MultiheadAttention):
                 units = (1, 1)
-            found[name] = next((given for pattern, given in case.units.items() if fnmatch(name, pattern)), units)
-    return found
+            units_by_name[name] = next(
+                (axis_and_groups for pattern, axis_and_groups in case.units.items() if fnmatch(name, pattern)), units
+            )
+    return units_by_name
 
 
 def rate_of(case: Case, name: str) -> float:
@@ -124,8 +126,8 @@ class Oracle:
         for name in self.units:
             scale = self.case.scale_of(name)
             assert scale is not None
-            given = {tree: leaves[tree][name] for tree in leaves}
-            parts.append(self.posterior.kl(given, scale, self.rates[name], self.units[name]))
+            parameters = {tree: leaves[tree][name] for tree in leaves}
+            parts.append(self.posterior.kl(parameters, scale, self.rates[name], self.units[name]))
         return torch.stack(parts).sum()
 
     def functions(self, x: Inputs, count: int) -> Tensor:
@@ -133,7 +135,7 @@ class Oracle:
         network = copy.deepcopy(self.network).eval()
 
         def one(noise: Any) -> Tensor:
-            return self.case.call(network, x, {**_own(self.others, noise), **self.weights(self.leaves, noise)})
+            return self.case.call(network, x, {**_copies(self.others, noise), **self.weights(self.leaves, noise)})
 
         with torch.no_grad():
             return torch.cat([_over_draws(one, self.noise(n)) for n in self._sizes(count)])
@@ -143,7 +145,7 @@ class Oracle:
         network = copy.deepcopy(self.network).train(False) if not training else copy.deepcopy(self.network)
 
         def one(noise: Any) -> Tensor:
-            f = self.case.call(network, x, {**_own(self.others, noise), **self.weights(self.leaves, noise)})
+            f = self.case.call(network, x, {**_copies(self.others, noise), **self.weights(self.leaves, noise)})
             return nll_of(self.case, f, y)
 
         with torch.no_grad():
@@ -165,7 +167,7 @@ class Oracle:
         def loss(values: Mapping[str, Tensor], noise: Any) -> tuple[Tensor, Tensor]:
             leaves = {tree: {n: values[f"{tree}.{n}"] for n in self.units} for tree in self.leaves}
             others = {n: values[f"free.{n}"] for n in free}
-            f = self.case.call(network, x, {**_own(fixed, noise), **others, **self.weights(leaves, noise)})
+            f = self.case.call(network, x, {**_copies(fixed, noise), **others, **self.weights(leaves, noise)})
             nll = nll_of(self.case, f, y)
             return nll + self.kl(leaves), nll
 
@@ -203,19 +205,19 @@ def train_point(
     return {n: v.detach().clone() for n, v in state.items()}, losses
 
 
-def _own(tensors: Mapping[str, Tensor], noise: Any) -> dict[str, Tensor]:
+def _copies(tensors: Mapping[str, Tensor], noise: Any) -> dict[str, Tensor]:
     """Copies of parameters and buffers that one sample may change, such as running statistics in training mode."""
     zero = 0 * next(iter(next(iter(noise.values())).values())).sum()
     return {n: v + zero.to(v.dtype) if v.is_floating_point() else v.clone() for n, v in tensors.items()}
 
 
-def _over_draws(one: Callable[[Any], Tensor], noise: Any) -> Tensor:
-    """The stacked results of `one` for every sample, by vmap or, if it is not supported, by a loop."""
+def _over_draws(function: Callable[[Any], Tensor], noise: Any) -> Tensor:
+    """The stacked results of `function` for every sample, by vmap or, if it is not supported, by a loop."""
     with _plain_attention():
         try:
-            return torch.vmap(one)(noise)
+            return torch.vmap(function)(noise)
         except RuntimeError:
-            return torch.stack([one(each) for each in _unbound(noise)])
+            return torch.stack([function(each) for each in _unbound(noise)])
 
 
 def _unbound(noise: Mapping[str, Mapping[str, Tensor]]) -> Iterator[Any]:

@@ -72,11 +72,11 @@ def few_cells(case: Case, number: int) -> list[Cell]:
     if case.draws < HEAVY:
         return [Cell("Bernoulli", "save")]
     names, estimators = list(POSTERIORS), _ESTIMATORS
-    one, two = names[1 + number % 4], names[1 + (number + 1) % 4]
+    first, two = names[1 + number % 4], names[1 + (number + 1) % 4]
     estimator = estimators[number % 3]
     return [
         Cell("Point", "plain"),
-        Cell(one, ("joint", "moments", "pointwise")[number % 3]),
+        Cell(first, ("joint", "moments", "pointwise")[number % 3]),
         Cell(two, "loss", estimator, "traced"),
         Cell(two, ("steps", "replicates")[number % 2], estimator, "traced"),
     ]

@@ -43,11 +43,11 @@ class Posterior(ABC):
         """The noise of `count` samples of a weight, each tensor ``[count, ...]``."""
 
     @abstractmethod
-    def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
+    def weight(self, parameters: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
         """One sample of the weight."""
 
     @abstractmethod
-    def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
+    def kl(self, parameters: Parameters, scale: float, rate: float, units: Units) -> Tensor:
         """KL divergence from N(0, scale^2)."""
 
 
@@ -62,11 +62,11 @@ class Point(Posterior):
     def noise(self, loc: Tensor, count: int, rate: float, units: Units) -> dict[str, Tensor]:
         return {"none": torch.zeros(count, dtype=loc.dtype)}
 
-    def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
-        return given["loc"] + 0 * noise["none"]
+    def weight(self, parameters: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
+        return parameters["loc"] + 0 * noise["none"]
 
-    def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
-        loc = given["loc"]
+    def kl(self, parameters: Parameters, scale: float, rate: float, units: Units) -> Tensor:
+        loc = parameters["loc"]
         return (loc**2).sum() / (2 * scale**2) + loc.numel() * (math.log(scale) + math.log(2 * math.pi) / 2)
 
 
@@ -83,11 +83,11 @@ class Bernoulli(Point):
         keep = torch.bernoulli(torch.full((count, number), 1 - rate, dtype=loc.dtype))
         return {"mask": over_weight(keep, loc, units)}
 
-    def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
-        return given["loc"] * noise["mask"]
+    def weight(self, parameters: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
+        return parameters["loc"] * noise["mask"]
 
-    def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
-        loc = given["loc"]
+    def kl(self, parameters: Parameters, scale: float, rate: float, units: Units) -> Tensor:
+        loc = parameters["loc"]
         constant = loc.numel() * (math.log(scale) + math.log(2 * math.pi) / 2)
         if rate == 0 or units is None:
             return (loc**2).sum() / (2 * scale**2) + constant
@@ -106,11 +106,13 @@ class MeanField(Posterior):
     def noise(self, loc: Tensor, count: int, rate: float, units: Units) -> dict[str, Tensor]:
         return {"e": torch.randn(count, *loc.shape, dtype=loc.dtype)}
 
-    def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
-        return given["loc"] + torch.exp(given["log_variance"] / 2) * noise["e"]
+    def weight(self, parameters: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
+        return parameters["loc"] + torch.exp(parameters["log_variance"] / 2) * noise["e"]
 
-    def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
-        return _gaussian_kl(given["loc"], given["log_variance"].exp(), given["log_variance"].sum(), scale)
+    def kl(self, parameters: Parameters, scale: float, rate: float, units: Units) -> Tensor:
+        return _gaussian_kl(
+            parameters["loc"], parameters["log_variance"].exp(), parameters["log_variance"].sum(), scale
+        )
 
 
 class VariationalB(MeanField):
@@ -121,12 +123,12 @@ class VariationalB(MeanField):
     def guide(self, model: Any, case: Case) -> Any:
         return guides.VariationalDropout(model, "B", drop_rate=0.3)
 
-    def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
-        return given["loc"] * (1 + torch.sigmoid(given["raw_alpha"]).sqrt() * noise["e"])
+    def weight(self, parameters: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
+        return parameters["loc"] * (1 + torch.sigmoid(parameters["raw_alpha"]).sqrt() * noise["e"])
 
-    def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
-        loc = given["loc"]
-        variance = torch.sigmoid(given["raw_alpha"]) * (loc**2).clamp_min(torch.finfo(loc.dtype).tiny)
+    def kl(self, parameters: Parameters, scale: float, rate: float, units: Units) -> Tensor:
+        loc = parameters["loc"]
+        variance = torch.sigmoid(parameters["raw_alpha"]) * (loc**2).clamp_min(torch.finfo(loc.dtype).tiny)
         return _gaussian_kl(loc, variance, variance.log().sum(), scale)
 
 
@@ -146,15 +148,15 @@ class LowRank(MeanField):
             "few": torch.randn(count, 2, dtype=loc.dtype),
         }
 
-    def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
-        deviation = given["factor"] @ noise["few"] + torch.exp(given["log_variance"] / 2) * noise["e"]
-        return given["loc"] + deviation.reshape(given["loc"].shape)
+    def weight(self, parameters: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
+        deviation = parameters["factor"] @ noise["few"] + torch.exp(parameters["log_variance"] / 2) * noise["e"]
+        return parameters["loc"] + deviation.reshape(parameters["loc"].shape)
 
-    def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
-        factor, variance = given["factor"], given["log_variance"].exp()
+    def kl(self, parameters: Parameters, scale: float, rate: float, units: Units) -> Tensor:
+        factor, variance = parameters["factor"], parameters["log_variance"].exp()
         inner = torch.eye(factor.shape[1], dtype=factor.dtype) + (factor / variance[:, None]).T @ factor
-        logdet = given["log_variance"].sum() + torch.logdet(inner)
-        return _gaussian_kl(given["loc"], variance + factor.square().sum(1), logdet, scale)
+        logdet = parameters["log_variance"].sum() + torch.logdet(inner)
+        return _gaussian_kl(parameters["loc"], variance + factor.square().sum(1), logdet, scale)
 
 
 def _gaussian_kl(loc: Tensor, variance: Tensor, logdet: Tensor, scale: float) -> Tensor:

@@ -173,5 +173,5 @@ def ours(network: Network, posterior: str, engine: Name) -> Steps:
 
 def parameters_of(fit: pyrodrop.Fit) -> list[Tensor]:
     """The trained parameters of a fit."""
-    parts = [part for part in (fit.model, fit.guide) if isinstance(part, nn.Module)]
-    return [parameter for part in parts for parameter in part.parameters()]
+    parts = [module for module in (fit.model, fit.guide) if isinstance(module, nn.Module)]
+    return [parameter for module in parts for parameter in module.parameters()]

@@ -130,5 +130,5 @@ def marginal_mixture() -> Parts:
     return model, numpyro.infer.autoguide.AutoNormal(model), numpyro.infer.Trace_ELBO()
 
 
-_PARTS = {one.__name__: one for one in (hierarchical, schools, sparse, logistic, marginal_mixture)}
+_PARTS = {program.__name__: program for program in (hierarchical, schools, sparse, logistic, marginal_mixture)}
 NAMES = tuple(_PARTS)

@@ -75,8 +75,8 @@ def steps_of(network: Network, model: Callable[..., Any], guide: Callable[..., A
     state = svi.init(key, x[:BATCH], y[:BATCH])
 
     def update(state: Any, key: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        key, own = jax.random.split(key)
-        rows = jax.random.randint(own, (BATCH,), 0, len(x))
+        key, key_of_step = jax.random.split(key)
+        rows = jax.random.randint(key_of_step, (BATCH,), 0, len(x))
         return svi.update(state, x[rows], y[rows])[0], key
 
     @partial(jax.jit, static_argnums=0)

@@ -115,11 +115,11 @@ def releases(python: str | Path, packages: Sequence[str]) -> dict[str, str]:
 
 def interpreters(python: Sequence[Path], packages: Sequence[str]) -> dict[str, str]:
     """By package, the first of the interpreters that has it; ours is this one's."""
-    found = {OURS: sys.executable}
+    interpreter_of = {OURS: sys.executable}
     for each in (*python, Path(sys.executable)):
         for package in releases(each, packages):
-            found.setdefault(package, str(each))
-    return found
+            interpreter_of.setdefault(package, str(each))
+    return interpreter_of
 
 
 def run_script(

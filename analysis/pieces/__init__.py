@@ -1,1 +1,1 @@
-"""Long work in pieces that go on where they were: what waits for a GPU, and the whole zoo."""
+"""Long work in pieces that continue where they were interrupted: what waits for a GPU, and the whole zoo."""

@@ -1,6 +1,6 @@
 """What waits for a GPU, one command after the other: ``python -m pyrodrop.analysis.pieces.gpu``, or ``make gpu``.
 
-The same call goes on with what is not done: ``timeout 480 make gpu`` does eight minutes of it. Data sets are read from
+The same call continues with what is not done: ``timeout 480 make gpu`` does eight minutes of it. Data sets are read from
 PYRODROP_DATA.
 """
 
@@ -45,9 +45,9 @@ def pieces() -> list[Piece]:
     ]  # fmt: skip
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the pieces, as `runner.main`."""
-    return runner.main(pieces(), words, name="gpu", about=__doc__ or "", device="cuda")
+    return runner.main(pieces(), arguments, name="gpu", about=__doc__ or "", device="cuda")
 
 
 if __name__ == "__main__":

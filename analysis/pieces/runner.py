@@ -36,40 +36,40 @@ class Piece:
 
     Attributes:
         name: of its record and folder.
-        words: what follows ``python -m``.
+        arguments: what follows ``python -m``.
         full: options of the run.
         small: options in their place that make it a trial of a minute.
         results: the JSON files in its folder that have the results, a pattern; empty if it only passes or fails.
     """
 
     name: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     full: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
     results: str = "result.json"
 
     def command(self, *, small: bool) -> list[str]:
-        return [*self.words, *(self.small if small else self.full)]
+        return [*self.arguments, *(self.small if small else self.full)]
 
 
 def benchmark(module: str, full: tuple[str, ...], small: tuple[str, ...], *, name: str = "") -> Piece:
     """A script of `pyrodrop.analysis.benchmarks`."""
-    words = (f"pyrodrop.analysis.benchmarks.{module}", "--device", "{device}", "--out", "{folder}/result.json")
-    return Piece(name or module, words, full, small)
+    command = (f"pyrodrop.analysis.benchmarks.{module}", "--device", "{device}", "--out", "{folder}/result.json")
+    return Piece(name or module, command, full, small)
 
 
 def job(name: str, job: str, full: str, small: str, results: str = "results.json") -> Piece:
     """``pyrodrop run`` with a job, or an entry of the zoo."""
-    words = ("pyrodrop", "run", job, "--device", "{device}", "--out", "{folder}", "--quiet")
-    return Piece(name, words, tuple(full.split()), tuple(small.split()), results)
+    command = ("pyrodrop", "run", job, "--device", "{device}", "--out", "{folder}", "--quiet")
+    return Piece(name, command, tuple(full.split()), tuple(small.split()), results)
 
 
-def main(every: Sequence[Piece], words: Sequence[str] | None, *, name: str, about: str, device: str) -> int:
+def main(every: Sequence[Piece], arguments: Sequence[str] | None, *, name: str, about: str, device: str) -> int:
     """Run the pieces; 0 if all is done, 1 if something failed or there is no GPU, 2 for a wrong call.
 
     Args:
         every: the pieces.
-        words: of the command line; None for those of this process.
+        arguments: of the command line; None for those of this process.
         name: of the module that has the pieces, and of the folder of their records.
         about: what ``--help`` says.
         device: where they run, if the command line does not say it.
@@ -81,7 +81,7 @@ def main(every: Sequence[Piece], words: Sequence[str] | None, *, name: str, abou
     parser.add_argument("--list", action="store_true", help="print the pieces and their commands, and run nothing")
     parser.add_argument("--device", default=device, help=f"cuda, cuda:1 ... or cpu (default: {device})")
     parser.add_argument("--small", action="store_true", help="small settings, to try the commands in minutes")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     if options.list:
         for piece in every:
             print(f"{piece.name:24} python -m {' '.join(piece.command(small=options.small))}")
@@ -112,14 +112,14 @@ def drive(chosen: Sequence[Piece], out: Path, device: str, *, small: bool = Fals
     failed = []
     with locked(out):
         for piece in chosen:
-            about = {"words": piece.command(small=small), "device": on, "versions": versions()}
+            about = {"command": piece.command(small=small), "device": on, "versions": versions()}
             path = out / f"{piece.name}.json"
             if path.exists() and read_record(path, _ADVICE).record("identity").content == json.loads(json.dumps(about)):
                 print(f"{piece.name}: done before", flush=True)
                 continue
             start, folder = time.perf_counter(), out / piece.name
-            words = [word.format(device=device, folder=folder, root=ROOT) for word in about["words"]]
-            status = run(words, folder / "log.txt")
+            arguments = [word.format(device=device, folder=folder, root=ROOT) for word in about["command"]]
+            status = run(arguments, folder / "log.txt")
             results = {
                 file.name: dict(read_record(file, _ADVICE).content)
                 for file in sorted(folder.glob(piece.results or "-"))
@@ -136,11 +136,11 @@ def drive(chosen: Sequence[Piece], out: Path, device: str, *, small: bool = Fals
     return int(bool(failed))
 
 
-def run(words: Sequence[str], log: Path) -> int:
-    """The status of ``python -m`` with these words; what it prints goes to the log."""
+def run(arguments: Sequence[str], log: Path) -> int:
+    """The status of ``python -m`` with these arguments; what it prints goes to the log."""
     log.parent.mkdir(exist_ok=True)
     with log.open("a") as output:
-        output.write(f"\n$ python -m {' '.join(words)}\n")
+        output.write(f"\n$ python -m {' '.join(arguments)}\n")
         output.flush()
-        command = [sys.executable, "-P", "-u", "-m", *words]
+        command = [sys.executable, "-P", "-u", "-m", *arguments]
         return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT).returncode

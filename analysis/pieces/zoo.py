@@ -1,7 +1,7 @@
 """Every result of the zoo anew, one command after the other: ``python -m pyrodrop.analysis.pieces.zoo``, or ``make zoo``.
 
 The entries of the zoo, cheap ones first, each with its trained posterior in OUT/NAME/posteriors; then the experiments behind
-``analysis/reference``. The same call goes on with what is not done: ``timeout 600 make zoo`` does ten minutes of it. All
+``analysis/reference``. The same call continues with what is not done: ``timeout 600 make zoo`` does ten minutes of it. All
 together take days of a processor. Data sets are read from PYRODROP_DATA.
 """
 
@@ -34,9 +34,13 @@ def _seconds(name: str) -> float:
 
 
 def _entry(name: str) -> Piece:
-    words = ("pyrodrop", "run", name, "--device", "{device}", "--out", "{folder}", "--quiet")
+    command = ("pyrodrop", "run", name, "--device", "{device}", "--out", "{folder}", "--quiet")
     return Piece(
-        name.replace("/", "-"), (*words, "--save", "{folder}/posteriors"), (), ("--steps", "2"), results="results.json"
+        name.replace("/", "-"),
+        (*command, "--save", "{folder}/posteriors"),
+        (),
+        ("--steps", "2"),
+        results="results.json",
     )
 
 
@@ -71,9 +75,9 @@ def _experiments() -> list[Piece]:
     ]
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the pieces, as `runner.main`."""
-    return runner.main(pieces(), words, name="zoo", about=__doc__ or "", device="cpu")
+    return runner.main(pieces(), arguments, name="zoo", about=__doc__ or "", device="cpu")
 
 
 if __name__ == "__main__":

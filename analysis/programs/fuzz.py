@@ -92,7 +92,7 @@ GUIDES: dict[str, Callable[[Callable[..., Any], Mapping[str, Any]], Any]] = {
     "AutoNormalizingFlow": lambda model, _: auto.AutoNormalizingFlow(model, _flow),
     "AutoGuideList": lambda model, _: _two_guides(model),
     "by hand": lambda model, data: ByHand(model, data),
-    "own families": lambda model, data: ByHand(model, data, own=True),
+    "own families": lambda model, data: ByHand(model, data, own_families=True),
 }
 LOCAL = ("AutoNormal", "AutoDelta", "by hand", "own families")  # that know of parts of a plate
 
@@ -134,7 +134,7 @@ class Shape:
     subsample: bool
     features: frozenset[str]
 
-    def words(self) -> list[str]:
+    def contents(self) -> list[str]:
         """Everything that the program contains."""
         sites = [f"{latent.family}{' in plates' * (latent.plates > 0)}" for latent in self.latents]
         others = [f"{self.noise} noise", *["subsample"] * self.subsample, *sorted(self.features)]
@@ -186,7 +186,7 @@ def draw(seed: int) -> Shape:
     latents = list[Latent]()
     for i in range(chance.randint(1, 3)):
         family, plates = chance.choice(list(FAMILIES)), chance.choice([0, 0, 1, 2])
-        scales = [one.name for one in latents if one.family in POSITIVE and one.plates == 0]
+        scales = [latent.name for latent in latents if latent.family in POSITIVE and latent.plates == 0]
         scaled_by = chance.choice(scales) if scales and family not in UNSCALED and chance.random() < 0.5 else None
         latents.append(Latent(f"z{i}", family, plates, scaled_by))
     features = {name for name, share in FEATURES.items() if chance.random() < share}
@@ -209,7 +209,7 @@ def draw(seed: int) -> Shape:
         features -= {"obs_mask", "AutoReparam"}  # not in double precision
     if loss == "vectorised":
         features -= {"branch", "obs_mask", "PyroSample", "loop"}
-        latents = [Latent(one.name, one.family, one.plates) for one in latents]
+        latents = [Latent(latent.name, latent.family, latent.plates) for latent in latents]
     if subsample and features & {"local", "obs_mask"} and guide not in LOCAL:
         guide = chance.choice(LOCAL)
     return Shape(tuple(latents), likelihood, guide, loss, particles, noise, subsample, frozenset(features))
@@ -366,11 +366,11 @@ def _flow(dim: int) -> nn.Module:
 class ByHand:
     """A guide of `pyro.sample` and `pyro.param`: for every latent variable, a normal that is mapped to the support.
 
-    With `own`, latent variables of `FAMILIES` have a distribution of their own family, with another scale.
+    With `own_families`, latent variables of `FAMILIES` have a distribution of their own family, with another scale.
     """
 
-    def __init__(self, model: Callable[..., Any], data: Mapping[str, Any], own: bool = False) -> None:
-        self.own = own
+    def __init__(self, model: Callable[..., Any], data: Mapping[str, Any], own_families: bool = False) -> None:
+        self.own_families = own_families
         with poutine.block(), torch.random.fork_rng([]), torch.no_grad():
             torch.manual_seed(0)
             trace = poutine.trace(poutine.block(model, prototype_hide_fn)).get_trace(**data)
@@ -387,7 +387,7 @@ class ByHand:
                         subsample = None if rows is not None else frame.size
                         plates[frame.name] = pyro.plate(frame.name, size, subsample, rows, dim=frame.dim)
                     stack.enter_context(plates[frame.name])
-                family = site["infer"].get("family") if self.own else None
+                family = site["infer"].get("family") if self.own_families else None
                 self._sample(name, family, site["fn"], site["value"].detach(), frames)
 
     def _sample(self, name: str, family: str | None, fn: Any, value: Tensor, frames: list[Any]) -> None:
@@ -425,7 +425,7 @@ class Verdict:
     seed: int
     verdict: Literal["right", "trained by pyro", "refused", "wrong"]
     reason: str = ""
-    words: list[str] = field(default_factory=list)
+    contents: list[str] = field(default_factory=list)
 
 
 def by_pyro(seed: int, steps: int) -> Trained:
@@ -440,7 +440,7 @@ def compare(seed: int, engine: Any = "traced", steps: int = 5, tolerance: float 
     expected = by_pyro(seed, steps)
     pyro.clear_param_store()
     drawn = program(seed)
-    verdict = partial(Verdict, seed, words=drawn.shape.words())
+    verdict = partial(Verdict, seed, contents=drawn.shape.contents())
     set_up(drawn.guide, drawn.data)
     with _Log() as log:
         try:
@@ -466,8 +466,8 @@ def fitted(
     """What `pyrodrop.fit` trains, and the engine that it used."""
     options: Any = {"steps": steps, "objective": loss, "engine": engine, "lr": lr, "seed": seed}
     fit = pyrodrop.fit(model, guide, data, optimizer=torch.optim.Adam, progress=False, device="cpu", **options)
-    found = parameters(fit.model, fit.guide, data)
-    return Trained(fit.losses.double(), *found, fit.settings["seconds"] / steps), fit.settings["engine"]
+    trained = parameters(fit.model, fit.guide, data)
+    return Trained(fit.losses.double(), *trained, fit.settings["seconds"] / steps), fit.settings["engine"]
 
 
 def differs(trained: Trained, expected: Trained, tolerance: float) -> str:

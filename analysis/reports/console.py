@@ -27,11 +27,11 @@ _PACKAGES = ("pyro-ppl", "torch", "gpytorch", "arviz", "numpy")
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
-    own = {
+    ours = {
         "python": platform.python_version(),
         "pyrodrop": pyrodrop.__version__,
     }  # also of a checkout that is not installed
-    return own | {package: version(package) for package in _PACKAGES}
+    return ours | {package: version(package) for package in _PACKAGES}
 
 
 def machine(device: str | torch.device) -> dict[str, Any]:
@@ -69,8 +69,8 @@ def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Map
         if row["elbo_convention"]:
             models.setdefault(row["elbo_convention"], []).append(name)
     if models:
-        words = "; ".join(f"{convention}: {', '.join(names)}" for convention, names in models.items())
-        paragraph(f"ELBOs compare only within one convention. {words}.")
+        by_convention = "; ".join(f"{convention}: {', '.join(names)}" for convention, names in models.items())
+        paragraph(f"ELBOs compare only within one convention. {by_convention}.")
     print()
 
 
@@ -106,8 +106,8 @@ def write_draws(
         for node in tree.subtree
         if node.data_vars
     }
-    with whole(path) as part:
-        tree.to_netcdf(part, engine="h5netcdf", encoding=encoding)
+    with whole(path) as file:
+        tree.to_netcdf(file, engine="h5netcdf", encoding=encoding)
 
 
 def _group(prediction: Prediction, x: Tensor, dim: str, series: Split) -> xr.Dataset:

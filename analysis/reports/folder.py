@@ -1,8 +1,8 @@
 """The folder of a run: one process at a time, one job, one set of settings.
 
 run.json      the job with its settings and versions, written when a run begins. A run with other settings is refused, and
-              one with the same settings goes on with what is already there.
-.lock         held by the running process. The operating system releases it when the process ends, however it ends.
+              one with the same settings continues with what is already there.
+.lock         locked by the running process. The operating system releases it when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def run_folder(path: str | Path, job: str, settings: Mapping[str, Any]) -> Itera
             yield folder
         except KeyboardInterrupt:
             begun = {path.name for path in folder.iterdir()} - {RECORD, ".lock"}
-            words = (
+            next_time = (
                 f"continues from what is finished in {folder}" if begun else "begins again: nothing was finished yet"
             )
-            raise KeyboardInterrupt(f"the same command {words}") from None
+            raise KeyboardInterrupt(f"the same command {next_time}") from None
         except OSError as error:
             if error.errno is None and not isinstance(error, ConnectionError):  # of safetensors and h5py
                 raise Failed(f"the run in {folder} failed: {error}") from error
@@ -109,7 +109,7 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
 
 
 class Cells:
-    """Finished parts of a run: one JSON file each, which a run that was broken off finds again.
+    """Finished parts of a run: one JSON file each, which an interrupted run finds again.
 
     A file has what its part depends on under ``cell``, and the result beside it. Older versions wrote some with ``part``,
     ``settings`` and ``result``; they are read as well.
@@ -162,6 +162,6 @@ class Cells:
 
 
 def say_reused(names: Collection[str], folder: Path) -> None:
-    """Say in one line what is not computed again; nothing if that is nothing."""
+    """Print in one line which results are reused, if there are any."""
     if names:
         print(f"reused from {folder}: {', '.join(names)} (remove the folder to compute them again)", flush=True)

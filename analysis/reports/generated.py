@@ -38,5 +38,5 @@ def put(page: Path, name: str, text: str) -> None:
         raise ValueError(f"{page} needs the lines {begin.strip()!r} and {end.strip()!r}, once and in this order")
     before, rest = old.split(begin)
     _, after = rest.split(end)
-    with whole(page) as part:
-        part.write_text(before + marked(name, text) + after, encoding="utf-8")
+    with whole(page) as file:
+        file.write_text(before + marked(name, text) + after, encoding="utf-8")

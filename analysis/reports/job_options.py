@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JobOptions:
-    """How a job runs; `job_options` says what its attributes are."""
+    """How a job runs; the attributes are the arguments of `job_options`."""
 
     device: torch.device
     jobs: int | None
@@ -59,9 +59,9 @@ def with_job_options(*names: str) -> Callable[[Callable[Concatenate[JobOptions, 
     def decorated(function: Callable[Concatenate[JobOptions, P], T]) -> Callable[..., T]:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> T:
-            given = {name: kwargs.pop(name) for name in taken if name in kwargs}
+            passed = {name: kwargs.pop(name) for name in taken if name in kwargs}
             return function(
-                job_options(**{"device": "cpu"} | given if "device" not in taken else given), *args, **kwargs
+                job_options(**{"device": "cpu"} | passed if "device" not in taken else passed), *args, **kwargs
             )
 
         signature = inspect.signature(function)

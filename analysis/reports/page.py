@@ -72,8 +72,8 @@ def write_page(run: Run, path: str | Path) -> Path:
         parts.append(picture(png(_histograms(calibration)), f"Histograms for {', '.join(calibration)}."))
     for key, value in run.results.items():
         parts.append(f"<h2>{escape(key.replace('_', ' '))}</h2>{shown(value)}")
-    with whole(path) as part:
-        part.write_text(document(name, parts), encoding="utf-8")
+    with whole(path) as file:
+        file.write_text(document(name, parts), encoding="utf-8")
     return path
 
 
@@ -107,7 +107,9 @@ def shown(value: Any) -> str:
     if isinstance(value, Mapping) and value:
         inner = list(value.values())
         if all(isinstance(row, bool) for row in inner):
-            items = (f'<li class="{_word(holds)}">{_word(holds)}: {escape(fact)}</li>' for fact, holds in value.items())
+            items = (
+                f'<li class="{_yes_no(holds)}">{_yes_no(holds)}: {escape(fact)}</li>' for fact, holds in value.items()
+            )
             return f"<ul>{''.join(items)}</ul>"
         if all(isinstance(row, Mapping) and row and not any(map(_nested, row.values())) for row in inner):
             columns = list(dict.fromkeys(column for row in inner for column in row))
@@ -130,7 +132,7 @@ def _nested(value: Any) -> bool:
 
 
 def _wide(rows: str) -> str:
-    """A table in a box that scrolls, by keys too; its shaded edges show where it goes on."""
+    """A table in a box that scrolls, by keys too; its shaded edges show that there is more."""
     return f'<div class="wide" tabindex="0" role="region" aria-label="{_REGION}"><table>{rows}</table></div>'
 
 
@@ -144,7 +146,7 @@ def _cell(value: Any, form: str | None = None) -> str:
     if value is None:
         return "<td>-</td>"
     if isinstance(value, bool):
-        return f"<td>{_word(value)}</td>"
+        return f"<td>{_yes_no(value)}</td>"
     if isinstance(value, float):
         if form and form.endswith("%"):
             return f"<td>{value:{form}}</td>"
@@ -152,7 +154,7 @@ def _cell(value: Any, form: str | None = None) -> str:
     return f"<td>{value}</td>" if isinstance(value, int) else f'<td class="text">{escape(str(value))}</td>'
 
 
-def _word(holds: bool) -> str:
+def _yes_no(holds: bool) -> str:
     return "yes" if holds else "no"
 
 

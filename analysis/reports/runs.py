@@ -133,8 +133,8 @@ class Run:
         except Failed:
             raise
         except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # how h5py says that a file is broken
-            words = str(error).partition("\n")[0] or type(error).__name__
-            raise Failed(f"{self.draws} cannot be read as the netCDF file of a run: {words}; {_ADVICE}") from error
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise Failed(f"{self.draws} cannot be read as the netCDF file of a run: {reason}; {_ADVICE}") from error
 
     def _values(self, file: h5py.File, place: str) -> Any:
         """The values of a variable of draws.nc: finite numbers in one dimension, stored in this file."""
@@ -219,9 +219,9 @@ def compare_by_data(runs: Sequence[Run]) -> list[RunTable]:
     parts = [run.by_data() for run in runs]
     if all(len(of_run) == 1 for of_run in parts):
         return [compare_runs([of_run[0] for of_run in parts])]
-    every = [part for of_run in parts for part in of_run]
-    sets = dict.fromkeys(part.data for part in every)
-    return [compare_runs([part for part in every if part.data == data]) for data in sets]
+    every = [run for of_run in parts for run in of_run]
+    sets = dict.fromkeys(run.data for run in every)
+    return [compare_runs([run for run in every if run.data == data]) for data in sets]
 
 
 def compare_runs(runs: Sequence[Run]) -> RunTable:

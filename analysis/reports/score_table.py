@@ -44,8 +44,8 @@ def score_table(
     columns = list(dict.fromkeys(column for row in [*rows.values(), *below.values()] for column in row))
     for column in columns:
         table.add_column(_plain(headers.get(column, column)), justify="right", overflow="fold")
-    for part in (rows, below):
-        for name, row in part.items():
+    for group in (rows, below):
+        for name, row in group.items():
             table.add_row(_plain(name), *(cell(row.get(column), forms.get(column, form)) for column in columns))
         table.add_section()
     return table
@@ -59,8 +59,8 @@ def score_html(table: Table) -> str:
     def row(tag: str, cells: Iterable[Any], line: bool = False) -> str:
         under = ";border-bottom:1px solid" if line else ""
         inner = "".join(
-            f'<{tag} style="{cell};text-align:{side}{under}">{html.escape(str(one))}</{tag}>'
-            for one, side in zip(cells, align, strict=True)
+            f'<{tag} style="{cell};text-align:{side}{under}">{html.escape(str(text))}</{tag}>'
+            for text, side in zip(cells, align, strict=True)
         )
         return f"<tr>{inner}</tr>"
 

@@ -49,8 +49,8 @@ def styled() -> Iterator[None]:
 
 def write_figure(path: Path, figure: Figure) -> None:
     """Write a figure as PNG; the file is whole or not there."""
-    with whole(path) as part:
-        part.write_bytes(png(figure))
+    with whole(path) as file:
+        file.write_bytes(png(figure))
 
 
 def transparent_png(figure: Figure, dots_per_inch: int) -> bytes:

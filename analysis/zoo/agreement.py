@@ -43,7 +43,7 @@ def agreements(entry: Entry, result: Mapping[str, Any] | str | None) -> dict[str
     """The published scores of an entry that our run has, by name; none without a run."""
     if not isinstance(result, Mapping):
         return {}
-    return {name: _one(entry, name, result) for name in entry.published if name in result["scores"]}
+    return {name: _agreement(entry, name, result) for name in entry.published if name in result["scores"]}
 
 
 def verdict(entry: Entry, result: Mapping[str, Any] | str | None) -> str:
@@ -52,18 +52,18 @@ def verdict(entry: Entry, result: Mapping[str, Any] | str | None) -> str:
         return waiting(result)
     if not entry.published:
         return "no published figure"
-    z = [one.z for one in agreements(entry, result).values() if one.z is not None]
+    z = [score.z for score in agreements(entry, result).values() if score.z is not None]
     if not z:
         return "no error to compare"
     return "fits the paper" if max(map(abs, z)) <= _WITHIN else "outside"
 
 
 def waiting(result: str | None) -> str:
-    """Why there is no result, in two or four words: the sentence of the reference goes on after them."""
+    """Why there is no result, in two or four words: the sentence of the reference continues after them."""
     return "waits for a GPU" if result is not None and result.startswith("waits for a GPU") else "not run yet"
 
 
-def _one(entry: Entry, name: str, result: Mapping[str, Any]) -> Agreement:
+def _agreement(entry: Entry, name: str, result: Mapping[str, Any]) -> Agreement:
     ours, theirs = result["scores"][name], entry.published[name]
     error, their_error = result["standard_errors"].get(name), entry.published_errors.get(name)
     if error is None and their_error is not None and entry.published_runs > 1:

@@ -57,10 +57,12 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     if not isinstance(result, Mapping):
         return [*lines, ("result", result or "not run yet"), *more, *_checked(reference)]
     lines += [("result", _result(result)), *more, ("agreement", _agreement(entry, result))]
-    found = result["diagnostics"]
-    fits = "the fit" if found["fits"] == 1 else f"{found['still_falling']} of {found['fits']} fits"
+    diagnostics = result["diagnostics"]
+    fits = "the fit" if diagnostics["fits"] == 1 else f"{diagnostics['still_falling']} of {diagnostics['fits']} fits"
     falls = (
-        "still fell at the end" if found["fits"] > 1 or found["still_falling"] else "did not fall any more at the end"
+        "still fell at the end"
+        if diagnostics["fits"] > 1 or diagnostics["still_falling"]
+        else "did not fall any more at the end"
     )
     lines += [("diagnostics", f"the loss of {fits} {falls}"), ("command", result["command"])]
     return [*lines, *_checked(reference)]
@@ -96,11 +98,11 @@ def _agreement(entry: Entry, result: Mapping[str, Any]) -> str:
     if not entry.published:
         return "nothing published to compare with"
     each = agreements(entry, result)
-    known = [f"{name} z = {one.z:+.1f}" for name, one in each.items() if one.z is not None]
+    known = [f"{name} z = {score.z:+.1f}" for name, score in each.items() if score.z is not None]
     if not known:
         reasons = "one run without a standard error" if result["splits"] == 1 else "no published standard error"
         return f"no z: {reasons}"
-    paired = " (paired by split)" if any(one.paired for one in each.values()) else ""
+    paired = " (paired by split)" if any(score.paired for score in each.values()) else ""
     return f"{verdict(entry, result)}: {', '.join(known)}{paired}"
 
 
@@ -127,14 +129,14 @@ def scores(entry: Entry, result: Mapping[str, Any] | str | None) -> dict[str, di
     ours = result if isinstance(result, Mapping) else {"scores": {}, "standard_errors": {}, "seeds": {}}
     rows: dict[str, dict[str, float | None]] = {}
     for name in dict.fromkeys([*entry.published, *ours["scores"]]):
-        one, values = compared.get(name), [scores[name] for scores in ours["seeds"].values() if name in scores]
+        agreement, values = compared.get(name), [scores[name] for scores in ours["seeds"].values() if name in scores]
         rows[name] = {
             "ours": ours["scores"].get(name),
             "s.e.": ours["standard_errors"].get(name),
             "sd of seeds": statistics.stdev(values) if len(values) > 2 else None,
             entry.published_as: entry.published.get(name),
             "its s.e.": entry.published_errors.get(name),
-            "z": one.z if one else None,
+            "z": agreement.z if agreement else None,
         }
     shown = {column for row in rows.values() for column, value in row.items() if value is not None}
     return {name: {c: v for c, v in row.items() if c in shown} for name, row in rows.items()}

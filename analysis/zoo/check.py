@@ -47,16 +47,16 @@ def check_each(entries: Sequence[Entry], *, jobs: int | None = None, quiet: bool
             entries are checked in this process, one after the other.
     """
     if not through_joblib(jobs):
-        held = [check(entry, quiet=quiet) for entry in entries]
-        return all(held)
+        passed = [check(entry, quiet=quiet) for entry in entries]
+        return all(passed)
     seeds = {entry.name: references.load(entry.name)["check"]["seed"] for entry in entries}
     measured = run_each(
         _measured, list(seeds.items()), jobs=jobs, title="checks", unit="entry",
         progress=False if quiet else None,
     )  # fmt: skip
     by_name = dict(zip(seeds, measured, strict=True))
-    held = [_reported(entry, by_name[entry.name]) for entry in entries]
-    return all(held)
+    passed = [_reported(entry, by_name[entry.name]) for entry in entries]
+    return all(passed)
 
 
 def _measured(name: str, seed: int) -> Measured:
@@ -91,13 +91,15 @@ def _stored_predicts(entry: Entry) -> bool:
     if path is None:
         return True
     apart = trained.difference(trained.restore(entry, path, "cpu"), path)
-    words = "as when it was written" if apart <= trained.TOLERANCE else f"MISS: {apart:.1g} of the largest value apart"
-    paragraph(f"{entry.name}: the trained posterior predicts {words} ({path.name}, ten points)")
+    verdict = (
+        "as when it was written" if apart <= trained.TOLERANCE else f"MISS: {apart:.1g} of the largest value apart"
+    )
+    paragraph(f"{entry.name}: the trained posterior predicts {verdict} ({path.name}, ten points)")
     return apart <= trained.TOLERANCE
 
 
 def shortcoming(scores: Mapping[str, float], classes: Callable[[], int]) -> str:
-    """What is wrong with a fit of these scores: intervals that hold too little, or a classifier that knows nothing.
+    """Why a fit with these scores is poor: intervals with too little coverage, or a classifier at chance level.
 
     Args:
         classes: returns the number of classes, if the scores are those of a classifier.
@@ -196,8 +198,15 @@ def _short_runs(entry: Entry) -> dict[str, Any]:
 
 def _cut(split: Split, train: int | None, test: int | None) -> Split:
     """The first observations of each part."""
-    parts = (part if count is None else part.first(count) for part, count in ((split.train, train), (split.test, test)))
-    own, held_out = parts
+    parts = (rows if count is None else rows.first(count) for rows, count in ((split.train, train), (split.test, test)))
+    training_rows, held_out = parts
     return Split(
-        split.name, own, held_out, split.x_unit, split.y_unit, split.source, period=split.period, truth=split.truth
+        split.name,
+        training_rows,
+        held_out,
+        split.x_unit,
+        split.y_unit,
+        split.source,
+        period=split.period,
+        truth=split.truth,
     )

@@ -32,8 +32,8 @@ def main(argv: list[str] | None = None) -> None:
             entry, full=chosen.full, why=chosen.why, seeds=chosen.seeds, device=chosen.device, folder=chosen.save
         )
         result = content["result"]
-        words = result if isinstance(result, str) else f"{result['seconds']:.0f} s"
-        print(f"{entry.name}: {words}", flush=True)
+        outcome = result if isinstance(result, str) else f"{result['seconds']:.0f} s"
+        print(f"{entry.name}: {outcome}", flush=True)
 
 
 if __name__ == "__main__":

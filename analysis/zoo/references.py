@@ -53,8 +53,8 @@ def load(name: str) -> dict[str, Any]:
     check = record.record("check").content
     if not check.get("scores") or set(check["scores"]) != set(check.get("tolerance", ())):
         raise Failed(f"the reference of {name} needs scores of its check with a tolerance for each")
-    for part in ("scores", "tolerance"):
-        numbers = record.record("check").record(part)
+    for key in ("scores", "tolerance"):
+        numbers = record.record("check").record(key)
         for score in numbers.content:
             numbers.number(score)
     return content

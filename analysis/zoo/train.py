@@ -93,9 +93,9 @@ def measure(
 
 def means_and_errors(each: Mapping[str, Sequence[float]]) -> tuple[dict[str, float], dict[str, float]]:
     """Means over splits, and their standard errors where there are several."""
-    found = {name: mean_and_error(row) for name, row in each.items()}
-    means = {name: mean for name, (mean, _) in found.items()}
-    return means, {name: error for name, (_, error) in found.items() if error is not None}
+    moments = {name: mean_and_error(row) for name, row in each.items()}
+    means = {name: mean for name, (mean, _) in moments.items()}
+    return means, {name: error for name, (_, error) in moments.items() if error is not None}
 
 
 def judged(split: Split) -> Dataset:
@@ -201,12 +201,12 @@ def keep(folder: Path, entry: Entry, fits: Sequence[Fit], splits: Sequence[Split
 
 
 def result_of(entry: Entry, runs: Mapping[int, Measured], device: torch.device) -> dict[str, Any]:
-    """What references and trained posteriors have of full runs, by seed: the first is described, of others scores are kept.
+    """The record of full runs, by seed, in references and trained posteriors: the first run, and the scores of the others.
 
     scores, standard_errors, splits, seed, seconds    of the first run
     seeds                                             scores of every run by its seed
     each                                              published scores by split, where there are several
-    diagnostics                                       fits whose loss still fell at the end, by the law of `fit`'s warnings
+    diagnostics                                       fits whose loss still fell at the end, by the rule of `fit`'s warnings
     date, versions, machine, command
     """
     seed, first = next(iter(runs.items()))
@@ -238,8 +238,8 @@ def scores_table(title: str, entry: Entry, ours: Mapping[str, Mapping[str, float
 def fit_resumed(entry: Entry, data: Dataset, checkpoint: Checkpoint, **options: Any) -> Fit:
     """``entry.fit(data, checkpoint=checkpoint, **options)``, which makes the steps that the checkpoint does not have.
 
-    How long a finished training took, and by which engine, is kept beside the checkpoint for the next call; that of a
-    training which was broken off is counted from where it went on.
+    How long a finished training took, and by which engine, is kept beside the checkpoint for the next call; that of an
+    interrupted training is counted from where it continued.
 
     Raises:
         ValueError: the checkpoint is of another training, or one of the files is broken.

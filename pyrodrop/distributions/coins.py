@@ -271,7 +271,7 @@ def _check_bits(bits: int) -> None:
         raise ValueError(f"bits is the number of random bits per entry of a mask and must be 8 or 16; got {bits}")
 
 
-def _words(count: int) -> int:
+def _num_words(count: int) -> int:
     """Number of 64-bit words with 16 bits for each of `count` entries and for the dither."""
     return (count + 4) // 4
 

@@ -55,8 +55,10 @@ class Digits(Task):
             models.MLP(widths, prior=priors.Gaussian(), likelihood=likelihoods.Categorical(), seed=MEMBERS * seed + number)
             for seed in seeds for number in range(members)
         ]  # fmt: skip
-        own = [part for part in parts for _ in range(members)]
-        many = self.fits(networks, POSTERIORS[self.posterior], own, batch_size=10 * PER_CLASS, lr=3e-3, seed=seeds[0])
+        data_of_members = [data for data in parts for _ in range(members)]
+        many = self.fits(
+            networks, POSTERIORS[self.posterior], data_of_members, batch_size=10 * PER_CLASS, lr=3e-3, seed=seeds[0]
+        )
         return [Replicates(many.fits[first : first + members]) for first in range(0, len(many), members)]
 
     def score(self, run: Replicates, test: Dataset, seed: int) -> float:
@@ -74,7 +76,7 @@ class Digits(Task):
 def _data() -> tuple[Dataset, Dataset]:
     """h, less its mean and over one scale, and the digits."""
     split = mnist(flat=False, progress=False)
-    train, test = (features(part.x) for part in (split.train, split.test))
+    train, test = (features(data.x) for data in (split.train, split.test))
     mean, scale = train.mean(0), train.std()
     return Dataset((train - mean) / scale, split.train.y), Dataset((test - mean) / scale, split.test.y)
 
@@ -84,4 +86,6 @@ def features(x: Tensor) -> Tensor:
     filters = torch.randn(16, 1, 5, 5, generator=torch.Generator().manual_seed(0))
     filters -= filters.mean((2, 3), keepdim=True)
     filters /= filters.square().sum((2, 3), keepdim=True).sqrt()
-    return torch.cat([F.max_pool2d(F.conv2d(part, filters, padding=2).relu(), 7).flatten(1) for part in x.split(1000)])
+    return torch.cat(
+        [F.max_pool2d(F.conv2d(images, filters, padding=2).relu(), 7).flatten(1) for images in x.split(1000)]
+    )

@@ -59,7 +59,7 @@ def run(
         naval_labels: of naval at the end, from 5 one by one.
         naval_seeds: of naval: splits, first labelled rows, initial weights and noise.
         naval_steps: gradient steps of a training on naval.
-        out: folder for results.json, figure.png and the finished rounds: a run that was broken off goes on there.
+        out: folder for results.json, figure.png and the finished rounds: an interrupted run continues there.
 
     Returns:
         What is written to results.json.
@@ -109,10 +109,10 @@ def _curves(
     kind, posterior = UNITS[name]
     prefix = "" if kind is digits.Digits else "naval_"
     first, count = options["seed"], options[f"{prefix}seeds"]
-    with on_this_machine(folder) as own:
+    with on_this_machine(folder) as shared:
         return learn(
             kind(posterior, options[f"{prefix}steps"], device), name.replace(", ", "-").replace(" ", "-"),
-            labels=options[f"{prefix}labels"], seeds=range(first, first + count), folder=own,
+            labels=options[f"{prefix}labels"], seeds=range(first, first + count), folder=shared,
         )  # fmt: skip
 
 

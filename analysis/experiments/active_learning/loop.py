@@ -1,7 +1,7 @@
 """Rounds of asking: train on the labelled rows, score, ask for the labels of some others.
 
 A replicate is a way to choose rows with a seed. All replicates of a posterior are trained at once, each on its own rows, and
-those of one seed start from the same rows. A round is kept in a file, so that a run that was broken off repeats none.
+those of one seed start from the same rows. A round is kept in a file, so that an interrupted run repeats none.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def learn(task: Task, name: str, *, labels: int, seeds: Sequence[int], folder: P
     while not numbers or numbers[-1] + task.size <= labels:
         numbers.append(len(labelled[0]))
         cell = f"{name}-{numbers[-1]}"
-        found = cells.kept(cell) or cells.keep(cell, _round(task, replicates, labelled))
-        scores.append(found["scores"])
-        asked = torch.tensor(found["asked"]).reshape(len(each), task.size)
+        result = cells.kept(cell) or cells.keep(cell, _round(task, replicates, labelled))
+        scores.append(result["scores"])
+        asked = torch.tensor(result["asked"]).reshape(len(each), task.size)
         labelled = [torch.cat(pair) for pair in zip(labelled, asked, strict=True)]
     by_acquisition = torch.tensor(scores, dtype=torch.float64).reshape(len(numbers), -1, len(seeds)).unbind(1)
     rows = {name: values.tolist() for name, values in zip(task.acquisitions, by_acquisition, strict=True)}

@@ -46,12 +46,12 @@ class Naval(Task):
         return torch.randperm(len(_data(seed)[0]), generator=torch.Generator().manual_seed(seed))[:START]
 
     def train(self, parts: Sequence[Dataset], seeds: Sequence[int]) -> Sequence[Any]:
-        networks = [network(part, seed) for part, seed in zip(parts, seeds, strict=True)]
+        networks = [network(data, seed) for data, seed in zip(parts, seeds, strict=True)]
         guide = POSTERIORS[self.posterior]
         if guide is not None:
             return self.fits(networks, guide, parts, lr=1e-2, seed=seeds[0])
         pairs = zip(parts, networks, strict=True)
-        return [GaussianProcess(part, from_model(net), learn=False, progress=False) for part, net in pairs]
+        return [GaussianProcess(data, from_model(net), learn=False, progress=False) for data, net in pairs]
 
     def score(self, run: Any, test: Dataset, seed: int) -> float:
         error = _predicted(run, test.x, seed).mean - test.y
@@ -61,14 +61,14 @@ class Naval(Task):
         return _predicted(run, x, seed).spread[:, 0].topk(self.size).indices  # type: ignore[no-any-return]
 
 
-def network(part: Dataset, seed: int) -> models.MLP:
+def network(data: Dataset, seed: int) -> models.MLP:
     """The network, with initial weights of this seed."""
-    widths = [part.x.shape[1], HIDDEN, 1]
+    widths = [data.x.shape[1], HIDDEN, 1]
     return models.MLP(
         widths,
         prior={f"layers.{layer}.*": priors.Gaussian(math.sqrt(2 / widths[layer])) for layer in range(2)},
         bias_prior=priors.Gaussian(),
-        likelihood=likelihoods.Gaussian((NOISE * _scale(part)) ** -2),
+        likelihood=likelihoods.Gaussian((NOISE * _scale(data)) ** -2),
         seed=seed,
     )
 
@@ -84,9 +84,9 @@ def _data(seed: int) -> tuple[Dataset, Dataset]:
     )
 
 
-def _scale(part: Dataset) -> float:
-    assert part.targets is not None
-    return float(part.targets.scale)
+def _scale(data: Dataset) -> float:
+    assert data.targets is not None
+    return float(data.targets.scale)
 
 
 def _predicted(run: Any, x: Tensor, seed: int) -> Any:

@@ -90,7 +90,7 @@ def run(
         preset: default is for two cores and minutes; paper has the released settings, for a GPU and hours.
         data: the monthly record in ppm, or the standardised series of the paper's own experiment.
         steps: gradient steps per network; those of the preset if not given.
-        out: folder for results.json, draws.nc and figure.png. A run that was broken off goes on from the checkpoints there.
+        out: folder for results.json, draws.nc and figure.png. An interrupted run continues from the checkpoints there.
 
     Returns:
         What is written to results.json.
@@ -100,7 +100,7 @@ def run(
     """
     steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
     about: dict[str, Any] = {"preset": preset, "data": data}
-    longer = preset == "paper"  # goes on from its checkpoints to more steps
+    longer = preset == "paper"  # continues from its checkpoints to more steps
     with Experiment.begin("co2", out, job, about if longer else {**about, "steps": steps}) as experiment:
         folder, series = experiment.folder, _series(data)
         settings = experiment.settings | {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
@@ -157,16 +157,16 @@ def _train(
     lengths: Mapping[str, int],
     progress: bool | None,
 ) -> Result:
-    """Train a network, or go on with it, and predict with it."""
+    """Train a network, or continue its training, and predict with it."""
     series = _series(data)
     steps = lengths[name]
     schedule = (
         {"lr_schedule": schedules.cosine(steps)} if preset == "default" else {}
     )  # falls to 0 in any number of steps
-    with on_this_machine(folder) as own:
+    with on_this_machine(folder) as shared:
         fit = fit_resumed(
             zoo.entry(f"{PRESETS[preset]}/{name}"), series.train,
-            Checkpoint(_checkpoint(own, name), every=max(1, min(MOST_UNSAVED, steps // SAVINGS))),
+            Checkpoint(_checkpoint(shared, name), every=max(1, min(MOST_UNSAVED, steps // SAVINGS))),
             device=device, seed=seed, steps=steps, progress=progress, **schedule,
         )  # fmt: skip
     return _result(fit, fit.settings["seconds"], series, curve_points(series), seed)
@@ -270,16 +270,16 @@ def figure_facts(
     distance, unit = distance_alone(series, _far(series)), series.y_unit
     return {
         **{
-            f"{words}: closer to the training months than a parabola, the trend alone (RMSE below {parabola:.2f} {unit})": (
+            f"{title}: closer to the training months than a parabola, the trend alone (RMSE below {parabola:.2f} {unit})": (
                 rows[name]["rmse_train"] < parabola
             )
-            for name, words in {"mc-dropout-relu": "(c) ReLU", **tanh}.items()
+            for name, title in {"mc-dropout-relu": "(c) ReLU", **tanh}.items()
         },
         **{
-            f"{words}: nine tenths of the yearly cycle that its units can carry": (
+            f"{title}: nine tenths of the yearly cycle that its units can carry": (
                 rows[name]["yearly_cycle"] > LEARNED * rows[name]["yearly_cycle_possible"]
             )
-            for name, words in tanh.items()
+            for name, title in tanh.items()
         },
         "(a) weight averaging has no spread": averaged["sd_last_train"] == averaged["sd_far"] == 0,
         "(b) GP-SE returns to the prior mean, within 2 % of the prior's sd": off < 0.02 * process.prior_sd,
@@ -291,8 +291,8 @@ def figure_facts(
             _narrowed(results["mc-dropout-relu"], series, distance)
         ),
         **{
-            f"{words}: the sd after the data stays under twice its largest within": _bounded(results[name], series)
-            for name, words in tanh.items()
+            f"{title}: the sd after the data stays under twice its largest within": _bounded(results[name], series)
+            for name, title in tanh.items()
         },
         "(d) TanH: the sd far out is alike at .1 and .2, within a factor of 2": far[1] < 2 * far[0],
     }

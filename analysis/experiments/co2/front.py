@@ -99,8 +99,8 @@ def write(run: Path, folder: Path) -> list[Path]:
         file = io.BytesIO(transparent_png(draw(draws, theme), _DOTS_PER_INCH))
         few = Image.open(file).quantize(_COLOURS, method=Image.Quantize.FASTOCTREE)
         paths.append(folder / f"co2-{name}.png")
-        with whole(paths[-1]) as part:
-            few.save(part, format="png", optimize=True)
+        with whole(paths[-1]) as file_of_figure:
+            few.save(file_of_figure, format="png", optimize=True)
     return paths
 
 

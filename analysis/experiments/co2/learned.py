@@ -34,8 +34,8 @@ def fitted_rmse(series: Split, degree: int) -> float:
     """The RMSE on the training months of their least-squares polynomial of this degree, in the units of y."""
     x, y = _time(series, series.train.x), series.train.y[:, 0].double()
     powers = x[:, None] ** torch.arange(degree + 1)
-    found = torch.linalg.lstsq(powers, y[:, None]).solution[:, 0]
-    return float((y - powers @ found).square().mean().sqrt())
+    coefficients = torch.linalg.lstsq(powers, y[:, None]).solution[:, 0]
+    return float((y - powers @ coefficients).square().mean().sqrt())
 
 
 def rmse(series: Split, mean: Tensor) -> float:
@@ -56,8 +56,8 @@ def cycle_share(series: Split, mean: Tensor) -> float:
     waves = torch.cat([angles.cos(), angles.sin()], 1)
     parts = torch.cat([_time(series, series.train.x)[:, None] ** torch.arange(PARABOLA + 1), waves], 1)
     both = torch.cat([series.train.y.double(), mean.double().cpu()], 1)
-    observed, own = (waves @ torch.linalg.lstsq(parts, both).solution[PARABOLA + 1 :]).unbind(1)
-    return float(own @ observed / (observed @ observed))
+    observed, fitted = (waves @ torch.linalg.lstsq(parts, both).solution[PARABOLA + 1 :]).unbind(1)
+    return float(fitted @ observed / (observed @ observed))
 
 
 def carried(features: Tensor, y: Tensor, drop_rate: float) -> Tensor:

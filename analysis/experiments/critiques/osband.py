@@ -208,12 +208,12 @@ def ensemble_spreads(name: str, counts: tuple[int, ...], steps: int, sets: int, 
     for place, n in enumerate(counts):
         for s in range(sets):
             copies = max(counts) // n
-            own = randomised(sample(n, seed + s), MEMBERS * (sets * place + s) + 1000 * seed)
-            data += [repeated(one, copies) for one in own]
-            several += [make(copies) for _ in own]
+            randomised_sets = randomised(sample(n, seed + s), MEMBERS * (sets * place + s) + 1000 * seed)
+            data += [repeated(dataset, copies) for dataset in randomised_sets]
+            several += [make(copies) for _ in randomised_sets]
     fits = _trained(several, Point, data, max(counts), steps, seed)
     f = torch.cat([fit.predict(POINTS, 1, seed=seed).f for fit in fits]).unflatten(0, (len(counts), sets, MEMBERS))
-    return [float(own.double().std(1).mean()) for own in f]
+    return [float(of_count.double().std(1).mean()) for of_count in f]
 
 
 def process_spread(n: int, sets: int, seed: int) -> float:

@@ -127,10 +127,10 @@ def trained(
     """Spreads by place and the RMSE, a row per rate, of all rates and seeds trained together."""
     torch.manual_seed(seed)
     several = [network(width, depth) for _ in range(len(rates) * seeds)]
-    own = [rate for rate in rates for _ in range(seeds)]
+    rates_of_models = [rate for rate in rates for _ in range(seeds)]
     fits = fitted(
         several,
-        [_guide(model, kind, rate) for model, rate in zip(several, own, strict=True)],
+        [_guide(model, kind, rate) for model, rate in zip(several, rates_of_models, strict=True)],
         sample(),
         count=len(several),
         steps=steps,

@@ -71,7 +71,7 @@ def run(
         peers: packages, such as laplace-torch; all if left out. One that no interpreter has is skipped.
         python: interpreters with the packages of analysis/peers/requirements.txt; this one is tried after them.
         preset: default takes half an hour on one core; quick is too short to show anything.
-        out: folder for results.json, peers.png and the finished rows: a run that was broken off goes on there.
+        out: folder for results.json, peers.png and the finished rows: an interrupted run continues there.
 
     Returns:
         What is written to results.json.
@@ -83,16 +83,16 @@ def run(
     packages = list(dict.fromkeys(peer.package for peer in PEERS.values()))
     asked = [known(name, packages, "package") for name in peers] or packages
     chosen = {name: peer for name, peer in PEERS.items() if peer.package in asked}
-    found = interpreters(python, asked)
+    interpreter_of = interpreters(python, asked)
     for package in asked:
-        if package not in found:
+        if package not in interpreter_of:
             paragraph(f"without {package}, which no interpreter has: see analysis/peers/requirements.txt")
     size = SIZES[preset]
     with Experiment.begin("peers", out, job, {"preset": preset}) as experiment:
         measured: dict[str, Any] = {}
         for name in names:
             cells = experiment.cells(_checked, lambda peer: {"peer": peer}, where=name)
-            measured[name] = of_problem = _one(name, chosen, found, size, job.seed, cells)
+            measured[name] = of_problem = _measured(name, chosen, interpreter_of, size, job.seed, cells)
             print_table(table(name, of_problem))
             for peer, row in of_problem["rows"].items():
                 if "fault" in row:
@@ -108,7 +108,7 @@ def _checked(record: Record) -> None:
             record.record(key)
 
 
-def _one(
+def _measured(
     name: str, peers: Mapping[str, Peer], python: Mapping[str, str], size: Size, seed: int, cells: Cells
 ) -> dict[str, Any]:
     """The rows of a problem."""
@@ -153,8 +153,8 @@ class Judge:
     def __call__(self, name: str, prediction: Prediction) -> dict[str, float | None]:
         """All distances, W2 of f in units of its mean standard deviation, and log densities, in nats per observation."""
         values = self._scaled(distances(name, prediction, self.predicted).values)
-        own, its = (p.log_density(self.data.y).double() for p in (prediction, self.predicted))
-        return values | {"log_density": float(own.mean())} | log_density_difference(own, its)
+        ours, its = (p.log_density(self.data.y).double() for p in (prediction, self.predicted))
+        return values | {"log_density": float(ours.mean())} | log_density_difference(ours, its)
 
     def chance(self) -> dict[str, float | None]:
         """The distances between the two halves of the reference's draws."""
@@ -166,20 +166,21 @@ class Judge:
         return values | {"wasserstein": None if w2 is None else w2 / self.spread}
 
 
-def table(name: str, found: Mapping[str, Any]) -> Any:
+def table(name: str, of_problem: Mapping[str, Any]) -> Any:
     """The rows of a problem, the nearest first."""
     rows = {
         f"{peer}{' *' if PEERS[peer].differs else ''}": {
             column: row["about"]["seconds"] if column == "seconds" else row["values"][column] for column in HEADERS
         }
-        for peer, row in found["rows"].items()
+        for peer, row in of_problem["rows"].items()
         if "values" in row
     }
-    by = "total_variation" if found["chance"]["wasserstein"] is None else "wasserstein"
-    chance = {column: found["chance"].get(column) for column in HEADERS}
-    differs = [f"* {peer}: {PEERS[peer].differs}" for peer in found["rows"] if PEERS[peer].differs]
+    by = "total_variation" if of_problem["chance"]["wasserstein"] is None else "wasserstein"
+    chance = {column: of_problem["chance"].get(column) for column in HEADERS}
+    differs = [f"* {peer}: {PEERS[peer].differs}" for peer in of_problem["rows"] if PEERS[peer].differs]
     return score_table(
-        best_first(rows, by, smallest=True), title=f"{name}: {found['summary']}", caption="\n".join([CAPTION, *differs]),
+        best_first(rows, by, smallest=True), title=f"{name}: {of_problem['summary']}",
+        caption="\n".join([CAPTION, *differs]),
         headers=HEADERS, forms=FORMS, apart={"chance alone": chance},
     )  # fmt: skip
 
@@ -189,18 +190,23 @@ def text(path: Path = FOLDER / "peers.json") -> str:
     content = read_record(path).content
     problems: dict[str, Any] = content["problems"]
     seed = content["settings"]["seed"]
-    head = [f"{name}{', TV' if found['chance']['wasserstein'] is None else ''}" for name, found in problems.items()]
+    head = [
+        f"{name}{', TV' if of_problem['chance']['wasserstein'] is None else ''}"
+        for name, of_problem in problems.items()
+    ]
     rows = [["method", *head]]
-    methods = [name for name in PEERS if any(name in found["rows"] for found in problems.values())]
+    methods = [name for name in PEERS if any(name in of_problem["rows"] for of_problem in problems.values())]
     for method in methods:
         mark = " *" if PEERS[method].differs else ""
-        rows.append([f"{method}{mark}", *(_cell(found, method) for found in problems.values())])
-    rows.append(["chance alone", *(f"{found['chance'][_key(found)]:.2f}" for found in problems.values())])
+        rows.append([f"{method}{mark}", *(_cell(of_problem, method) for of_problem in problems.values())])
+    rows.append(
+        ["chance alone", *(f"{of_problem['chance'][_key(of_problem)]:.2f}" for of_problem in problems.values())]
+    )
     notes = [f"* {method}: {PEERS[method].differs}." for method in methods if PEERS[method].differs]
     faults = [
         f"{method} on {name}: {row['fault']}."
-        for name, found in problems.items()
-        for method, row in found["rows"].items()
+        for name, of_problem in problems.items()
+        for method, row in of_problem["rows"].items()
         if "fault" in row
     ]
     return (
@@ -213,18 +219,18 @@ def text(path: Path = FOLDER / "peers.json") -> str:
     )
 
 
-def _key(found: Any) -> str:
-    return "total_variation" if found["chance"]["wasserstein"] is None else "wasserstein"
+def _key(of_problem: Any) -> str:
+    return "total_variation" if of_problem["chance"]["wasserstein"] is None else "wasserstein"
 
 
-def _cell(found: Any, method: str) -> str:
-    row = found["rows"].get(method)
+def _cell(of_problem: Any, method: str) -> str:
+    row = of_problem["rows"].get(method)
     if row is None or "fault" in row:
         return "-" if row is None else "failed"
-    return f"{row['values'][_key(found)]:.2f} ({row['about']['seconds']:.0f})"
+    return f"{row['values'][_key(of_problem)]:.2f} ({row['about']['seconds']:.0f})"
 
 
 def _versions(problems: Any) -> str:
-    rows = [row for found in problems.values() for row in found["rows"].values() if "about" in row]
+    rows = [row for of_problem in problems.values() for row in of_problem["rows"].values() if "about" in row]
     versions = {name: version for row in rows for name, version in row["about"]["versions"].items() if name != OURS}
     return ", ".join(f"{name} {version}" for name, version in versions.items())

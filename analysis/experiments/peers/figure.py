@@ -21,19 +21,21 @@ def figure(problems: Mapping[str, Any]) -> Figure:
     columns = min(3, len(problems))
     rows = -(-len(problems) // columns)
     made = Figure(figsize=(4.3 * columns + 2.4, max(4.6, 3.7 * rows)), layout="constrained")
-    met = [name for name in PEERS if any("values" in found["rows"].get(name, {}) for found in problems.values())]
-    for place, (name, found) in enumerate(problems.items()):
+    met = [
+        name for name in PEERS if any("values" in of_problem["rows"].get(name, {}) for of_problem in problems.values())
+    ]
+    for place, (name, of_problem) in enumerate(problems.items()):
         axes = made.add_subplot(rows, columns, place + 1)
-        classes = found["chance"]["wasserstein"] is None
+        classes = of_problem["chance"]["wasserstein"] is None
         key = "total_variation" if classes else "wasserstein"
-        for peer, row in found["rows"].items():
+        for peer, row in of_problem["rows"].items():
             if "values" in row:
                 at = row["about"]["seconds"], row["values"][key]
                 axes.plot(*at, "o", ms=8, color=_color(peer), mec=WHITE, mew=0.5)
                 axes.annotate(
                     str(met.index(peer) + 1), at, ha="center", va="center_baseline", fontsize=5.5, color=WHITE
                 )
-        axes.axhline(found["chance"][key], color=GREY, lw=0.8, ls="--")
+        axes.axhline(of_problem["chance"][key], color=GREY, lw=0.8, ls="--")
         axes.set(
             xscale="log", yscale="log", title=name, ylabel="total variation of y" if classes else "W2 of f / sd of f"
         )

@@ -309,8 +309,8 @@ def _gal2017(figure: Figure) -> Outcome:
         return missing(
             "waits for a GPU, or for an hour a seed" if size == "10000" else "not run yet: pyrodrop run concrete"
         )
-    found = concrete_figures({int(size): _rows(content["sizes"][size])})[f"Concrete dropout | {metric} N={size}"]
-    return _without_error(found["value"], figure, "concrete-dropout.json")
+    figures_here = concrete_figures({int(size): _rows(content["sizes"][size])})[f"Concrete dropout | {metric} N={size}"]
+    return _without_error(figures_here["value"], figure, "concrete-dropout.json")
 
 
 def _rows(columns: Mapping[str, list[float]]) -> list[dict[str, float]]:

@@ -100,7 +100,7 @@ def results(rows: Sequence[Row]) -> dict[str, Any]:
     """Everything as JSON."""
     return {
         "tally": tally(rows),
-        "figures": [{"figure": asdict(figure), "outcome": asdict(found)} for figure, found in rows],
+        "figures": [{"figure": asdict(figure), "outcome": asdict(result)} for figure, result in rows],
         "date": f"{date.today()}",
         "versions": versions(),
         "machine": {"processor": processor()},
@@ -122,11 +122,13 @@ def _tally_rows(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _count(rows: Sequence[Row]) -> dict[str, int]:
-    own, counted = [row for row in rows if not row[0].foreign], _counted(rows)
-    by_status = Counter(found.status for _, found in counted)
+    of_this_zoo, counted = [row for row in rows if not row[0].foreign], _counted(rows)
+    by_status = Counter(result.status for _, result in counted)
     errors = sum(figure.error is not None for figure, _ in counted)
     numbers = (by_status[status] for status in ("within", "outside", "equal", "unequal", "compared", "missing"))
-    return dict(zip(_COLUMNS, (len(rows), len(own), len(own) - len(counted), errors, *numbers), strict=True))
+    return dict(
+        zip(_COLUMNS, (len(rows), len(of_this_zoo), len(of_this_zoo) - len(counted), errors, *numbers), strict=True)
+    )
 
 
 def _counted(rows: Sequence[Row]) -> list[Row]:
@@ -137,9 +139,9 @@ def _counted(rows: Sequence[Row]) -> list[Row]:
 def summary(rows: Sequence[Row]) -> str:
     """The tally in sentences."""
     of = tally(rows)["all"]
-    uci = sum(found.status == "within" and figure.data in SETS for figure, found in _counted(rows))
+    uci = sum(result.status == "within" and figure.data in SETS for figure, result in _counted(rows))
     waiting = of["with an error"] - of["within 2 s.e."] - of["outside"]
-    reference = Counter(found.status for figure, found in rows if not figure.published)
+    reference = Counter(result.status for figure, result in rows if not figure.published)
     return (
         f"{of['figures']} published figures, {of['of this zoo']} of them of methods of this zoo. {of['repeated']} of these "
         f"are in the paper and, with more digits, in its released results, and are counted once. {of['with an error']} have "
@@ -155,9 +157,9 @@ def summary(rows: Sequence[Row]) -> str:
 def page(rows: Sequence[Row]) -> str:
     """Tally, figures that do not agree, and reasons for those that are missing, in Markdown."""
     apart = [
-        [PAPERS[figure.paper], _where(figure), _short(figure.value), _short(found.ours), _z(found), found.reason]
-        for figure, found in rows
-        if found.status in ("outside", "unequal", "compared")
+        [PAPERS[figure.paper], _where(figure), _short(figure.value), _short(result.ours), _z(result), result.reason]
+        for figure, result in rows
+        if result.status in ("outside", "unequal", "compared")
     ]
     gone = [[str(count), PAPERS[paper], reason] for (paper, reason), count in _missing(rows).items()]
     return (
@@ -176,12 +178,12 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def _missing(rows: Sequence[Row]) -> Counter[tuple[str, str]]:
-    return Counter((figure.paper, found.reason) for figure, found in _counted(rows) if found.status == "missing")
+    return Counter((figure.paper, result.reason) for figure, result in _counted(rows) if result.status == "missing")
 
 
 def _where(figure: Figure) -> str:
     parts = (figure.where.split(" (")[0], figure.data, figure.method, figure.metric.split(" (")[0])
-    return ", ".join(part for part in parts if part != "-")
+    return ", ".join(text_ for text_ in parts if text_ != "-")
 
 
 def _short(value: Any) -> str:
@@ -194,15 +196,15 @@ def _short(value: Any) -> str:
     return str(value)
 
 
-def _z(found: Outcome) -> str:
-    return "" if found.z is None else f"{found.z:+.1f}"
+def _z(outcome_here: Outcome) -> str:
+    return "" if outcome_here.z is None else f"{outcome_here.z:+.1f}"
 
 
 def _reasons(rows: Sequence[Row]) -> list[str]:
     """Of every figure that is neither within two standard errors nor equal, why, in one line for all of one reason."""
     groups = Counter(
-        (PAPERS[figure.paper], found.status, found.reason)
-        for figure, found in rows
-        if found.status in ("outside", "unequal", "missing") and not figure.repeated
+        (PAPERS[figure.paper], result.status, result.reason)
+        for figure, result in rows
+        if result.status in ("outside", "unequal", "missing") and not figure.repeated
     )
     return [f"{count} {status}, {paper}: {reason}" for (paper, status, reason), count in groups.items()]

@@ -100,6 +100,6 @@ def _integral(powers: np.ndarray, values: Sequence[Tensor], h: float) -> float:
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PROBLEMS:
-        found: float = log_evidence(load(name), PROBLEMS[name].data()[0], seed=0)
-        write_json(FILE, {**(read_record(FILE).content if FILE.exists() else {}), name: found})
-        print(f"{name}: log evidence {found:.1f} nats")
+        value: float = log_evidence(load(name), PROBLEMS[name].data()[0], seed=0)
+        write_json(FILE, {**(read_record(FILE).content if FILE.exists() else {}), name: value})
+        print(f"{name}: log evidence {value:.1f} nats")

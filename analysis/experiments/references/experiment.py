@@ -103,8 +103,8 @@ def run(
         problems: which of co2, mnist, foong, yacht, boston and energy.
         preset: default takes an hour on one core; quick is too short to show anything.
         precision: of the noise: as published with the problem, or the median of those that fits of mean field learn.
-        out: folder for NAME.json, NAME.safetensors, the thinned draws, and NAME.png, the spreads along a line. A run that
-            was broken off goes on with the problems that are not there.
+        out: folder for NAME.json, NAME.safetensors, the thinned draws, and NAME.png, the spreads along a line. An
+            interrupted run continues with the problems that are not there.
 
     Returns:
         What is written to the JSON files, by problem.
@@ -124,7 +124,7 @@ def run(
         for name in names:
             if name not in finished:
                 problem = sized(PROBLEMS[name], size)
-                finished[name] = _one(name, problem, size, job.seed, cells, job.quiet, precision == "learned")
+                finished[name] = _measured(name, problem, size, job.seed, cells, job.quiet, precision == "learned")
             write_figure(folder / f"{name}.png", figure(finished[name]))
             print(f"results: {cells.file(name)}, figure: {name}.png\n", flush=True)
         return {name: finished[name] for name in names}
@@ -177,7 +177,7 @@ def with_precision(problem: Problem, precisions: list[float]) -> Problem:
     return replace(problem, likelihood=functools.partial(Gaussian, median(precisions)))
 
 
-def _one(
+def _measured(
     name: str, problem: Problem, size: Size, seed: int, cells: Cells, quiet: bool, learn_precision: bool
 ) -> dict[str, Any]:
     train, test = problem.data()
@@ -227,7 +227,10 @@ def _one(
 
 def _ranges(places: dict[str, Any]) -> Table:
     """Median and range of the ratios of spreads, by posterior and place."""
-    rows = {name: {f"{p} {k}": v for p, one in own.items() for k, v in one.items()} for name, own in places.items()}
+    rows = {
+        name: {f"{p} {k}": v for p, ratios in by_place.items() for k, v in ratios.items()}
+        for name, by_place in places.items()
+    }
     headers = {f"{place} {key}": key for place in PLACES for key in ("lowest", "highest")}
     headers |= {f"{place} median": place for place in PLACES}
     apart = {"reference": rows.pop("reference")}

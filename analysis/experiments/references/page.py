@@ -20,8 +20,8 @@ Content = Mapping[str, Any]
 def text(folder: Path = FOLDER) -> str:
     """Distances from the exact posterior, by problem and posterior, and what the exact posterior scores, in Markdown."""
     stored = {
-        f"{name}{words}": facts(name, place)
-        for place, words in ((folder, ""), (folder / LEARNED, SUFFIX))
+        f"{name}{suffix}": facts(name, place)
+        for place, suffix in ((folder, ""), (folder / LEARNED, SUFFIX))
         for name in PROBLEMS
         if (place / f"{name}.json").is_file()
     }
@@ -51,8 +51,17 @@ def text(folder: Path = FOLDER) -> str:
 def _distances(stored: Mapping[str, Content], column: str, form: str) -> str:
     rows = []
     for name, content in stored.items():
-        table = {one: "-" if row[column] is None else form.format(row[column]) for one, row in content["table"].items()}
-        rows.append([name, *(f"{table[one]} / {table[f'ensemble {one}']}" for one in POSTERIORS), table["reference"]])
+        table = {
+            posterior: "-" if row[column] is None else form.format(row[column])
+            for posterior, row in content["table"].items()
+        }
+        rows.append(
+            [
+                name,
+                *(f"{table[posterior]} / {table[f'ensemble {posterior}']}" for posterior in POSTERIORS),
+                table["reference"],
+            ]
+        )
     return generated.table([["problem", *POSTERIORS, "chance"], *rows]) + "\n"
 
 
@@ -63,13 +72,13 @@ def _spreads(stored: Mapping[str, Content]) -> str:
 
     rows = []
     for name, content in stored.items():
-        found = content["spreads"]["places"]
+        ratios = content["spreads"]["places"]
         for place in PLACES:
             cells = (
-                f"{ranged(found[one][place])} / {_short(found[f'ensemble {one}'][place]['median'])}"
-                for one in POSTERIORS
+                f"{ranged(ratios[posterior][place])} / {_short(ratios[f'ensemble {posterior}'][place]['median'])}"
+                for posterior in POSTERIORS
             )
-            rows.append([name, place, *cells, ranged(found["reference"][place])])
+            rows.append([name, place, *cells, ranged(ratios["reference"][place])])
     return generated.table([["problem", "where", *POSTERIORS, "chance"], *rows]) + "\n"
 
 
@@ -79,8 +88,8 @@ def _scores(stored: Mapping[str, Content]) -> str:
         table, rows_of_fits, cells = content["table"], dict(content["table"]), [name]
         del rows_of_fits["reference"]
         for column, form, sign in (("log_density", "{:.3f}", 1), (_error(content), "{:.3g}", -1)):
-            best = max(rows_of_fits, key=lambda one: sign * table[one][column])
-            cells += [form.format(table[one][column]) for one in ("reference", "point", best)]
+            best = max(rows_of_fits, key=lambda fit: sign * table[fit][column])
+            cells += [form.format(table[row][column]) for row in ("reference", "point", best)]
             cells[-1] += f" ({best})"
         rows.append(cells)
     head = [f"{score}: {of}" for score in ("log density", "RMSE or error") for of in ("exact", "point", "best")]
@@ -105,11 +114,11 @@ def _worse(stored: Mapping[str, Content]) -> str:
 
 def _learned(stored: Mapping[str, Content]) -> str:
     """What rows with a learned precision are, if there are any."""
-    precision = {name: own["recipe"]["likelihood"].split("=")[-1].rstrip(")") for name, own in stored.items()}
+    precision = {name: content["recipe"]["likelihood"].split("=")[-1].rstrip(")") for name, content in stored.items()}
     names = [name.removesuffix(SUFFIX) for name in stored if name.endswith(SUFFIX)]
-    found = "; ".join(f"{name} {precision[name + SUFFIX]}, published {precision[name]}" for name in names)
-    words = " In rows with *learned* the precision of the noise is the one that fits of mean field learn"
-    return f"{words} ({found})." if found else ""
+    values = "; ".join(f"{name} {precision[name + SUFFIX]}, published {precision[name]}" for name in names)
+    sentence = " In rows with *learned* the precision of the noise is the one that fits of mean field learn"
+    return f"{sentence} ({values})." if values else ""
 
 
 def _observed(stored: Mapping[str, Content]) -> dict[str, Content]:

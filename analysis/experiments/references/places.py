@@ -40,12 +40,12 @@ def places(train: Dataset) -> dict[str, Tensor]:
         return points[distance.argsort(descending=True)[: min(MOST, most)]]
 
     pairs = torch.randint(len(x), (2, PAIRS), generator=torch.Generator().manual_seed(0))
-    found = {
+    sets = {
         "at": _evenly(x),
         "between": farthest((x[pairs[0]] + x[pairs[1]]) / 2, PAIRS),
         "away": farthest(mean + STRETCH * (x - mean), len(x) // 2),
     }
-    return {name: points.to(train.x.dtype) for name, points in found.items()}
+    return {name: points.to(train.x.dtype) for name, points in sets.items()}
 
 
 def line(train: Dataset) -> Line:

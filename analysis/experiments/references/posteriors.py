@@ -45,7 +45,7 @@ POSTERIORS: Mapping[str, Callable[[NetworkModel], guides.Guide]] = {
 
 def learning_rate(name: str) -> float:
     """The learning rate of a parameter by its name: that of noise is larger, because its logarithms have far to go."""
-    return next(rate for part, rate in LEARNING_RATES.items() if part in name)
+    return next(rate for pattern, rate in LEARNING_RATES.items() if pattern in name)
 
 
 def learned_precisions(

@@ -31,7 +31,7 @@ def spread_ratios(
     """Median and range of the ratios by posterior and place (``places``), and the curves along the line (``line``)."""
     sets, along = places(train), line(train)
     points = torch.cat([*sets.values(), along.x])
-    sizes = [len(part) for part in (*sets.values(), along.x)]
+    sizes = [len(points_of_set) for points_of_set in (*sets.values(), along.x)]
     exact = _spread(independent_of_fits(reference, points, num_samples, seed))
     first, second = (_spread(half) for half in two_of(reference, points, num_samples, seed))
     ratios = {}

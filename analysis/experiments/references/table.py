@@ -48,17 +48,22 @@ def distance_table(
     """Compare every fit, and every ensemble, with the reference."""
     runs: dict[str, Any] = {f"{name}/{i}": fit for name, many in fits.items() for i, fit in enumerate(many)}
     runs |= {f"ensemble {name}": many for name, many in fits.items()}
-    found = compare(runs, test, BY, reference=reference, num_samples=num_samples, seed=seed)
+    comparison = compare(runs, test, BY, reference=reference, num_samples=num_samples, seed=seed)
     for name, run in runs.items():
-        found.rows[name] |= _score(run, test, num_samples, seed)
-    members = {name: [_ordered(found.rows[f"{name}/{i}"]) for i in range(len(many))] for name, many in fits.items()}
-    rows = {name: _mean(own) for name, own in members.items()}
-    rows |= {f"ensemble {name}": found.rows[f"ensemble {name}"] for name in fits}
+        comparison.rows[name] |= _score(run, test, num_samples, seed)
+    members = {
+        name: [_ordered(comparison.rows[f"{name}/{i}"]) for i in range(len(many))] for name, many in fits.items()
+    }
+    rows = {name: _mean(rows_of_fits) for name, rows_of_fits in members.items()}
+    rows |= {f"ensemble {name}": comparison.rows[f"ensemble {name}"] for name in fits}
     spreads = spread_ratios(fits, train, reference, num_samples=num_samples, seed=seed)
-    medians = {name: {place: one["median"] for place, one in own.items()} for name, own in spreads["places"].items()}
+    medians = {
+        name: {place: ratios["median"] for place, ratios in by_place.items()}
+        for name, by_place in spreads["places"].items()
+    }
     rows = {name: _ordered(row | medians[name]) for name, row in rows.items()}
-    notes = [note for note in found.notes if "/" not in note.split(":")[0]] + NOTES  # not those on single fits
-    apart = (found.reference or {}) | medians["reference"] | _score(reference, test, num_samples, seed)
+    notes = [note for note in comparison.notes if "/" not in note.split(":")[0]] + NOTES  # not those on single fits
+    apart = (comparison.reference or {}) | medians["reference"] | _score(reference, test, num_samples, seed)
     return Table(Comparison(BY, best_first(rows, BY, smallest=True), notes, _ordered(apart)), members, spreads)
 
 

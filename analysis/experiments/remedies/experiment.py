@@ -48,7 +48,7 @@ def run(
         preset: default takes minutes of a core for every seed; quick has trainings that are too short to show anything.
         sections: which problems.
         seeds: number of repetitions, each with data, starts and noise of its own.
-        out: folder for results.json and the finished cells: a run that was broken off goes on there.
+        out: folder for results.json and the finished cells: an interrupted run continues there.
 
     Returns:
         What is written to results.json.
@@ -83,8 +83,10 @@ def _section(name: str) -> Any:
 
 def _joined(parts: list[Any]) -> dict[str, dict[str, list[float]]]:
     """The numbers of all seeds, by row and column."""
-    rows = [part["rows"] for part in parts]
-    return {name: {column: [own[name][column] for own in rows] for column in row} for name, row in rows[0].items()}
+    rows = [cell["rows"] for cell in parts]
+    return {
+        name: {column: [of_seed[name][column] for of_seed in rows] for column in row} for name, row in rows[0].items()
+    }
 
 
 def _checked(record: Record) -> None:

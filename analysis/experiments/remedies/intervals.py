@@ -27,7 +27,7 @@ def measure(size: Size, seed: int) -> dict[str, dict[str, float]]:
     for table in TABLES:
         split, steps, start = uci(table)[seed // APART], sized(STEPS, size), core_seconds()
         order = torch.randperm(len(split.train), generator=torch.Generator().manual_seed(seed))
-        held, train = split.train.rows(order[: len(order) // 5]), split.train.rows(order[len(order) // 5 :])
+        held_out, train = split.train.rows(order[: len(order) // 5]), split.train.rows(order[len(order) // 5 :])
         model = models.MLP(
             [train.x.shape[1], 50, 50, 2], prior=priors.Gaussian(1.0), seed=seed,
             likelihood=likelihoods.HeteroscedasticGaussian("softplus"),
@@ -42,7 +42,7 @@ def measure(size: Size, seed: int) -> dict[str, dict[str, float]]:
         rows[f"{table}, as trained"] = scores(before, split.test.y) | {"core-seconds": cost}
         for method in ("temperature", "residuals"):
             start = core_seconds()
-            calibration = metrics.calibrate(fit.predict(held.x, DRAWS, seed=seed), held.y, method)
+            calibration = metrics.calibrate(fit.predict(held_out.x, DRAWS, seed=seed), held_out.y, method)
             cost = core_seconds() - start
             rows[f"{table}, {method}"] = scores(calibration(before), split.test.y) | {"core-seconds": cost}
     return rows
@@ -50,8 +50,8 @@ def measure(size: Size, seed: int) -> dict[str, dict[str, float]]:
 
 def scores(prediction: pyrodrop.Prediction, y: torch.Tensor) -> dict[str, float]:
     """Those that calibration changes."""
-    found = metrics.regression_scores(prediction, y)
+    values = metrics.regression_scores(prediction, y)
     return {
-        "log density": found["log_density"], "CRPS": found["crps"],
-        "coverage of 50 %": found["coverage_50"], "coverage of 95 %": found["coverage_95"],
+        "log density": values["log_density"], "CRPS": values["crps"],
+        "coverage of 50 %": values["coverage_50"], "coverage of 95 %": values["coverage_95"],
     }  # fmt: skip

@@ -24,7 +24,7 @@ def measure(size: Size, seed: int) -> dict[str, dict[str, float]]:
     """Scores before and after the temperature, and core-seconds of training, or of the held-out predictions and the fit."""
     split = mnist(progress=False)
     order = torch.randperm(len(split.train), generator=torch.Generator().manual_seed(seed))
-    train, held = split.train.rows(order[:TRAIN]), split.train.rows(order[TRAIN : TRAIN + HELD])
+    train, held_out = split.train.rows(order[:TRAIN]), split.train.rows(order[TRAIN : TRAIN + HELD])
     test = split.test if size == "default" else split.test.first(100)
     rows = {}
     for name, rate, draws in (("point", None, 1), ("dropout .2", 0.2, DRAWS)):
@@ -36,12 +36,12 @@ def measure(size: Size, seed: int) -> dict[str, dict[str, float]]:
             estimator="local", device="cpu", seed=seed, progress=False,
         )  # fmt: skip
         trained, before, start = core_seconds() - start, fit.predict(test.x, draws, seed=seed), core_seconds()
-        calibration = metrics.calibrate(fit.predict(held.x, draws, seed=seed), held.y)
+        calibration = metrics.calibrate(fit.predict(held_out.x, draws, seed=seed), held_out.y)
         cost = core_seconds() - start
-        for words, prediction, extra in ((name, before, trained), (f"{name}, temperature", calibration(before), cost)):
+        for title, prediction, extra in ((name, before, trained), (f"{name}, temperature", calibration(before), cost)):
             scores = metrics.classification_scores(prediction, test.y)
-            rows[words] = {
+            rows[title] = {
                 "ECE": scores["ece"], "log density": scores["log_density"], "accuracy": scores["accuracy"],
-                "temperature": calibration.temperature if "temperature" in words else 1.0, "core-seconds": extra,
+                "temperature": calibration.temperature if "temperature" in title else 1.0, "core-seconds": extra,
             }  # fmt: skip
     return rows

@@ -19,6 +19,6 @@ def measure(size: Size, seed: int) -> dict[str, dict[str, float]]:
     """Noise and mean spread of f, scores of the test rows, and core-seconds of training."""
     fixed = rates.GUIDES["fixed rate .05"]
     rows = {FAULT: rates.measured(fixed, size, seed)}
-    for words, noise in (("", None), (", noise of the ELBO", rows[FAULT]["noise"])):
-        rows |= {f"{name}{words}": rates.measured(fixed, size, seed, loss, noise) for name, loss in OBJECTIVES.items()}
+    for suffix, noise in (("", None), (", noise of the ELBO", rows[FAULT]["noise"])):
+        rows |= {f"{name}{suffix}": rates.measured(fixed, size, seed, loss, noise) for name, loss in OBJECTIVES.items()}
     return {name: {key: value for key, value in row.items() if "rate" not in key} for name, row in rows.items()}

@@ -64,7 +64,7 @@ def run(
         digit: index of the 1 of the test set to rotate, from 0. The paper does not state its choice.
         turn: angle of the last of the 12 views in degrees, counterclockwise. The paper does not state its value.
         steps: gradient steps; those of the preset if not given.
-        out: folder for results.json, figure.png and fit.safetensors. A run that was broken off goes on from
+        out: folder for results.json, figure.png and fit.safetensors. An interrupted run continues from
             training.safetensors there.
 
     Returns:
@@ -79,7 +79,7 @@ def run(
     if not 0 <= digit < len(ones):
         raise ValueError(f"digit counts the {len(ones)} ones of the test set from 0; got {digit}")
     about: dict[str, Any] = {"preset": preset, "guide": guide, "digit": digit, "turn": turn}
-    longer = preset == "paper"  # goes on from its checkpoint to more steps
+    longer = preset == "paper"  # continues from its checkpoint to more steps
     with Experiment.begin("rotated-digit", out, job, about if longer else {**about, "steps": steps}) as experiment:
         folder = experiment.folder
         options: dict[str, Any] = {} if steps is None else {"steps": steps}
@@ -128,7 +128,7 @@ def _turned(fit: Fit, views: Tensor, degrees: Tensor, seed: int) -> Turned:
 
 def _by_degree(fit: Fit, ones: Tensor, seed: int) -> list[list[int]]:
     """The class of every digit ``[N, 1, 28, 28]`` at 0, 1, ... 180 degrees."""
-    views = (turned(one[None], torch.arange(181.0))[:, 0] for one in ones)
+    views = (turned(digit[None], torch.arange(181.0))[:, 0] for digit in ones)
     return [fit.predict(each, SEARCH_DRAWS, seed=seed).mean.argmax(-1).tolist() for each in views]
 
 
@@ -159,8 +159,8 @@ def search(by_degree: Sequence[Sequence[int]]) -> dict[str, Any]:
 def _by_angle(fit: Fit, views: Tensor, seed: int) -> list[dict[str, float]]:
     """Mean entropy and information, and the share classified as 1, for all ones of the test set ``[A, N, 1, 28, 28]``."""
     rows = []
-    for one in views:
-        prediction = fit.predict(one, DRAWS, seed=seed)
+    for images in views:
+        prediction = fit.predict(images, DRAWS, seed=seed)
         split = entropy_split(prediction)
         right = (prediction.mean.argmax(-1) == DIGIT).float()
         rows.append(
@@ -175,16 +175,16 @@ def _by_angle(fit: Fit, views: Tensor, seed: int) -> list[dict[str, float]]:
 
 def _auroc(predictors: dict[str, Fit], test: Dataset, degrees: Tensor, seed: int) -> dict[str, dict[str, float]]:
     """AUROC, by angle, of the entropy as a score that separates rotated test digits from the same digits upright."""
-    views, found = turned(test.x, degrees), {}
+    views, rows = turned(test.x, degrees), {}
     entropies = {
         name: [predictive_entropy(fit.predict(view, DRAWS, seed=seed)) for view in views]
         for name, fit in predictors.items()
     }
     for number, angle in enumerate(degrees.tolist()):
         if number:
-            found[f"{angle:.1f}"] = {name: auroc(each[0], each[number]) for name, each in entropies.items()}
-    found["mean"] = {name: sum(row[name] for row in found.values()) / (len(degrees) - 1) for name in predictors}
-    return found
+            rows[f"{angle:.1f}"] = {name: auroc(each[0], each[number]) for name, each in entropies.items()}
+    rows["mean"] = {name: sum(row[name] for row in rows.values()) / (len(degrees) - 1) for name in predictors}
+    return rows
 
 
 def facts(shown: Turned, everyone: list[float]) -> dict[str, bool]:

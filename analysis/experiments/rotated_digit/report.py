@@ -81,11 +81,11 @@ def print_tables(content: Mapping[str, Any], published: Sequence[int]) -> None:
     for name, row in content["scores"].items():
         texts.append([name, *(f"{row[key]:.4f}" for key in names), f"{content['auroc']['mean'][name]:.4f}"])
     print_table(text_table("10,000 test digits", texts, caption=_difference(content["difference"])))
-    found = content["search"]
+    search = content["search"]
     paragraph(
-        f"the paper states neither digit nor angles. Of the first {found['ones']} ones, {found['whole']} can be turned so "
-        f"far that all classes are those of the paper; digit {found['digit']} up to {found['turn']} degrees agrees in "
-        f"{found['same']} of {len(published)}"
+        f"the paper states neither digit nor angles. Of the first {search['ones']} ones, {search['whole']} can be turned so "
+        f"far that all classes are those of the paper; digit {search['digit']} up to {search['turn']} degrees agrees in "
+        f"{search['same']} of {len(published)}"
     )
 
 

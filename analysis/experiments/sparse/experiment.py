@@ -61,8 +61,8 @@ def run(
         recipe: training settings, molchanov2017 or deepbayes2019, or neklyudov2017 with log-normal.
         epochs: number of epochs; that of the recipe if not given.
         digits: number of training digits, all 60,000 if not given.
-        out: folder of results.json, progress.png, weights.png and fit.safetensors. A run that was
-            broken off goes on from training.safetensors there.
+        out: folder of results.json, progress.png, weights.png and fit.safetensors. An interrupted run
+            continues from training.safetensors there.
 
     Returns:
         What is written to results.json.

@@ -44,8 +44,8 @@ def published(net: str, method: str, recipe: str) -> float | None:
         return None
     name = {"molchanov2017": "sparse VD, Molchanov et al.", "deepbayes2019": "sparse VD, Deep|Bayes"}[recipe]
     name = "ARD, Mittov" if method == "ard" else name
-    found = [row["compression"] for row in published_rows(net) if row["method"] == name]
-    return found[0] if found else None
+    values = [row["compression"] for row in published_rows(net) if row["method"] == name]
+    return values[0] if values else None
 
 
 # Test error, units that are left, operations of the dense network over those of this one.

@@ -79,7 +79,7 @@ def run(
                 run_cell(cells[missing[0]], folder, job.device, job.progress)
         else:
             order = sorted(cells, key=lambda name: -_work(cells[name]))
-            train_each(_one, order, job, keep=keep, cells=cells, folder=folder.resolve())
+            train_each(_run_cell, order, job, keep=keep, cells=cells, folder=folder.resolve())
         done = _all(folder, protocol)
         _write(folder, done, protocol)
         return {f"{name}/{column}": content for (name, column), content in done.items()}
@@ -93,11 +93,11 @@ def _all(folder: Path, protocol: str) -> dict[tuple[str, str], dict[str, Any]]:
     return {key: content for key, content in contents.items() if content["cell"]["protocol"] == protocol}
 
 
-def _one(
+def _run_cell(
     name: str, *, cells: dict[str, Cell], folder: Path, device: torch.device, progress: bool | None
 ) -> dict[str, Any]:
-    with on_this_machine(folder) as own:
-        return run_cell(cells[name], own, device, progress)
+    with on_this_machine(folder) as shared:
+        return run_cell(cells[name], shared, device, progress)
 
 
 def _work(cell: Cell) -> float:

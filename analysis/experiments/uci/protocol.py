@@ -100,7 +100,7 @@ PROTOCOLS = {
 def chosen_sets(names: list[str]) -> list[str]:
     """Names of the data sets; ``small`` stands for the five that take minutes, ``all`` for the nine."""
     several = {"small": SMALL, "all": ALL}
-    found = [n for name in names for n in several.get(name, (name,))]
-    for name in found:
+    chosen = [n for name in names for n in several.get(name, (name,))]
+    for name in chosen:
         known(name, [*SETTINGS, *several], "UCI set")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(chosen))

@@ -112,12 +112,12 @@ def scores(
     hidden, size = weights[2].shape[1], data.test_x.shape[1] * weights[2].shape[1]
     for number, (w1, b1, w2, b2) in enumerate(zip(*weights, strict=True)):
         x, y, tau = data.test_x[number], data.test_y[number], precision[number].double()
-        found = []
+        functions = []
         for some in torch.arange(draws).split(max(1, 2_000_000 // size)):
             h = torch.relu((x * masks((len(some), 1, x.shape[1]), keep, random)) @ w1 + b1)
             f = h @ (masks((len(some), hidden, 1), keep, random) * w2) + b2
-            found.append(f.double() * data.sd[number] + data.mean[number])
-        f = torch.cat(found)
+            functions.append(f.double() * data.sd[number] + data.mean[number])
+        f = torch.cat(functions)
         errors.append(float((f.mean(0) - y).square().mean().sqrt()))
         log_p = torch.logsumexp(-tau / 2 * (f - y).square(), 0) - math.log(draws) + 0.5 * torch.log(tau / (2 * math.pi))
         densities.append(float(log_p.mean()))
@@ -137,8 +137,8 @@ def run(name: str, variant: str, seeds: int, rate: float | None) -> dict[str, ob
     decay = points[0].length_scale ** 2 * keep / (2 * data.x.shape[1] * precision)
     random = torch.Generator().manual_seed(1)
     weights = train(data, setting.hidden, keep, decay, protocol.epochs(name), protocol.batch, variant, random)
-    found = scores(data, weights, keep, precision, protocol.draws, random)
-    rmse, densities = (torch.tensor(values).reshape(seeds, len(points), splits) for values in found)
+    of_networks = scores(data, weights, keep, precision, protocol.draws, random)
+    rmse, densities = (torch.tensor(values).reshape(seeds, len(points), splits) for values in of_networks)
     about = {"epochs": protocol.epochs(name), "batch": protocol.batch, "draws": protocol.draws, "drop_rate": 1 - keep}
     if rate is not None:
         return {**about, "validation": _rounded(densities)}
@@ -155,8 +155,8 @@ if __name__ == "__main__":
     parser.add_argument("variant", choices=VARIANTS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rate", type=float)
-    words = parser.parse_args()
-    result = run(words.data, words.variant, words.seeds, words.rate)
-    key = f"{words.data}/{words.variant}" + ("" if words.rate is None else f"/{words.rate:g}")
+    options = parser.parse_args()
+    result = run(options.data, options.variant, options.seeds, options.rate)
+    key = f"{options.data}/{options.variant}" + ("" if options.rate is None else f"/{options.rate:g}")
     written = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     write_json(FILE, dict(sorted((written | {key: result}).items())))

@@ -83,20 +83,20 @@ def gains_of(cells: Cells) -> list[list[str]]:
     """
     columns = [column for column in dict.fromkeys(column for _, column in cells) if column != BASE]
     sets = [name for name in dict.fromkeys(name for name, _ in cells) if (name, BASE) in cells]
-    found = {
+    gains = {
         (name, column): _gain(cells[name, column]["log_density"], cells[name, BASE]["log_density"])
         for name in sets
         for column in columns
         if (name, column) in cells
     }
-    if not any(found.values()):
+    if not any(gains.values()):
         return []
-    rows = [[name, *(_words(found.get((name, column))) for column in columns)] for name in sets]
+    rows = [[name, *(_gain_in_words(gains.get((name, column))) for column in columns)] for name in sets]
     counts = []
     for sign, title in ((1, "better by two s.e."), (-1, "worse by two s.e.")):
         counts.append([title])
         for column in columns:
-            compared = [z_score(gain) for (_, other), gain in found.items() if other == column and gain]
+            compared = [z_score(gain) for (_, other), gain in gains.items() if other == column and gain]
             counts[-1].append(f"{sum(z is not None and sign * z > 2 for z in compared)} of {len(compared)}")
     return [["set", *columns], *(row for row in rows if any(row[1:])), *counts]
 
@@ -120,7 +120,7 @@ def results(cells: Cells, protocol: str) -> dict[str, Any]:
 
     Scores are means over splits, with their standard errors; published ones are those of MC dropout.
     """
-    sets, columns = ([*dict.fromkeys(key[part] for key in cells)] for part in (0, 1))
+    sets, columns = ([*dict.fromkeys(key[place] for key in cells)] for place in (0, 1))
     names = {key: key[1] if len(sets) == 1 else "/".join(key) for key in cells}
     scores = {names[key]: {metric: mean_and_error(cell[metric]) for metric in METRICS} for key, cell in cells.items()}
     theirs = {
@@ -166,7 +166,7 @@ def _gain(ours: Sequence[float], base: Sequence[float]) -> Gain | None:
     return paired(ours, base) if len(ours) == len(base) else None
 
 
-def _words(gain: Gain | None) -> str:
+def _gain_in_words(gain: Gain | None) -> str:
     if gain is None:
         return ""
     z = z_score(gain)

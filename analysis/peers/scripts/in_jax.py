@@ -21,7 +21,7 @@ def functions(problem: Problem, weights: Any) -> Any:
     """f ``[S, P, D]`` of weights ``[S, ...]``."""
     import jax
 
-    return jax.vmap(lambda own: forward(problem, own, jax.numpy.asarray(problem.points)))(weights)
+    return jax.vmap(lambda draw: forward(problem, draw, jax.numpy.asarray(problem.points)))(weights)
 
 
 def from_prior(problem: Problem, key: Any) -> dict[str, Any]:
@@ -30,8 +30,8 @@ def from_prior(problem: Problem, key: Any) -> dict[str, Any]:
 
     weights: dict[str, Any] = {}
     for i, (inputs, outputs) in enumerate(zip(problem.widths[:-1], problem.widths[1:], strict=True)):
-        key, one, other = jax.random.split(key, 3)
-        weights[f"w{i}"] = problem.scales[i] * jax.random.normal(one, (inputs, outputs))
+        key, key_of_weight, other = jax.random.split(key, 3)
+        weights[f"w{i}"] = problem.scales[i] * jax.random.normal(key_of_weight, (inputs, outputs))
         weights[f"b{i}"] = jax.random.normal(other, (outputs,))
     return weights
 

@@ -37,7 +37,7 @@ def draws(problem: Problem, subset: str, structure: str) -> tuple[Any, dict[str,
     }
     if problem.classes:
         return la.functional_samples(points, pred_type="glm", n_samples=problem.draws).detach(), settings
-    mean, covariance = (part.detach().double() for part in la(points, pred_type="glm", joint=True))
+    mean, covariance = (moments.detach().double() for moments in la(points, pred_type="glm", joint=True))
     root = torch.linalg.eigh((covariance + covariance.T) / 2)  # of low rank where there are more points than weights
     root = root.eigenvectors * root.eigenvalues.clamp(min=0).sqrt()
     normal = torch.randn(problem.draws, len(root), dtype=torch.float64)

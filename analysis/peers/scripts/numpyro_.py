@@ -67,8 +67,8 @@ def auto_normal(problem: Problem) -> tuple[Any, dict[str, Any]]:
     lr = lambda step: LR * 0.5 * (1 + jax.numpy.cos(jax.numpy.pi * step / problem.steps))  # noqa: E731
     svi = SVI(model, guide, numpyro.optim.Adam(lr), TraceMeanField_ELBO())
     first, second = jax.random.split(jax.random.key(problem.seed))
-    found = svi.run(first, problem.steps, problem.x, problem.y, progress_bar=False)
-    weights = guide.sample_posterior(second, found.params, sample_shape=(problem.draws,))
+    fit = svi.run(first, problem.steps, problem.x, problem.y, progress_bar=False)
+    weights = guide.sample_posterior(second, fit.params, sample_shape=(problem.draws,))
     settings = {
         "training": f"Adam, cosine, lr {LR:g}, {problem.steps} steps, 1 particle",
         "radius": RADIUS,

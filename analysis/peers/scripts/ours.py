@@ -33,7 +33,7 @@ def trained(problem: Problem, guide: str, members: int = 1, **options: Any) -> t
     model = model_of(problem)
     fits = pyrodrop.fit_replicates(
         model, getattr(pyrodrop.guides, guide)(model, **options), (x, y), count=members, steps=problem.steps,
-        lr=lambda name: next(rate for part, rate in LR.items() if part in name),
+        lr=lambda name: next(rate for pattern, rate in LR.items() if pattern in name),
         lr_schedule=pyrodrop.schedules.cosine(problem.steps), estimator="local", starts="new", device="cpu",
         seed=problem.seed, progress=False,
     )  # fmt: skip

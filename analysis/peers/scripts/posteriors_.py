@@ -32,7 +32,7 @@ def vi(problem: Problem) -> tuple[Any, dict[str, Any]]:
     for _ in range(problem.steps):
         state, _ = transform.update(state, (x, y), inplace=False)
     weights = posteriors.vi.diag.sample(state, (problem.draws,))
-    f = torch.func.vmap(lambda own: torch.func.functional_call(net, own, points))(weights)
+    f = torch.func.vmap(lambda draw: torch.func.functional_call(net, draw, points))(weights)
     return f.detach(), {"training": f"Adam, linear schedule, lr {LR:g}, {problem.steps} steps"}
 
 

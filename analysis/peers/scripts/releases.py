@@ -4,10 +4,10 @@ import json
 import sys
 from importlib import metadata
 
-found = {}
+versions = {}
 for name in sys.argv[1:]:
     try:
-        found[name] = metadata.version(name)
+        versions[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
         continue  # it is not in what is printed
-print(json.dumps(found))
+print(json.dumps(versions))

@@ -83,7 +83,7 @@ def test_wrong_calls_are_refused_in_a_line(
 def test_every_piece_starts_what_there_is(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pieces = module.pieces()
     assert len({piece.name for piece in pieces}) == len(pieces)
-    started = {piece.words[2] for piece in pieces if piece.words[0] == "pyrodrop"}
+    started = {piece.arguments[2] for piece in pieces if piece.arguments[0] == "pyrodrop"}
     assert started <= JOBS.keys() | ENTRIES.keys()
     if module is zoo:
         assert started >= ENTRIES.keys()

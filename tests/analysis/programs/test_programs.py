@@ -91,14 +91,14 @@ def test_what_differs_is_found() -> None:
 @pytest.mark.parametrize("seed", range(100))
 def test_random_programs_are_trained_as_by_pyro(seed: int) -> None:
     found = fuzz.compare(seed)
-    assert found.verdict in ("right", "trained by pyro"), f"{found.reason}; of {', '.join(found.words)}"
+    assert found.verdict in ("right", "trained by pyro"), f"{found.reason}; of {', '.join(found.contents)}"
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("seed", [*range(0, 100, 10), 2001])
 def test_random_programs_are_trained_as_by_pyro_when_compiled(seed: int) -> None:
     found = fuzz.compare(seed, "compiled")
-    assert found.verdict in ("right", "trained by pyro"), f"{found.reason}; of {', '.join(found.words)}"
+    assert found.verdict in ("right", "trained by pyro"), f"{found.reason}; of {', '.join(found.contents)}"
 
 
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 200), marks=pytest.mark.more)])
@@ -111,6 +111,6 @@ def test_pyro_trains_every_random_program(seeds: range) -> None:
 
 
 def test_random_programs_have_everything() -> None:
-    words = Counter(word for seed in range(1000) for word in set(fuzz.draw(seed).words()))
+    words = Counter(word for seed in range(1000) for word in set(fuzz.draw(seed).contents()))
     known = [*fuzz.GUIDES, *fuzz.LOSSES, *fuzz.FAMILIES, *fuzz.FEATURES, *(f"{name} y" for name in fuzz.LIKELIHOODS)]
     assert not {word: words[word] for word in known if words[word] < 10}
