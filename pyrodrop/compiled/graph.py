@@ -25,7 +25,7 @@ from torch.distributions import constraints
 from pyrodrop.compiled.against_pyro import Results, by_pyro, difference, size_of_terms
 from pyrodrop.compiled.batch import Arguments, Call
 from pyrodrop.compiled.buffers import Buffers
-from pyrodrop.compiled.noise import Noise, hoist, is_random
+from pyrodrop.compiled.noise import Noise, function_of, hoist, is_random
 from pyrodrop.compiled.objective import Objective
 from pyrodrop.compiled.private_apis import without_validation
 from pyrodrop.compiled.put_back import put_back
@@ -298,19 +298,9 @@ def _read_numbers(recording: Recording) -> ReadNumbers | None:
     """The numbers that a recording has read, as a function of its inputs."""
     if not recording.read:
         return None
-    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    for node in recording.inputs:
-        copies[node] = graph.placeholder(node.name)
-
-    def copied(node: fx.Node) -> fx.Node:
-        if node not in copies:
-            for one in node.all_input_nodes:
-                copied(one)
-            copies[node] = graph.node_copy(node, lambda one: copies[one])
-        return copies[node]
-
-    graph.output([copied(node) for node, _ in recording.read])
-    return ReadNumbers(tuple(int(number) for _, number in recording.read), fx.GraphModule({}, graph))
+    function = function_of([node for node, _ in recording.read], recording.inputs)
+    assert function is not None
+    return ReadNumbers(tuple(int(number) for _, number in recording.read), function)
 
 
 def make_flat(module: fx.GraphModule) -> None:
