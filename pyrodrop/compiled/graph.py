@@ -24,7 +24,7 @@ from pyro.infer import TraceEnum_ELBO
 from torch import Tensor, fx
 
 from pyrodrop.compiled.against_pyro import Results, by_pyro, difference, size_of_terms
-from pyrodrop.compiled.noise import Noise, hoist, is_random
+from pyrodrop.compiled.noise import Noise, function_of, hoist, is_random
 from pyrodrop.compiled.private_apis import costs_weighted, without_nan_warnings, without_validation
 from pyrodrop.compiled.put_back import put_back
 from pyrodrop.compiled.recorder import Recording, Value, recorded
@@ -309,19 +309,9 @@ def _read_numbers(recording: Recording) -> ReadNumbers | None:
     """The numbers that a recording has read, as a function of its inputs."""
     if not recording.read:
         return None
-    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    for node in recording.inputs:
-        copies[node] = graph.placeholder(node.name)
-
-    def copied(node: fx.Node) -> fx.Node:
-        if node not in copies:
-            for one in node.all_input_nodes:
-                copied(one)
-            copies[node] = graph.node_copy(node, lambda one: copies[one])
-        return copies[node]
-
-    graph.output([copied(node) for node, _ in recording.read])
-    return ReadNumbers(tuple(int(number) for _, number in recording.read), fx.GraphModule({}, graph))
+    function = function_of([node for node, _ in recording.read], recording.inputs)
+    assert function is not None
+    return ReadNumbers(tuple(int(number) for _, number in recording.read), function)
 
 
 def make_flat(module: fx.GraphModule) -> None:

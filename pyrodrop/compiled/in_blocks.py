@@ -13,7 +13,7 @@ next group does, and the noise of a group is drawn when it is its turn.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -26,8 +26,6 @@ from pyrodrop.steps import Engine, Plan
 from pyrodrop.steps.batch import Arguments, Shapes
 
 _LINE = 64  # bytes: PyTorch's alignment of tensors, on which the rounding of matrix products may depend
-_GROUP = 16  # of normal numbers
-_REAL = (torch.float32, torch.float64)
 
 
 class Rows(Protocol):
@@ -52,9 +50,9 @@ class InBlocks(Engine):
     """Makes the steps of one fit, or of groups of replicates, in blocks.
 
     Attributes:
-        most_bytes: of rows and noise of a block, for one group and one shape of minibatches.
-        most_steps: of a block, for one shape of minibatches.
-        replicates: of every group; None for one fit.
+        most_bytes: the largest size of the rows and the noise of a block, of one group and one shape of minibatches.
+        most_steps: the largest number of steps of a block, of one shape of minibatches.
+        replicates: the replicates of every group; None for one fit.
     """
 
     most_bytes: ClassVar[int] = 2**20  # what stays in a core's own cache
@@ -85,9 +83,9 @@ class InBlocks(Engine):
             nll and kl, ``[2]``; of the group's replicates, ``[..., 2]``.
         """
 
-    @abstractmethod
     def changed(self) -> list[Tensor]:
-        """The tensors that a step writes to, some of them without PyTorch's knowledge."""
+        """The tensors that a step writes to without PyTorch's knowledge."""
+        return []
 
     def of_groups(self, batch: Arguments) -> list[Arguments]:
         """The minibatch of every group."""
@@ -123,16 +121,16 @@ class InBlocks(Engine):
         before = batches.state(), torch.get_rng_state()
         try:
             with torch.no_grad():
-                self._make(batches, self._taken(batches, most))
+                self._make(batches, self._take(batches, most))
         except BaseException:  # also an interruption: what follows must find the state after the steps that were made
             batches.load(before[0])
             torch.set_rng_state(before[1])
-            self._taken(batches, len(self.made) - first)
+            self._take(batches, len(self.made) - first)
             raise
         finally:
             torch.autograd.graph.increment_version(self.changed())
 
-    def _taken(self, batches: Rows, most: int) -> list[tuple[Ahead, int]]:
+    def _take(self, batches: Rows, most: int) -> list[tuple[Ahead, int]]:
         """Take rows and random numbers of the next steps, at most so many, in the order of single steps: their places."""
         steps: list[tuple[Ahead, int]] = []
         for memory in self._ahead.values():
@@ -165,16 +163,16 @@ class Ahead:
     """Rows and noise of several steps with minibatches of one shape, in the same memory for every block and group.
 
     Args:
-        batch: an example.
-        batches: of every group.
-        noises: of every group.
-        steps: as many as there is memory for.
-        groups: as of `InBlocks`.
+        batch: a minibatch of this shape.
+        batches: the same for every group.
+        noises: the random inputs of every group.
+        steps: the number of steps to have memory for.
+        groups: `InBlocks.replicates`.
 
     Attributes:
-        rows: of every group and step, by reference.
-        noise: of every step, by reference.
-        used: the number of steps that were taken.
+        rows: the tensors of a minibatch, by group and step; `fill` writes those of a group.
+        noise: the random inputs, by step; `fill` writes those of a group.
+        used: the number of steps whose rows were taken.
     """
 
     def __init__(
@@ -193,7 +191,7 @@ class Ahead:
         if batch.whole:  # every step has these
             self.rows = [[of_group.tensors] * steps for of_group in batches]
         else:
-            self.rows = [list(zip(*(place.unbind(0) for place in self._places), strict=True))] * len(batches)
+            self.rows = [_by_step(self._places, steps)] * len(batches)
         self._noise = InOrder(noises[0], steps) if groups is None else OfReplicates(noises, steps)
         self.noise = self._noise.inputs
 
@@ -222,42 +220,33 @@ class Ahead:
 class InOrder:
     """Draws the random inputs of up to `steps` steps of one fit, from torch's default CPU generator, as step by step.
 
-    A generator fills memory in order, so one call for several steps gives the numbers of one call for each, where
-
-        masks     every step takes whole random words for each of its masks, which it does in any case
-        uniform   always
-        normal    every step takes a multiple of 16 numbers: PyTorch draws them in groups of 16, others by other algorithms
-
-    and where all random inputs of a step are of one of these kinds. Otherwise every step draws for itself, into its place.
+    Masks alone are drawn for several steps at once: every step takes whole random words for each of its masks.
 
     Attributes:
         inputs: the random inputs of every step, by reference; `draw`, for each of some steps, and then `finish` fill them.
     """
 
     def __init__(self, noises: Sequence[Noise], steps: int) -> None:
-        self.finish: Callable[[int, int], object] = lambda count, group: None
-        self.draw: Callable[[slice], object]
-        if noises and all(noise.kind == "coins" for noise in noises):
-            masks = Masks([noise.like for noise in noises], [noise.shape for noise in noises], steps)
-            drawn, self.draw, self.finish = masks.masks, masks.draw, lambda count, group: masks.compare(count)
-        elif _is_one_stream(noises):
-            sizes = [noise.like.numel() for noise in noises]
-            stream = noises[0].like.new_empty(steps, sum(sizes))
-            drawn = [
-                numbers.unflatten(1, noise.like.shape) if noise.like.dim() else numbers[:, 0]
-                for numbers, noise in zip(stream.split(sizes, 1), noises, strict=True)
-            ]
-            self.draw = lambda steps: noises[0].fill(stream[steps])
-        else:
-            drawn = [spaced(noise.empty(), steps) for noise in noises]
-            self.draw = self._by_step
         self._noises = noises
-        self.inputs = list(zip(*(of_noise.unbind(0) for of_noise in drawn), strict=True)) if drawn else [()] * steps
+        self._masks: Masks | None = None
+        if noises and all(noise.kind == "coins" for noise in noises):
+            self._masks = Masks([noise.like for noise in noises], [noise.shape for noise in noises], steps)
+        places = [spaced(noise.empty(), steps) for noise in noises] if self._masks is None else self._masks.masks
+        self.inputs = _by_step(places, steps)
 
-    def _by_step(self, steps: slice) -> None:
+    def draw(self, steps: slice) -> None:
+        """Draw for some of the steps."""
+        if self._masks is not None:
+            self._masks.draw(steps)
+            return
         for places in self.inputs[steps]:
             for noise, place in zip(self._noises, places, strict=True):
                 noise.fill(place)
+
+    def finish(self, count: int, group: int) -> None:
+        """Make the masks of the first `count` steps of their random bits."""
+        if self._masks is not None:
+            self._masks.compare(count)
 
 
 class OfReplicates:
@@ -269,8 +258,7 @@ class OfReplicates:
 
     def __init__(self, noises: Sequence[Sequence[Noise]], steps: int) -> None:
         self._noises, self._places = noises, [noise.empty(steps) for noise in noises[0]]
-        places = [place.unbind(0) for place in self._places]
-        self.inputs = list(zip(*places, strict=True)) if places else [()] * steps
+        self.inputs = _by_step(self._places, steps)
 
     def draw(self, steps: slice) -> None:
         """Nothing: random numbers are drawn group by group."""
@@ -281,12 +269,9 @@ class OfReplicates:
             noise.fill(place[:count])
 
 
-def _is_one_stream(noises: Sequence[Noise]) -> bool:
-    """Whether one call may draw all random inputs of several steps."""
-    kinds = {(noise.kind, noise.like.dtype) for noise in noises}
-    if len(kinds) != 1 or not kinds <= {(kind, dtype) for kind in ("normal", "uniform") for dtype in _REAL}:
-        return False
-    return all(not n.numbers and n.like.numel() and n.like.numel() % _GROUP == 0 for n in noises)
+def _by_step(places: Sequence[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
+    """The tensors of every step, of tensors ``[steps, ...]``."""
+    return list(zip(*(place.unbind(0) for place in places), strict=True)) if places else [()] * steps
 
 
 def spaced(like: Tensor, steps: int) -> Tensor:

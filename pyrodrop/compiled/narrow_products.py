@@ -18,6 +18,8 @@ import math
 import torch
 from torch import fx
 
+from pyrodrop.compiled.graph import loosen_views
+
 _A = torch.ops.aten
 _NARROW = 32  # numbers per row: two of the widest vectors
 _SMALL = 2**16  # products of two numbers
@@ -43,10 +45,7 @@ def turn_narrow_products(module: fx.GraphModule) -> None:
                 turned = graph.call_function(_A.transpose.int, (product, 1, 2))
             node.replace_all_uses_with(turned)
             graph.erase_node(node)
-    for view in (_A.view.default, _A._unsafe_view.default):
-        for node in graph.find_nodes(op="call_function", target=view):
-            node.target = _A.reshape.default
-    module.recompile()
+    loosen_views(module)
 
 
 def spell_out_thin_products(module: fx.GraphModule) -> None:

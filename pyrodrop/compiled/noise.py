@@ -125,11 +125,11 @@ def hoist(graph: fx.Graph, last: fx.Node, constants: list[fx.Node]) -> Callable[
     A random number whose distribution depends on parameters or data, such as one of a Gamma distribution, and one of an
     operation that is not known here, is drawn by the graph itself. So are all that follow it, to keep the order.
     """
-    recipes: list[Callable[[Mapping[fx.Node, Tensor]], Noise]] = []
+    recipes: list[Callable[[Sequence[Tensor]], Noise]] = []
     for node in list(graph.nodes):
         if not is_random(node):
             continue
-        recipe = _recipe(node, set(constants))
+        recipe = _recipe(node, constants)
         if recipe is None:
             break
         recipes.append(recipe)
@@ -138,12 +138,7 @@ def hoist(graph: fx.Graph, last: fx.Node, constants: list[fx.Node]) -> Callable[
         last.meta["val"] = node.meta.get("val")
         node.replace_all_uses_with(last)
         graph.erase_node(node)
-
-    def noise_of(values: Sequence[Tensor]) -> list[Noise]:
-        known = dict(zip(constants, values, strict=True))
-        return [recipe(known) for recipe in recipes]
-
-    return noise_of
+    return lambda values: [recipe(values) for recipe in recipes]
 
 
 def draws(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -166,39 +161,39 @@ def is_random(node: fx.Node) -> bool:
     return node.op == "call_function" and draws(node.target, node.args, node.kwargs)
 
 
-def _recipe(node: fx.Node, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Noise] | None:
+def function_of(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> Callable[..., Any] | None:
+    """The values of some nodes of a graph as a function of those of others; None if they depend on more."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+
+    def is_copied(node: fx.Node) -> bool:
+        if node not in copies:
+            if node.op != "call_function" or is_random(node) or not all(map(is_copied, node.all_input_nodes)):
+                return False
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        return True
+
+    if not all(map(is_copied, nodes)):
+        return None
+    graph.output([copies[node] for node in nodes])
+    return fx.GraphModule({}, graph)
+
+
+def _recipe(node: fx.Node, constants: Sequence[fx.Node]) -> Callable[[Sequence[Tensor]], Noise] | None:
     """A function from the values of the constants to the noise that `node` draws; None if that is not all it depends on."""
     kind = _KINDS.get(node.target)
     if kind is None:
         return None
     if kind in ("bernoulli", "coins"):
-        rates = _program(node.args[0], constants)
+        rates = function_of([node.args[0]], constants)  # type: ignore[list-item]
         if rates is None:
             return None
         shape = tuple(node.args[1]) if kind == "coins" else ()  # type: ignore[arg-type]
-        return lambda known: Noise(kind, rates(known), shape=shape)
+        return lambda values: Noise(kind, rates(*values)[0], shape=shape)
     value = node.meta["val"]
     like = torch.empty(value.shape, dtype=value.dtype, device=value.device)
     numbers: tuple[Any, ...] = node.args[1:] if node.target in _IN_PLACE else ()
     if kind == "whole":
         numbers = (0, node.args[0]) if node.target is _A.randint.default else node.args[:2]
-    return lambda known: Noise(kind, like, numbers)
-
-
-def _program(node: Any, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Any] | None:
-    """The value of a node as a function of the values of the constants; None if it depends on more."""
-    if node in constants:
-        return lambda known: known[node]
-    if node.op != "call_function" or is_random(node):
-        return None
-    inputs = {one: _program(one, constants) for one in node.all_input_nodes}
-    if None in inputs.values():
-        return None
-    target, args, kwargs = node.target, node.args, node.kwargs
-
-    def run(known: Mapping[fx.Node, Tensor]) -> Any:
-        values = {one: program(known) for one, program in inputs.items() if program is not None}
-        filled = fx.node.map_arg((args, kwargs), lambda one: values[one])
-        return target(*filled[0], **filled[1])
-
-    return run
+    return lambda values: Noise(kind, like, numbers)

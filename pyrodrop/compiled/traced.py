@@ -99,9 +99,6 @@ class Traced(InBlocks):
         self.update(self.plan.rates[index])
         return terms
 
-    def changed(self) -> list[Tensor]:
-        return []
-
     def finish(self, steps: int) -> None:
         self.update.clear()
 
