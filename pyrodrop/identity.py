@@ -22,9 +22,9 @@ from pyrodrop.parts import in_words, made_with
 _SHOWN = 4  # differences in a message
 
 
-def made_of(part: Any, name: str) -> dict[str, str]:
+def made_of(module: Any, name: str) -> dict[str, str]:
     """What a model or guide is made of: words by place, whose names start with `name`."""
-    return in_words(made_with({name: part})[name], name)
+    return in_words(made_with({name: module})[name], name)
 
 
 def values_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -58,16 +58,16 @@ def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path, allow:
     if not isinstance(there, dict) or not all(isinstance(there.get(name), dict) for name in parts):
         raise ValueError(f"{file} is damaged: it does not say what the {' and the '.join(parts)} was made of")
     compared = {
-        name: differences(_kept(in_words(there[name], name), name, part), _kept(made_of(part, name), name, part))
+        name: differences(_fixed(in_words(there[name], name), name, part), _fixed(made_of(part, name), name, part))
         for name, part in parts.items()
         if name not in allow
     }
     refuse(compared, f"{file} is of another {' or '.join(parts)}", "To read it all the same, pass allow={}")
 
 
-def _kept(words: Mapping[str, str], name: str, part: Any) -> dict[str, str]:
-    """The words but for arguments that a tensor of the part starts from, such as rates and precisions."""
-    tensors = part.state_dict() if isinstance(part, nn.Module) else {}
+def _fixed(entries: Mapping[str, str], name: str, module: Any) -> dict[str, str]:
+    """The entries but for arguments that a tensor of the module starts from, such as rates and precisions."""
+    tensors = module.state_dict() if isinstance(module, nn.Module) else {}
     names = [key.removesuffix("_unconstrained") for key in tensors]
     names += [key.partition("_")[2] for key in names]  # log_scale starts noise_log_scale
     restored = tuple(f"{name}.{key}." for key in names)
@@ -76,22 +76,22 @@ def _kept(words: Mapping[str, str], name: str, part: Any) -> dict[str, str]:
         of_several = word[-1:].isdigit() and any(tensor.startswith(f"{place}.") for tensor in restored)
         return of_several or f"{place}.".startswith(restored)
 
-    return {place: word for place, word in words.items() if not starts(place, word)}
+    return {place: word for place, word in entries.items() if not starts(place, word)}
 
 
-def refuse(compared: Mapping[str, list[str]], words: str, remedy: str) -> None:
+def refuse(compared: Mapping[str, list[str]], problem: str, remedy: str) -> None:
     """Raise a ValueError if there are differences; it shows a few.
 
     Args:
         compared: the `differences` of every part, by name.
-        words: what is of something else.
+        problem: what is of something else.
         remedy: what to do, with {} for the names of the parts that differ.
     """
     lines = [line for differing in compared.values() for line in differing]
     if lines:
         more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
         names = tuple(name for name, differing in compared.items() if differing)
-        raise ValueError(f"{words}: {'; '.join(lines[:_SHOWN])}{more}. {remedy.format(names)}")
+        raise ValueError(f"{problem}: {'; '.join(lines[:_SHOWN])}{more}. {remedy.format(names)}")
 
 
 def is_words(value: Any) -> bool:
