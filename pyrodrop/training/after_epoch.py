@@ -1,4 +1,4 @@
-"""The argument ``after_epoch``: what is called while training, when, and whether the training ends."""
+"""The argument ``after_epoch``: a function that is called while training, and that may end it."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class AfterEpoch:
         """Whether it is called after so many steps, of so many in all."""
         return done % (self.every or per_epoch) == 0 or (self.at_end and done == steps)
 
-    def ends(self, done: int, per_epoch: int, *given: Any) -> bool:
-        """Call it with what is given and the number of epochs done; whether the training ends, as it returned True."""
+    def ends(self, done: int, per_epoch: int) -> bool:
+        """Call it with the number of epochs done. Returns whether it returned True, which ends the training."""
         epochs, rest = divmod(done, per_epoch)
-        return is_true(self.function(*given, done / per_epoch if rest else epochs))
+        return is_true(self.function(done / per_epoch if rest else epochs))
 
 
 def is_true(answer: Any) -> bool:

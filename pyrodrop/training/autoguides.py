@@ -30,8 +30,8 @@ def autoguides(guide: Any) -> list[AutoGuide]:
     if not isinstance(guide, nn.Module):
         return []
     autos = [module for module in guide.modules() if isinstance(module, AutoGuide)]
-    parts = {id(part) for auto in autos for part in auto.modules() if part is not auto}
-    return [auto for auto in autos if id(auto) not in parts]
+    inner = {id(module) for auto in autos for module in auto.modules() if module is not auto}
+    return [auto for auto in autos if id(auto) not in inner]
 
 
 def check_model(guide: Any, model: Any) -> None:
@@ -53,7 +53,8 @@ def prepare(guide: Any, device: torch.device, *args: Any, **kwargs: Any) -> None
     autos = autoguides(guide)
     for auto in autos:
         _name_apart(auto)
-    if any(part.prototype_trace is None for auto in autos for part in auto.modules() if isinstance(part, AutoGuide)):
+    modules = [module for auto in autos for module in auto.modules()]
+    if any(module.prototype_trace is None for module in modules if isinstance(module, AutoGuide)):
         with seeded(0, device), pyro.poutine.block():
             called("guide", guide, args, kwargs)
 

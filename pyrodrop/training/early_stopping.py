@@ -33,7 +33,7 @@ class EarlyStopping:
 
     Attributes:
         scores: number of steps and score of every evaluation, in nats per row.
-        best: that of them with the largest score; None before the first.
+        best: the number of steps and score with the largest score; None before the first.
 
     Raises:
         TypeError, ValueError: an argument is something else; before the first step: the rows are no data of the model, there
@@ -89,7 +89,7 @@ class EarlyStopping:
     def _forget(self) -> None:
         self.scores: list[tuple[int, float]] = []
         self.best: tuple[int, float] | None = None
-        self._kept: list[Tensor] = []
+        self._best_tensors: list[Tensor] = []
         self._started = time.monotonic()
 
     def __call__(self, fit: Fit, epoch: float) -> bool:
@@ -99,16 +99,16 @@ class EarlyStopping:
         self.scores.append((done, score))
         if self.best is None or score > self.best[1]:
             tensors = _tensors(fit)
-            self.best, self._kept = (done, score), [value.detach().clone() for value in tensors]
+            self.best, self._best_tensors = (done, score), [value.detach().clone() for value in tensors]
         waited = sum(step > self.best[0] for step, _ in self.scores)
         return waited >= self.patience or time.monotonic() - self._started > self.seconds
 
     def restore(self, fit: Fit) -> None:
         """Put the best parameters and buffers back, after the training."""
         with torch.no_grad():
-            for value, kept in zip(_tensors(fit), self._kept, strict=True):
-                value.copy_(kept)
-        self._kept = []
+            for tensor, best in zip(_tensors(fit), self._best_tensors, strict=True):
+                tensor.copy_(best)
+        self._best_tensors = []
 
     def _score(self, fit: Fit) -> float:
         predicted = fit.predict(self.validation.x, self.num_samples, seed=0)
@@ -118,5 +118,5 @@ class EarlyStopping:
 
 def _tensors(fit: Fit) -> list[Tensor]:
     """The parameters and buffers of model and guide, as far as they are modules."""
-    modules = [part for part in (fit.model, fit.guide) if isinstance(part, nn.Module)]
+    modules = [module for module in (fit.model, fit.guide) if isinstance(module, nn.Module)]
     return [value for module in modules for value in (*module.parameters(), *module.buffers())]

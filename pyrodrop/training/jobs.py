@@ -71,11 +71,14 @@ def workers(jobs: int | None) -> int:
 
 
 @contextmanager
-def processes(jobs: int | None) -> Iterator[None]:
-    """So many processes of this machine for the units of calls within the block; None leaves what is active."""
-    through_joblib(jobs)
+def processes(jobs: int | None) -> Iterator[bool]:
+    """So many processes of this machine for the units of calls within the block; None leaves what is active.
+
+    It yields whether units leave this process.
+    """
+    away = through_joblib(jobs) and jobs != 1
     with nullcontext() if jobs is None else joblib.parallel_config("loky", n_jobs=jobs):
-        yield
+        yield away
 
 
 def run_each(
@@ -105,10 +108,9 @@ def run_each(
     """
     caller = os.getpid()
     units = [joblib.delayed(_alone)(caller, number, function, values) for number, values in enumerate(arguments)]
-    away = through_joblib(jobs) and jobs != 1
     hidden = None if progress is None else not progress
     results: dict[int, Any] = {}
-    with processes(jobs), tqdm(total=len(units), unit=unit, desc=title, leave=False, disable=hidden) as bar:
+    with processes(jobs) as away, tqdm(total=len(units), unit=unit, desc=title, leave=False, disable=hidden) as bar:
         if away:
             early = get_active_backend()[0].supports_return_generator
             arriving = joblib.Parallel(batch_size=1, return_as="generator_unordered" if early else "list")(units)

@@ -90,9 +90,7 @@ class Ordered(ABC):
         self.accumulate, self.ranks = accumulate, ranks or alone(device)
         self.order: Tensor = torch.empty(*replicates, 0, dtype=torch.long, device=device)
         self.position: int = 0
-        self._starts: Tensor | int = (
-            0  # the number of the first row of each replicate, ``[R, 1]``, where they are apart
-        )
+        self._starts: Tensor | None = None  # the number of the first row of each replicate, ``[R, 1]``, if not 0
 
     @abstractmethod
     def rows(self, numbers: Tensor) -> Batch:
@@ -127,7 +125,7 @@ class Ordered(ABC):
         if self.position >= self.order.shape[-1]:
             self.order, self.position = self.orders(), 0
         first, self.position = self.position, self.position + count * self.size
-        return self.order[..., first : self.position] + self._starts
+        return self._placed(self.order[..., first : self.position])
 
     def orders(self) -> Tensor:
         """A new order of the rows, ``[N]``; of replicates, ``[R, N]``."""
@@ -154,7 +152,11 @@ class Ordered(ABC):
 
     def _first(self, count: int) -> Batch | Joint:
         """The first rows, with the strides that rows of `next` have: a compiled step accepts no others."""
-        return self._cut(torch.arange(count, device=self.device).expand(*self.replicates, -1) + self._starts)
+        return self._cut(self._placed(torch.arange(count, device=self.device).expand(*self.replicates, -1)))
+
+    def _placed(self, numbers: Tensor) -> Tensor:
+        """Numbers of rows within each replicate's data as numbers within those of all."""
+        return numbers if self._starts is None else numbers + self._starts
 
     def _cut(self, numbers: Tensor) -> Batch | Joint:
         """The rows of a minibatch, in the parts that this rank evaluates if there are several parts or ranks."""
@@ -207,8 +209,10 @@ class Minibatches(Ordered):
     def rows(self, numbers: Tensor) -> Batch:
         """Rows by number, ``[..., size]``, as contiguous tensors."""
         flat = numbers.flatten()  # index_select copies whole rows, indexing by a matrix goes entry by entry
-        chosen = [tensor.index_select(0, flat).unflatten(0, numbers.shape) for tensor in self.tensors]
-        return self._batch(chosen, {"num_data": self.num_rows})
+        tensors = [tensor.index_select(0, flat) for tensor in self.tensors]
+        if self.replicates:
+            tensors = [tensor.unflatten(0, numbers.shape) for tensor in tensors]
+        return self._batch(tensors, {"num_data": self.num_rows})
 
     def next(self) -> Batch | Joint:
         return self.first() if self.size == self.num_rows else super().next()
@@ -226,13 +230,13 @@ class Minibatches(Ordered):
 
     def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
         """Copy rows ``[..., count * size]``, as `take` gives them, into ``[count, ..., size, ...]``, one of x and y each."""
-        by_step = rows.unflatten(-1, (len(places[0]), -1)).movedim(-2, 0).flatten(1)
+        by_step = rows.reshape(*rows.shape[:-1], len(places[0]), -1).movedim(-2, 0)
         for tensor, place in zip(self.tensors, places, strict=True):
             if place.is_contiguous():
                 torch.index_select(tensor, 0, by_step.flatten(), out=place.flatten(0, rows.dim()))
                 continue
             for numbers, target in zip(by_step, place, strict=True):
-                torch.index_select(tensor, 0, numbers, out=target.flatten(0, rows.dim() - 1))
+                torch.index_select(tensor, 0, numbers.flatten(), out=target.flatten(0, rows.dim() - 1))
 
     def _batch(self, tensors: Sequence[Tensor], kwargs: dict[str, int]) -> Batch:
         *xs, y = tensors
@@ -324,12 +328,11 @@ def batches_of(
 
 def of_each_shape(samples: Sequence[Arguments | Joint]) -> list[Arguments]:
     """The arguments of the calls of a step, one of each shape, from a minibatch of each shape."""
-    calls = [
-        part.batch
-        for sample in samples
-        for part in (sample.parts if isinstance(sample, Joint) else [Part(sample, 1.0)])
-    ]
-    return list({call.shapes: call for call in reversed(calls)}.values())[::-1]
+    calls: dict[Any, Arguments] = {}
+    for sample in samples:
+        for call in [part.batch for part in sample.parts] if isinstance(sample, Joint) else [sample]:
+            calls.setdefault(call.shapes, call)
+    return list(calls.values())
 
 
 def arguments_of(data: Dataset | Keywords | Streamed, device: torch.device) -> Arguments:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -43,7 +42,6 @@ def optimizer_of(
             "their parameters from Pyro's SVI: use the same optimiser of torch.optim, or "
             "pyro.optim.clipped_adam.ClippedAdam, which is a torch.optim class"
         )
-    _check_one_gradient(optimizer)
     groups = [{"params": list(parameters.values()), "lr": lr}]
     if callable(lr):
         groups = [{"params": [p], "lr": _rate(lr, name)} for name, p in parameters.items()]
@@ -53,7 +51,7 @@ def optimizer_of(
             "optimizer must be a torch.optim class or a function with the same arguments, such as "
             f"functools.partial(torch.optim.SGD, momentum=0.9); it returned a {type(made).__name__}"
         )
-    _check_one_gradient(type(made))
+    _check_one_gradient(made)
     if stacked:
         _check_elementwise(optimizer)
     return made
@@ -102,22 +100,17 @@ def _check_elementwise(optimizer: Optimizer) -> None:
             )
 
 
-def _check_one_gradient(optimizer: Any) -> None:
-    """Raise a ValueError for optimisers that need more than one dense gradient per step, such as LBFGS."""
-    while isinstance(optimizer, functools.partial):
-        optimizer = optimizer.func
-    if not isinstance(optimizer, type) or not hasattr(optimizer, "step"):
-        return
-    if issubclass(optimizer, torch.optim.SparseAdam):
+def _check_one_gradient(optimizer: torch.optim.Optimizer) -> None:
+    """Raise a ValueError for an optimiser that needs more than one dense gradient per step, such as LBFGS."""
+    if isinstance(optimizer, torch.optim.SparseAdam):
         raise ValueError(
             "optimizer must take dense gradients, which is what fit computes; got SparseAdam: use torch.optim.Adam"
         )
-    step: Callable[..., Any] = optimizer.step  # type: ignore[attr-defined]
-    closure = inspect.signature(step).parameters.get("closure")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(
             "optimizer must step by one gradient: every step of fit draws new noise and a new minibatch, so the loss cannot "
-            f"be evaluated again for a line search; got {optimizer.__name__}, whose step needs a closure: use "
+            f"be evaluated again for a line search; got {type(optimizer).__name__}, whose step needs a closure: use "
             "torch.optim.Adam or SGD"
         )
 

@@ -75,13 +75,13 @@ def identity(settings: Settings, problem: Problem, loss: Loss) -> Identity:
 def identity_of_all(settings: Settings, problems: Sequence[Problem], losses: Sequence[Loss]) -> Identity:
     """What a run of replicates is known by: the words of replicate 0, and of each other what differs from it."""
     first, *others = (identity(settings, problem, loss) for problem, loss in zip(problems, losses, strict=True))
-    of_all = {name: dict(words) for name, words in first.items()}
+    of_all = {name: dict(entries) for name, entries in first.items()}
     of_all["model"] = {"replicates": str(len(problems)), **of_all["model"]}
     for r, other in enumerate(others, 1):
-        for name, words in other.items():
-            for key in {**words, **first[name]}:
-                if words.get(key) != first[name].get(key):
-                    of_all[name][f"replicate {r}: {key}"] = words.get(key, "absent")
+        for name, entries in other.items():
+            for key in {**entries, **first[name]}:
+                if entries.get(key) != first[name].get(key):
+                    of_all[name][f"replicate {r}: {key}"] = entries.get(key, "absent")
     return of_all
 
 

@@ -207,7 +207,10 @@ def _in_processes(
         raise ValueError(
             f"replicates train on {settings.place} together, in one process: jobs must be None; got {jobs}"
         )
-    sent = {"a model": [replicate.model for replicate in replicates], "a guide": [each.guide for each in replicates]}
+    sent: dict[str, Any] = {
+        "a model": [each.model for each in replicates],
+        "a guide": [each.guide for each in replicates],
+    }
     options = ("optimizer", "lr", "lr_schedule", "kl_weight")
     check_picklable(sent | {f"the {name} of the call": getattr(settings, name) for name in options})
     if jobs is not None and jobs > 1:
@@ -288,24 +291,24 @@ def data_sets(data: Any, count: int) -> list[Dataset | Keywords]:
         TypeError: a sequence of something else, or a list [x, y], which could be either.
         ValueError: another number of data sets.
     """
-    if isinstance(data, Mapping):
-        return [Keywords(data)] * count
-    if isinstance(data, Dataset) or not isinstance(data, list | tuple):
-        return [Dataset.of(data, missing=True)] * count
-    if isinstance(data, tuple) and len(data) == 2 and not _is_data(data[1]):
-        return [Dataset.of(data, missing=True)] * count
-    if not all(_is_data(one) for one in data):
+    is_pair = isinstance(data, tuple) and len(data) == 2 and not _is_data(data[1])
+    if is_pair or isinstance(data, Dataset | Mapping) or not isinstance(data, list | tuple):
+        return [_data_set(data)] * count
+    if not all(map(_is_data, data)):
         raise TypeError(
             "the data of replicates must be one data set for all, a Dataset or a tuple (x, y), or a list or tuple of data "
-            f"sets, one for each; got a {type(data).__name__} of {', '.join(type(one).__name__ for one in data)}"
+            f"sets, one for each; got a {type(data).__name__} of {', '.join(type(each).__name__ for each in data)}"
         )
     if len(data) != count:
         raise ValueError(
             f"{count} replicates need as many data sets, or one for all; got a {type(data).__name__} of {len(data)}"
         )
-    return [
-        Keywords(one) if isinstance(one, Mapping) else Dataset.of(one, missing=True) for one in data
-    ]  # `Problem.of` knows whether they may be missing
+    return [_data_set(each) for each in data]
+
+
+def _data_set(value: Any) -> Dataset | Keywords:
+    """One data set; `Problem.of` knows whether observations may be missing."""
+    return Keywords(value) if isinstance(value, Mapping) else Dataset.of(value, missing=True)
 
 
 def _is_data(value: Any) -> bool:

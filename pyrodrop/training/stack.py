@@ -238,7 +238,7 @@ class Stack:
 
         def call(epochs: float) -> bool:
             now = replicates()
-            with evaluating(*(part for problem in self.problems for part in (problem.model, problem.guide))):
+            with evaluating(*(module for problem in self.problems for module in (problem.model, problem.guide))):
                 flags = Flags(modules)
                 versions = {name: parameter._version for name, parameter in flags.parameters.items()}
                 ends = is_true(after_epoch.function(now, epochs))
@@ -311,8 +311,8 @@ class Stack:
                 inputs = (*loss.buffers, *batch.tensors, controls, *graph.constants, *noise)
                 terms, *results = graph.module(*loss.leaves, *inputs)
         except Exception as error:  # whatever an operation that cannot be mapped raises
-            words = str(error) if isinstance(error, Untraceable) else f"it cannot be mapped over replicates: {error}"
-            raise _refusal(words.splitlines()[0]) from error
+            why = str(error) if isinstance(error, Untraceable) else f"it cannot be mapped over replicates: {error}"
+            raise _refusal(why.splitlines()[0]) from error
         moved = results[len(loss.leaves) :]
         for r in compared:
             loss_alone, problem = self.losses[r], self.problems[r]
