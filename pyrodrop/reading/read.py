@@ -280,7 +280,7 @@ def _check_reading(model: TrainedNetwork, guide: BernoulliDropout, trial: Trial,
     values = guide.loc
     weights = {name: values[name].detach() for name in guide.sites}
     masks: list[Tensor | None] = []
-    given: dict[str, Tensor] = {}
+    noise: dict[str, Tensor] = {}
     examples = num_rows(trial.x)
     for call in planned:
         like = next(iter(weights.values()))
@@ -288,14 +288,14 @@ def _check_reading(model: TrainedNetwork, guide: BernoulliDropout, trial: Trial,
         full = call.layout.of_examples(call.shape, examples)
         masks.append(call.layout.spread(mask, full, examples) if call.layout.joint else None)
         if call.weight is None:
-            given |= {call.name: mask} if call.layout.joint else {}
+            noise |= {call.name: mask} if call.layout.joint else {}
         elif call.units is None:
             weights[call.weight] = weights[call.weight] * mask
         else:
             weights[call.weight] = weights[call.weight] * call.units.over(mask.flatten(), weights[call.weight].shape)
             weights[call.weight].mask = mask.flatten()  # type: ignore[attr-defined]
     with torch.no_grad():
-        want, got = trial(masks), model.masked(weights, given, trial.x)
+        want, got = trial(masks), model.masked(weights, noise, trial.x)
     scale = float(want.abs().max())
     if not bool(((want - got).abs() <= 1e-3 * scale).all()):
         raise ValueError(

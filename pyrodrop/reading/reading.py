@@ -1,4 +1,4 @@
-"""The result of `pyrodrop.read`: a posterior that was not trained but found."""
+"""The result of `pyrodrop.read`: the posterior of a network that was trained with dropout elsewhere."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _COLUMNS = ("layer", "dropout found", "rate", "read as", "prior sd", "joint?")
 class Reading(Fit):
     """A network that was trained with dropout, as a posterior.
 
-    It is a `Fit` without training: it predicts, has an ELBO on given data, is compared and goes through `to_arviz`. Its
-    ``model`` and ``guide`` can be trained further with `pyrodrop.fit`. Printed, it shows its table.
+    It is a `Fit` without training: it predicts, has an ELBO on data that are passed, is compared and goes through
+    `to_arviz`. Its ``model`` and ``guide`` can be trained further with `pyrodrop.fit`. Printed, it shows its table.
     """
 
     def rows(self) -> list[tuple[str, str, float | None, str, float | None, str]]:
@@ -78,11 +78,11 @@ def _read_as(call: Dropout, model: TrainedNetwork) -> str:
         return "noise of the function"
     if call.units is None:
         return f"single weights of {call.weight}"
-    words = "rows" if call.units.axis == 0 else "columns"
+    units = "rows" if call.units.axis == 0 else "columns"
     blocks = f"blocks of {call.units.size} " if call.units.size > 1 else ""
     prefix, dot, short = call.weight.rpartition(".")
     has_bias = call.of_outputs and short == "weight" and f"{prefix}{dot}bias" in model.parameter_names
-    return f"{call.shape.numel()} {blocks}{words} of {call.weight}{' and its bias' if has_bias else ''}"
+    return f"{call.shape.numel()} {blocks}{units} of {call.weight}{' and its bias' if has_bias else ''}"
 
 
 def _size(call: Dropout) -> str:

@@ -266,10 +266,12 @@ class Sampled:
     @property
     def _transitions(self) -> str:
         """How the transitions went."""
-        rate, error = self.stats.get("acceptance_rate"), self.stats.get("energy_error")
-        words = "mean acceptance" if error is None else "energy changes by"
-        value = rate.mean() if error is None else error.square().nanmean().sqrt()  # type: ignore[union-attr]
-        return f"{words} {float(value):.2g}{' nats a step' * (rate is None)}, {int(self.stats['diverging'].sum())} divergent"
+        if self.kernel == "hmc":
+            rate = f"mean acceptance {float(self.stats['acceptance_rate'].mean()):.2g}"
+        else:
+            change = self.stats["energy_error"].square().nanmean().sqrt()
+            rate = f"energy changes by {float(change):.2g} nats a step"
+        return f"{rate}, {int(self.stats['diverging'].sum())} divergent"
 
     def describe(self) -> str:
         """One-line description."""

@@ -41,8 +41,7 @@ _collecting: ContextVar[list[str] | None] = ContextVar("_collecting", default=No
 
 @contextmanager
 def collected() -> Iterator[list[str]]:
-    """Collect the messages about fits that are trained within, instead of logging them: of trials, whose fits nobody gets,
-    or for a caller who says them otherwise."""
+    """Collect the messages about fits that are trained in this block instead of logging them."""
     messages: list[str] = []
     outer = _collecting.set(messages)
     try:
@@ -61,26 +60,25 @@ def say(message: str) -> None:
 
 
 def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
-    """Say once, in a warning of the log, which of the fits still learned at their end or have collapsed.
+    """Log one warning about the fits that have not converged, or have collapsed: the first reason of the first of them.
 
     Args:
-        failed: the numbers of those whose training broke off; nothing is said of them.
+        failed: the numbers of those whose training was interrupted by an error, which are left out.
     """
-    trained = {number: fit for number, fit in enumerate(fits) if number not in failed}
-    findings = {n: words for n, fit in trained.items() if len(fit.history) >= TRIAL and (words := _words(fit))}
-    if findings:
-        number, words = next(iter(findings.items()))
-        where = f"{len(findings)} of {len(fits)} replicates, of which number {number}: " if len(fits) > 1 else ""
-        say(f"training may not be done: {where}{words}")
-
-
-def _words(fit: Fit) -> str:
-    """The first of the findings, empty if there is none."""
-    return rises(fit) or constant(fit) or point_estimate(fit) or still_falls(fit)
+    reasons = {
+        number: rises(fit) or constant(fit) or point_estimate(fit) or still_falls(fit)
+        for number, fit in enumerate(fits)
+        if number not in failed and len(fit.history) >= TRIAL
+    }
+    unfinished = [number for number, reason in reasons.items() if reason]
+    if unfinished:
+        first = unfinished[0]
+        where = f"{len(unfinished)} of {len(fits)} replicates, of which number {first}: " if len(fits) > 1 else ""
+        say(f"training may not be done: {where}{reasons[first]}")
 
 
 def rises(fit: Fit) -> str:
-    """Whether the loss is higher at the end than at the start, in words; empty if it is not."""
+    """Why the loss is higher at the end than at the start; empty if it is not."""
     nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
     tenth = len(nll) // 10
     if len(nll) < TRIAL or not bool(nll.isfinite().all()):
@@ -88,14 +86,15 @@ def rises(fit: Fit) -> str:
     rise = float(nll[-tenth:].median() - nll[0]) / rows
     if rise <= _RISE * max(1.0, 4 / math.sqrt(fit.settings.get("batch_size", rows))):  # few rows may be good ones
         return ""
+    unit = "nats per row" if rows > 1 else "nats"
     return (
-        f"the loss has risen, by {rise:.2g} nats{' per row' * (rows > 1)} from the first step to the last {tenth}: take a "
+        f"the loss has risen, by {rise:.2g} {unit} from the first step to the last {tenth}: take a "
         "smaller lr, standardise x and y, and train anew"
     )
 
 
 def still_falls(fit: Fit) -> str:
-    """Whether the loss still falls after the last of all steps, in words; empty if not."""
+    """How far the loss still falls after the last of all steps; empty if it does not."""
     nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
     tenth = len(nll) // 10
     if len(nll) < max(TRIAL, fit.settings.get("steps") or 0) or not bool(nll.isfinite().all()):
@@ -105,9 +104,9 @@ def still_falls(fit: Fit) -> str:
     error = math.sqrt(float(before.var() + last.var()) / tenth)
     if fall <= max(_PER_ROW * rows, _OF_FALL * whole, _ERRORS * error):
         return ""
-    per_row = " per row" * (rows > 1)
+    unit = "nats per row" if rows > 1 else "nats"
     return (
-        f"the loss still falls, by {fall / rows:.2g} nats{per_row} in the last {tenth} of {len(nll)} steps: train for more "
+        f"the loss still falls, by {fall / rows:.2g} {unit} in the last {tenth} of {len(nll)} steps: train for more "
         "steps, or with a higher lr"
     )
 
@@ -117,7 +116,7 @@ _MARGIN = 0.01  # nats per row
 
 
 def point_estimate(fit: Fit) -> str:
-    """Whether the posterior is a point up to rounding, though it was not meant to be; empty if it is not."""
+    """Why the posterior is a point up to rounding, though its rates are learned; empty if it is not."""
     guide: Any = fit.guide
     rates: dict[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
     if not rates or not guide.rate_kind.learned or hasattr(guide, "keep_mask"):
@@ -132,16 +131,13 @@ def point_estimate(fit: Fit) -> str:
 
 
 def constant(fit: Fit) -> str:
-    """Whether a constant predicts the training data as well, or better; empty if it does not."""
+    """How much better a constant predicts the training data; empty if it does not."""
     if not isinstance(fit.data, Dataset):
         return ""
-    if _gaussian(fit) and fit.data.y.is_floating_point():
+    likelihood = type(getattr(fit.model, "likelihood", None))
+    if likelihood is Gaussian and fit.data.y.is_floating_point():
         return _mean(fit)
-    return _frequencies(fit) if type(getattr(fit.model, "likelihood", None)) is Categorical else ""
-
-
-def _gaussian(fit: Fit) -> bool:
-    return type(getattr(fit.model, "likelihood", None)) is Gaussian
+    return _frequencies(fit) if likelihood is Categorical else ""
 
 
 def _mean(fit: Fit) -> str:

@@ -70,13 +70,11 @@ class Replicates(Sequence[Fit]):
         """
         members, share = self._shares(num_samples, "num_samples")
         seed = checked_seed(seed)
-        parts = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
-        if isinstance(parts[0], dict):
-            return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        distribution = _joined([part.distribution for part in parts])
-        return Prediction(
-            f=torch.cat([part.f for part in parts]), distribution=distribution, seed=seed, missing=parts[0].missing
-        )
+        each: list[Any] = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
+        if isinstance(each[0], dict):
+            return {name: torch.cat([draws[name] for draws in each]) for name in each[0]}
+        f, distribution = torch.cat([prediction.f for prediction in each]), _joined([p.distribution for p in each])
+        return Prediction(f, distribution, seed, missing=each[0].missing)
 
     def export(
         self,

@@ -45,12 +45,12 @@ Sites = dict[str, Tensor]
 
 @exclusive()
 def draw_sites(
-    model: Any, guide: Any, given: Arguments, num_samples: int, seed: int, sites: Sequence[str] | None = None
+    model: Any, guide: Any, arguments: Arguments, num_samples: int, seed: int, sites: Sequence[str] | None = None
 ) -> Sites:
     """Draws of the sites of a program, ``[S, ...]`` each, in evaluation mode.
 
     Args:
-        given: their arguments; observations among them are drawn anew.
+        arguments: of model and guide; observations among them are drawn anew.
         num_samples: S.
         sites: names of those to return; None for all. Sites after the last of them are not drawn.
 
@@ -61,9 +61,28 @@ def draw_sites(
     """
     refuse_without_values("predict of a Pyro program")
     num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
+    if sites is not None and (isinstance(sites, str) or not all(isinstance(name, str) for name in sites)):
+        raise TypeError(f"sites must be a sequence of names of sites, or None for all; got {shown(sites)}")
     with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), poutine.block():
-        draw = _Draw(model, guide, given, sites, seed)
-        return dict(zip(draw.names, many(draw, num_samples, seed, given.device), strict=True))
+        with seeded(seed, arguments.device):
+            _, trace = drawn_anew(model, guide, arguments, sites, call=called)
+        drawn = {
+            str(name): site
+            for name, site in trace.nodes.items()
+            if site["type"] == "sample" and not site_is_subsample(site) and not isinstance(site["fn"], Unit)
+        }
+        unknown = [name for name in sites or () if name not in drawn]
+        if unknown:
+            raise ValueError(f"sites must be among those of the model, {', '.join(drawn)}; got {unknown[0]!r}")
+        names = list(drawn if sites is None else sites)
+        for name in names:
+            check_whole(drawn[name])
+
+        def draw() -> list[Tensor]:
+            nodes = drawn_anew(model, guide, arguments, sites)[1].nodes
+            return [nodes[name]["value"] for name in names]
+
+        return dict(zip(names, many(draw, num_samples, seed, arguments.device), strict=True))
 
 
 def many(draw: Callable[[], list[Tensor]], num_samples: int, seed: int, device: torch.device) -> list[Tensor]:
@@ -83,36 +102,7 @@ def many(draw: Callable[[], list[Tensor]], num_samples: int, seed: int, device: 
         if mapped is not None:
             return mapped(num_samples)
         values = [draw() for _ in range(num_samples)]
-    return [torch.stack(own) for own in zip(*values, strict=True)]
-
-
-class _Draw:
-    """One draw of guide and model.
-
-    Attributes:
-        names: of the sites that a call returns, in this order.
-    """
-
-    def __init__(self, model: Any, guide: Any, given: Arguments, sites: Sequence[str] | None, seed: int) -> None:
-        self.model, self.guide, self.given, self.sites = model, guide, given, sites
-        if sites is not None and (isinstance(sites, str) or not all(isinstance(name, str) for name in sites)):
-            raise TypeError(f"sites must be a sequence of names of sites, or None for all; got {shown(sites)}")
-        with seeded(seed, given.device):
-            found = {
-                str(name): site
-                for name, site in drawn_anew(model, guide, given, sites, call=called)[1].nodes.items()
-                if site["type"] == "sample" and not site_is_subsample(site) and not isinstance(site["fn"], Unit)
-            }
-        unknown = [name for name in sites or () if name not in found]
-        if unknown:
-            raise ValueError(f"sites must be among those of the model, {', '.join(found)}; got {unknown[0]!r}")
-        self.names = list(found if sites is None else sites)
-        for name in self.names:
-            check_whole(found[name])
-
-    def __call__(self) -> list[Tensor]:
-        nodes = drawn_anew(self.model, self.guide, self.given, self.sites)[1].nodes
-        return [nodes[name]["value"] for name in self.names]
+    return [torch.stack(draws) for draws in zip(*values, strict=True)]
 
 
 class Undrawable(ValueError):
@@ -122,9 +112,9 @@ class Undrawable(ValueError):
 def drawn_anew(
     model: Any,
     guide: Any,
-    given: Arguments,
+    arguments: Arguments,
     sites: Sequence[str] | None = None,
-    call: Callable[[str, Any, Any, Any], object] = lambda _, part, args, kwargs: part(*args, **kwargs),
+    call: Callable[[str, Any, Any, Any], object] = lambda _, program, args, kwargs: program(*args, **kwargs),
 ) -> tuple[Any, Any]:
     """Traces of guide and model, with observed sites drawn given the latent ones.
 
@@ -136,10 +126,10 @@ def drawn_anew(
         Undrawable: a site cannot be drawn.
     """
     with poutine.trace() as of_guide:
-        call("guide", guide, given.args, given.kwargs)
+        call("guide", guide, arguments.args, arguments.kwargs)
     replayed = poutine.replay(_Anew()(model), trace=of_guide.trace)
     with suppress(_Enough), poutine.trace() as of_model, _Drawing(sites):
-        call("model", replayed, given.args, given.kwargs)
+        call("model", replayed, arguments.args, arguments.kwargs)
     return of_guide.trace, of_model.trace
 
 
@@ -223,8 +213,8 @@ def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -
         return None
     same = all(
         near(want, got[number], 1e-3 if want.dtype == torch.float32 else 1e-7)
-        for number, one in enumerate(theirs)
-        for want, got in zip(one, ours, strict=True)
+        for number, values in enumerate(theirs)
+        for want, got in zip(values, ours, strict=True)
     )
     return several if same else None
 
@@ -233,17 +223,17 @@ def _several(graph: Graph, device: torch.device) -> Callable[[int], list[Tensor]
     """A recorded draw, mapped over the noise of many, as many at a time as fit into memory."""
     start = torch.zeros((), device=device)
     axes = (None, *(None for _ in graph.constants), *(0 for _ in graph.noise))
-    one: Callable[..., Any] = lambda *inputs: tuple(graph.module(*inputs))  # noqa: E731
+    single: Callable[..., Any] = lambda *inputs: tuple(graph.module(*inputs))  # noqa: E731
     size = max(1, _BYTES // max(1, peak(graph.graph)))
 
     def draws(count: int) -> list[Tensor]:
         if not graph.noise:  # a point
-            return [value.expand(count, *value.shape).clone() for value in one(start, *graph.constants)]
-        parts = []
+            return [value.expand(count, *value.shape).clone() for value in single(start, *graph.constants)]
+        blocks = []
         for first in range(0, count, size):
             noise = zip(*(graph.draw() for _ in range(min(size, count - first))), strict=True)
-            stacked = [torch.stack(own) for own in noise]
-            parts.append(torch.vmap(one, in_dims=axes)(start, *graph.constants, *stacked))
-        return [torch.cat(column) for column in zip(*parts, strict=True)]
+            stacked = [torch.stack(draws) for draws in noise]
+            blocks.append(torch.vmap(single, in_dims=axes)(start, *graph.constants, *stacked))
+        return [torch.cat(values) for values in zip(*blocks, strict=True)]
 
     return draws

@@ -379,8 +379,8 @@ class Fit:
             TypeError: parameters of model or guide are in Pyro's global store and not in a module.
             OSError: the file cannot be written; the message names it.
         """
-        tensors, about = contents(self)
-        write_tensors(Path(path), tensors, {"kind": _FILE, **about})
+        tensors, header = contents(self)
+        write_tensors(Path(path), tensors, {"kind": _FILE, **header})
         return Path(path)
 
     @classmethod
@@ -415,10 +415,10 @@ class Fit:
             RuntimeError: model or guide is None, and another thread trains: all threads share torch's generator.
             OSError: the file cannot be read; the message names it.
         """
-        tensors, about = read_tensors(Path(path))
-        if about.get("kind", _FILE) != _FILE:
-            raise ValueError(f"{path} is no file of Fit.save: it is one of {about['kind']!r}")
-        return restoring(cls, tensors, about, model, guide, str(path), device, allow)()
+        tensors, header = read_tensors(Path(path))
+        if header.get("kind", _FILE) != _FILE:
+            raise ValueError(f"{path} is no file of Fit.save: it is one of {header['kind']!r}")
+        return restoring(cls, tensors, header, model, guide, str(path), device, allow)()
 
     def _check_in_modules(self) -> None:
         """Raise a TypeError for parameters that are in no module, found by a call unless this is a network of pyrodrop."""

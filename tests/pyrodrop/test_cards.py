@@ -99,6 +99,14 @@ def test_what_a_user_named_is_escaped() -> None:
     assert card.html() == f"<table><caption>&lt;b&gt;</caption>{row}</table>"
 
 
+def test_a_fit_without_a_batch_size_has_a_card() -> None:
+    """As a reading, which was not trained."""
+    run = fitted()
+    run.settings = {"steps": 0, "num_data": 30}
+    assert "30 rows" in repr(run)
+    assert "batches" not in repr(run)
+
+
 @pytest.mark.parametrize("losses", [[], [1.0], [2.0, 2.0], [float("nan")] * 5, [1.0, float("inf"), 3.0]])
 def test_odd_losses_have_a_card(losses: list[float]) -> None:
     run = fitted()

@@ -172,6 +172,8 @@ def test_replicates_are_saved_and_loaded(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             pyrodrop.Replicates.load(path, *map(list, zip(*pairs, strict=True)))
+    with pytest.raises(ValueError, match="has 2 replicates.*got 1 guides"):
+        pyrodrop.Replicates.load(tmp_path / "m", [model for model, _ in new], [new[0][1]])
     assert torch.equal(new[0][1].state_dict()["loc.layers.0.weight_unconstrained"], before)
     with pytest.raises(ValueError, match=r"is no file of Fit.save: it is one of 'replicates'"):
         pyrodrop.Fit.load(tmp_path / "m", *new[0])
