@@ -229,11 +229,11 @@ def _several(graph: Any, device: torch.device) -> Callable[[int], list[Tensor]]:
     def draws(count: int) -> list[Tensor]:
         if not graph.noise:  # a point
             return [value.expand(count, *value.shape).clone() for value in graph.module(start, *graph.constants)]
-        parts = []
+        blocks = []
         for first in range(0, count, size):
             noise = zip(*(graph.draw() for _ in range(min(size, count - first))), strict=True)
-            stacked = [torch.stack(own) for own in noise]
-            parts.append(mapped(start, *graph.constants, *stacked))
-        return [torch.cat(column) for column in zip(*parts, strict=True)]
+            stacked = [torch.stack(draws_of_input) for draws_of_input in noise]
+            blocks.append(mapped(start, *graph.constants, *stacked))
+        return [torch.cat(values) for values in zip(*blocks, strict=True)]
 
     return draws

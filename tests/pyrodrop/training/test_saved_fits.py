@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -98,6 +99,17 @@ def test_a_fit_takes_the_rates_and_precisions_of_the_file(saved: Path) -> None:
     want = pyrodrop.Fit.load(saved, *pair(), device="cpu")
     assert loaded.guide.describe() == want.guide.describe()  # type: ignore[attr-defined]
     assert torch.equal(loaded.predict(X, 5).f, want.predict(X, 5).f)
+
+
+def test_a_model_takes_the_columns_of_the_file(saved: Path, draws: Path) -> None:
+    """Those of another data frame would be looked for in what it predicts at."""
+    columns = Dataset.from_frame(pd.DataFrame({"width": [0.0, 1.0, 2.0], "y": [1.0, 2.0, 4.0]}), target="y").columns
+    model, guide = pair()
+    other = model_of(likelihood=likelihoods.Gaussian(10.0))
+    model.columns = other.columns = columns
+    pyrodrop.Fit.load(saved, model, guide, device="cpu")
+    Sampled.load(draws, other)
+    assert model.columns is other.columns is None
 
 
 def test_every_guide_is_read_back(tmp_path: Path) -> None:
