@@ -258,6 +258,11 @@ class ReadMinibatches(Ordered):
         self._check = check
         super().__init__(len(data), size, device, **options)
 
+    def next(self) -> Batch | Joint:
+        # a minibatch of all rows has a new order, too, as augmentations that depend on it need; its parts do not
+        in_parts = self.accumulate > 1 or self.ranks.size > 1
+        return self.first() if in_parts and self.size == self.num_rows else super().next()
+
     def rows(self, numbers: Tensor) -> Batch:
         return batch_of(self.data.read(numbers, self._check), self.num_rows, self.device)
 
