@@ -20,8 +20,8 @@ from pyrodrop.inputs import mapped
 from pyrodrop.likelihoods import aligned
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.sampling import Sampled
-from pyrodrop.sampling.leapfrog import Leapfrog
-from pyrodrop.sampling.posterior import density_of
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import density_of
 
 
 def moment_matched(sampled: Sampled, data: Dataset, tree: xr.DataTree, estimate: Any) -> Any:
@@ -41,7 +41,7 @@ def moment_matched(sampled: Sampled, data: Dataset, tree: xr.DataTree, estimate:
         )
     chains, draws = sampled.chains, sampled.draws
     chosen = density_of(model, data)
-    density = Leapfrog(chosen, chains * draws, "traced")
+    compiled = CompiledDensity(chosen, chains * draws, "traced")
     unconstrained = {name: site.to_support.inv(sampled.samples[name]) for name, site in chosen.sites.items()}
     u = torch.cat([values.reshape(chains, draws, -1) for values in unconstrained.values()], 2).double()
 
@@ -54,10 +54,10 @@ def moment_matched(sampled: Sampled, data: Dataset, tree: xr.DataTree, estimate:
         return xr.DataArray(numbers, dims=("chain", "draw"), coords={d: like.coords[d] for d in ("chain", "draw")})
 
     def log_density(array: xr.DataArray) -> xr.DataArray:
-        return as_array(-density.at(positions(array)).energy, array)
+        return as_array(-compiled.energies(positions(array))[0], array)
 
     def log_likelihood(array: xr.DataArray, number: int) -> xr.DataArray:
-        weights = density.values(positions(array))
+        weights = chosen.constrained(positions(array))
         distribution = sampled.distribution_of(
             weights, mapped(lambda tensor: tensor[number : number + 1], data.x), chains * draws
         )

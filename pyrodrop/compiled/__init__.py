@@ -2,7 +2,8 @@
 
     accelerate(loss, optimizer, samples, steps)     the steps of a fit by a recorded or compiled graph
     StackedLoss, accelerate_stacked                 those of many fits at once
-    pure(function, inputs)                          a function of tensors, for densities, samplers and predictions
+    pure(function, inputs)                          a function of tensors as a `Program`, for densities and predictions
+    record_function, compile_function               a function that calls such programs, as one graph or compiled
     compile_svi                                     faster steps for a loop of one's own
 
 `Untraceable` says why a program cannot be recorded, with the line of it that prevents that.
@@ -10,18 +11,23 @@
 
 from pyrodrop.compiled.accelerated import accelerate
 from pyrodrop.compiled.choice import accelerate_stacked
-from pyrodrop.compiled.graph import pure
+from pyrodrop.compiled.graph import Graph as Program
+from pyrodrop.compiled.graph import pure, record_function
+from pyrodrop.compiled.inductor import compile_function
 from pyrodrop.compiled.stacked import StackedLoss, bytes_of_step
 from pyrodrop.compiled.svi import compile_svi
 from pyrodrop.compiled.untraceable import Untraceable, first_that_works
 
 __all__ = [
+    "Program",
     "StackedLoss",
     "Untraceable",
     "accelerate",
     "accelerate_stacked",
     "bytes_of_step",
+    "compile_function",
     "compile_svi",
     "first_that_works",
     "pure",
+    "record_function",
 ]

@@ -25,7 +25,7 @@ from torch import Tensor, fx
 
 from pyrodrop.compiled.against_pyro import Results, by_pyro, difference, size_of_terms
 from pyrodrop.compiled.noise import Noise, function_of, hoist, is_random
-from pyrodrop.compiled.private_apis import costs_weighted, without_nan_warnings, without_validation
+from pyrodrop.compiled.private_apis import costs_weighted, record, without_nan_warnings, without_validation
 from pyrodrop.compiled.put_back import put_back
 from pyrodrop.compiled.recorder import Recording, Value, recorded
 from pyrodrop.compiled.script import script, scripts_as_they_are
@@ -332,6 +332,18 @@ def _refuse_writes(graph: fx.Graph, inputs: set[fx.Node], constants: set[fx.Node
                 f"it changes a tensor in place, by {node.target}, that is no buffer of a module and that a trace would "
                 "lose; register it with register_buffer"
             )
+
+
+def record_function(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> fx.GraphModule:
+    """A function of tensors, which may call programs mapped over many values, as one graph.
+
+    Raises:
+        Untraceable: an operation cannot be recorded, or not be mapped.
+    """
+    try:
+        return record(function, inputs)
+    except Exception as error:  # whatever such an operation raises
+        raise Untraceable(f"it cannot be recorded: {first_line(error)}") from error
 
 
 def loosen_views(module: fx.GraphModule) -> None:

@@ -308,6 +308,17 @@ def compiled_gradient(loss: Graphs, batch: Arguments) -> Callable[..., Sequence[
     return program
 
 
+def compile_function(function: Callable[..., Any], inputs: list[Tensor]) -> Program:
+    """A function of tensors, which may call programs mapped over many values, compiled by TorchInductor.
+
+    The program does not check its inputs, which must be contiguous and of the shapes and dtypes of `inputs`.
+
+    Raises:
+        Untraceable: the function cannot be recorded, or the compiler fails.
+    """
+    return compile_graph(function, inputs, {"size_asserts": False})
+
+
 def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: Mapping[str, Any]) -> Program:
     """Compile a function of tensors by TorchInductor, whose configuration is changed by `options`.
 

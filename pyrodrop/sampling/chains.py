@@ -1,102 +1,96 @@
-"""Chains of either kernel: tuned together, then drawn from, and saved while they draw."""
+"""The loop over transitions: chains of either kernel are tuned together, then drawn from, and saved while they draw."""
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyrodrop import threads
+from pyrodrop.sampling.kernel import Kernel
+
 SAVINGS = 10  # of the draws of a run
 
+_OVER_THINNED: dict[str, Callable[[Tensor], Tensor]] = {
+    "lp": lambda values: values[-1],
+    "energy": lambda values: values[-1],
+    "acceptance_rate": lambda values: values.mean(0).float(),
+    "energy_error": lambda values: values.square().mean(0).sqrt(),
+    "diverging": lambda values: values.any(0),
+    "n_steps": lambda values: values.sum(0),
+}
+"""The statistic of a draw, from those of the transitions that led to it, ``[thin, C]``."""
 
-@dataclass
-class Drawn:
-    """Draws and statistics as they come, on the CPU.
+
+class Chains:
+    """Chains that a kernel moves.
 
     Attributes:
-        q: unconstrained values, ``[C, S, D]``.
-        stats: of the transitions that led to each draw, ``[C, S]`` by name.
+        q: unconstrained values of the draws, ``[C, S, D]``, on the CPU.
+        stats: of the draws, ``[C, S]`` by name, on the CPU.
         done: how many of the S draws there are.
+        transitions: how many were made.
         cpu_seconds: processor time of all transitions after tuning.
-    """
-
-    q: Tensor
-    stats: dict[str, Tensor] = field(default_factory=dict)
-    done: int = 0
-    cpu_seconds: float = 0.0
-
-    def add(self, q: Tensor, stats: dict[str, Tensor]) -> None:
-        """One draw of every chain: positions ``[C, D]`` and statistics ``[C]``."""
-        self.q[:, self.done] = q.cpu()
-        for name, values in stats.items():
-            if name not in self.stats:
-                self.stats[name] = torch.zeros(self.q.shape[:2], dtype=values.dtype)
-            self.stats[name][:, self.done] = values.cpu()
-        self.done += 1
-
-
-class Chains(ABC):
-    """Chains that are tuned and run together.
-
-    Attributes:
-        state: where they are, a named tuple of tensors ``[C, ...]``.
+        rounding: standard deviation of the error of energies, in nats.
 
     Args:
+        kernel: at the starts.
         draws: S, number of draws of each chain.
         thin: number of transitions for each draw.
-        tick: called after every transition, with words about it.
+        bar: advances with every transition.
     """
 
-    state: Any
-
-    def __init__(self, draws: int, thin: int, generator: torch.Generator, tick: Callable[[str], None]) -> None:
+    def __init__(self, kernel: Kernel, draws: int, thin: int, bar: Any) -> None:
+        self.kernel: Kernel = kernel
         self.draws: int = draws
         self.thin: int = thin
-        self.generator: torch.Generator = generator
-        self.tick: Callable[[str], None] = tick
-        self.learned: dict[str, float] = {}
-        self.transitions = 0
-        self.drawn: Drawn = Drawn(torch.empty(0))
+        self.bar: Any = bar
+        self.q: Tensor = torch.empty(0)
+        self.stats: dict[str, Tensor] = {}
+        self.done: int = 0
+        self.transitions: int = 0
+        self.cpu_seconds: float = 0.0
+        self.rounding: float = 0.0
 
-    @abstractmethod
-    def descend(self) -> None:
-        """The first part of tuning, from the starts to where the chains stay."""
+    def tune(self, until: int) -> None:
+        """Make transitions of tuning until there are so many."""
+        while self.transitions < until:
+            self._transition()
+            self.kernel.adapt(self.transitions)
 
-    @abstractmethod
-    def learn(self) -> None:
-        """The other parts of tuning, after which `learned` is complete."""
-
-    @abstractmethod
-    def draw(self) -> dict[str, Tensor]:
-        """Make the transitions of one draw, and return their statistics, ``[C]`` by name."""
-
-    @abstractmethod
-    def tuned(self) -> dict[str, Tensor]:
-        """What the transitions after tuning need beside `state` and `learned`."""
-
-    @abstractmethod
-    def retune(self, tuned: dict[str, Tensor]) -> None:
-        """Take over what `tuned` returned."""
-
-    def run(self, save: Callable[[], None] | None = None) -> Drawn:
-        """The draws after tuning; `save` is called before the first and after every tenth of them."""
-        drawn = self.drawn
-        if drawn.done == 0:
-            count, size = self.state.q.shape
-            drawn.q = torch.empty(count, self.draws, size, dtype=self.state.q.dtype)
+    def draw(self, save: Callable[[], None] | None = None) -> None:
+        """Make the missing draws; `save` is called before the first and ten times while they are made."""
+        every = -(-self.draws // SAVINGS)
+        if self.done == 0:
+            q = self.kernel.state.q
+            self.q = torch.empty(len(q), self.draws, q.shape[1], dtype=q.dtype)
             if save is not None:
                 save()
-        every = -(-self.draws // SAVINGS)
-        while drawn.done < self.draws:
+        while self.done < self.draws:
             begun = time.process_time()
-            stats = self.draw()
-            drawn.add(self.state.q, stats)
-            drawn.cpu_seconds += time.process_time() - begun
-            if save is not None and (drawn.done % every == 0 or drawn.done == self.draws):
+            self._keep([self._transition() for _ in range(self.thin)])
+            self.cpu_seconds += time.process_time() - begun
+            if save is not None and (self.done % every == 0 or self.done == self.draws):
                 save()
-        return drawn
+
+    def _transition(self) -> dict[str, Tensor]:
+        self.transitions += 1
+        stats = self.kernel.transition(self.transitions)
+        self.bar.set_postfix_str(self.kernel.progress(), refresh=False)
+        self.bar.update()
+        with threads.sharing():
+            pass
+        return stats
+
+    def _keep(self, transitions: list[dict[str, Tensor]]) -> None:
+        """Add a draw of every chain, to which transitions with these statistics led."""
+        self.q[:, self.done] = self.kernel.state.q.cpu()
+        for name in transitions[0]:
+            values = _OVER_THINNED[name](torch.stack([stats[name] for stats in transitions])).cpu()
+            if name not in self.stats:
+                self.stats[name] = torch.zeros(self.q.shape[:2], dtype=values.dtype)
+            self.stats[name][:, self.done] = values
+        self.done += 1

@@ -10,10 +10,11 @@ Neal (2011), MCMC using Hamiltonian dynamics, https://arxiv.org/abs/1206.1901.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pyro
 import pyro.distributions as dist
@@ -25,9 +26,13 @@ from torch import Tensor
 from torch.distributions import Independent, biject_to
 
 from pyrodrop import distributions
+from pyrodrop.arguments import shown
+from pyrodrop.constraints import Real, checked
+from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.inputs import Inputs
-from pyrodrop.models import NetworkModel
+from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.likelihoods.missing import check_complete
+from pyrodrop.models import NetworkModel, TrainedNetwork
 
 _RADIUS = 2.0  # of the unconstrained initial values of hyperparameters, as in Pyro's init_to_uniform
 
@@ -84,6 +89,22 @@ class Density:
         self.dtype: torch.dtype = first.dtype
         self.device: torch.device = first.device
         self.sites: dict[str, Site] = self._latent()
+        self.sizes: list[int] = [site.shape.numel() for site in self.sites.values()]
+
+    def flat(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Unconstrained values as one vector ``[D]``, all sites one after the other."""
+        return torch.cat([values[name].reshape(-1) for name in self.sites])
+
+    def by_site(self, q: Tensor) -> dict[str, Tensor]:
+        """The unconstrained value of every site, ``[..., *shape]``, in vectors ``[..., D]``."""
+        return {
+            name: value.reshape(*q.shape[:-1], *site.shape)
+            for (name, site), value in zip(self.sites.items(), q.split(self.sizes, -1), strict=True)
+        }
+
+    def constrained(self, q: Tensor) -> dict[str, Tensor]:
+        """The value of every site on its support, otherwise as `by_site`."""
+        return {name: self.sites[name].to_support(value) for name, value in self.by_site(q).items()}
 
     def joint(self, *args: Any) -> Any:
         """A call of the model, with the power of the likelihood, for Pyro."""
@@ -109,34 +130,83 @@ class Density:
                 for name, site in self.sites.items()
                 if name not in weights
             }
-            given = {name: self.sites[name].to_support(value) for name, value in hyper.items()}
-            drawn: dict[str, Any] = dict(self._traced(given))
+            nodes = self._traced({name: self.sites[name].to_support(value) for name, value in hyper.items()})
             return {
-                name: hyper[name] if name in hyper else site.to_support.inv(drawn[name]["value"]).to(self.dtype)
+                name: hyper[name] if name in hyper else site.to_support.inv(nodes[name]["value"]).to(self.dtype)
                 for name, site in self.sites.items()
             }
 
     def _latent(self) -> dict[str, Site]:
         """The latent sites by name."""
-        weights = self.model.weight_sites()
-        given = {name: value.detach() for name, value in weights.items()}
+        weights = {name: value.detach() for name, value in self.model.weight_sites().items()}
         hyper = {n: value.detach() for sites in self.model.hyper_sites().values() for n, value in sites.items()}
         with seeded(0, self.device), torch.no_grad(), poutine.block(), unchecked():
-            nodes = self._traced(given | hyper)
-            again = self._traced(given | {name: 1.7 * value for name, value in hyper.items()})
+            nodes = self._traced(weights | hyper)
+            again = self._traced(weights | {name: 1.7 * value for name, value in hyper.items()})
             latent = {
                 name: node
                 for name, node in nodes.items()
                 if node["type"] == "sample"
                 and not site_is_subsample(node)
-                and (name in given or name in hyper or not node["is_observed"])
+                and (name in weights or name in hyper or not node["is_observed"])
             }
             return {name: _site(name, node, again[name]) for name, node in latent.items()}
 
-    def _traced(self, given: Mapping[str, Tensor]) -> Mapping[str, Any]:
+    def _traced(self, values: Mapping[str, Tensor]) -> Mapping[str, Any]:
         """The sites of a call with these values."""
-        conditioned = poutine.condition(self.model, data=dict(given))
+        conditioned = poutine.condition(self.model, data=dict(values))
         return poutine.trace(conditioned).get_trace(self.x, self.y).nodes  # type: ignore[no-any-return]
+
+
+@checked
+def density_of(
+    model: NetworkModel,
+    data: Data,
+    dtype: torch.dtype | None = None,
+    likelihood_power: Annotated[float, Real("the power of the likelihood", above=0)] = 1.0,
+) -> Density:
+    """The density of a copy of the model in evaluation mode, and of the data on its device.
+
+    Raises:
+        TypeError: `model` is not one of `pyrodrop.models`.
+        ValueError: the network draws masks that no weight carries, `dtype` or `likelihood_power` is not allowed, the data do
+            not fit the model, or a prior cannot be sampled from.
+    """
+    if not isinstance(model, NetworkModel):
+        raise TypeError(
+            "the posterior needs a model of pyrodrop.models, such as MLP or from_module; got "
+            f"{shown(model)}. For other Pyro models use pyro.infer.mcmc.util.initialize_model"
+        )
+    if isinstance(model, TrainedNetwork) and model.dropouts.noise:
+        raise ValueError(
+            "the network was read with dropout that no weight carries: its masks are noise of the function, which the joint "
+            "density of the weights does not contain. Build the model from the network without this dropout: "
+            "models.from_module(net.eval(), ...)"
+        )
+    if dtype not in (None, torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32, torch.float64 or None; got {dtype!r}")
+    dataset = Dataset.of(data)
+    check_complete(model, dataset.y, "sampling the exact posterior")
+    model = copy.deepcopy(model)
+    if dtype is not None:
+        model.to(dtype)
+    model.standardize(dataset)
+    model.check(dataset)
+    model.eval()
+    first = next(iter(model.weight_sites().values()))
+
+    def wide(values: Tensor) -> Tensor:  # x is not rounded before it is standardised
+        values = _ordinary(values)
+        return values.to(torch.promote_types(values.dtype, first.dtype)) if values.is_floating_point() else values
+
+    x: Inputs = mapped(lambda part: wide(part).to(first.device), dataset.x)
+    y = _ordinary(dataset.y).to(first.device)
+    return Density(model, x, y.to(first.dtype) if y.is_floating_point() else y, float(likelihood_power))
+
+
+def _ordinary(values: Tensor) -> Tensor:
+    """The tensor, or a copy that autograd can record if it was made under `torch.inference_mode`."""
+    return values.clone() if values.is_inference() else values
 
 
 def _site(name: str, node: Any, again: Any) -> Site:

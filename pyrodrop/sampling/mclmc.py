@@ -1,236 +1,170 @@
-"""Microcanonical Langevin Monte Carlo with many chains that share one tuning.
+"""Microcanonical Langevin Monte Carlo with many chains that share one tuning: momentum of length 1, and no rejection.
 
-A transition is 20 steps of `pyrodrop.sampling.isokinetic`. None is rejected, so the step size makes the draws biased: it is
-tuned so that the change of energy in a step has a given mean square per dimension,
+    dq = s u dt,     du = -(1 - u u^T) s dU/dq dt / (D - 1)                          |u| = 1, s diagonal
+    turn by t:   e = -g / |g|,  g = s dU/dq,  delta = t |g| / (D - 1),  zeta = exp(-delta)
+                 u <- (e (1 - zeta) (1 + zeta + e.u (1 - zeta)) + 2 zeta u) / norm
+                 kinetic energy <- it + (D - 1) (delta - ln 2 + ln(1 + e.u + (1 - e.u) zeta^2))
+    renewal:     u <- (u + nu z) / |u + nu z|,   z ~ N(0, 1)^D,   nu^2 = (exp(2 eps / L) - 1) / D
 
-    E[(change of energy)^2] = v D,     mean square ~ eps^6        eps <- eps (v D / mean square)^(1/6)
+q of a trajectory has the density exp(-U) exactly in continuous time; a step size eps gives it a bias. L is the length after
+which momentum is forgotten. A step is: renew, turn by lambda eps, move by eps/2, turn by (1 - 2 lambda) eps, move by eps/2,
+turn by lambda eps, with lambda of McLachlan's integrator of minimal norm. Its two gradients are two calls of one program. A
+transition is 20 steps.
 
-(Robnik et al. 2023, sec. 5, https://arxiv.org/abs/2212.08549, and their code for the weights of old and extreme steps).
-Tuning has three parts: the way from the starts to where the chains stay, with equal scales and 5 v; the scale s of every
-coordinate, from its variance within chains; and the length L after which momentum is forgotten, 0.4 times that in which a
-chain makes an independent draw. As the variances are those within chains, starts in different modes do not widen them.
+eps is tuned so that the change of energy in a step has the mean square v D. Tuning has three parts: the way from the starts
+to where the chains stay, with equal scales and 5 v; the scale s of every coordinate, from its variance within chains; and L,
+0.4 times the length in which a chain makes an independent draw. As the variances are those within chains, starts in
+different modes do not widen them.
+
+Robnik, De Luca, Silverstein & Seljak (2023), Microcanonical Hamiltonian Monte Carlo, https://arxiv.org/abs/2212.08549;
+Robnik & Seljak (2023), Microcanonical Langevin Monte Carlo, https://arxiv.org/abs/2303.18221; for the kinetic energy Steeg &
+Galstyan (2021), Hamiltonian dynamics with non-Newtonian momentum, https://arxiv.org/abs/2111.02434.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.devices import denormals_flushed
-from pyrodrop.sampling.chains import Chains as AnyChains
-from pyrodrop.sampling.chains import Drawn
-from pyrodrop.sampling.isokinetic import Isokinetic, State
+from pyrodrop.sampling.compiled_density import CompiledDensity, Energies, Step
+from pyrodrop.sampling.kernel import DIVERGENT, Kernel, State
+from pyrodrop.sampling.tuning import EnergyStepSize, VarianceWithinChains, transitions_per_draw
 
+LAMBDA = 0.1931833275037836  # McLachlan (1995), https://doi.org/10.1137/0916010
 STEPS = 20  # of a transition
 _FIRST, _SCALES = 0.4, 0.4  # parts of the tuning
 _WIDE = 5.0  # times v in the first part, so that steps are longer there
-_DIVERGENT = 1000.0  # nats of energy's change in a step
 _EFFECTIVE = 0.4  # lengths of an independent draw in L
-_KEPT = 0.8  # weight of the transition before in what is learned of the step size
 _CHAINS, _COORDINATES = 8, 100  # about so many at most, of which autocorrelation is taken
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the user chooses.
+class Tuned(NamedTuple):
+    """What tuning learns: eps, L and s ``[D]``."""
 
-    Attributes:
-        tune, draws: numbers of transitions.
-        thin: number of transitions for each draw that is kept.
+    step_size: float
+    length: float
+    scale: Tensor
+
+
+def turned(u: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+    """The momentum ``[B, D]`` after a turn, and the change of kinetic energy ``[B]``."""
+    others = u.shape[1] - 1
+    norm = gradient.norm(dim=1, keepdim=True).clamp_min(1e-30)
+    e = -gradient / norm
+    delta = time * norm / others
+    zeta, along = (-delta).exp(), (e * u).sum(1, keepdim=True)
+    new = e * (1 - zeta) * (1 + zeta + along * (1 - zeta)) + 2 * zeta * u
+    kinetic = others * (delta - math.log(2) + (1 + along + (1 - along) * zeta**2).log())
+    return new / new.norm(dim=1, keepdim=True), kinetic[:, 0]
+
+
+def half_step(
+    energies: Energies, q: Tensor, u: Tensor, gradient: Tensor, z: Tensor, nu: Tensor, before: Tensor, after: Tensor,
+    time: Tensor, scale: Tensor,
+) -> list[Tensor]:  # fmt: skip
+    """Renew, turn, move, and turn; returns U and dU/dq at the new q, the new q and u, and the change of kinetic energy."""
+    u = u + nu * z
+    u, first = turned(u / u.norm(dim=1, keepdim=True), gradient * scale, before)
+    q = q + time * scale * u
+    energy, gradient = energies(q)
+    u, second = turned(u, gradient * scale, after)
+    return [energy, gradient, q, u, first + second]
+
+
+class MCLMC(Kernel):
+    """The kernel.
+
+    Args:
         energy_variance: v, mean square of energy's change in a step, per dimension.
     """
 
-    tune: int
-    draws: int
-    thin: int
-    energy_variance: float
-
-
-class StepSize:
-    """eps by the mean square of energy's change: a weighted mean of (mean square) / (v D eps^6) with exponential forgetting.
-
-    Args:
-        initial: eps to start from.
-        variance: v D; it may change.
-    """
-
-    def __init__(self, initial: float, variance: float) -> None:
-        self.now: float = initial
-        self.variance: float = variance
-        self._total, self._weight = 0.0, 0.0
-
-    def learn(self, changes: Tensor) -> None:
-        """Account for changes of energy of steps of the present size."""
-        ratio = float(changes.square().mean()) / self.variance + 1e-8
-        weight = math.exp(-0.5 * (math.log(ratio) / 9) ** 2)  # steps far too large or small say little
-        self._total = _KEPT * self._total + weight * ratio / self.now**6
-        self._weight = _KEPT * self._weight + weight
-        self.now = (self._total / self._weight) ** (-1 / 6)
-
-    def rescale(self, factor: float) -> None:
-        """Multiply eps by a factor, and forget what was learned."""
-        self.now *= factor
-        self._total, self._weight = 0.0, 0.0
-
-
-class Chains(AnyChains):
-    """Chains of this kernel.
-
-    Args:
-        q: where they start, ``[C, D]``.
-    """
+    step = Step(half_step, chain_tensors=4, scalars=4)
 
     def __init__(
-        self, moves: Isokinetic, q: Tensor, limits: Limits, generator: torch.Generator, tick: Callable[[str], None]
+        self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, *, energy_variance: float
     ) -> None:
-        super().__init__(limits.draws, limits.thin, generator, tick)
-        self.moves: Isokinetic = moves
-        self.limits: Limits = limits
-        self.scale: Tensor = torch.ones_like(q[0])
-        self.length: float = math.sqrt(moves.size)
-        self.step_size: StepSize = StepSize(0.01 * self.length, limits.energy_variance * moves.size)
-        energy, gradient = moves.energies(q)
-        self.state: State = State(q, self._directions(q), gradient, energy, torch.full_like(energy.double(), math.nan))
+        length = math.sqrt(density.size)
+        self.step_size: EnergyStepSize = EnergyStepSize(0.01 * length, _WIDE * energy_variance * density.size)
+        self.within: VarianceWithinChains = VarianceWithinChains(q)
+        self.track: list[Tensor] = []
+        super().__init__(density, q, generator, tune, Tuned(self.step_size.now, length, torch.ones_like(q[0])))
+        self.state = self.state._replace(momentum=self._directions())
+        self.descent = int(_FIRST * tune)
 
-    def descend(self) -> None:
-        """The first part of tuning."""
-        count = int(_FIRST * self.limits.tune)
-        within = Within(self.state.q)
-        self.step_size.variance *= _WIDE
-        for number in range(count):
-            self._tuned()
-            if number >= count // 2:
-                within.learn(self.state.q)
-        self._rescale(within)
-        self.step_size.variance /= _WIDE
-
-    def learn(self) -> None:
-        """The other parts of tuning."""
-        count, within = int(_SCALES * self.limits.tune), Within(self.state.q)
-        for number in range(count):
-            self._tuned()
-            if number >= count // 4:
-                within.learn(self.state.q)
-        self._rescale(within)
-        left = self.limits.tune - self.transitions
-        for _ in range(left // 3):
-            self._tuned()
-        track, some = [], slice(None, None, max(1, self.moves.size // _COORDINATES))
-        for _ in range(left - left // 3):
-            self._transition()
-            track.append(self.state.q[:_CHAINS, some].cpu())
-        self.length = max(
-            self.length, _EFFECTIVE * self.step_size.now * STEPS * transitions_per_draw(torch.stack(track, 1))
-        )
-        self.learned = {"step_size": self.step_size.now, "length": self.length}
-
-    def draw(self) -> dict[str, Tensor]:
-        """As `AnyChains.draw`."""
-        error = torch.zeros_like(self.state.energy, dtype=torch.float64)
-        diverging = torch.zeros_like(error, dtype=torch.bool)
-        for _ in range(self.thin):
-            self._transition()
-            diverging, error = diverging | self.diverged, error + self.changes.square().nanmean(0)
+    def transition(self, number: int) -> dict[str, Tensor]:
+        """20 steps of all chains; those whose energy is lost stay where they are, with new momenta."""
+        end, self.changes = self.follow(self.state, self.normal(STEPS, *self.state.q.shape))
+        self.lost: Tensor = ~(self.changes.abs() <= DIVERGENT).all(1)
+        self.lost |= ~(end.q.isfinite().all(1) & end.gradient.isfinite().all(1))
+        self.changes[self.lost] = math.nan
+        if self.lost.any():
+            end = self.state._replace(momentum=self._directions()).where(self.lost, end)
+        self.state = end
         return {
-            "lp": -self.state.energy.double(),
-            "energy_error": (error / self.thin).sqrt(),
-            "diverging": diverging,
-            "n_steps": torch.full_like(diverging, 2 * STEPS * self.thin, dtype=torch.int64),
+            "lp": -end.energy.double(),
+            "energy_error": self.changes.square().mean(1).sqrt(),
+            "diverging": self.lost,
+            "n_steps": torch.full_like(self.lost, 2 * STEPS, dtype=torch.int64),
         }
 
-    def run(self, save: Callable[[], None] | None = None) -> Drawn:
-        """As `AnyChains.run`; what was learned has the energy variance that the draws reached."""
-        drawn = super().run(save)
-        reached = float(drawn.stats["energy_error"].square().nanmean()) / self.moves.size
-        self.learned["energy_variance_reached"] = reached
-        return drawn
+    def follow(self, state: State, noise: Tensor) -> tuple[State, Tensor]:
+        """Follow all chains for as many steps as there are z in the noise ``[steps, C, D]``.
 
-    def tuned(self) -> dict[str, Tensor]:
-        """As `AnyChains.tuned`."""
-        return {"scale": self.scale, "unfinished": torch.tensor(self.moves.unfinished, dtype=torch.float64)}
+        Returns:
+            The state, and the change of energy in every step, ``[C, steps]`` in float64.
+        """
+        eps, length, scale = self.tuned
+        nu = math.sqrt(math.expm1(2 * eps / length) / self.density.size)
+        numbers = (0.0, nu, LAMBDA * eps, (1 - 2 * LAMBDA) * eps, eps / 2)
+        none, renewal, outer, inner, half = (scale.new_tensor(number) for number in numbers)
 
-    def retune(self, tuned: dict[str, Tensor]) -> None:
-        """As `AnyChains.retune`."""
-        self.scale, self.moves.unfinished = tuned["scale"], float(tuned["unfinished"])
-        self.step_size.now = self.learned["step_size"]
-        self.length = self.learned["length"]
+        def block(chains: slice) -> list[Tensor]:
+            q, u, gradient, energy = (value[chains] for value in state)
+            changes = []
+            for z in noise[:, chains]:
+                before = energy.double()
+                energy, gradient, q, u, first = self.density(q, u, gradient, z, renewal, outer, inner, half, scale)
+                energy, gradient, q, u, second = self.density(q, u, gradient, z, none, none, outer, half, scale)
+                changes.append(energy.double() - before + first + second)
+            return [q, u, gradient, energy, torch.stack(changes, 1)]
 
-    def _tuned(self) -> None:
-        """A transition of tuning."""
-        self._transition()
-        if self.diverged.any():
-            self.step_size.rescale(0.5)
+        *end, changes = self.density.by_blocks(block)
+        return State(*end), changes
+
+    def adapt(self, number: int) -> None:
+        """Learn the step size, then also the scales, and last the length."""
+        first, second = self.descent, self.descent + int(_SCALES * self.tune)
+        last = second + (self.tune - second) // 3  # the last transition that changes the step size
+        length, scale = self.tuned.length, self.tuned.scale
+        if number <= last:
+            if self.lost.any():
+                self.step_size.rescale(0.5)
+            else:
+                self.step_size.learn(self.changes)
         else:
-            self.step_size.learn(self.changes[self.changes.isfinite()])
+            coordinates = slice(None, None, max(1, self.density.size // _COORDINATES))
+            self.track.append(self.state.q[:_CHAINS, coordinates].cpu())
+        if first // 2 < number <= first or first + (second - first) // 4 < number <= second:
+            self.within.learn(self.state.q)
+        if number in (first, second):
+            scale = self.within.scale().to(scale)
+            self.within = VarianceWithinChains(self.state.q)
+            self.step_size.rescale(math.exp(float((self.tuned.scale / scale).log().mean())))
+        if number == first:
+            self.step_size.target /= _WIDE
+        if number == self.tune:
+            draw = self.step_size.now * STEPS * transitions_per_draw(torch.stack(self.track, 1))
+            length = max(length, _EFFECTIVE * draw)
+        self.tuned = Tuned(self.step_size.now, length, scale)
 
-    def _transition(self) -> None:
-        """Move all chains by 20 steps; those whose energy is lost stay where they are, with new momenta."""
-        state, shape = self.state, (STEPS, *self.state.q.shape)
-        noise = torch.randn(shape, dtype=state.q.dtype, device=state.q.device, generator=self.generator)
-        eps = self.step_size.now
-        with denormals_flushed():
-            end, self.changes = self.moves(state, eps, self.length, self.scale, noise)
-        unknown = torch.zeros_like(self.changes, dtype=torch.bool)
-        unknown[0] = state.change.isnan()  # the first change of chains with new momenta
-        wrong = ~(self.changes.abs() <= _DIVERGENT) & ~unknown
-        self.diverged: Tensor = wrong.any(0) | ~(end.q.isfinite().all(1) & end.gradient.isfinite().all(1))
-        self.changes[unknown | self.diverged] = math.nan
-        if self.diverged.any():
-            back = state._replace(u=self._directions(state.q), change=torch.full_like(state.change, math.nan))
-            end = State(
-                *(
-                    torch.where(self.diverged[:, None] if new.dim() == 2 else self.diverged, old, new)
-                    for new, old in zip(end, back, strict=True)
-                )
-            )
-        self.state = end
-        self.transitions += 1
-        per = float(self.changes.square().nanmean()) / self.moves.size
-        self.tick(f"energy variance {per:.1g}, steps of {eps:.2g}, length {self.length:.2g}")
+    def progress(self) -> str:
+        variance = float(self.changes.square().nanmean()) / self.density.size
+        return f"energy variance {variance:.1g}, steps of {self.tuned.step_size:.2g}, length {self.tuned.length:.2g}"
 
-    def _rescale(self, within: Within) -> None:
-        """Take over the scales learned so far; times change by the factor of the geometric mean."""
-        old = self.scale
-        self.scale = within.scale()
-        self.step_size.rescale(math.exp(float((old / self.scale).log().mean())))
-
-    def _directions(self, q: Tensor) -> Tensor:
-        """Directions that are uniform on the sphere, like q."""
-        z = torch.randn(q.shape, dtype=q.dtype, device=q.device, generator=self.generator)
+    def _directions(self) -> Tensor:
+        """Momenta that are uniform on the sphere, ``[C, D]``."""
+        z = self.normal(*self.state.q.shape)
         return z / z.norm(dim=1, keepdim=True)
-
-
-class Within:
-    """The variance of every coordinate within chains, mean over chains."""
-
-    def __init__(self, q: Tensor) -> None:
-        self._like, self._count = q, 0
-        self._mean = torch.zeros_like(q, dtype=torch.float64)
-        self._squares = torch.zeros_like(self._mean)
-
-    def learn(self, q: Tensor) -> None:
-        """Account for the positions of all chains ``[C, D]``."""
-        self._count += 1
-        before = q.double() - self._mean
-        self._mean += before / self._count
-        self._squares += before * (q.double() - self._mean)
-
-    def scale(self) -> Tensor:
-        """Standard deviations ``[D]``, shrunk to their geometric mean where there are few positions."""
-        logs = (self._squares.mean(0) / max(1, self._count - 1)).clamp_min(1e-30).log() / 2
-        few = 5 / (self._squares.shape[0] * self._count + 5)
-        return ((1 - few) * logs + few * logs.mean()).exp().to(self._like)
-
-
-def transitions_per_draw(track: Tensor) -> float:
-    """Transitions in which a chain makes an effective draw, for positions ``[C, T, D]``; the mean over coordinates."""
-    from arviz_stats.base import array_stats  # slow to import
-
-    values = track.double().numpy()
-    sizes = [float(array_stats.ess(one[None, :, i], method="mean")) for one in values for i in range(values.shape[2])]
-    return float(np.mean(track.shape[1] / np.maximum(sizes, 1.0)))

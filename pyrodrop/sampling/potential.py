@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,14 +12,12 @@ from torch.autograd.function import once_differentiable
 from pyrodrop import threads
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Described
-from pyrodrop.compiled import Untraceable
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.constraints import Seed, checked
 from pyrodrop.data import Data
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.density import Density
-from pyrodrop.sampling.posterior import NOT_FINITE, TRIES, agree, by_pyro, density_of
-from pyrodrop.sampling.programs import Program, first_way, programs
+from pyrodrop.sampling.compiled_density import NOT_FINITE, TRIES, CompiledDensity
+from pyrodrop.sampling.density import density_of
 from pyrodrop.surroundings import outside
 
 
@@ -34,13 +31,12 @@ class Potential(Described):
         transforms: from the support of every latent site to unconstrained values, as `pyro.infer.MCMC` takes them.
     """
 
-    def __init__(self, density: Density, program: Program, engine: Name) -> None:
-        self.model: NetworkModel = density.model
-        self.engine = engine
-        self.sites: dict[str, torch.Size] = {name: site.shape for name, site in density.sites.items()}
-        self.transforms: dict[str, Any] = {name: site.to_support.inv for name, site in density.sites.items()}
-        self._density, self._program = density, program
-        self._names = list(self.sites)
+    def __init__(self, compiled: CompiledDensity) -> None:
+        self._compiled, self._density = compiled, compiled.density
+        self.model: NetworkModel = self._density.model
+        self.engine: Name = compiled.engine
+        self.sites: dict[str, torch.Size] = {name: site.shape for name, site in self._density.sites.items()}
+        self.transforms: dict[str, Any] = {n: site.to_support.inv for n, site in self._density.sites.items()}
 
     @threads.exclusive()
     def __call__(self, values: Mapping[str, Tensor]) -> Tensor:
@@ -53,13 +49,13 @@ class Potential(Described):
             TypeError: `values` is not a mapping of tensors.
             ValueError: names, shapes or dtypes are not those of the sites.
         """
-        return _Energy.apply(self._program, *self._tensors(values))  # type: ignore[no-untyped-call, no-any-return]
+        return _Energy.apply(self._compiled, *self._in_order(values))  # type: ignore[no-untyped-call, no-any-return]
 
     @threads.exclusive()
     def value_and_gradient(self, values: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The potential energy and its gradient by site, without autograd; otherwise as a call."""
-        energy, *gradients = self._program(*self._tensors(values))
-        return energy, dict(zip(self._names, gradients, strict=True))
+        energy, gradients = _evaluated(self._compiled, self._in_order(values))
+        return energy, dict(zip(self.sites, gradients, strict=True))
 
     def constrained(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Convert unconstrained values to values on the supports of the sites; leading dimensions are kept.
@@ -73,7 +69,7 @@ class Potential(Described):
         self._check_mapping(values)
         extra = [name for name in values if name not in self.sites]
         if extra:
-            raise ValueError(f"values must be those of the latent sites, {self._names}; got {extra}")
+            raise ValueError(f"values must be those of the latent sites, {list(self.sites)}; got {extra}")
         return {name: self.transforms[name].inv(value) for name, value in values.items()}
 
     @checked
@@ -93,7 +89,8 @@ class Potential(Described):
         """
         for attempt in range(TRIES):
             values = self._density.draw(seed + attempt * 1_000_003)
-            if all(bool(result.isfinite().all()) for result in self._program(*values.values())):
+            energy, gradients = _evaluated(self._compiled, list(values.values()))
+            if all(bool(result.isfinite().all()) for result in (energy, *gradients)):
                 return values
         raise ValueError(NOT_FINITE)
 
@@ -102,16 +99,16 @@ class Potential(Described):
         count = sum(shape.numel() for shape in self.sites.values())
         return f"Potential({count} numbers at {len(self.sites)} sites, {self._density.dtype}, engine {self.engine!r})"
 
-    def _tensors(self, values: Mapping[str, Tensor]) -> list[Tensor]:
+    def _in_order(self, values: Mapping[str, Tensor]) -> list[Tensor]:
         """The values in the order of the sites."""
         self._check_mapping(values)
-        try:
-            tensors = [values[name] for name in self._names]
-        except KeyError as error:
-            raise ValueError(f"values must have an entry for every latent site; got a dict without {error}") from None
-        if len(values) != len(tensors):
+        missing = [name for name in self.sites if name not in values]
+        if missing:
+            raise ValueError(f"values must have an entry for every latent site; got a dict without {missing[0]!r}")
+        if len(values) != len(self.sites):
             extra = sorted(values.keys() - self.sites.keys())
-            raise ValueError(f"values must be those of the latent sites, {self._names}; got also {extra}")
+            raise ValueError(f"values must be those of the latent sites, {list(self.sites)}; got also {extra}")
+        tensors = [values[name] for name in self.sites]
         for (name, shape), tensor in zip(self.sites.items(), tensors, strict=True):
             if tensor.shape != shape or tensor.dtype != self._density.dtype:
                 raise ValueError(
@@ -126,12 +123,19 @@ class Potential(Described):
             raise TypeError(f"values must be a mapping from site to tensor; got {got}")
 
 
+@torch.no_grad()
+def _evaluated(compiled: CompiledDensity, values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Energy and gradients at the values of all sites."""
+    energy, gradient = compiled.energies(torch.cat([value.reshape(-1) for value in values])[None])
+    return energy[0], list(compiled.density.by_site(gradient[0]).values())
+
+
 class _Energy(torch.autograd.Function):
-    """A program that computes the gradient together with the value, as one differentiable operation."""
+    """The energy, whose gradients are computed together with it, as one differentiable operation."""
 
     @staticmethod
-    def forward(ctx: Any, program: Program, *values: Tensor) -> Tensor:
-        energy, *ctx.gradients = program(*values)
+    def forward(ctx: Any, compiled: CompiledDensity, *values: Tensor) -> Tensor:
+        energy, ctx.gradients = _evaluated(compiled, values)
         return energy
 
     @staticmethod
@@ -206,14 +210,4 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
         >>> p.model.outputs(mcmc.get_samples(), torch.zeros(3, 1)).shape
         torch.Size([5, 3, 1])
     """
-    density = density_of(model, data, dtype)
-    pairs = by_pyro(density)
-
-    def tried(name: Name, make: Callable[[], Program]) -> Potential:
-        program = make()
-        if not all(agree(program(*point.values()), theirs) for point, theirs in pairs):
-            raise Untraceable("its numbers differ from Pyro's")
-        return Potential(density, program, name)
-
-    ways = ((repr(name), functools.partial(tried, name, make)) for name, make in programs(density, engine))
-    return first_way("potential", engine, ways)
+    return Potential(CompiledDensity(density_of(model, data, dtype), 1, engine))

@@ -23,15 +23,14 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import available, resolve
 from pyrodrop.identity import made_of, values_of
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling import hmc, mclmc
 from pyrodrop.sampling.chains import Chains
-from pyrodrop.sampling.density import Density
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import Density, density_of
 from pyrodrop.sampling.draws_file import DrawsFile
-from pyrodrop.sampling.integrator import Integrator
-from pyrodrop.sampling.isokinetic import Isokinetic
-from pyrodrop.sampling.leapfrog import Leapfrog
+from pyrodrop.sampling.hmc import HMC
+from pyrodrop.sampling.kernel import Kernel, State
+from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.mixing import MOST_ROUNDING
-from pyrodrop.sampling.posterior import density_of
 from pyrodrop.sampling.sampled import Sampled
 from pyrodrop.sampling.starts import from_prior, from_runs
 from pyrodrop.sampling.tuning import FEW
@@ -151,79 +150,65 @@ def sample(
     if isinstance(model, NetworkModel):
         model = copy.deepcopy(model).to(place)
     density = density_of(model, dataset, dtype, likelihood_power)
-    numbers = chains * draws * sum(site.shape.numel() for site in density.sites.values())
+    numbers = chains * draws * sum(density.sizes)
     _check_memory(numbers, torch.float64 if dtype is None else density.dtype)  # None may become float64
     if kernel == "mclmc" and numbers == chains * draws:
         raise ValueError("kernel='mclmc' moves on a sphere and needs a model with at least 2 latent numbers; it has 1")
-    moves: Integrator = (Leapfrog if kernel == "hmc" else Isokinetic)(density, chains, engine)
+    kind: type[Kernel] = HMC if kernel == "hmc" else MCLMC
+    options: dict[str, Any] = {"target_acceptance": target_acceptance, "max_steps": max_steps}
+    options = options if kernel == "hmc" else {"energy_variance": energy_variance}
+    compiled = CompiledDensity(density, chains, engine, kind.step)
     generator = torch.Generator(place).manual_seed(seed)
     bar = tqdm(
         total=tune + draws * thin, unit="transition", desc=f"{chains} chain{'s' * (chains > 1)}", leave=False,
         disable=None if progress is None else not progress,
     )  # fmt: skip
-
-    def tick(words: str) -> None:
-        bar.set_postfix_str(words, refresh=False)
-        bar.update()
-        with threads.sharing():
-            pass
-
     with bar:
-        q = from_prior(moves, generator) if start is None else from_runs(moves, start, generator)
-        choices = {"dtype": dtype, "device": place.type, "seed": seed, "likelihood_power": float(likelihood_power)}
-        own = {"target_acceptance": target_acceptance, "max_steps": max_steps}
-        own = own if kernel == "hmc" else {"energy_variance": energy_variance}
-        choices |= {"kernel": kernel, "chains": chains, "tune": tune, "thin": thin, **own}
-        file = None if at is None else DrawsFile(at, _identity(density, dataset, q, choices))
+        q = from_prior(compiled, generator) if start is None else from_runs(compiled, start, generator)
+        common = {"kernel": kernel, "chains": chains, "tune": tune, "thin": thin, **options}
+        common |= {"likelihood_power": float(likelihood_power), "device": place.type, "seed": seed}
+        file = None if at is None else DrawsFile(at, _identity(density, dataset, q, {**common, "dtype": dtype}))
         saved = None if file is None else file.read()
         precise = density
         if density.dtype == torch.float32 and kernel == "hmc":
             precise = density_of(model, dataset, torch.float64, likelihood_power)
-        if saved is not None and saved.dtype != density.dtype:
-            density, moves, q = precise, Leapfrog(precise, chains, engine), q.double()
-        moving: Chains
-        if isinstance(moves, Leapfrog):
-            moving = hmc.Chains(moves, q, hmc.Limits(tune, draws, thin, target_acceptance, max_steps), generator, tick)
-        elif isinstance(moves, Isokinetic):
-            moving = mclmc.Chains(moves, q, mclmc.Limits(tune, draws, thin, energy_variance), generator, tick)
-        rounding = 0.0
+        if saved is not None and saved["state.q"].dtype != density.dtype:
+            compiled, q = CompiledDensity(precise, chains, engine, kind.step), q.double()
+        moving = kind(compiled, q, generator, tune, **options)
+        run = Chains(moving, draws, thin, bar)
         if file is not None and saved is not None:
-            file.restore(moving, saved)
-            rounding = saved.rounding
-            bar.update(moving.transitions)
+            file.restore(run, saved)
+            bar.update(run.transitions)
         else:
-            moving.descend()
-            if precise is not density and isinstance(moving, hmc.Chains):
-                rounding = _rounding(moves, precise, moving.state.q, moving.state.energy)
-                if dtype is None and not rounding <= MOST_ROUNDING:
-                    _log.info("sampling in float64, as float32 rounds energies by %.2g nats", rounding)
-                    density, rounding = precise, 0.0
-                    moves = Leapfrog(precise, chains, engine)
-                    moving.move_to(moves, moving.state.q.double())
-            moving.learn()
-        drawn = moving.run(None if file is None else functools.partial(file.save, moving, rounding))
+            run.tune(moving.descent)
+            if precise is not density:
+                run.rounding = _rounding(compiled, precise, moving.state)
+                if dtype is None and not run.rounding <= MOST_ROUNDING:
+                    _log.info("sampling in float64, as float32 rounds energies by %.2g nats", run.rounding)
+                    moving.move_to(CompiledDensity(precise, chains, engine, kind.step), moving.state.q.double())
+                    run.rounding = 0.0
+            run.tune(tune)
+        run.draw(None if file is None else functools.partial(file.save, run))
+    compiled = moving.density
+    density = compiled.density
+    learned = {name: value for name, value in moving.tuned._asdict().items() if isinstance(value, float)}
+    if kernel == "mclmc":
+        learned["energy_variance_reached"] = float(run.stats["energy_error"].square().nanmean()) / compiled.size
     settings = {
-        "kernel": kernel,
-        "chains": chains,
+        **common,
         "draws": draws,
-        "tune": tune,
-        "thin": thin,
-        **own,
-        "likelihood_power": float(likelihood_power),
         "dtype": str(density.dtype).removeprefix("torch."),
-        "engine": moves.engine,
-        "stacked": moves.stacked,
-        "device": place.type,
-        "seed": seed,
-        **moving.learned,
-        "drawing_cpu_seconds": drawn.cpu_seconds,
-        "energy_rounding": rounding,
+        "engine": compiled.engine,
+        "stacked": compiled.stacked,
+        **learned,
+        "drawing_cpu_seconds": run.cpu_seconds,
+        "energy_rounding": run.rounding,
         "model": density.model.describe(),
         "num_data": len(dataset),
         "data_fingerprint": dataset.fingerprint,
         **({} if dataset.columns is None else {"columns": dataset.columns.words()}),
     }
-    sampled = Sampled(density.model, moves.values(drawn.q), drawn.stats, dataset, settings, place)
+    sampled = Sampled(density.model, density.constrained(run.q), run.stats, dataset, settings, place)
     diagnostics = sampled.diagnostics()
     sampled.settings |= {"diagnostics": diagnostics.to_dict(), "seconds": time.perf_counter() - begun}
     if diagnostics.mixed and diagnostics.few:
@@ -252,14 +237,11 @@ def _check_memory(numbers: int, dtype: torch.dtype) -> None:
         )
 
 
-def _rounding(moves: Integrator, precise: Any, q: Tensor, energy: Tensor) -> float:
+def _rounding(compiled: CompiledDensity, precise: Density, state: State) -> float:
     """Standard deviation over chains, and points near those of few chains, of the error of the energy in float32."""
-    near = [q * (1 + 1e-3 * number) for number in range(1, math.ceil(FEW / len(q)))]
-    q, energy = torch.cat([q, *near]), torch.cat([energy, *(moves.energies(points)[0] for points in near)])
-    errors = []
-    for one, ours in zip(q[:_COMPARED].double(), energy, strict=False):
-        parts = one.split(moves.sizes)
-        values = {n: v.reshape(s.shape) for (n, s), v in zip(precise.sites.items(), parts, strict=True)}
-        with torch.no_grad():
-            errors.append(ours.double() - precise.energy(values, precise.x, precise.y))
-    return float(torch.stack(errors).std())
+    near = [state.q * (1 + 1e-3 * number) for number in range(1, math.ceil(FEW / len(state.q)))]
+    q = torch.cat([state.q, *near])[:_COMPARED].double()
+    energy = torch.cat([state.energy, *(compiled.energies(points)[0] for points in near)])[:_COMPARED].double()
+    with torch.no_grad():
+        exact = [precise.energy(precise.by_site(point), precise.x, precise.y) for point in q]
+    return float((energy - torch.stack(exact)).std())

@@ -1,4 +1,6 @@
-"""Step size, trajectory length and mass matrix, learned from all chains together.
+"""What tuning learns from all chains together.
+
+For Hamiltonian Monte Carlo, step size, trajectory length and mass matrix.
 
 Step size: dual averaging of ln eps so that the harmonic mean over chains of the acceptance probability a meets a target
 (Hoffman & Gelman 2014, The No-U-Turn Sampler, sec. 3.2, https://arxiv.org/abs/1111.4246).
@@ -15,21 +17,32 @@ https://proceedings.mlr.press/v130/hoffman21a.html). One chain is its own mean, 
 chains both m are the mean over chains and recent transitions, and T is learned from fewer, noisier numbers.
 
 Mass matrix: M^-1 is the variance of every coordinate over chains and recent transitions.
+
+For microcanonical Monte Carlo, step size, scales and length. None of its steps is rejected, so the step size makes the draws
+biased: it is tuned so that the change of energy in a step has a given mean square v per dimension,
+
+    E[(change of energy)^2] = v D,     mean square ~ eps^6        eps <- eps (v D / mean square)^(1/6)
+
+(Robnik et al. 2023, sec. 5, https://arxiv.org/abs/2212.08549, and their code for the weights of old and extreme steps).
+Scales are the standard deviations of coordinates within chains.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 FEW = 4  # chains, below which their mean says little of where the posterior is
 _CLIP = 3.0  # standard deviations, of the steps of ln T
 _RATE = 0.05  # of these steps
+_KEPT = 0.8  # weight of the transition before in what is learned of the step size of microcanonical dynamics
 
 
-class StepSize:
+class DualAveraging:
     """Dual averaging of the logarithm of the step size.
 
     Args:
@@ -143,16 +156,14 @@ class Mass:
     """The variance of every coordinate, over chains and with exponentially decreasing weights over transitions.
 
     Args:
-        size: D.
-        like: a tensor with the dtype and device of the chains, which may change.
+        like: a tensor ``[D]`` on the device of the chains.
     """
 
-    def __init__(self, size: int, like: Tensor) -> None:
-        self._mean = torch.zeros(size, dtype=torch.float64, device=like.device)
+    def __init__(self, like: Tensor) -> None:
+        self._mean = torch.zeros_like(like, dtype=torch.float64)
         self._square = torch.zeros_like(self._mean)
         self._weight = 0.0
         self._count = 0
-        self.like: Tensor = like
 
     def learn(self, q: Tensor) -> None:
         """Account for the positions of all chains ``[C, D]``."""
@@ -164,15 +175,15 @@ class Mass:
 
     @property
     def mean(self) -> Tensor:
-        """The mean of every coordinate, over chains and recent transitions, ``[D]``."""
-        return (self._mean / self._weight).to(self.like)
+        """The mean of every coordinate, over chains and recent transitions, ``[D]`` in float64."""
+        return self._mean / self._weight
 
     def inverse(self) -> Tensor:
-        """The diagonal of M^-1, ``[D]``: shrunk to 1e-3 where there are few positions, as in Stan."""
+        """The diagonal of M^-1, ``[D]`` in float64: shrunk to 1e-3 where there are few positions, as in Stan."""
         mean = self._mean / self._weight
         variance = (self._square / self._weight - mean**2).clamp_min(0)
         few = 5 / (min(self._count, 1000) + 5)
-        return ((1 - few) * variance + few * 1e-3).to(self.like)
+        return (1 - few) * variance + few * 1e-3
 
 
 def van_der_corput(number: int) -> float:
@@ -182,3 +193,86 @@ def van_der_corput(number: int) -> float:
         total += weight * (number & 1)
         number, weight = number >> 1, weight / 2
     return total
+
+
+def reasonable_step_size(accepts: Callable[[float], bool]) -> float:
+    """A step size whose single step half of the chains would accept (Hoffman & Gelman 2014, algorithm 4).
+
+    Args:
+        accepts: whether a single step of this size is accepted with probability 1/2 or more, in the median of the chains.
+    """
+    eps = 1e-3
+    rises = accepts(eps)
+    for _ in range(60):
+        new = eps * 2 if rises else eps / 2
+        if accepts(new) != rises:
+            return eps if rises else new
+        eps = new
+    return eps
+
+
+class EnergyStepSize:
+    """eps by the mean square of energy's change: a weighted mean of (mean square) / (v D eps^6) with exponential forgetting.
+
+    Args:
+        initial: eps to start from.
+        target: v D, the mean square to reach; it may change.
+
+    Attributes:
+        now: the step size to use.
+    """
+
+    def __init__(self, initial: float, target: float) -> None:
+        self.now: float = initial
+        self.target: float = target
+        self._total, self._weight = 0.0, 0.0
+
+    def learn(self, changes: Tensor) -> None:
+        """Account for changes of energy of steps of the present size."""
+        ratio = float(changes.square().mean()) / self.target + 1e-8
+        weight = math.exp(-0.5 * (math.log(ratio) / 9) ** 2)  # steps far too large or small say little
+        self._total = _KEPT * self._total + weight * ratio / self.now**6
+        self._weight = _KEPT * self._weight + weight
+        self.now = (self._total / self._weight) ** (-1 / 6)
+
+    def rescale(self, factor: float) -> None:
+        """Multiply eps by a factor, and forget what was learned."""
+        self.now *= factor
+        self._total, self._weight = 0.0, 0.0
+
+
+class VarianceWithinChains:
+    """The variance of every coordinate within chains, mean over chains.
+
+    Args:
+        like: a tensor ``[C, D]`` on the device of the chains.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._count = 0
+        self._mean = torch.zeros_like(like, dtype=torch.float64)
+        self._squares = torch.zeros_like(self._mean)
+
+    def learn(self, q: Tensor) -> None:
+        """Account for the positions of all chains ``[C, D]``."""
+        self._count += 1
+        before = q.double() - self._mean
+        self._mean += before / self._count
+        self._squares += before * (q.double() - self._mean)
+
+    def scale(self) -> Tensor:
+        """Standard deviations ``[D]`` in float64, shrunk to their geometric mean where there are few positions."""
+        logs = (self._squares.mean(0) / max(1, self._count - 1)).clamp_min(1e-30).log() / 2
+        few = 5 / (self._squares.shape[0] * self._count + 5)
+        return ((1 - few) * logs + few * logs.mean()).exp()
+
+
+def transitions_per_draw(track: Tensor) -> float:
+    """Transitions in which a chain makes an effective draw, for positions ``[C, T, D]``; the mean over coordinates."""
+    from arviz_stats.base import array_stats  # slow to import
+
+    values = track.double().numpy()
+    sizes = [
+        float(array_stats.ess(chain[None, :, i], method="mean")) for chain in values for i in range(values.shape[2])
+    ]
+    return float(np.mean(track.shape[1] / np.maximum(sizes, 1.0)))

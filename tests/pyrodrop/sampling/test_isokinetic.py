@@ -8,8 +8,9 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from pyrodrop.sampling.isokinetic import LAMBDA, Isokinetic, State, turned
-from pyrodrop.sampling.posterior import density_of
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import density_of
+from pyrodrop.sampling.mclmc import LAMBDA, MCLMC, Tuned, turned
 from tests.pyrodrop.sampling.test_leapfrog import X, Y, energy, model
 
 D = 10
@@ -56,34 +57,36 @@ def by_hand(
     return q, changes
 
 
+def mclmc(q: Tensor, engine: str, tuned: Tuned) -> MCLMC:
+    """The kernel with chains at q."""
+    compiled = CompiledDensity(density_of(model(), (X, Y)), len(q), engine, MCLMC.step)
+    kernel = MCLMC(compiled, q, torch.Generator().manual_seed(0), 100, energy_variance=5e-4)
+    kernel.tuned = tuned
+    return kernel
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["traced", "pyro", pytest.param("compiled", marks=pytest.mark.more)])
 def test_chains_follow_the_steps_written_out(engine: str) -> None:
     torch.manual_seed(1)
-    moves = Isokinetic(density_of(model(), (X, Y)), 4, engine)
     q, u, scale = torch.randn(4, D, dtype=torch.float64), directions(4), torch.rand(D, dtype=torch.float64) + 0.5
     noise = torch.randn(3, 4, D, dtype=torch.float64)
-    at, gradient = moves.energies(q)
-    state = State(q, u, gradient, at, torch.full((4,), math.nan, dtype=torch.float64))
-    end, changes = moves(state, 0.2, 1.5, scale, noise[:2])
-    assert changes[0].isnan().all()  # the step before has no energy
-    end, more = moves(end, 0.2, 1.5, scale, noise[2:])
+    kernel = mclmc(q, engine, Tuned(0.2, 1.5, scale))
+    middle, changes = kernel.follow(kernel.state._replace(momentum=u), noise[:2])
+    end, more = kernel.follow(middle, noise[2:])
     for chain in range(4):
         want, energies = by_hand(q[chain], u[chain], 0.2, 1.5, scale, noise[:, chain])
         torch.testing.assert_close(end.q[chain], want, rtol=1e-9, atol=1e-9)
-        got = [float(changes[1, chain]), float(more[0, chain])]
-        np.testing.assert_allclose(got, energies[:2], rtol=1e-7, atol=1e-8)
+        np.testing.assert_allclose([*changes[chain], *more[chain]], energies, rtol=1e-7, atol=1e-8)
 
 
 def test_the_change_of_energy_of_a_step_falls_with_the_third_power_of_its_size() -> None:
     torch.manual_seed(2)
-    moves = Isokinetic(density_of(model(), (X, Y)), 50, "traced")
-    q, u, one = 0.5 * torch.randn(50, D, dtype=torch.float64), directions(50), torch.ones(D, dtype=torch.float64)
-    at, gradient = moves.energies(q)
+    q, u, scale = 0.5 * torch.randn(50, D, dtype=torch.float64), directions(50), torch.ones(D, dtype=torch.float64)
+    kernel = mclmc(q, "traced", Tuned(0.02, 1e9, scale))
     sizes = []
     for eps in (0.02, 0.01):
-        moves.unfinished = 0.0
-        state = State(q, u, gradient, at, torch.zeros(50, dtype=torch.float64))
-        _, changes = moves(state, eps, 1e9, one, torch.zeros(2, 50, D, dtype=torch.float64))
-        sizes.append(float(changes[1].square().mean().sqrt()))
+        kernel.tuned = Tuned(eps, 1e9, scale)
+        _, changes = kernel.follow(kernel.state._replace(momentum=u), torch.zeros(1, 50, D, dtype=torch.float64))
+        sizes.append(float(changes.square().mean().sqrt()))
     assert 6 < sizes[0] / sizes[1] < 10

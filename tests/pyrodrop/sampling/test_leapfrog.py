@@ -1,4 +1,4 @@
-"""Trajectories against a leapfrog that is written out for a density that is written out."""
+"""The compiled density, and trajectories against a leapfrog that is written out for a density that is written out."""
 
 import math
 from collections.abc import Callable
@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop.sampling.leapfrog import Leapfrog, State
-from pyrodrop.sampling.posterior import density_of
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import Density, density_of
+from pyrodrop.sampling.hmc import HMC
+from pyrodrop.sampling.kernel import State
 
 X = torch.linspace(-1, 1, 7, dtype=torch.float64)[:, None]
 Y = torch.sin(3 * X)
@@ -55,15 +57,24 @@ def by_hand(
     return State(q, p, gradient(q), of(q))
 
 
+def hmc(density: Density, q: Tensor, engine: str, inverse_mass: Tensor | None = None) -> HMC:
+    """The kernel with chains at q."""
+    compiled = CompiledDensity(density, len(q), engine, HMC.step)
+    kernel = HMC(compiled, q, torch.Generator().manual_seed(0), 100, target_acceptance=0.651, max_steps=1000)
+    if inverse_mass is not None:
+        kernel.tuned = kernel.tuned._replace(inverse_mass=inverse_mass)
+    return kernel
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["compiled", "traced", "pyro"])
 def test_chains_follow_the_trajectories_written_out(engine: str) -> None:
-    chains = Leapfrog(density_of(model(), (X, Y)), 6, engine)
-    assert (chains.engine, chains.stacked) == (engine, engine != "pyro")
     torch.manual_seed(1)
     q, p = torch.randn(6, 10, dtype=torch.float64), torch.randn(6, 10, dtype=torch.float64)
     inverse_mass = torch.rand(10, dtype=torch.float64) + 0.5
-    end = chains(chains.at(q)._replace(p=p), 0.03, inverse_mass, 5)
+    kernel = hmc(density_of(model(), (X, Y)), q, engine, inverse_mass)
+    assert (kernel.density.engine, kernel.density.stacked) == (engine, engine != "pyro")
+    end = kernel.follow(kernel.state._replace(momentum=p), 0.03, 5)
     for chain in range(6):
         want = by_hand(energy, q[chain], p[chain], 0.03, inverse_mass, 5)
         for got, right in zip((value[chain] for value in end), want, strict=True):
@@ -71,38 +82,36 @@ def test_chains_follow_the_trajectories_written_out(engine: str) -> None:
 
 
 def test_trajectories_can_be_reversed() -> None:
-    chains = Leapfrog(density_of(model(), (X, Y)), 4, "traced")
     torch.manual_seed(2)
     q, p = torch.randn(4, 10, dtype=torch.float64), torch.randn(4, 10, dtype=torch.float64)
-    ones = torch.ones(10, dtype=torch.float64)
-    there = chains(chains.at(q)._replace(p=p), 0.05, ones, 40)
-    back = chains(there._replace(p=-there.p), 0.05, ones, 40)
+    kernel = hmc(density_of(model(), (X, Y)), q, "traced")
+    there = kernel.follow(kernel.state._replace(momentum=p), 0.05, 40)
+    back = kernel.follow(there._replace(momentum=-there.momentum), 0.05, 40)
     assert (there.q - q).abs().max() > 0.1
     torch.testing.assert_close(back.q, q, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(back.p, -p, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(back.momentum, -p, rtol=1e-9, atol=1e-9)
 
 
 def test_chains_in_several_blocks_move_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     density = density_of(model(), (X, Y))
-    whole = Leapfrog(density, 6, "traced")
-    monkeypatch.setattr("pyrodrop.sampling.integrator._BLOCK_BYTES", {"cpu": 4 * 1024})
-    parts = Leapfrog(density, 6, "traced")
-    assert whole.block == 6
-    assert parts.block < 6
     torch.manual_seed(3)
-    start = whole.at(torch.randn(6, 10, dtype=torch.float64))._replace(p=torch.randn(6, 10, dtype=torch.float64))
-    ones = torch.ones(10, dtype=torch.float64)
-    for one, other in zip(whole(start, 0.02, ones, 3), parts(start, 0.02, ones, 3), strict=True):
-        torch.testing.assert_close(one, other)
+    q, p = torch.randn(6, 10, dtype=torch.float64), torch.randn(6, 10, dtype=torch.float64)
+    whole = hmc(density, q, "traced")
+    monkeypatch.setattr("pyrodrop.sampling.compiled_density._BLOCK_BYTES", {"cpu": 4 * 1024})
+    blocks = hmc(density, q, "traced")
+    assert whole.density.block == 6
+    assert 1 < blocks.density.block < 6
+    ends = [kernel.follow(kernel.state._replace(momentum=p), 0.02, 3) for kernel in (whole, blocks)]
+    for value, other in zip(*ends, strict=True):
+        torch.testing.assert_close(value, other)
 
 
 @pytest.mark.parametrize("engine", ["traced", "pyro"])
 def test_a_trajectory_that_diverges_has_no_finite_energy_and_raises_nothing(engine: str) -> None:
-    one = Leapfrog(density_of(model(), (X, Y)), 1, engine)
-    start = one.at(torch.ones(1, 10, dtype=torch.float64))
-    end = one(start, 1e80, torch.ones(10, dtype=torch.float64), 5)
+    kernel = hmc(density_of(model(), (X, Y)), torch.ones(1, 10, dtype=torch.float64), engine)
+    end = kernel.follow(kernel.state, 1e80, 5)
     assert not end.energy.isfinite().any()
-    assert start.energy.isfinite().all()
+    assert kernel.state.energy.isfinite().all()
 
 
 class Counts(nn.Module):
@@ -118,13 +127,12 @@ class Counts(nn.Module):
 
 def test_a_network_that_cannot_be_mapped_takes_its_chains_in_turn() -> None:
     x = torch.randn(5, 4, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    own = model(Counts().double())
-    density = density_of(own, (x, x.sum(1)))
-    chains = Leapfrog(density, 4, "pyro")
-    assert not chains.stacked
-    assert all(not stacked for _, stacked, _ in Leapfrog._ways(chains, "auto"))
-    p = pyrodrop.potential(own, (x, x.sum(1)), engine="pyro")
+    counts = model(Counts().double())
+    compiled = CompiledDensity(density_of(counts, (x, x.sum(1))), 4, "pyro")
+    assert not compiled.stacked
+    assert all(not mapped for _, mapped in compiled._ways("auto"))
+    p = pyrodrop.potential(counts, (x, x.sum(1)), engine="pyro")
     starts = [p.initial_params(seed) for seed in range(4)]
-    state = chains.at(torch.stack([chains.flat(start) for start in starts]))
-    for chain, start in enumerate(starts):
-        torch.testing.assert_close(state.energy[chain], p(start), rtol=1e-9, atol=1e-9)
+    energies, _ = compiled.energies(torch.stack([compiled.density.flat(start) for start in starts]))
+    for energy, start in zip(energies, starts, strict=True):
+        torch.testing.assert_close(energy, p(start), rtol=1e-9, atol=1e-9)

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, priors
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.isokinetic import Isokinetic
-from pyrodrop.sampling.mclmc import Chains, Limits, StepSize, Within, transitions_per_draw
-from pyrodrop.sampling.posterior import density_of
+from pyrodrop.sampling.chains import Chains
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import density_of
+from pyrodrop.sampling.mclmc import MCLMC, STEPS
 from pyrodrop.sampling.starts import from_runs
+from pyrodrop.sampling.tuning import EnergyStepSize, VarianceWithinChains, transitions_per_draw
 from tests.pyrodrop.sampling.test_sample import X, Y, exact, linear, standard_errors
 
 V = 5e-4
@@ -60,7 +63,7 @@ def test_scales_of_four_orders_of_magnitude() -> None:
 def test_the_step_size_gives_the_energy_that_is_asked_for() -> None:
     """Changes with the mean square 3 eps^6, from a start that is 50 times too small."""
     wanted = (0.02 / 3) ** (1 / 6)
-    step = StepSize(wanted / 50, 0.02)
+    step = EnergyStepSize(wanted / 50, 0.02)
     for _ in range(40):
         step.learn(torch.tensor([1.0, -1.0]) * math.sqrt(3 * step.now**6))
     assert step.now == pytest.approx(wanted, rel=0.02)
@@ -71,7 +74,7 @@ def test_scales_are_standard_deviations_within_chains() -> None:
     track = (
         torch.randn(3, 2000, 2, dtype=torch.float64) * torch.tensor([1.0, 5.0]) + 100 * torch.arange(3.0)[:, None, None]
     )
-    within = Within(track[:, 0])
+    within = VarianceWithinChains(track[:, 0])
     for now in range(2000):
         within.learn(track[:, now])
     np.testing.assert_allclose(within.scale(), np.sqrt(track.var(1).mean(0)), rtol=2e-3)
@@ -86,31 +89,27 @@ def test_transitions_for_a_draw_are_those_of_an_autoregressive_process() -> None
     assert transitions_per_draw(torch.stack(values, 1)) == pytest.approx(9.0, rel=0.25)  # n / ess of 5,000 transitions
 
 
-class Wall:
-    """Moves that lose the energy of the second of three chains."""
+class Walled(MCLMC):
+    """Moves by 1, and loses the energy of the second of three chains."""
 
-    chains, size = 3, 2
-
-    def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        return q.square().sum(1) / 2, q
-
-    def __call__(self, state: Any, eps: float, length: float, scale: Tensor, noise: Tensor) -> Any:
-        changes = torch.zeros(len(noise), 3, dtype=torch.float64)
-        changes[3, 1] = 5000.0
-        return state._replace(q=state.q + 1, change=state.change.nan_to_num(0.0)), changes
+    def follow(self, state: Any, noise: Tensor) -> Any:
+        changes = torch.zeros(3, STEPS, dtype=torch.float64)
+        changes[1, 3] = 5000.0
+        return state._replace(q=state.q + 1), changes
 
 
 def test_a_chain_that_loses_energy_stays_and_is_counted() -> None:
-    limits = Limits(tune=100, draws=4, thin=1, energy_variance=V)
-    generator, begin = torch.Generator().manual_seed(0), torch.zeros(3, 2, dtype=torch.float64)
-    moving = Chains(Wall(), begin, limits, generator, lambda words: None)  # type: ignore[arg-type]
-    drawn = moving.run()
-    assert drawn.stats["diverging"].tolist() == [[False] * 4, [True] * 4, [False] * 4]
-    assert (drawn.q[1] == 0).all()
-    assert drawn.q[0, :, 0].tolist() == [1, 2, 3, 4]
-    before = moving.step_size.now
-    moving._tuned()
-    assert moving.step_size.now == before / 2
+    compiled = CompiledDensity(density_of(linear(), (X, Y)), 3, "pyro", MCLMC.step)
+    begin = torch.zeros(3, 3, dtype=torch.float64)
+    kernel = Walled(compiled, begin, torch.Generator().manual_seed(0), 100, energy_variance=V)
+    run = Chains(kernel, 4, 1, tqdm(disable=True))
+    run.draw()
+    assert run.stats["diverging"].tolist() == [[False] * 4, [True] * 4, [False] * 4]
+    assert (run.q[1] == 0).all()
+    assert run.q[0, :, 0].tolist() == [1, 2, 3, 4]
+    before = kernel.tuned.step_size
+    kernel.adapt(1)
+    assert kernel.tuned.step_size == before / 2
 
 
 def network() -> NetworkModel:
@@ -134,18 +133,17 @@ def test_chains_begin_at_the_weights_of_runs_in_turn(monkeypatch: pytest.MonkeyP
         progress=False,
     )
 
-    def descend(self: Chains) -> None:
-        seen.append(self.state.q.clone())
-        self.limits = Limits(tune=6, draws=4, thin=1, energy_variance=V)
+    def tune(self: Chains, until: int) -> None:
+        seen.append(self.kernel.state.q.clone())
 
-    monkeypatch.setattr(Chains, "descend", descend)
-    found = run(model, (X.float(), Y.float()), start=fits, chains=4, draws=4)
+    monkeypatch.setattr(Chains, "tune", tune)
+    sampled = run(model, (X.float(), Y.float()), start=fits, chains=4, draws=4)
     for chain in range(4):
         weights = fits[chain % 2].guide.draw(1)
-        assert torch.equal(seen[0][chain], torch.cat([weights[name].flatten() for name in found.samples]))
-    again = run(model, (X.float(), Y.float()), start=found, chains=4, draws=4)
-    last = torch.cat([found.samples[name][:, -1].flatten(1) for name in again.samples], 1)
-    assert torch.equal(seen[1], last)
+        assert torch.equal(seen[0][chain], torch.cat([weights[name].flatten() for name in sampled.samples]))
+    again = run(model, (X.float(), Y.float()), start=sampled, chains=4, draws=4)
+    last = torch.cat([sampled.samples[name][:, -1].flatten(1) for name in again.samples], 1)
+    assert torch.equal(seen[2], last)  # `tune` is called twice in a run
 
 
 def test_starts_from_a_guide_with_spread_leave_the_callers_random_numbers_alone() -> None:
@@ -154,8 +152,8 @@ def test_starts_from_a_guide_with_spread_leave_the_callers_random_numbers_alone(
         model, guides.MeanField(model), (X.float(), Y.float()), steps=5, engine="traced", device="cpu", progress=False
     )
     density = density_of(model, (X.float(), Y.float()))
-    moves, before = Isokinetic(density, 3, "traced"), torch.random.get_rng_state()
-    first, second = (from_runs(moves, fit, torch.Generator().manual_seed(1)) for _ in range(2))
+    compiled, before = CompiledDensity(density, 3, "traced"), torch.random.get_rng_state()
+    first, second = (from_runs(compiled, fit, torch.Generator().manual_seed(1)) for _ in range(2))
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.equal(first, second)
     assert not torch.equal(first[0], first[1])  # each chain has a draw of its own

@@ -18,13 +18,14 @@ from pyro.ops.integrator import potential_grad
 from torch import Tensor, nn
 from torch.distributions import constraints
 from torch.func import functional_call
+from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import data, likelihoods, models, priors
-from pyrodrop.sampling import mclmc
-from pyrodrop.sampling.density import Density
-from pyrodrop.sampling.isokinetic import Isokinetic
-from pyrodrop.sampling.posterior import density_of
+from pyrodrop.sampling.chains import Chains
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import Density, density_of
+from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.starts import from_prior
 
 X, Y = torch.linspace(-1, 1, 24).reshape(12, 2), torch.linspace(3, 5, 12)[:, None] ** 2
@@ -227,7 +228,7 @@ def test_a_network_that_cannot_be_traced_is_evaluated_by_pyro(caplog: pytest.Log
     with caplog.at_level(logging.INFO, "pyrodrop"):
         p = pyrodrop.potential(model, (X, Y))
     assert p.engine == "pyro"
-    assert "no potential by engine 'compiled'" in caplog.text
+    assert "no potential energy by engine 'compiled'" in caplog.text
     assert "cannot be traced" in caplog.text
     gradient, energy = potential_grad(p, p.initial_params(1))
     wanted, want = by_pyro(model, (X, Y), None, p.initial_params(1))
@@ -284,14 +285,15 @@ def test_an_energy_that_overflows_is_infinite_and_no_error(engine: Any) -> None:
 
 @pytest.mark.more
 def test_chains_that_step_where_the_energy_overflows_stay() -> None:
-    moves = Isokinetic(density_of(deep(), (20 * X, Y)), 2, "traced")
+    compiled = CompiledDensity(density_of(deep(), (20 * X, Y)), 2, "traced", MCLMC.step)
     generator = torch.Generator().manual_seed(0)
-    q = from_prior(moves, generator)
-    chains = mclmc.Chains(moves, q, mclmc.Limits(tune=100, draws=2, thin=1, energy_variance=5e-4), generator, print)
-    chains.step_size.now = 1e3
-    drawn = chains.run()
-    assert drawn.stats["diverging"].all()
-    assert torch.equal(drawn.q, q[:, None].expand(2, 2, -1))
+    q = from_prior(compiled, generator)
+    kernel = MCLMC(compiled, q, generator, 100, energy_variance=5e-4)
+    kernel.tuned = kernel.tuned._replace(step_size=1e3)
+    run = Chains(kernel, 2, 1, tqdm(disable=True))
+    run.draw()
+    assert run.stats["diverging"].all()
+    assert torch.equal(run.q, q[:, None].expand(2, 2, -1))
 
 
 class _Noisy(likelihoods.Gaussian):

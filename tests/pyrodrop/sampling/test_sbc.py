@@ -5,14 +5,16 @@ import pytest
 import torch
 from scipy import stats
 from torch import nn
+from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import likelihoods, priors
-from pyrodrop.sampling import hmc, mclmc
-from pyrodrop.sampling.integrator import Integrator
-from pyrodrop.sampling.isokinetic import Isokinetic
-from pyrodrop.sampling.leapfrog import Leapfrog
-from pyrodrop.sampling.posterior import density_of
+from pyrodrop.sampling.chains import Chains
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import density_of
+from pyrodrop.sampling.hmc import HMC
+from pyrodrop.sampling.kernel import Kernel
+from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.starts import from_prior
 
 COUNT, CHAINS, KEPT = 200, 21, 3  # data sets; 63 draws of each, so that ranks are in 0 ... 63
@@ -33,22 +35,21 @@ def test_ranks_of_functions_and_of_the_likelihood_are_uniform(kernel: str) -> No
     net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
     model = pyrodrop.models.from_module(net, prior=one, bias_prior=one, likelihood=likelihoods.Gaussian(PRECISION))
     density = density_of(model, (x, torch.zeros(20, 1)))
-    moves: Integrator = (Leapfrog if kernel == "hmc" else Isokinetic)(density, CHAINS, "compiled")
+    kind: type[Kernel] = HMC if kernel == "hmc" else MCLMC
+    tune, thin, options = 150, 4, {"target_acceptance": 0.651, "max_steps": 30}
+    if kernel == "mclmc":
+        tune, thin, options = 100, 5, {"energy_variance": 5e-4}
+    compiled = CompiledDensity(density, CHAINS, "compiled", kind.step)
     ranks, generator = [], torch.Generator().manual_seed(11)
     for _ in range(COUNT):
         truth = torch.randn(1, 25, generator=generator)
         y = network(truth, x) + torch.randn(1, 20, generator=generator) / PRECISION**0.5
         density.y.copy_(y.T)  # which the compiled step reads
-        q = from_prior(moves, generator)
-        moving: hmc.Chains | mclmc.Chains
-        if isinstance(moves, Leapfrog):
-            moving = hmc.Chains(moves, q, hmc.Limits(150, KEPT, 4, 0.651, 30), generator, lambda words: None)
-        else:
-            assert isinstance(moves, Isokinetic)
-            moving = mclmc.Chains(moves, q, mclmc.Limits(100, KEPT, 5, 5e-4), generator, lambda words: None)
-        moving.descend()
-        moving.learn()
-        drawn = moving.run().q.flatten(0, 1)
+        moving = kind(compiled, from_prior(compiled, generator), generator, tune, **options)
+        run = Chains(moving, KEPT, thin, tqdm(disable=True))
+        run.tune(tune)
+        run.draw()
+        drawn = run.q.flatten(0, 1)
         own = [
             torch.cat([network(w, points), -((network(w, x) - y) ** 2).sum(1, keepdim=True)], 1) for w in (drawn, truth)
         ]

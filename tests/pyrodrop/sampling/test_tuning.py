@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyrodrop.sampling.tuning import Mass, StepSize, TrajectoryLength, chees_gradient, van_der_corput
+from pyrodrop.sampling.tuning import DualAveraging, Mass, TrajectoryLength, chees_gradient, van_der_corput
 
 
 def test_the_van_der_corput_sequence() -> None:
@@ -16,7 +16,7 @@ def test_the_van_der_corput_sequence() -> None:
 @pytest.mark.parametrize("initial", [1e-3, 5.0])
 def test_dual_averaging_finds_the_step_size_of_the_target(initial: float) -> None:
     """With the acceptance probability exp(-eps), the target 0.651 is met at eps = -ln 0.651."""
-    size = StepSize(initial, 0.651)
+    size = DualAveraging(initial, 0.651)
     for _ in range(2000):
         size.learn(math.exp(-size.now))
     assert size.averaged == pytest.approx(-math.log(0.651), rel=0.02)
@@ -88,7 +88,7 @@ def test_a_gradient_that_cannot_be_scaled_leaves_the_trajectory_length(gradient:
 
 def test_the_mass_matrix_is_the_variance() -> None:
     generator = torch.Generator().manual_seed(0)
-    scale, mass = torch.tensor([0.1, 1.0, 30.0]), Mass(3, torch.zeros(()))
+    scale, mass = torch.tensor([0.1, 1.0, 30.0]), Mass(torch.zeros(3))
     drawn = [5 + scale * torch.randn(64, 3, generator=generator) for _ in range(400)]
     for q in drawn:
         mass.learn(q)

@@ -1,0 +1,252 @@
+"""The energy and gradient of many chains in one call, compiled together with the step of a kernel.
+
+    q [B, D]  ->  U [B],  dU/dq [B, D]                                U of `pyrodrop.sampling.density`
+
+The energy of one chain is recorded, mapped over a block of B chains by `torch.vmap`, and compiled together with what a
+kernel computes from one gradient to the next. A network that cannot be mapped takes its chains one after the other. The
+numbers are compared with those that Pyro computes for the model before they are used. No other file of this folder uses
+`pyrodrop.compiled`, except for the names of engines.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from pyro import poutine
+from pyro.infer.mcmc.util import initialize_model
+from pyro.ops.integrator import potential_grad
+from torch import Tensor
+
+from pyrodrop.arrays import near
+from pyrodrop.compiled import Program, Untraceable, compile_function, first_that_works, pure, record_function
+from pyrodrop.constraints import EngineName as Name
+from pyrodrop.devices import denormals_flushed, seeded
+from pyrodrop.inputs import parts, rebuilt
+from pyrodrop.sampling.density import Density, unchecked
+
+_log = logging.getLogger("pyrodrop")
+
+TRIES = 100  # to find values of finite energy
+NOT_FINITE = (
+    f"fewer than 2 of {TRIES} draws from the prior have a finite log joint density and gradient: check the scales of the "
+    "prior, the likelihood and the data, or pass start=..., trained runs"
+)
+_NOT_PYROS = (
+    "the log joint density is not the one that Pyro computes for this model: it may differ from call to call, as in a "
+    "likelihood that draws random numbers"
+)
+_NEARER = 0.9  # each draw that is compared is scaled by this factor more than the one before
+_BLOCK_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}  # of a block's activations: fits the CPU's cache, or occupies a GPU
+
+Energies = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From q ``[B, D]`` to U ``[B]`` and dU/dq ``[B, D]``."""
+
+
+class Step(NamedTuple):
+    """What is compiled together with one evaluation of the energies.
+
+    Attributes:
+        function: takes `Energies`, the tensors of chains, the scalars and a vector ``[D]``, and returns U ``[B]`` and dU/dq
+            ``[B, D]`` at the new q, then other results. With all scalars 0, the new q is the old one.
+        chain_tensors: the number of tensors ``[B, D]``, of which q is the first.
+        scalars: the number of scalars.
+    """
+
+    function: Callable[..., Sequence[Tensor]]
+    chain_tensors: int
+    scalars: int
+
+
+ENERGY = Step(lambda energies, q, _: energies(q), 1, 0)
+
+
+class CompiledDensity:
+    """A density for a fixed number of chains; a call makes one step of a block of them.
+
+    Args:
+        density: of the latent sites.
+        chains: C.
+        engine: ``compiled``, ``traced``, ``pyro`` (handlers in every call, chains one after the other), or ``auto`` for the
+            first of them that works.
+        step: of a kernel.
+
+    Attributes:
+        engine: the engine that is used.
+        stacked: whether one call moves several chains.
+        block: B, the number of chains that a call moves.
+
+    Raises:
+        ValueError: the energy differs from call to call, or from Pyro's.
+    """
+
+    block: int
+    _program: Callable[..., Sequence[Tensor]]
+
+    def __init__(self, density: Density, chains: int, engine: Name, step: Step = ENERGY) -> None:
+        self.density: Density = density
+        self.chains: int = chains
+        self.step: Step = step
+        self.size: int = sum(density.sizes)
+        say = _log.info if engine == "auto" else _log.warning
+        pyros = _by_pyro(density)
+
+        def attempt(way: tuple[Name, bool]) -> None:
+            self._make(*way)
+            if not self._agrees(pyros):
+                raise Untraceable("its numbers differ from Pyro's")
+
+        def failed(way: tuple[Name, bool], error: Untraceable) -> None:
+            name, mapped = way
+            say("no potential energy by engine %r%s: %s", name, ", all chains at once" if mapped else "", error)
+
+        ways = ((way, functools.partial(attempt, way)) for way in self._ways(engine))
+        try:
+            (self.engine, self.stacked), _ = first_that_works(ways, failed)
+        except Untraceable as error:
+            raise ValueError(_NOT_PYROS) from error
+
+    def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
+        """One step of a block, for the inputs of `Step.function`, which are contiguous."""
+        return self._program(*tensors)
+
+    def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """U and dU/dq at q, of as many chains as one or several blocks have, by a step that stays."""
+        with torch.no_grad():
+            if len(q) == self.block:
+                energy, gradient = self(q, *self._staying)[:2]
+                return energy, gradient
+            results = [self.energies(rows) for rows in q.split(self.block)]
+        energies, gradients = zip(*results, strict=True)
+        return torch.cat(energies), torch.cat(gradients)
+
+    def by_blocks(self, follow: Callable[[slice], Sequence[Tensor]]) -> list[Tensor]:
+        """What `follow` returns for the chains of each block, ``[B, ...]``, put together to ``[C, ...]``."""
+        with torch.no_grad(), denormals_flushed():
+            blocks = [follow(slice(first, first + self.block)) for first in range(0, self.chains, self.block)]
+        return [torch.cat(tensors) for tensors in zip(*blocks, strict=True)]
+
+    def _ways(self, engine: Name) -> Iterator[tuple[Name, bool]]:
+        """The engines to try, in this order, and whether to map the energy over chains."""
+        names: list[Name] = ["compiled", "traced"]
+        names = [] if engine == "pyro" else ["traced"] if engine == "traced" else names
+        if self.chains > 1 and self.density.model.maps_weights:
+            yield from ((name, True) for name in names)
+        yield from ((name, False) for name in names)
+        yield "pyro", False
+
+    def _make(self, name: Name, mapped: bool) -> None:
+        """Make the program of a step."""
+        density, self.block = self.density, 1
+        fixed = [*parts(density.x), density.y]
+        energy: Callable[..., Sequence[Tensor]] = functools.partial(_energy_and_gradients, density)
+        if name != "pyro":
+            graph = self._graph
+            energy, fixed = graph.module, [tensor.contiguous() for tensor in (*fixed, *graph.constants)]
+        of_block: Callable[..., Sequence[Tensor]] = functools.partial(_of_one, energy, len(density.sites))
+        if mapped:
+            axes = (*(0 for _ in density.sites), *(None for _ in fixed))
+            of_block = graph.mapped(axes)
+            most = _BLOCK_BYTES.get(density.device.type, _BLOCK_BYTES["cpu"]) // max(1, graph.bytes)
+            self.block = next(n for n in range(self.chains, 0, -1) if self.chains % n == 0 and n <= max(1, most))
+        zero, chains = torch.zeros((), dtype=density.dtype, device=density.device), (self.block, self.size)
+        shapes = [chains] * self.step.chain_tensors + [()] * self.step.scalars + [(self.size,)]
+        inputs = [zero.expand(shape).contiguous() for shape in shapes]
+        self._staying = [tensor + (tensor.shape == chains) for tensor in inputs[1:]]
+
+        def step(*tensors: Tensor) -> Sequence[Tensor]:
+            def energies(q: Tensor) -> tuple[Tensor, Tensor]:
+                energy, *gradients = of_block(*density.by_site(q).values(), *tensors[len(inputs) :])
+                return energy, torch.cat([gradient.reshape(len(q), -1) for gradient in gradients], 1)
+
+            return self.step.function(energies, *tensors[: len(inputs)])
+
+        with torch.no_grad():
+            program: Callable[..., Sequence[Tensor]] = step
+            if name == "compiled":
+                program = compile_function(step, [*inputs, *fixed])
+            elif name == "traced":
+                program = record_function(step, [*inputs, *fixed])
+        self._program = lambda *tensors: program(*tensors, *fixed)
+
+    @functools.cached_property
+    def _graph(self) -> Program:
+        """The recorded energy and gradient of one chain, a function of the sites' values, x, y and the graph's constants."""
+        density = self.density
+        if density.model.changes_itself:
+            raise Untraceable(f"{density.model.changes_itself}, which a trace would freeze")
+        values = density.by_site(torch.zeros(self.size, dtype=density.dtype, device=density.device)).values()
+        function = functools.partial(_energy_and_gradients, density)
+        graph = pure(function, [*values, *parts(density.x), density.y], [density.model])
+        if graph.noise or graph.draws_itself:
+            raise Untraceable("it draws random numbers")
+        return graph
+
+    def _agrees(self, pyros: Sequence[_Evaluated]) -> bool:
+        """Whether energies and gradients are Pyro's, with its points in turn as chains."""
+        pyros = list(pyros) * self.block
+        try:
+            energy, gradient = self.energies(torch.stack([point.q for point in pyros]))
+        except Exception as error:  # whatever an operation that cannot be mapped raises
+            raise Untraceable(f"it cannot be run: {error}") from error
+        ours = ([value, *row.split(self.density.sizes)] for value, row in zip(energy, gradient, strict=True))
+        return all(
+            _agree(results, [point.energy, *point.gradients]) for results, point in zip(ours, pyros, strict=True)
+        )
+
+
+def _energy_and_gradients(density: Density, *tensors: Tensor) -> list[Tensor]:
+    """U and its gradients by Pyro's handlers, for the value of each site, x and y."""
+    values = [value.detach().requires_grad_() for value in tensors[: len(density.sites)]]
+    *xs, y = tensors[len(density.sites) :]
+    with torch.enable_grad(), unchecked():
+        energy = density.energy(dict(zip(density.sites, values, strict=True)), rebuilt(density.x, xs), y)
+        gradients = torch.autograd.grad(energy, values, allow_unused=True, materialize_grads=True)
+    return [energy.detach(), *gradients]
+
+
+def _of_one(function: Callable[..., Sequence[Tensor]], sites: int, *tensors: Tensor) -> list[Tensor]:
+    """A function of one chain for a block of one chain; `tensors` are the values of the sites ``[1, ...]``, x and y."""
+    return [result[None] for result in function(*(value[0] for value in tensors[:sites]), *tensors[sites:])]
+
+
+class _Evaluated(NamedTuple):
+    """A point q ``[D]`` with its energy and its gradient by site, flattened."""
+
+    q: Tensor
+    energy: Tensor
+    gradients: list[Tensor]
+
+
+def _by_pyro(density: Density) -> list[_Evaluated]:
+    """Two points, evaluated by the potential that Pyro's kernels make of a model.
+
+    The points are draws from the prior, each scaled closer to 0: for a deep network most draws may have infinite energy.
+
+    Raises:
+        ValueError: fewer than two of the points have a finite energy and gradient.
+    """
+    evaluated = []
+    for seed in range(TRIES):
+        point = {name: _NEARER**seed * value for name, value in density.draw(seed).items()}
+        with seeded(seed, density.device), poutine.block(), unchecked():
+            values = {name: value.clone() for name, value in point.items()}
+            _, function, _, _ = initialize_model(density.joint, (density.x, density.y), initial_params=values)
+            gradients, energy = potential_grad(function, values)
+        results = [energy, *(gradients[name].reshape(-1) for name in density.sites)]
+        if all(bool(result.isfinite().all()) for result in results):
+            evaluated.append(_Evaluated(density.flat(point), results[0], results[1:]))
+        if len(evaluated) == 2:
+            return evaluated
+    raise ValueError(NOT_FINITE)
+
+
+def _agree(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
+    """Whether energy and gradient agree up to rounding; small gradients are compared relative to the largest one."""
+    tolerance = 1e-3 if theirs[0].dtype == torch.float32 else 1e-7
+    largest = max(float(gradient.abs().max()) for gradient in theirs[1:] if gradient.numel())
+    least = [1.0, *(1e-3 * largest for _ in theirs[1:])]
+    return all(near(want, got, tolerance, low) for want, got, low in zip(theirs, ours, least, strict=True))
