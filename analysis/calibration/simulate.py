@@ -27,6 +27,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, num_rows
 from pyrodrop.likelihoods import aligned, elements, per_row
 from pyrodrop.models import NetworkModel
+from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.module_states import evaluating
 
 _NUMBERS = 2**23  # of weights and outputs at a time
@@ -141,7 +142,7 @@ def _why_not(model: NetworkModel, x: Inputs) -> str:
             f"the likelihood {model.likelihood.describe()} has learned parameters without a prior ({', '.join(learned)}): "
             "fix them, as in likelihoods.Gaussian(precision=...)"
         )
-    if hasattr(model, "noise_shapes"):
+    if isinstance(model, TrainedNetwork):
         return f"a {type(model).__name__} draws masks that are not weights: make a model with models.from_module"
     model.properties(x)
     if not model.mixes_examples(x) and model.mixes_in_training(x):

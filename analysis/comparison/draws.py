@@ -165,7 +165,7 @@ def check_trained_on(fit: Any, data: Dataset, name: str) -> None:
         ValueError: another fingerprint, or data that the model of the fit cannot have.
     """
     model: Any = getattr(fit, "model", None)
-    if hasattr(model, "check_targets"):
+    if isinstance(model, NetworkModel):
         model.check_targets(data)
     check_complete(model, data.y, "the log likelihood of every row, for loo and to_arviz,")
     fingerprint = getattr(fit, "fingerprint", None)

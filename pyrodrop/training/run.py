@@ -14,6 +14,7 @@ from pyrodrop.agreement import knows_sites
 from pyrodrop.constraints import EngineName
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.sources import streamed_of
+from pyrodrop.data.streamed import Streamed
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.steps import Arguments, Engine, Loss
 from pyrodrop.training.checkpoint import State
@@ -61,7 +62,8 @@ class Run:
             ranks: the processes that train together; None for a process that trains alone.
         """
         ranks = ranks or alone(settings.place)
-        batches = batches_of(problem.data, settings, check=problem.targets_check(), ranks=ranks)
+        check = problem.targets_check() if isinstance(problem.data, Streamed) else None
+        batches = batches_of(problem.data, settings, check=check, ranks=ranks)
         in_parts = settings.accumulate > 1 or ranks.size > 1
         samples = of_each_shape(batches.samples(settings.steps))
         loss = problem.loss(samples[0], settings.dtype, settings.objective)
