@@ -8,7 +8,6 @@ from typing import Any
 from pyro import poutine
 
 from pyrodrop.arguments import function, instance, shown
-from pyrodrop.protocols import HasWeights
 from pyrodrop.reparam.flipout import FlipoutReparam
 from pyrodrop.reparam.lazy import LazyReparam
 from pyrodrop.reparam.local import LocalReparam
@@ -40,7 +39,7 @@ def reparameterize(
             on the guide. Or the guide is no function, or the strategy none of these.
     """
     weights: Any = model
-    if isinstance(model, type) or not isinstance(weights, HasWeights):
+    if isinstance(model, type) or not hasattr(weights, "weight_sites"):
         raise TypeError(
             f"model must have a method weight_sites, as the models of pyrodrop.models do; got {shown(model)}: use "
             "poutine.reparam with a config of site names, on model and guide"
