@@ -10,8 +10,6 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled.stacked import StackedGraph
-from pyrodrop.compiled.stacked_compiled import StackedCompiled
 from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.stack import Stack
 
@@ -27,7 +25,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
         yield
         states[replicate] = torch.get_rng_state()
 
-    def draw(self: StackedGraph) -> list[Tensor]:
+    def draw(self: Any) -> list[Tensor]:
         drawn = self.shapes()
         for replicate in range(len(seeds)):
             with own(replicate):
@@ -50,11 +48,11 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
             yield
 
     with ExitStack() as patches, torch.random.fork_rng(devices=[]):
-        for where, name, value in (
-            (StackedGraph, "draw", draw),
-            (Minibatches, "orders", orders),
-            (Stack, "_loaded", loaded_alone),
-            (StackedCompiled, "most_steps", 1),
+        for replaced, value in (
+            ("compiled.stacked.StackedGraph.draw", draw),
+            ("compiled.stacked_compiled.StackedCompiled.most_steps", 1),
+            ("training.minibatches.Minibatches.orders", orders),
+            ("training.stack.Stack._loaded", loaded_alone),
         ):
-            patches.enter_context(mock.patch.object(where, name, value))
+            patches.enter_context(mock.patch(f"pyrodrop.{replaced}", value))
         yield
