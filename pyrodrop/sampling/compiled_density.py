@@ -67,12 +67,14 @@ ENERGY = Step(lambda energies, q, _: energies(q), 1, 0)
 class CompiledDensity:
     """A density for a fixed number of chains; a call makes one step of a block of them.
 
+    Without a step it is of one point: a call takes the value of each site and returns U and its gradient by each of them.
+
     Args:
         density: of the latent sites.
         chains: C.
         engine: ``compiled``, ``traced``, ``pyro`` (handlers in every call, chains one after the other), or ``auto`` for the
             first of them that works.
-        step: of a kernel.
+        step: of a kernel; None for the energy of one point, by site.
 
     Attributes:
         engine: the engine that is used.
@@ -86,10 +88,10 @@ class CompiledDensity:
     block: int
     _program: Callable[..., Sequence[Tensor]]
 
-    def __init__(self, density: Density, chains: int, engine: Name, step: Step = ENERGY) -> None:
+    def __init__(self, density: Density, chains: int, engine: Name, step: Step | None = ENERGY) -> None:
         self.density: Density = density
         self.chains: int = chains
-        self.step: Step = step
+        self.step: Step | None = step
         self.size: int = sum(density.sizes)
         say = _log.info if engine == "auto" else _log.warning
         pyros = _by_pyro(density)
@@ -110,12 +112,16 @@ class CompiledDensity:
             raise ValueError(_NOT_PYROS) from error
 
     def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """One step of a block, for the inputs of `Step.function`, which are contiguous."""
+        """One step of a block, for the inputs of `Step.function` or the values of the sites, which are contiguous."""
         return self._program(*tensors)
 
     def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """U and dU/dq at q, of as many chains as one or several blocks have, by a step that stays."""
         with torch.no_grad():
+            if self.step is None:
+                points = [self(*(value.contiguous() for value in self.density.by_site(row).values())) for row in q]
+                flat = [torch.cat([gradient.reshape(-1) for gradient in gradients]) for _, *gradients in points]
+                return torch.stack([energy for energy, *_ in points]), torch.stack(flat)
             if len(q) == self.block:
                 energy, gradient = self(q, *self._staying)[:2]
                 return energy, gradient
@@ -146,6 +152,14 @@ class CompiledDensity:
         if name != "pyro":
             graph = self._graph
             energy, fixed = graph.module, [tensor.contiguous() for tensor in (*fixed, *graph.constants)]
+        if self.step is None:
+            values = self.density.by_site(torch.zeros(self.size, dtype=density.dtype, device=density.device)).values()
+            if name == "compiled":
+                with torch.no_grad():
+                    energy = compile_function(energy, [*(value.contiguous() for value in values), *fixed])
+            self._program = lambda *values: energy(*values, *fixed)
+            return
+        function = self.step.function
         of_block: Callable[..., Sequence[Tensor]] = functools.partial(_of_one, energy, len(density.sites))
         if mapped:
             axes = (*(0 for _ in density.sites), *(None for _ in fixed))
@@ -162,7 +176,7 @@ class CompiledDensity:
                 energy, *gradients = of_block(*density.by_site(q).values(), *tensors[len(inputs) :])
                 return energy, torch.cat([gradient.reshape(len(q), -1) for gradient in gradients], 1)
 
-            return self.step.function(energies, *tensors[: len(inputs)])
+            return function(energies, *tensors[: len(inputs)])
 
         with torch.no_grad():
             program: Callable[..., Sequence[Tensor]] = step

@@ -126,8 +126,8 @@ class Potential(Described):
 @torch.no_grad()
 def _evaluated(compiled: CompiledDensity, values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """Energy and gradients at the values of all sites."""
-    energy, gradient = compiled.energies(torch.cat([value.reshape(-1) for value in values])[None])
-    return energy[0], list(compiled.density.by_site(gradient[0]).values())
+    energy, *gradients = compiled(*(value.contiguous() for value in values))
+    return energy, gradients
 
 
 class _Energy(torch.autograd.Function):
@@ -210,4 +210,4 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
         >>> p.model.outputs(mcmc.get_samples(), torch.zeros(3, 1)).shape
         torch.Size([5, 3, 1])
     """
-    return Potential(CompiledDensity(density_of(model, data, dtype), 1, engine))
+    return Potential(CompiledDensity(density_of(model, data, dtype), 1, engine, None))

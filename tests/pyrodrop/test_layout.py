@@ -79,7 +79,7 @@ MOST_LINES = {
     "pyrodrop/priors": 691,
     "pyrodrop/reading": 1_213,
     "pyrodrop/reparam": 1_041,
-    "pyrodrop/sampling": 2_560,
+    "pyrodrop/sampling": 2_574,
     "pyrodrop/steps": 826,
     "pyrodrop/training": 5_850,
     "pyrodrop/zoo": 2_066,
