@@ -111,9 +111,9 @@ def compile_svi(
         >>> isinstance(svi, SVI), svi.engine, round(pyro.param("loc").item(), 1)
         (True, 'traced', 0.9)
     """
-    for name, part in (("model", model), ("guide", guide), ("loss", loss)):
-        if isinstance(part, type) or not (callable(part) or (name == "loss" and isinstance(part, ELBO))):
-            raise TypeError(f"{name} must be one of Pyro's, which can be called; got {shown(part)}")
+    for name, function in (("model", model), ("guide", guide), ("loss", loss)):
+        if isinstance(function, type) or not (callable(function) or (name == "loss" and isinstance(function, ELBO))):
+            raise TypeError(f"{name} must be one of Pyro's, which can be called; got {shown(function)}")
     if not isinstance(optim, PyroOptim):
         raise TypeError(f"optim must be an optimiser of pyro.optim, such as pyro.optim.Adam(...); got {shown(optim)}")
     return CompiledSVI(model, guide, optim, loss, engine)
@@ -241,7 +241,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
     def _by_record(self, structure: _Structure, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
         record = structure.record
         assert record is not None
-        reason = record.stale(self) or record.odd()
+        reason = record.stale(self) or record.reason_to_use_pyro()
         if reason:
             loss = self._by_pyro(args, kwargs, reason)
             if record.stale(self):
@@ -286,13 +286,13 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         self.optim(everything)
         zero_grads(everything)
 
-    def _compared(self, structure: _Structure, found: Results, call: Call) -> Any:
+    def _compared(self, structure: _Structure, results: Results, call: Call) -> Any:
         """A step of Pyro, which makes no change where its loss or gradients differ from those of the recording."""
         loss_and_grads = self.loss_and_grads
 
         def compared(*args: Any, **kwargs: Any) -> Any:
             loss = loss_and_grads(*args, **kwargs)
-            self._compare(structure, found, loss, call)
+            self._compare(structure, results, loss, call)
             return loss
 
         self.loss_and_grads = compared
@@ -301,13 +301,13 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         finally:
             self.loss_and_grads = loss_and_grads
 
-    def _compare(self, structure: _Structure, found: Results, loss: Any, call: Call) -> None:
+    def _compare(self, structure: _Structure, results: Results, loss: Any, call: Call) -> None:
         """Compare with Pyro's loss and gradients, and the buffers as its call has left them."""
         record = structure.record
         assert record is not None
         gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in record.leaves]
         exact = Results(torch.tensor([torch_item(loss), 0.0], dtype=torch.float64), gradients, record.loss.buffers)
-        unlike = difference(exact, found, list(record.loss.loss.parameters), None) and record.loss.differs(call)
+        unlike = difference(exact, results, list(record.loss.loss.parameters), None) and record.loss.differs(call)
         if not unlike:
             record.compared = record.steps
             return
@@ -353,8 +353,8 @@ class _Structure:
             self.record = record
             return
         self._read = record.read_numbers
-        own = self._by_numbers[record.graph.read.values] = _Structure()
-        own.record, own.watched = record, self.watched
+        of_numbers = self._by_numbers[record.graph.read.values] = _Structure()
+        of_numbers.record, of_numbers.watched = record, self.watched
 
     def for_numbers(self, tensors: Sequence[Tensor]) -> _Structure:
         """The structure of arguments with the whole numbers of these, which records read."""
@@ -431,8 +431,8 @@ class _Record:
         name = self._flags.changed() or self.watched.changed()
         return f"{name} has changed" if name else ""
 
-    def odd(self) -> str:
-        """Why a graph would not do with a parameter what Pyro does; empty if it would."""
+    def reason_to_use_pyro(self) -> str:
+        """Why this step must be Pyro's: a parameter that a recording would treat otherwise; empty if there is none."""
         for number, leaf in enumerate([*self.leaves, *self.frozen]):
             gradient, (zero, version) = leaf.grad, self._zeros[number]
             if gradient is not None and (gradient is not zero or gradient._version != version):
@@ -488,33 +488,35 @@ def _refuse_surroundings() -> None:
         raise Untraceable("gradients are off, or autocast is on")
 
 
-def _structure(one: Any, tensors: list[Tensor]) -> Any:
+def _structure(argument: Any, tensors: list[Tensor]) -> Any:
     """What a graph takes for granted of an argument, and its tensors, in the order in which graphs take them.
 
     Raises:
         Untraceable: it may change without being seen.
     """
-    kind = type(one)
-    if kind is Tensor and one.layout is torch.strided and not one.requires_grad:
-        tensors.append(one)
-        return one.shape, one.stride(), one.dtype, one.device
+    kind = type(argument)
+    if kind is Tensor and argument.layout is torch.strided and not argument.requires_grad:
+        tensors.append(argument)
+        return argument.shape, argument.stride(), argument.dtype, argument.device
     if kind in _CONSTANTS:
-        return kind, one
+        return kind, argument
     if kind is dict:
-        return kind, tuple([(_structure(name, tensors), _structure(value, tensors)) for name, value in one.items()])
-    if kind is list or kind is tuple or (isinstance(one, tuple) and hasattr(one, "_fields")):
-        return kind, tuple([_structure(value, tensors) for value in one])
-    if isinstance(one, Tensor):
+        return kind, tuple(
+            [(_structure(name, tensors), _structure(value, tensors)) for name, value in argument.items()]
+        )
+    if kind is list or kind is tuple or (isinstance(argument, tuple) and hasattr(argument, "_fields")):
+        return kind, tuple([_structure(value, tensors) for value in argument])
+    if isinstance(argument, Tensor):
         raise Untraceable("an argument is a tensor that requires a gradient, or of a kind of its own")
-    raise Untraceable(f"an argument is {shown(one)}, which may change without being seen; pass tensors")
+    raise Untraceable(f"an argument is {shown(argument)}, which may change without being seen; pass tensors")
 
 
 def _once(sites: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Each tensor once, by its first name."""
-    found: dict[int, tuple[str, Tensor]] = {}
+    once: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in sites.items():
-        found.setdefault(id(tensor), (name, tensor))
-    return dict(found.values())
+        once.setdefault(id(tensor), (name, tensor))
+    return dict(once.values())
 
 
 def _with_gradient(objective: OfPyro, call: Call, leaves: Sequence[Tensor]) -> list[bool]:

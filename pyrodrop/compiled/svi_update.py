@@ -70,7 +70,7 @@ class _Own(NamedTuple):
 
     def has_its_moments(self) -> bool:
         """Whether the tensors of the state are those that were found."""
-        return all([self.state.get(name) is one for name, one in zip(self.names, self.moments, strict=True)])  # noqa: C419
+        return all([self.state.get(name) is moment for name, moment in zip(self.names, self.moments, strict=True)])  # noqa: C419
 
 
 class Update:
@@ -86,22 +86,22 @@ class Update:
             return False
         groups: dict[Any, _Group] = {}
         for weight, gradient in zip(weights, gradients, strict=True):
-            own = self._own(weight)
-            if own is None:
+            kept = self._own(weight)
+            if kept is None:
                 return False
-            settings, state = own.settings, own.state
-            count = state["step"] if type(own.optimizer) is ClippedAdam else None
-            key = (type(own.optimizer), weight.dtype, weight.device, count, own.numbers(settings))
+            settings, state = kept.settings, kept.state
+            count = state["step"] if type(kept.optimizer) is ClippedAdam else None
+            key = (type(kept.optimizer), weight.dtype, weight.device, count, kept.numbers(settings))
             group = groups.get(key)
             if group is None:
-                if any(settings.get(name) for name in own.kind.off) or not all(
+                if any(settings.get(name) for name in kept.kind.off) or not all(
                     type(n) in _NUMBERS for n in (*key[-1], *settings.get("betas", ()))
                 ):
                     return False
                 group = groups[key] = _Group([], [], [], [], [])
             group.settings.append(settings)
             group.states.append(state)
-            group.moments.append(own.moments)
+            group.moments.append(kept.moments)
             group.weights.append(weight)
             gradient = gradient if gradient.dtype == weight.dtype else gradient.to(weight.dtype)
             group.gradients.append(gradient.contiguous())
@@ -112,21 +112,21 @@ class Update:
 
     def _own(self, weight: Tensor) -> _Own | None:
         """The optimiser of a parameter; None if it does more than the operation of many."""
-        optimizer, own = self.optim.optim_objs.get(weight), self._known.get(weight)
+        optimizer, kept = self.optim.optim_objs.get(weight), self._known.get(weight)
         if (
-            own is None
-            or own.optimizer is not optimizer
-            or own.groups is not optimizer.param_groups
-            or own.all_states is not optimizer.state
-            or own.all_states.get(weight) is not own.state
-            or not own.has_its_moments()
+            kept is None
+            or kept.optimizer is not optimizer
+            or kept.groups is not optimizer.param_groups
+            or kept.all_states is not optimizer.state
+            or kept.all_states.get(weight) is not kept.state
+            or not kept.has_its_moments()
         ):
-            own = self._found(weight, optimizer)
-            if own is None:
+            kept = self._found(weight, optimizer)
+            if kept is None:
                 return None
-            self._known[weight] = own
-        more = any(own.hooks) or "step" in optimizer.__dict__ or self.optim.grad_clip.get(weight) is not None
-        return None if more else own
+            self._known[weight] = kept
+        more = any(kept.hooks) or "step" in optimizer.__dict__ or self.optim.grad_clip.get(weight) is not None
+        return None if more else kept
 
     def _found(self, weight: Tensor, optimizer: Any) -> _Own | None:
         kind = _KINDS.get(type(optimizer))
@@ -137,7 +137,8 @@ class Update:
             return None
         names = kind.moments(settings)
         moments = [state.get(name) for name in names]
-        if not all(isinstance(one, Tensor) and one.is_contiguous() and one.dtype == weight.dtype for one in moments):
+        usable = (isinstance(m, Tensor) and m.is_contiguous() and m.dtype == weight.dtype for m in moments)
+        if not all(usable):
             return None  # such as those of an optimiser that has not made a step
         hooks = [
             value for name, value in vars(optimizer).items() if name.endswith(("step_pre_hooks", "step_post_hooks"))
@@ -178,7 +179,7 @@ def _fused(group: _Group, gradients: list[Tensor], steps: list[Tensor], eps: flo
 
 def _sgd(group: _Group) -> None:
     numbers = {name: group.settings[0][name] for name in _SGD}
-    velocities = [one for moments in group.moments for one in moments]
+    velocities = [moment for moments in group.moments for moment in moments]
     fused_sgd(group.weights, group.gradients, velocities, **numbers, maximize=False, is_first_step=False)
 
 
@@ -190,5 +191,5 @@ _KINDS: dict[Any, _Kind] = {
     torch.optim.Adam: _Kind((*_ADAM, "decoupled_weight_decay"), _OFF, lambda _: _MOMENTS, _adam),
     torch.optim.AdamW: _Kind(_ADAM, _OFF, lambda _: _MOMENTS, functools.partial(_adam, decoupled=True)),
     ClippedAdam: _Kind((*_ADAM, "clip_norm", "lrd"), ("centered_variance",), lambda _: _MOMENTS, _clipped_adam),
-    torch.optim.SGD: _Kind(_SGD, _OFF, lambda own: ("momentum_buffer",) if own["momentum"] else (), _sgd),
+    torch.optim.SGD: _Kind(_SGD, _OFF, lambda settings: ("momentum_buffer",) if settings["momentum"] else (), _sgd),
 }

@@ -46,8 +46,8 @@ class Buffers:
     def take(self, values: Sequence[Tensor]) -> None:
         """Set the buffers to these values, in place."""
         with torch.no_grad():
-            for own, value in zip(self.tensors(), values, strict=True):
-                own.copy_(value)
+            for buffer, value in zip(self.tensors(), values, strict=True):
+                buffer.copy_(value)
 
     @contextmanager
     def replaced(self, values: Sequence[Tensor]) -> Iterator[Callable[[], list[Tensor]]]:
@@ -93,19 +93,19 @@ class Watch:
 
 def places_of(model: Any, guide: Any) -> dict[str, list[Place]]:
     """Every buffer of model and guide by name, with the modules that have it."""
-    found: dict[int, tuple[str, list[Place]]] = {}
+    places: dict[int, tuple[str, list[Place]]] = {}
     for prefix, module in modules_of(model, guide).items():
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                found.setdefault(id(buffer), (f"{prefix}.{name}", []))[1].append((module, name))
-    return dict(found.values())
+                places.setdefault(id(buffer), (f"{prefix}.{name}", []))[1].append((module, name))
+    return dict(places.values())
 
 
 def modules_of(model: Any, guide: Any) -> dict[str, nn.Module]:
     """Every module of model and guide once, by name."""
     seen: set[nn.Module] = set()
-    found: dict[str, nn.Module] = {}
-    for role, part in (("model", model), ("guide", guide)):
-        for name, module in modules_in(part, role).items():
-            found |= dict(module.named_modules(seen, prefix=name))
-    return found
+    modules: dict[str, nn.Module] = {}
+    for role, program in (("model", model), ("guide", guide)):
+        for name, module in modules_in(program, role).items():
+            modules |= dict(module.named_modules(seen, prefix=name))
+    return modules

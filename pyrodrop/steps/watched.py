@@ -34,17 +34,17 @@ Read = Callable[[], Any]
 class Watched:
     """What some callables read, as it is now."""
 
-    def __init__(self, *parts: Any) -> None:
+    def __init__(self, *programs: Any) -> None:
         self._objects: list[tuple[Read, str, Any]] = []  # how to read an object, its name, the object
         self._contents: list[tuple[Read, str, Any, Any]] = []  # and a copy of a container, and what it has
         self._attributes: list[tuple[dict[str, Any], int]] = []  # of objects, and their number
         self._imported: set[tuple[int, str]] = set()  # modules, and the names in them
         self._seen: dict[int, Any] = {}  # which keeps the objects, so that no other gets the same id
         self._packages = {
-            (getattr(part, "__module__", None) or type(part).__module__).partition(".")[0] for part in parts
+            (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
         }
-        for part in parts:
-            self._visit(part, inner=True)
+        for program in programs:
+            self._visit(program, inner=True)
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -89,8 +89,8 @@ class Watched:
             self._visit(value.__self__, inner=inner)
             self._visit(value.__func__)
         elif isinstance(value, functools.partial):
-            for part in (value.func, *value.args, *value.keywords.values()):
-                self._visit(part, inner=True)
+            for piece in (value.func, *value.args, *value.keywords.values()):
+                self._visit(piece, inner=True)
         elif isinstance(value, _CONTAINERS):
             for item in list(value.values() if isinstance(value, dict) else value)[:_ITEMS]:
                 self._visit(item)
@@ -184,26 +184,26 @@ def _contents(cell: CellType) -> Any:
 
 def _copied(value: Any) -> Any:
     """A copy of a container and of those in it, whose items are the same objects."""
-    if isinstance(value, tuple) and not any(isinstance(one, _CONTAINERS) for one in value):
+    if isinstance(value, tuple) and not any(isinstance(item, _CONTAINERS) for item in value):
         return value
     if isinstance(value, dict):
-        return {name: _copied(one) for name, one in value.items()}
+        return {name: _copied(item) for name, item in value.items()}
     if isinstance(value, _CONTAINERS):
         plain = next(kind for kind in _CONTAINERS if isinstance(value, kind))
         return plain(map(_copied, value))
     return value
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(first: Any, other: Any) -> bool:
     """Whether two containers have the same items, as far as that is seen at a glance."""
     try:
-        return isinstance(one, type(other)) and bool(one == other)
+        return isinstance(first, type(other)) and bool(first == other)
     except Exception:  # whatever the items' comparison raises, as of tensors
         return False
 
 
-def _equal(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and isinstance(one, _PLAIN) and (one == other or one != one)
+def _equal(first: Any, other: Any) -> bool:
+    return type(first) is type(other) and isinstance(first, _PLAIN) and (first == other or first != first)
 
 
 def _frozen(value: Any) -> Any:
@@ -211,7 +211,7 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return type(value), value
     if isinstance(value, dict):
-        return dict, tuple((_frozen(name), _frozen(one)) for name, one in value.items())
+        return dict, tuple((_frozen(name), _frozen(item)) for name, item in value.items())
     if isinstance(value, _CONTAINERS):
         return type(value), tuple(map(_frozen, value))
     return type(value) if _replaceable(value) else id(value)

@@ -66,32 +66,36 @@ class Problem:
         device: torch.device,
     ) -> Problem:
         """Copy, standardise, check and move to the device; a ValueError or TypeError for what cannot be trained."""
-        for what, part in (("model", model), ("guide", guide)):
-            if not callable(part) or isinstance(part, type):
-                got = f"the class {part.__name__}: make one of it" if isinstance(part, type) else shown(part)
+        for what, component in (("model", model), ("guide", guide)):
+            if not callable(component) or isinstance(component, type):
+                got = (
+                    f"the class {component.__name__}: make one of it"
+                    if isinstance(component, type)
+                    else shown(component)
+                )
                 raise TypeError(
                     f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
                 )
         check_guide(model, guide)
-        given: Dataset | Streamed | Keywords
+        problem_data: Dataset | Streamed | Keywords
         if isinstance(data, Mapping | Keywords):
             check_program(model, estimator, data)
-            given = Keywords.of(data)
+            problem_data = Keywords.of(data)
         else:
-            given = data if isinstance(data, Streamed) else Dataset.of(data, missing=leaves_out_missing(model))
+            problem_data = data if isinstance(data, Streamed) else Dataset.of(data, missing=leaves_out_missing(model))
         if autoguides(guide):  # it refers to the model, and a copy of it would not
             check_model(guide, model)
         else:
             copies: dict[int, Any] = {}
             model, guide = copy.deepcopy((model, guide), copies)
-            _part_from_originals([part for part in copies.values() if isinstance(part, nn.Module)])
-        for part in (model, guide):
-            if isinstance(part, nn.Module):
-                check_values(part)
-                part.to(device)
-        if isinstance(given, Keywords):
-            return cls(model, guide, given, (model, guide), estimator)
-        example = given.sample if isinstance(given, Streamed) else given
+            _part_from_originals([component for component in copies.values() if isinstance(component, nn.Module)])
+        for component in (model, guide):
+            if isinstance(component, nn.Module):
+                check_values(component)
+                component.to(device)
+        if isinstance(problem_data, Keywords):
+            return cls(model, guide, problem_data, (model, guide), estimator)
+        example = problem_data.sample if isinstance(problem_data, Streamed) else problem_data
         if isinstance(model, NetworkModel):
             model.standardize(example)
             model.check(example)
@@ -108,7 +112,7 @@ class Problem:
                 "(.eval()) before the model is made"
             )
         trained = (model, guide) if strategy is None else reparameterize(model, guide, strategy)
-        return cls(model, guide, given, trained, estimator)
+        return cls(model, guide, problem_data, trained, estimator)
 
     @property
     def in_memory(self) -> Dataset | Keywords:
@@ -161,13 +165,13 @@ class Problem:
         changes = seen.changes or (
             "" if watched is None or not (name := watched.changed()) else f"a call changes {name}"
         )
-        found = _parameters(capture.trace.nodes)
-        if not found:
+        parameters = _parameters(capture.trace.nodes)
+        if not parameters:
             raise RuntimeError(
                 "neither model nor guide has a parameter that Pyro can see, so no step could change anything: parameters "
                 "must be pyro.param statements or live in a PyroModule, not in a module reached through a closure"
             )
-        trained = {name: parameter for name, parameter in found.items() if parameter.unconstrained.requires_grad}
+        trained = {name: parameter for name, parameter in parameters.items() if parameter.unconstrained.requires_grad}
         return Loss(kind, trained, seen.moving, changes)
 
     def check_batches(self, loss: Loss, batches: Sequence[Arguments]) -> None:
@@ -183,9 +187,9 @@ class Problem:
         if isinstance(self.model, NetworkModel):  # the model knows them; its other buffers are initial values
             known = {id(buffer) for buffer in self.model.moving_buffers().values()}
             places = {
-                n: own
-                for n, own in places.items()
-                if n in loss.moving.places or id(own[0][0]._buffers[own[0][1]]) in known or not n.startswith("model.")
+                name: [(module, key), *others]
+                for name, [(module, key), *others] in places.items()
+                if name in loss.moving.places or id(module._buffers[key]) in known or not name.startswith("model.")
             }
         return Buffers((), places).named()
 
@@ -211,12 +215,12 @@ class Problem:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of model and guide that are no parameters: rates, precisions, standardisations, prior scales."""
-        held: dict[str, Tensor] = {}
-        for role, part in (("model", self.model), ("guide", self.guide)):
-            if isinstance(part, nn.Module):
-                held |= {f"{role}.{name}": buffer for name, buffer in part.named_buffers()}
+        tensors: dict[str, Tensor] = {}
+        for role, module in (("model", self.model), ("guide", self.guide)):
+            if isinstance(module, nn.Module):
+                tensors |= {f"{role}.{name}": buffer for name, buffer in module.named_buffers()}
         priors = self.model.priors if isinstance(self.model, NetworkModel) else {}
-        return held | {
+        return tensors | {
             f"prior.{site}.{n}": value for site, prior in priors.items() for n, value in prior.numbers().items()
         }
 
@@ -240,21 +244,22 @@ def _part_from_originals(copies: Sequence[nn.Module]) -> None:
 def stored(model: Any, guide: Any, batch: Arguments) -> list[str]:
     """Names of the parameters in Pyro's global store that belong to no module, found by a call of both."""
     with poutine.trace(param_only=True) as capture, undisturbed(model, guide):
-        for part in (guide, model):
-            part(*batch.args, **batch.kwargs)
-    own = {id(p) for part in (model, guide) if isinstance(part, nn.Module) for p in part.parameters()}
-    return [name for name, one in _parameters(capture.trace.nodes).items() if id(one.unconstrained) not in own]
+        for program in (guide, model):
+            program(*batch.args, **batch.kwargs)
+    of_modules = {id(p) for program in (model, guide) if isinstance(program, nn.Module) for p in program.parameters()}
+    parameters = _parameters(capture.trace.nodes)
+    return [name for name, parameter in parameters.items() if id(parameter.unconstrained) not in of_modules]
 
 
 def _parameters(sites: Mapping[str, Any]) -> dict[str, Parameter]:
     """The parameters of Pyro's param sites, each once, by its first name."""
-    found: dict[int, tuple[str, Parameter]] = {}
+    parameters: dict[int, tuple[str, Parameter]] = {}
     for name, site in sites.items():
         value = site["value"]
         unconstrained = value.unconstrained() if hasattr(value, "unconstrained") else value  # with module_local_params
         constraint = constraint_in_store(name, site["kwargs"].get("constraint", constraints.real))
-        found.setdefault(id(unconstrained), (name, Parameter(unconstrained, constraint)))
-    return dict(found.values())
+        parameters.setdefault(id(unconstrained), (name, Parameter(unconstrained, constraint)))
+    return dict(parameters.values())
 
 
 def check_program(model: Any, estimator: str, data: Any) -> None:
@@ -286,16 +291,16 @@ def training_mode(*problems: Problem) -> Iterator[None]:
         yield
     finally:
         for problem in problems:
-            for part in (problem.model, problem.guide):
-                if isinstance(part, nn.Module):
-                    part.eval()
+            for program in (problem.model, problem.guide):
+                if isinstance(program, nn.Module):
+                    program.eval()
 
 
-def describe(part: Callable[..., Any]) -> str:
+def describe(program: Callable[..., Any]) -> str:
     """A model or guide in one line."""
-    if hasattr(part, "describe"):
-        return str(part.describe())
-    return getattr(part, "__name__", type(part).__name__)
+    if hasattr(program, "describe"):
+        return str(program.describe())
+    return getattr(program, "__name__", type(program).__name__)
 
 
 def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:

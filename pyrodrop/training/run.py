@@ -108,22 +108,22 @@ class Run:
         if self.ranks.size == 1:
             return
         tensors = self._tensors()
-        words = {name: word for part in self.identity.values() for name, word in part.items()}
-        words |= {name: f"{list(value.shape)} of {value.dtype}" for name, value in tensors.items()}
-        self.ranks.check_same({"steps": str(self.settings.steps), **words})
+        description = {name: word for entries in self.identity.values() for name, word in entries.items()}
+        description |= {name: f"{list(value.shape)} of {value.dtype}" for name, value in tensors.items()}
+        self.ranks.check_same({"steps": str(self.settings.steps), **description})
         self.ranks.broadcast(tensors.values())
         if self.ranks.first:
             _log.info("training on %d ranks", self.ranks.size)
 
     def _tensors(self) -> dict[str, Tensor]:
         """All parameters and buffers by name, each once."""
-        found: dict[str, Tensor] = {f"parameter {name}": leaf for name, leaf in self.loop.parameters.items()}
-        for role, part in (("model", self.problem.model), ("guide", self.problem.guide)):
-            if isinstance(part, nn.Module):
-                found |= {f"{role}.{name}": value for name, value in part.named_parameters()}
-                found |= {f"{role}.{name}": value for name, value in part.named_buffers()}
-        once = {id(value): name for name, value in reversed(found.items())}
-        return {name: found[name] for name in once.values()}
+        tensors: dict[str, Tensor] = {f"parameter {name}": leaf for name, leaf in self.loop.parameters.items()}
+        for role, module in (("model", self.problem.model), ("guide", self.problem.guide)):
+            if isinstance(module, nn.Module):
+                tensors |= {f"{role}.{name}": value for name, value in module.named_parameters()}
+                tensors |= {f"{role}.{name}": value for name, value in module.named_buffers()}
+        once = {id(value): name for name, value in reversed(tensors.items())}
+        return {name: tensors[name] for name in once.values()}
 
     def state(self) -> State:
         """Access to the state between two steps.

@@ -105,8 +105,8 @@ class Training:
             self._run.identity  # noqa: B018  what the run is made of before its first step
             self._run.align()
             self._random = random_states(settings.place)
-            parts = [part for part in (problem.model, problem.guide) if isinstance(part, nn.Module)]
-            self._modules = [module for part in parts for module in part.modules() if module.training]
+            programs = [program for program in (problem.model, problem.guide) if isinstance(program, nn.Module)]
+            self._modules = [module for program in programs for module in program.modules() if module.training]
 
     @property
     def steps_done(self) -> int:
