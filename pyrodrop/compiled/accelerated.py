@@ -1,10 +1,10 @@
 """Steps of a fit that are recorded as graphs, and recorded again where the user's code, or the program, changes something.
 
-Before every block of steps, flags of modules and parameters (`Flags`) and what a program reads (`Watched`) are compared
-with what they were at the recording. What cannot be seen so, such as a factor of the gradient in an array, is found by
-comparing loss and gradients with Pyro's: for a program after steps 2, 4, 8, ... and every 1,000th and at the end, and for
-all models after calls of the user's code. A comparison waits until training has taken twenty times as long as the last one,
-so that all of them take at most a twentieth of the time.
+Before every block of steps, what a program reads (`Watched`) and the memory that steps write to are compared with what they
+were at the recording; the loop says whether a flag of a module or parameter has changed. What cannot be seen so, such as a
+factor of the gradient in an array, is found by comparing loss and gradients with Pyro's: for a program after steps 2, 4, 8,
+... and every 1,000th and at the end, and for all models after calls of the user's code. A comparison waits until training
+has taken twenty times as long as the last one, so that all of them take at most a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from pyrodrop.compiled.choice import choose
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.traced import Combine
 from pyrodrop.constraints import EngineName
-from pyrodrop.module_flags import Flags
 from pyrodrop.steps import Arguments, Engine, Loss, Plan
-from pyrodrop.steps.buffers import modules_of
 from pyrodrop.steps.watched import Watched
 
 _log = logging.getLogger("pyrodrop")
@@ -88,10 +86,7 @@ class Accelerated(Engine):
 
     def record(self, done: int, steps: int) -> bool:
         """Record the steps after so many, and choose how by their expected number. Returns whether they are."""
-        model, guide = self._loss.moving.parts
-        parameters = {name: parameter.unconstrained for name, parameter in self._loss.parameters.items()}
-        self._flags = Flags(modules_of(model, guide), parameters)
-        self._watched = Watched(model, guide) if self._program else None
+        self._watched = Watched(*self._loss.moving.parts) if self._program else None
         self._memory = self._memory_now()
         batches = self._samples(None if self._total is None else self._total - done)
         chosen = choose(self._wanted, self._recorded, self._optimizer, batches, steps, self._combine)
@@ -99,8 +94,8 @@ class Accelerated(Engine):
             self._engine, self.name = chosen, chosen.name
         return chosen is not None
 
-    def holds(self, done: int) -> bool:
-        name = self._flags.changed() or ("" if self._watched is None else self._watched.changed())
+    def holds(self, done: int, changed: str) -> bool:
+        name = changed or ("" if self._watched is None else self._watched.changed())
         if not name and self._memory_now() != self._memory:
             name = "the memory of a parameter or buffer"
         if not name:

@@ -43,8 +43,13 @@ class Engine(ABC):
     plan: Plan
     made: list[Tensor]
 
-    def holds(self, done: int) -> bool:
-        """Whether it can make the steps after so many, which it prepares again where something has changed."""
+    def holds(self, done: int, changed: str) -> bool:
+        """Whether it can make the steps after so many, which it prepares again where something has changed.
+
+        Args:
+            changed: which flag, mode or object of a module or parameter has changed since the last call, or an empty
+                string.
+        """
         return True
 
     def until(self, done: int, end: int) -> int:

@@ -119,7 +119,7 @@ _MARGIN = 0.01  # nats per row
 
 
 def point_estimate(fit: Fit) -> str:
-    """Why the posterior is a point up to rounding, though its rates are learned; empty if it is not."""
+    """A warning if the learned rates are so small that the posterior is a point up to rounding, or an empty string."""
     guide: Any = fit.guide
     if not isinstance(guide, Guide | Ensemble) or isinstance(guide, Prunes):
         return ""

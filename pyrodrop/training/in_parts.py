@@ -38,11 +38,6 @@ class Joint(NamedTuple):
 
     parts: list[Part]
 
-    @property
-    def rows(self) -> int:
-        """Number of rows that this process evaluates."""
-        return sum(part.batch.rows for part in self.parts)
-
 
 def backward(loss: Loss, ranks: Ranks, joint: Joint, factors: Any, gradients: Gradients | None = None) -> Tensor:
     """Give the parameters the gradient of a minibatch, by that of its parts; returns nll and kl, ``[2]``.

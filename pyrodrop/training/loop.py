@@ -22,7 +22,6 @@ from pyrodrop.training.settings import Settings
 
 CHECK_EVERY = 100  # steps between checks of the losses: each waits for the device
 
-
 Backward = Callable[[Any, Any], Tensor]
 """From a minibatch and the factors of nll and of the weights' KL divergence to nll and kl ``[2]``; adds the gradient of the
 loss to that of the parameters."""
@@ -61,7 +60,7 @@ class Loop:
         done: number of steps made so far.
         checked: number of steps whose losses are known to be finite.
         moving: returns the buffers that a step updates, by name.
-        check: called before every block of steps.
+        changed: called before every block of steps; returns the argument of `Engine.holds`.
         hint: what to add to the error of a loss that is not finite, as a sentence.
         ahead: makes what comes before the first step of a training.
         history: nll, kl and the weight of the KL divergence for every step, ``[at least done, ..., 3]``.
@@ -96,7 +95,7 @@ class Loop:
         self.history: Tensor = torch.zeros(self.steps or 0, *replicates, 3, dtype=torch.float32, device=device)
         self.moving: Callable[[], Mapping[str, Tensor]] = dict
         self.hint: Callable[[], str] = str
-        self.check: Callable[[], None] = lambda: None
+        self.changed: Callable[[], str] = str
         self.ahead: Callable[[], None] = lambda: None
 
     def run(
@@ -105,18 +104,16 @@ class Loop:
         save: Callable[[], None] | None = None,
         save_every: int = 0,
         after_epoch: AfterEpoch | None = None,
-        until: int | None = None,
     ) -> None:
-        """Make all remaining steps, or those up to number `until`, or until `after_epoch` ends the training.
+        """Make all remaining steps, unless `after_epoch` ends the training before.
 
         Args:
             progress: whether to show a progress bar; if None, where the output is a terminal.
             save: called after every `save_every` steps and after the last one.
             save_every: see `save`.
             after_epoch: called with the number of epochs done.
-            until: see above.
         """
-        steps = len(self.history) if until is None else until
+        steps = len(self.history)
         bar = tqdm(
             total=len(self.history), initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
@@ -192,8 +189,7 @@ class Loop:
     def advance(self, end: int, save: Callable[[], None] | None = None, save_every: int = 0) -> None:
         """Make the steps up to number `end`, without waiting for the device."""
         while self.done < end:
-            self.check()
-            if not self.engine.holds(self.done):
+            if not self.engine.holds(self.done, self.changed()):
                 self.engine = self._first
             self._advance(self.engine.until(self.done, end), save, save_every)
 

@@ -134,11 +134,16 @@ class Trained:
         self._known = learning | set(map(id, self._leaves.values()))
         self._store = StoreAsItIs()
 
-    def check(self) -> None:
-        """Raise a RuntimeError if a parameter has been replaced, or one requires a gradient that did not before."""
+    def changed(self) -> str:
+        """The flag, mode or object of a module or parameter that has changed since the last call; empty if there is none.
+
+        Raises:
+            RuntimeError: a parameter has been replaced, or one requires a gradient that did not before.
+        """
         replaced = [name for name in self._store.replaced() if id(self._store.before[name]) in self._known]
-        if not replaced and not self._flags.changed():
-            return
+        name = self._flags.changed()
+        if not replaced and not name:
+            return ""
         known = self._known
         self._note()
         new = [name for name, p in self._flags.parameters.items() if id(p) in self._learning - known]
@@ -148,3 +153,4 @@ class Trained:
                 "training began, so that no step would change it: change values in place (copy_), and let parameters "
                 "require a gradient before the training, which may freeze them"
             )
+        return name

@@ -92,7 +92,7 @@ class Run:
         title = describe(problem.guide).split("(")[0]
         loop = Loop(leaves, batches, optimizer, settings, first=first, accelerate=faster, title=title)
         loop.moving = loss.moving.named
-        loop.check = Trained(problem.model, problem.guide, loss).check
+        loop.changed = Trained(problem.model, problem.guide, loss).changed
         if loss.objective.guesses and not in_parts:
             loop.ahead = functools.partial(loss.objective.guess, samples[0])
         state = State(loop, functools.partial(problem.buffers, loss), ranks)

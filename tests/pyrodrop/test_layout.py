@@ -66,7 +66,7 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_322,
+    "pyrodrop/compiled": 4_317,
     "pyrodrop/compression": 1_137,
     "pyrodrop/data": 2_816,
     "pyrodrop/distributions": 1_931,
@@ -80,8 +80,8 @@ MOST_LINES = {
     "pyrodrop/reading": 1_213,
     "pyrodrop/reparam": 1_041,
     "pyrodrop/sampling": 2_574,
-    "pyrodrop/steps": 826,
-    "pyrodrop/training": 5_855,
+    "pyrodrop/steps": 831,
+    "pyrodrop/training": 5_852,
     "pyrodrop/zoo": 2_066,
     "pyrodrop/*.py": 5_203,
     "models": 1_141,
