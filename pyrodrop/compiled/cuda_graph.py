@@ -69,7 +69,7 @@ class Captured:
 
 
 class Graphs:
-    """Records calls on the current device, which share the memory of what they compute. The first call is made some times."""
+    """Records calls on the current device, which share the memory of what they compute; the first one is made some times."""
 
     def __init__(self) -> None:
         self._memory: Any = None

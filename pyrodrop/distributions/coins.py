@@ -21,7 +21,8 @@ It is 0 where r is a multiple of 2^-b and at most 1 / (4^(b+1) r (1 - r)) elsewh
 with 16 bits. Entries with different v are independent.
 
 `coins` returns floats and `keep_mask` booleans. On a CPU both compare with NumPy, whose comparison is vectorised, unlike
-PyTorch's. On a GPU `coins` and `fill_stacked` compare a uniform float per entry with 1 - r: a mask is two kernels there. The engines take the masks of `coins` as bytes, which PyTorch converts to floats faster than booleans.
+PyTorch's. On a GPU `coins` and `fill_stacked` compare a uniform float per entry with 1 - r: a mask is two kernels there. The
+engines take the masks of `coins` as bytes, which PyTorch converts to floats faster than booleans.
 """
 
 from __future__ import annotations

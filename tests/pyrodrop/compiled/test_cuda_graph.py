@@ -59,7 +59,8 @@ def test_replays_are_the_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "count"), [(28, 1), *(pytest.param(*each, marks=pytest.mark.more) for each in ((28, 3), (None, 1), (None, 3)))]
+    ("size", "count"),
+    [(28, 1), *(pytest.param(*each, marks=pytest.mark.more) for each in ((28, 3), (None, 1), (None, 3)))],
 )
 def test_steps_by_graphs_are_the_compiled_ones(size: int | None, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the recording, which is a call here."""
