@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import torch
@@ -81,6 +82,7 @@ def main(every: Sequence[Piece], arguments: Sequence[str] | None, *, name: str, 
     parser.add_argument("--list", action="store_true", help="print the pieces and their commands, and run nothing")
     parser.add_argument("--device", default=device, help=f"cuda, cuda:1 ... or cpu (default: {device})")
     parser.add_argument("--small", action="store_true", help="small settings, to try the commands in minutes")
+    parser.add_argument("--minutes", type=float, default=inf, help="end after so many, in the middle of a piece, too")
     options = parser.parse_args(arguments)
     if options.list:
         for piece in every:
@@ -90,7 +92,7 @@ def main(every: Sequence[Piece], arguments: Sequence[str] | None, *, name: str, 
         chosen = [known(name, [piece.name for piece in every], "piece") for name in options.only]
         out = options.out or Path("runs") / (f"{name}-small" if options.small else name)
         every = [piece for piece in every if not chosen or piece.name in chosen]
-        return drive(every, out, _device(options.device), small=options.small)
+        return drive(every, out, _device(options.device), small=options.small, seconds=60 * options.minutes)
     except ValueError as error:
         print(f"pyrodrop: {error}", file=sys.stderr)
         return 1 if isinstance(error, Failed) else 2
@@ -102,14 +104,14 @@ def _device(name: str) -> str:
     return str(resolve(name))
 
 
-def drive(chosen: Sequence[Piece], out: Path, device: str, *, small: bool = False) -> int:
-    """Run the pieces that are not done; 0 if all are then, 1 if one failed.
+def drive(chosen: Sequence[Piece], out: Path, device: str, *, small: bool = False, seconds: float = inf) -> int:
+    """Run the pieces that are not done; 0 if all are then, 1 if one failed or the time was over.
 
     Raises:
         Failed: the folder cannot be written to, another process uses it, or a record there is broken.
     """
     on = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
-    failed = []
+    failed, end = [], time.perf_counter() + seconds
     with locked(out):
         for piece in chosen:
             about = {"command": piece.command(small=small), "device": on, "versions": versions()}
@@ -119,13 +121,13 @@ def drive(chosen: Sequence[Piece], out: Path, device: str, *, small: bool = Fals
                 continue
             start, folder = time.perf_counter(), out / piece.name
             arguments = [word.format(device=device, folder=folder, root=ROOT) for word in about["command"]]
-            status = run(arguments, folder / "log.txt")
+            status = run(arguments, folder / "log.txt", end - start)
             results = {
                 file.name: dict(read_record(file, _ADVICE).content)
                 for file in sorted(folder.glob(piece.results or "-"))
             }
             if status or (piece.results and not results):
-                why = f"status {status}" if status else f"it wrote no {piece.results}"
+                why = status if status else f"it wrote no {piece.results}"
                 print(f"{piece.name}: failed, {why}; see {folder / 'log.txt'}", flush=True)
                 failed.append(piece.name)
                 continue
@@ -136,11 +138,23 @@ def drive(chosen: Sequence[Piece], out: Path, device: str, *, small: bool = Fals
     return int(bool(failed))
 
 
-def run(arguments: Sequence[str], log: Path) -> int:
-    """The status of ``python -m`` with these arguments; what it prints goes to the log."""
+def run(arguments: Sequence[str], log: Path, seconds: float = inf) -> str:
+    """Run ``python -m`` with these arguments, what it prints goes to the log; how it failed, or an empty string."""
+    if seconds <= 0:
+        return "no time was left for it"
     log.parent.mkdir(exist_ok=True)
     with log.open("a") as output:
         output.write(f"\n$ python -m {' '.join(arguments)}\n")
         output.flush()
         command = [sys.executable, "-P", "-u", "-m", *arguments]
-        return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT).returncode
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=None if seconds == inf else seconds,
+            )
+        except subprocess.TimeoutExpired:
+            return f"ended after {seconds:.0f} s"
+    return f"status {done.returncode}" if done.returncode else ""

@@ -57,6 +57,17 @@ def test_what_is_done_is_skipped_and_what_fails_is_tried_again(
     assert json.loads((tmp_path / "steps.json").read_text())["results"]["result.json"] == {"steps": 4, "device": "cpu"}
 
 
+def test_a_piece_that_takes_too_long_is_ended_and_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = piece("slow", "import time; time.sleep(60)")
+    assert drive([slow, answers()], tmp_path, "cpu", seconds=2) == 1
+    printed = capsys.readouterr().out
+    assert "slow: failed, ended after 2 s" in printed
+    assert "answers: failed, no time was left for it" in printed
+    assert drive([answers()], tmp_path, "cpu") == 0
+
+
 def test_another_version_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert drive([answers()], tmp_path, "cpu") == 0
     monkeypatch.setattr(runner, "versions", lambda: {"torch": "9"})
