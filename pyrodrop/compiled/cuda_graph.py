@@ -22,7 +22,8 @@ class Captured:
     Args:
         program: a function of all inputs; may update some of them in place.
         inputs: one set of inputs. Those that are not new at every call are used in place.
-        fresh: positions of the inputs that are new at each call.
+        fresh: positions of the inputs that are new at each call, or may change elsewhere, as on the CPU. They are copied
+            where they are another tensor than at the call before, or have changed.
         record: a function from a call without arguments to its replay and the tensors of its results.
     """
 
@@ -35,6 +36,7 @@ class Captured:
     ) -> None:
         before = [value.clone() for value in inputs]
         self._fresh = {position: inputs[position].clone() for position in fresh}
+        self._copied: dict[int, tuple[Tensor, int]] = {}  # by position, with its version
         held = [self._fresh.get(position, value) for position, value in enumerate(inputs)]
         self._replay, self._results = (record or cuda_graph)(lambda: program(*held))
         for value, old in zip(inputs, before, strict=True):  # recording has run steps
@@ -43,7 +45,10 @@ class Captured:
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         """The results, in tensors that the next call overwrites."""
         for position, place in self._fresh.items():
-            place.copy_(inputs[position], non_blocking=True)
+            given, (before, version) = inputs[position], self._copied.get(position, (place, 0))
+            if given is not before or given.is_inference() or given._version != version:
+                place.copy_(given, non_blocking=True)
+                self._copied[position] = given, 0 if given.is_inference() else given._version
         self._replay()
         return self._results
 

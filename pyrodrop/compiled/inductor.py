@@ -161,7 +161,8 @@ class Compiled(InBlocks):
         with torch.no_grad():
             noise = graph.shapes()
             controls = torch.ones(2 + sum(rule.numbers for rule in self.rules)).to(self._held[0])
-            inputs = [*held, *batch.tensors, controls, *graph.constants, *noise]
+            given = [*held, *batch.tensors, controls, *graph.constants, *noise]
+            inputs = on(batch.device, given)
             update = self._update(graph.module, len(batch.tensors))
             program = found_or_made(
                 [
@@ -179,9 +180,9 @@ class Compiled(InBlocks):
             if batch.device.type == "cpu":
                 return program.call
             first, last = len(held), len(inputs) - len(noise)
-            captured = Captured(
-                program, inputs, [*range(first, first + len(batch.tensors) + 1), *range(last, len(inputs))]
-            )
+            elsewhere = [place for place, tensor in enumerate(given) if tensor.device != inputs[place].device]
+            fresh = {*range(first, first + len(batch.tensors) + 1), *range(last, len(inputs)), *elsewhere}
+            captured = Captured(program, inputs, sorted(fresh))
             return lambda given: [captured(*given)[0].clone()]  # the next call writes over its results
 
     def _try(
@@ -203,7 +204,7 @@ class Compiled(InBlocks):
                 terms = self._update(graph.evaluate, len(batch.tensors))(*want, *rest)
             try:
                 with seeded(0, batch.device):
-                    ours = program(*got, *rest)
+                    ours = program(*got, *on(batch.device, rest))
             except Exception as error:
                 raise Untraceable(f"its compiled program cannot be run: {first_line(error)}") from error
             moves = [(a - old, b - old) for a, b, old in list(zip(want, got, held, strict=True))[first:end]]
@@ -294,8 +295,11 @@ def compiled_gradient(loss: Graphs, batch: Arguments) -> Callable[..., Sequence[
         leaves = [leaf.detach() for leaf in loss.leaves]
         inputs = [*leaves, *loss.buffers, *batch.tensors, factors, *graph.constants]
         noise = [torch.full_like(like, any_number(like)) for like in graph.shapes()]
-        program = compile_pure(graph, [*inputs, *noise])
+        compiled = compile_pure(graph, on(batch.device, [*inputs, *noise]))
         tolerance = 2e-3 if loss.precision is None else 0.05
+
+        def program(*given: Tensor) -> Sequence[Tensor]:
+            return compiled(*on(batch.device, given))  # type: ignore[no-any-return]
 
         def compare(noise: list[Tensor]) -> None:
             with seeded(0, batch.device):  # of what the graph itself draws
@@ -305,7 +309,7 @@ def compiled_gradient(loss: Graphs, batch: Arguments) -> Callable[..., Sequence[
             check_same([(terms, ours)], list(zip(want, got, strict=True)), tolerance)
 
         for_some_noise(graph.shapes(), compare)
-    return program
+    return compiled if batch.device.type == "cpu" else program
 
 
 def compile_function(function: Callable[..., Any], inputs: list[Tensor]) -> Program:
@@ -341,6 +345,11 @@ def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: M
 
 # Fusing loops of different depths, TorchInductor 2.13 may look up a buffer that one of them does not read: a KeyError.
 _SMALL_KERNELS = {"max_fusion_size": 8}
+
+
+def on(device: torch.device, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors on the device of a program, which reads no others: numbers and rows of a subsample may be made on the CPU."""
+    return [tensor.to(device) for tensor in tensors]
 
 
 def any_number(noise: Tensor) -> float:

@@ -47,6 +47,17 @@ def test_replays_are_the_calls() -> None:
     assert torch.equal(weight, alone)
 
 
+def test_what_is_fresh_is_copied_when_it_has_changed() -> None:
+    weight, x, rate = torch.tensor([1.0, 2.0]), torch.ones(2), torch.tensor(0.5)
+    captured = Captured(step, [weight, x, rate], [1, 2], recorder)
+    alone = weight.clone()
+    for change in (lambda: None, lambda: None, lambda: x.mul_(2), lambda: rate.zero_(), lambda: rate.fill_(0.1)):
+        change()
+        (want,) = step(alone, x, rate)
+        assert torch.equal(captured(weight, x, rate)[0], want)
+        assert torch.equal(weight, alone)
+
+
 def test_tf32_is_for_gpus() -> None:
     model = models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     with pytest.raises(ValueError, match="precision='tf32' needs an NVIDIA GPU; the device is cpu"):
