@@ -220,7 +220,9 @@ def local(dtype: torch.dtype) -> Parts:
         genes, positive = counts.shape[1], constraints.softplus_positive
         with pyro.plate("genes", genes, dim=-1):
             spread = pyro.param("loading_scale", lambda: counts.new_full((genes, latent), 0.1), positive, event_dim=1)
-            start = 0.1 * torch.eye(latent, dtype=counts.dtype, device=counts.device).repeat(genes // latent + 1, 1)[:genes]
+            start = (
+                0.1 * torch.eye(latent, dtype=counts.dtype, device=counts.device).repeat(genes // latent + 1, 1)[:genes]
+            )
             loc = pyro.param("loading_loc", lambda: start, event_dim=1)
             pyro.sample("loading", dist.Normal(loc, spread).to_event(1))
             alpha = pyro.param("rate_alpha", lambda: counts.new_full((genes,), 20.0), constraints.positive, event_dim=0)

@@ -89,7 +89,11 @@ def on(parts: Parts, device: str | torch.device) -> Parts:
         for module in [owner] if isinstance(owner, nn.Module) else vars(owner).values():
             if isinstance(module, nn.Module):
                 module.to(device)
-    return model, guide, {name: value.to(device) if isinstance(value, Tensor) else value for name, value in data.items()}
+    return (
+        model,
+        guide,
+        {name: value.to(device) if isinstance(value, Tensor) else value for name, value in data.items()},
+    )
 
 
 def set_up(guide: Callable[..., Any], data: Mapping[str, Any]) -> None:
