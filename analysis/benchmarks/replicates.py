@@ -82,7 +82,7 @@ def whole_calls(network: Network, count: int, steps: int = 2_000, size: int = 32
     settings: Any = {"batch_size": size, "estimator": "local", "engine": "compiled", "device": "cpu", "progress": False}
     calls: dict[str, Callable[[int], object]] = {
         "together": lambda n: pyrodrop.fit_replicates(model, guide, sets, count=count, steps=n, **settings),
-        "plain": lambda n: plain(replace(network, steps=n), fused=True, size=size)[0](),
+        "plain": lambda n: plain(replace(network, steps=n, size=size), fused=True)[0](),
         "fits": lambda n: pyrodrop.fit(model, guide, sets[0], steps=n, **settings),
     }
     for call in calls.values():
@@ -102,13 +102,13 @@ def data_of(network: Network, seed: int) -> Dataset:
     return Dataset(x, network.y[torch.randperm(len(network.y), generator=generator, device=network.x.device)[:ROWS]])
 
 
-def stacked(network: Network, count: int, engine: Name = "compiled") -> Loop:
-    """A training of that many networks."""
+def stacked(network: Network, count: int, engine: Name = "compiled", *, own: bool = True) -> Loop:
+    """A training of that many networks, with data, model and guide of their own, or with the same."""
     device = network.x.device
-    sets = [data_of(network, r) for r in range(count)]
+    sets = [data_of(network, r) for r in range(count)] if own else [data_of(network, 0)] * count
     problems: list[Problem] = []
     for r, data in enumerate(sets):
-        shared = r > 0 and count > _OWN
+        shared = r > 0 and (count > _OWN or not own)
         problems.append(problems[0] if shared else Problem.of(*pair(network), data, network.estimator, device))
     settings = Settings(
         steps=100_000, batch_size=BATCH, estimator=network.estimator, engine=engine, device=str(device)

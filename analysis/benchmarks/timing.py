@@ -93,6 +93,11 @@ def machine(device: str | torch.device = "cpu") -> str:
     return f"{gpu}{processor()}, {threads} thread(s), torch {torch.__version__}, Python {python}"
 
 
+def why(error: Exception) -> str:
+    """The class of an error and the first line of its message, for the results."""
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
+
+
 def moves_all(steps: Callable[[], object], parameters: Parameters, name: str) -> None:
     """Run steps and check that they train.
 

@@ -40,6 +40,7 @@ class Network:
         likelihood: likelihood of the pyrodrop model.
         steps: number of steps per timing.
         estimator: estimator of the pyrodrop fit.
+        size: rows of a minibatch.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Network:
     likelihood: likelihoods.Likelihood
     steps: int
     estimator: Estimator = "local"
+    size: int = BATCH
 
     def layers(self, before: Callable[[], nn.Module]) -> nn.Sequential:
         """The network as a sequence of layers, for peers that have them."""
@@ -130,16 +132,21 @@ Parameters = Iterable[Tensor] | Callable[[], Iterable[Tensor]]
 Steps = tuple[Callable[[], object], Parameters]
 
 
-def plain(network: Network, *, fused: bool = False, size: int = BATCH) -> Steps:
-    """`nn.Dropout` and Adam, eager, with minibatches of this size."""
+def plain(network: Network, *, fused: bool = False, compiled: str = "") -> Steps:
+    """`nn.Dropout` and Adam, eager, or by `torch.compile` in this mode."""
     net = network.build(lambda: nn.Dropout(RATE)).to(network.x.device)
     optimizer = torch.optim.Adam(net.parameters(), fused=fused)
 
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return network.loss(net(x), y)  # type: ignore[no-any-return]
+
+    function = torch.compile(loss, mode=compiled, dynamic=False) if compiled else loss
+
     def steps() -> None:
         for _ in range(network.steps):
-            rows = torch.randint(len(network.x), (size,), device=network.x.device)
+            rows = torch.randint(len(network.x), (network.size,), device=network.x.device)
             optimizer.zero_grad()
-            network.loss(net(network.x[rows]), network.y[rows]).backward()
+            function(network.x[rows], network.y[rows]).backward()
             optimizer.step()
 
     return steps, list(net.parameters())
@@ -162,7 +169,7 @@ def pair(network: Network, posterior: str = "Bernoulli") -> tuple[models.Network
 def ours(network: Network, posterior: str, engine: Name) -> Steps:
     """Steps of `pyrodrop.Training`, after the first one."""
     training = pyrodrop.Training(
-        *pair(network, posterior), (network.x, network.y), steps=200_000, batch_size=BATCH,
+        *pair(network, posterior), (network.x, network.y), steps=200_000, batch_size=network.size,
         estimator=network.estimator, engine=engine, device=str(network.x.device),
     )  # fmt: skip
     training.advance(2)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.analysis.peers.networks import BATCH, RATE, Network, Steps
+from pyrodrop.analysis.peers.networks import RATE, Network, Steps
 
 Weights = Mapping[str, Any]  # by the name of the torch parameter
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -66,17 +66,18 @@ def mean_field(network: Network) -> Steps:
 def steps_of(network: Network, model: Callable[..., Any], guide: Callable[..., Any], elbo: Any) -> Steps:
     """Updates that draw their minibatches, on one thread."""
     os.environ.setdefault("XLA_FLAGS", ONE_THREAD)  # read by JAX when it first computes
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # of a GPU, on which others compute too
     import jax
     import numpyro
 
     x, y = to_jax(network.x), to_jax(network.y)
     svi = numpyro.infer.SVI(model, guide, numpyro.optim.Adam(1e-3), elbo)
     key = jax.random.key(0)
-    state = svi.init(key, x[:BATCH], y[:BATCH])
+    state = svi.init(key, x[: network.size], y[: network.size])
 
     def update(state: Any, key: Any, x: Any, y: Any) -> tuple[Any, Any]:
         key, key_of_step = jax.random.split(key)
-        rows = jax.random.randint(key_of_step, (BATCH,), 0, len(x))
+        rows = jax.random.randint(key_of_step, (network.size,), 0, len(x))
         return svi.update(state, x[rows], y[rows])[0], key
 
     @partial(jax.jit, static_argnums=0)
@@ -85,7 +86,7 @@ def steps_of(network: Network, model: Callable[..., Any], guide: Callable[..., A
             return update(state, key, x, y)
         return jax.lax.fori_loop(0, count, lambda _, carry: update(carry[0], carry[1], x, y), (state, key))
 
-    calls, count = (network.steps, 1) if x.ndim == 4 else (1, network.steps)
+    calls, count = (network.steps, 1) if x.ndim == 4 and not network.x.is_cuda else (1, network.steps)
 
     def steps() -> None:
         nonlocal state, key
@@ -104,7 +105,7 @@ def observe(network: Network, outputs: Any, y: Any) -> None:
     distribution = (
         dist.Normal(outputs, 1.0) if isinstance(network.loss, nn.MSELoss) else dist.Categorical(logits=outputs)
     )
-    with numpyro.handlers.scale(scale=len(network.x) / BATCH):
+    with numpyro.handlers.scale(scale=len(network.x) / network.size):
         numpyro.sample("y", distribution, obs=y)
 
 
@@ -150,4 +151,4 @@ def to_jax(value: Tensor, images: str = "data") -> Any:
     value = value.detach()
     if value.dim() == 4:
         value = value.permute(2, 3, 1, 0) if images == "kernel" else value.permute(0, 2, 3, 1)
-    return jnp.asarray(value.numpy())
+    return jnp.asarray(value.cpu().numpy())

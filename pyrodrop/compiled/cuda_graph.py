@@ -1,67 +1,89 @@
-"""A compiled step as one CUDA graph, whose kernels are recorded once and launched by one call.
+"""Compiled steps as CUDA graphs, whose kernels are recorded once and launched by one call.
 
 A step of a small network runs dozens of kernels of a few microseconds each, and launching them one by one takes longer than
-running them. A graph reads and writes the memory that it was recorded with: the inputs of each step are copied there;
-parameters, optimiser state and constants are there already.
+running them. A graph reads and writes the memory that it was recorded with: rows and numbers of several steps are copied
+there, random numbers are drawn there by the graph itself, the same as step by step, and parameters, optimiser state and
+constants are there already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Call = Callable[[], Sequence[Tensor]]
+from pyrodrop.compiled.untraceable import Untraceable, first_line
+from pyrodrop.devices import random_states, set_random_states
+
+Recorder = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
 _WARM_UP = 3  # calls before recording, in which libraries choose algorithms and allocate
 
 
 class Captured:
-    """A program that is recorded once and replayed at every call.
+    """Several steps, recorded once for every number of them.
 
     Args:
-        program: a function of all inputs; may update some of them in place.
-        inputs: one set of inputs. Those that are not new at every call are used in place.
-        fresh: positions of the inputs that are new at each call, or may change elsewhere, as on the CPU. They are copied
-            where they are another tensor than at the call before, or have changed.
-        record: a function from a call without arguments to its replay and the tensors of its results.
+        step: a function from the rows of a minibatch and the numbers of a step to nll and kl, ``[..., 2]``. It draws its
+            random numbers, and updates tensors of `held` in place.
+        held: these tensors.
+        rows: memory for the rows of up to K steps, ``[K, ...]`` each; empty if every step has the same.
+        numbers: memory for the numbers of as many, ``[K, n]``.
+        record: returns the replay of a call without arguments, and the tensor of its results; it may make such calls.
+
+    Raises:
+        Untraceable: the kernels cannot be recorded, as of a step that waits for the device.
     """
 
     def __init__(
         self,
-        program: Callable[..., Sequence[Tensor]],
-        inputs: Sequence[Tensor],
-        fresh: Collection[int],
-        record: Callable[[Call], tuple[Callable[[], None], Sequence[Tensor]]] | None = None,
+        step: Callable[[Sequence[Tensor], Tensor], Tensor],
+        held: Sequence[Tensor],
+        rows: Sequence[Tensor],
+        numbers: Tensor,
+        record: Recorder | None = None,
     ) -> None:
-        before = [value.clone() for value in inputs]
-        self._fresh = {position: inputs[position].clone() for position in fresh}
-        self._copied: dict[int, tuple[Tensor, int]] = {}  # by position, with its version
-        held = [self._fresh.get(position, value) for position, value in enumerate(inputs)]
-        self._replay, self._results = (record or cuda_graph)(lambda: program(*held))
-        for value, old in zip(inputs, before, strict=True):  # recording has run steps
+        self.rows, self.numbers = rows, numbers
+        self._step, self._record = step, record or Graphs()
+        self._recorded: dict[int, tuple[Callable[[], None], Tensor]] = {}
+        before, states = [value.clone() for value in held], random_states(numbers.device)
+        try:
+            self._recorded[1] = self._record(lambda: self._steps(1))
+        except RuntimeError as error:
+            raise Untraceable(f"its kernels cannot be recorded: {first_line(error)}") from error
+        for value, old in zip(held, before, strict=True):  # recording has made steps
             value.copy_(old)
+        set_random_states(states, numbers.device)
 
-    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
-        """The results, in tensors that the next call overwrites."""
-        for position, place in self._fresh.items():
-            given, (before, version) = inputs[position], self._copied.get(position, (place, 0))
-            if given is not before or given.is_inference() or given._version != version:
-                place.copy_(given, non_blocking=True)
-                self._copied[position] = given, 0 if given.is_inference() else given._version
-        self._replay()
-        return self._results
+    def __call__(self, count: int) -> Tensor:
+        """Make the first steps, so many, of those whose rows and numbers were written; nll and kl, ``[count, ..., 2]``."""
+        if count not in self._recorded:
+            self._recorded[count] = self._record(lambda: self._steps(count))
+        replay, results = self._recorded[count]
+        replay()
+        return results.clone()  # the next replay writes over them
+
+    def _steps(self, count: int) -> Tensor:
+        return torch.stack([self._step([rows[i] for rows in self.rows], self.numbers[i]) for i in range(count)])
 
 
-def cuda_graph(call: Call) -> tuple[Callable[[], None], Sequence[Tensor]]:
-    """Record the kernels of a call on the current device."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM_UP):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = call()
-    return graph.replay, results
+class Graphs:
+    """Records calls on the current device, which share the memory of what they compute; the first one is made some times."""
+
+    def __init__(self) -> None:
+        self._memory: Any = None
+
+    def __call__(self, call: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        if self._memory is None:
+            self._memory = torch.cuda.graph_pool_handle()
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UP):
+                    call()
+            torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory):
+            results = call()
+        return graph.replay, results

@@ -66,8 +66,12 @@ class InBlocks(Engine):
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
         if self.loss.refresh():
-            for ahead in list(self._ahead.values()):
-                self.look_ahead(ahead.batch, [self.loss.graph(ahead.batch)])
+            for batch in self.seen():
+                self.look_ahead(batch, [self.loss.graph(batch)])
+
+    def seen(self) -> list[Arguments]:
+        """A minibatch of every shape of which several are made at once."""
+        return [ahead.batch for ahead in self._ahead.values()]
 
     @abstractmethod
     def make(

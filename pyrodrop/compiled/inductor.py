@@ -1,6 +1,7 @@
 """The engine that compiles gradient and optimiser into one program with TorchInductor.
 
-On a CPU the program is one C++ function, called without PyTorch's checks of every call. On a GPU it is one CUDA graph.
+On a CPU the program is one C++ function, called without PyTorch's checks of every call. On a GPU several steps, with their
+noise, are one CUDA graph.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 from pyrodrop.arrays import near
 from pyrodrop.compiled.cuda_graph import Captured
 from pyrodrop.compiled.graph import Graph, make_flat
-from pyrodrop.compiled.in_blocks import InBlocks
+from pyrodrop.compiled.in_blocks import InBlocks, spaced
 from pyrodrop.compiled.narrow_products import rewrite_products
 from pyrodrop.compiled.noise import AS_THEY_ARE
 from pyrodrop.compiled.optimizers import rules_of
@@ -25,7 +26,7 @@ from pyrodrop.compiled.private_apis import Program, compile_by_inductor, element
 from pyrodrop.compiled.programs import found_or_made
 from pyrodrop.compiled.recorded import Graphs
 from pyrodrop.compiled.untraceable import Untraceable, first_line, first_that_works
-from pyrodrop.devices import seeded
+from pyrodrop.devices import random_states, seeded, set_random_states
 from pyrodrop.steps import Plan
 from pyrodrop.steps.batch import Arguments, Shapes
 
@@ -55,6 +56,8 @@ class Compiled(InBlocks):
 
     name = "compiled"
     options: ClassVar[dict[str, Any]] = {}  # of TorchInductor
+    most_bytes_on_gpu: ClassVar[int] = 2**28
+    most_steps_on_gpu: ClassVar[int] = 10
 
     def __init__(self, loss: Graphs, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(loss)
@@ -80,6 +83,9 @@ class Compiled(InBlocks):
         self._held_by = [self._held]  # every group
         self._calls: dict[Shapes, tuple[Sequence[Any], Call]] = {}  # the graph of every group, and the call of all
         self._strides: dict[Shapes, list[tuple[int, ...]]] = {}
+        self._width: int = 2 + sum(rule.numbers for rule in self.rules)  # of the numbers of a step
+        self._captured: dict[Shapes, tuple[Arguments, Captured]] = {}  # on a GPU
+        self._shapes: dict[int, Shapes] = {}  # of minibatches there, by their size
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
@@ -106,25 +112,84 @@ class Compiled(InBlocks):
         """The graph of every group."""
         return [self.loss.graph(batch)]
 
+    def look_ahead(self, batch: Arguments, graphs: Sequence[Any]) -> None:
+        if batch.device.type == "cpu":
+            super().look_ahead(batch, graphs)
+        elif all(noise.device == batch.device for noise in graphs[0].shapes()):  # the GPU cannot draw what the CPU does
+            self._captured[batch.shapes] = batch, self._capture(batch, graphs[0])
+            self._shapes[(batch if self.replicates is None else batch.at(0)).rows] = batch.shapes
+
+    def seen(self) -> list[Arguments]:
+        return [*super().seen(), *(batch for batch, _ in self._captured.values())]
+
+    def _capture(self, batch: Arguments, graph: Any) -> Captured:
+        """Steps with minibatches like this one, as graphs of the GPU, where there is one group."""
+        call, held, constants = self._calls[batch.shapes][1], self._held_by[0], on(batch.device, graph.constants)
+        same, rows, steps = batch.tensors, list[Tensor](), self.most_steps_on_gpu
+        if not batch.whole:
+            alone = not all(tensor.is_contiguous() for tensor in same)
+            steps = 1 if alone else max(1, min(steps, self.most_bytes_on_gpu // sum(tensor.nbytes for tensor in same)))
+            rows = [torch.empty_like(tensor)[None] if alone else spaced(tensor, steps) for tensor in same]
+            for place, tensor in zip(rows, same, strict=True):
+                place.copy_(tensor)
+
+        def step(rows: Sequence[Tensor], numbers: Tensor) -> Tensor:
+            return call([*held, *(rows or same), numbers, *constants, *graph.draw()])[0]
+
+        with torch.no_grad():
+            return Captured(step, self._held, rows, self._held[0].new_ones(steps, self._width))
+
+    def block(self, batches: Any, most: int) -> None:
+        size, follow = batches.coming()
+        if size not in self._shapes:
+            super().block(batches, most)
+            return
+        first, steps = len(self.made), self._captured[self._shapes[size]][1]
+        count, device = min(most, follow, len(steps.numbers)), steps.numbers.device
+        before = batches.state(), random_states(device)
+        try:
+            with torch.no_grad():
+                if steps.rows:
+                    batches.gather(batches.take(count), [place[:count] for place in steps.rows])
+                steps.numbers[:count].copy_(self._numbers[first : first + count])
+                self.made += steps(count).unbind(0)
+        except BaseException:  # what follows an interruption must find the state after the steps that were made
+            batches.load(before[0])
+            set_random_states(before[1], device)
+            raise
+        finally:
+            torch.autograd.graph.increment_version(self._held)
+
     def step(self, batch: Arguments, index: int) -> Tensor:
         self.prepare(batch)
         shapes, strides = batch.shapes, [tensor.stride() for tensor in batch.tensors]
         if strides != self._strides[shapes]:
             raise RuntimeError(f"the program takes tensors with strides {self._strides[shapes]}; got {strides}")
-        pairs = zip(self.of_groups(batch), self._calls[shapes][0], strict=True)
         with torch.no_grad():
-            terms = [
-                self.make(shapes, of_group.tensors, graph.draw(), index, group)
-                for group, (of_group, graph) in enumerate(pairs)
-            ]
+            if shapes in self._captured:
+                terms = [self._by_graph(self._captured[shapes][1], batch.tensors, index)]
+            else:
+                pairs = zip(self.of_groups(batch), self._calls[shapes][0], strict=True)
+                terms = [
+                    self.make(shapes, of_group.tensors, graph.draw(), index, group)
+                    for group, (of_group, graph) in enumerate(pairs)
+                ]
         torch.autograd.graph.increment_version(self._held)
         return terms[0] if len(terms) == 1 else torch.cat(terms)
+
+    def _by_graph(self, steps: Captured, rows: Sequence[Tensor], index: int) -> Tensor:
+        for place, tensor in zip(steps.rows, rows, strict=False):  # there is no place for what every step has
+            place[0].copy_(tensor, non_blocking=True)
+        steps.numbers[0].copy_(self._controls[index])
+        return steps(1)[0]
 
     def make(
         self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
     ) -> Tensor:
         graphs, call = self._calls[shapes]
-        return call([*self._held_by[group], *rows, self._controls[index], *graphs[group].constants, *noise])[0]
+        rest = [*rows, self._controls[index], *graphs[group].constants, *noise]
+        device = self._held[0].device
+        return call([*self._held_by[group], *(rest if device.type == "cpu" else on(device, rest))])[0]
 
     def changed(self) -> list[Tensor]:
         return self._held
@@ -160,9 +225,8 @@ class Compiled(InBlocks):
     def _compile(self, graph: Any, held: Sequence[Tensor], batch: Arguments, options: Mapping[str, Any]) -> Call:
         with torch.no_grad():
             noise = graph.shapes()
-            controls = torch.ones(2 + sum(rule.numbers for rule in self.rules)).to(self._held[0])
-            given = [*held, *batch.tensors, controls, *graph.constants, *noise]
-            inputs = on(batch.device, given)
+            controls = self._held[0].new_ones(self._width)
+            inputs = on(batch.device, [*held, *batch.tensors, controls, *graph.constants, *noise])
             update = self._update(graph.module, len(batch.tensors))
             program = found_or_made(
                 [
@@ -177,13 +241,7 @@ class Compiled(InBlocks):
                 lambda: compile_graph(update, inputs, options),
                 lambda program: self._try(program, graph, held, batch, controls),
             )
-            if batch.device.type == "cpu":
-                return program.call
-            first, last = len(held), len(inputs) - len(noise)
-            elsewhere = [place for place, tensor in enumerate(given) if tensor.device != inputs[place].device]
-            fresh = {*range(first, first + len(batch.tensors) + 1), *range(last, len(inputs)), *elsewhere}
-            captured = Captured(program, inputs, sorted(fresh))
-            return lambda given: [captured(*given)[0].clone()]  # the next call writes over its results
+            return program.call
 
     def _try(
         self, program: Callable[..., Any], graph: Any, held: Sequence[Tensor], batch: Arguments, controls: Tensor

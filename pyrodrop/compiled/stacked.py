@@ -29,7 +29,7 @@ class StackedGraph:
     """A `Graph` with an axis of replicates on parameters, x, y, noise, outputs, and on constants that differ.
 
     Args:
-        held: per replicate, the tensors of model and guide that are no parameters, by name.
+        held: per replicate, the tensors of model and guide that are no parameters, by name; several may share them.
     """
 
     draws_itself: tuple[()] = ()
@@ -49,14 +49,15 @@ class StackedGraph:
         self.graph: Graph = graph
         loosen_views(graph.module)
         names = [_name_of(tensor, held[0]) for tensor in graph.met]
-        met = [
-            [tensor if name is None else own[name] for tensor, name in zip(graph.met, names, strict=True)]
-            for own in held
-        ]
+        met = {
+            id(own): [tensor if name is None else own[name] for tensor, name in zip(graph.met, names, strict=True)]
+            for own in {id(own): own for own in held}.values()
+        }
+        constants = {of: graph.constants_of(row) for of, row in met.items()}
         self.constants: list[Tensor] = []
         axes: list[int | None] = []
-        for column in zip(*(graph.constants_of(row) for row in met), strict=True):
-            same = all(torch.equal(column[0], other) for other in column[1:])
+        for column in zip(*(constants[id(own)] for own in held), strict=True):
+            same = all(column[0] is other or torch.equal(column[0], other) for other in column[1:])
             self.constants.append(column[0] if same else torch.stack(column))
             axes.append(None if same else 0)
         self.axes = axes
@@ -66,7 +67,8 @@ class StackedGraph:
         one: Callable[..., Any] = lambda *given: tuple(graph.module(*given))  # noqa: E731
         self._mapped: Callable[..., Any] = torch.vmap(one, in_dims=inputs)
         self.module: Callable[..., Any] = _looped(one, inputs) if self.looped else self._mapped
-        self._alone: list[list[Noise]] = [graph.noise_of(row) for row in met]
+        noises = {of: graph.noise_of(row) for of, row in met.items()}
+        self._alone: list[list[Noise]] = [noises[id(own)] for own in held]
         self.noise: list[Noise] = [Noise.of_replicates(noises) for noises in zip(*self._alone, strict=True)]
 
     def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:

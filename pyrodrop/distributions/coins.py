@@ -21,7 +21,8 @@ It is 0 where r is a multiple of 2^-b and at most 1 / (4^(b+1) r (1 - r)) elsewh
 with 16 bits. Entries with different v are independent.
 
 `coins` returns floats and `keep_mask` booleans. On a CPU both compare with NumPy, whose comparison is vectorised, unlike
-PyTorch's. The engines take the masks of `coins` as bytes, which PyTorch converts to floats faster than booleans.
+PyTorch's. On a GPU `coins` and `fill_stacked` compare a uniform float per entry with 1 - r: a mask is two kernels there. The
+engines take the masks of `coins` as bytes, which PyTorch converts to floats faster than booleans.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ def coins(keep: Tensor, shape: Size) -> Tensor:
 def _coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
     """Draw `coins` as bytes."""
     shape = torch.Size(shape)
+    if keep.is_cuda:
+        return (torch.rand(shape, device=keep.device) < keep).view(torch.uint8)
     count = shape.numel()
-    bits = _fill(torch.empty(_num_words(count), dtype=torch.int64, device=keep.device))
-    if bits.is_cuda:
-        return _compare_by_torch(keep.double(), bits.view(torch.int16), shape)
+    bits = _fill(torch.empty(_num_words(count), dtype=torch.int64))
     pieces = bits.numpy().view(np.int16)
     single = keep.numel() and not any(keep.stride())  # one rate, which may have been expanded
     cuts = _cuts(float(keep.flatten()[0]) if single else keep.double().numpy(), pieces[count])
@@ -79,13 +80,6 @@ _LIBRARY.define("coins(Tensor keep, SymInt[] shape) -> Tensor", tags=[torch.Tag.
 _LIBRARY.impl("coins", _coins, "CPU")
 _LIBRARY.impl("coins", _coins, "CUDA")
 _LIBRARY.impl("coins", _shape_of_coins, "Meta")
-
-
-def _compare_by_torch(keep: Tensor, pieces: Tensor, shape: torch.Size) -> Tensor:
-    """A mask from 16-bit integers: one for each entry, followed by one for the dither."""
-    count = shape.numel()
-    cuts = torch.floor(2**16 * keep + (pieces[count].double() - _LOWEST) / 2**16) + (_LOWEST - 1)
-    return (pieces[:count].view(shape) <= cuts.clamp_min(_LOWEST).to(torch.int16)).view(torch.uint8)
 
 
 def _cuts(keep: float | np.ndarray, dither: np.ndarray) -> np.ndarray:
@@ -141,7 +135,7 @@ def fill_stacked(masks: Tensor, keep: Tensor) -> None:
     """
     keep = keep.double()
     if masks.is_cuda:
-        masks.copy_(torch.rand(masks.shape, dtype=torch.float64, device=masks.device) < keep)
+        masks.copy_(torch.rand(masks.shape, device=masks.device) < keep)
         return
     count = masks.numel()
     words = _fill(torch.empty(-(-count // 8), dtype=torch.int64))

@@ -129,6 +129,8 @@ class Ordered(ABC):
 
     def orders(self) -> Tensor:
         """A new order of the rows, ``[N]``; of replicates, ``[R, N]``."""
+        if self.replicates and self.device.type == "cuda":  # one call, as calls take longer there than their work
+            return torch.rand(*self.replicates, self.num_rows, dtype=torch.float64, device=self.device).argsort(-1)
         if self.replicates:
             return torch.stack([torch.randperm(self.num_rows, device=self.device) for _ in range(*self.replicates)])
         order = torch.randperm(self.num_rows, device=self.device)

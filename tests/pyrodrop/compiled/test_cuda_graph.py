@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -10,52 +11,90 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.compiled import inductor
 from pyrodrop.compiled.cuda_graph import Captured
+from pyrodrop.compiled.inductor import Compiled
 from pyrodrop.devices import tf32_products
 
 
-def step(weight: Tensor, x: Tensor, rate: Tensor) -> list[Tensor]:
-    """Moves its weight; gives its old value times x."""
-    result = weight * x
-    weight.copy_(weight - rate * x)
-    return [result]
-
-
-def recorder(call: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
-    """Like a CUDA graph: some calls to warm up, then results in tensors that every replay writes over."""
+def recorder(call: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    """Like CUDA graphs: calls to warm up, then results in a tensor that every replay writes over."""
     call()
-    places = [value.clone() for value in call()]
+    place = call().clone()
 
     def replay() -> None:
-        for place, value in zip(places, call(), strict=True):
-            place.copy_(value)
+        place.copy_(call())
 
-    return replay, places
+    return replay, place
 
 
-def test_replays_are_the_calls() -> None:
+def test_replays_are_the_steps() -> None:
     weight, rate = torch.tensor([1.0, 2.0]), torch.tensor(0.5)
-    captured = Captured(step, [weight, torch.ones(2), rate], [1], recorder)
+
+    def step(rows: Sequence[Tensor], numbers: Tensor) -> Tensor:
+        result = weight * rows[0] * numbers
+        weight.copy_(weight - rate * rows[0] * torch.rand(2))
+        return result
+
+    torch.manual_seed(1)
+    captured = Captured(step, [weight], [torch.ones(3, 2)], torch.ones(3, 1), recorder)
     assert weight.tolist() == [1.0, 2.0]  # recording made steps, and took them back
-    alone = weight.clone()
-    for x in (torch.tensor([1.0, 1.0]), torch.tensor([2.0, -1.0])):
-        (want,) = step(alone, x, rate)
-        assert torch.equal(captured(weight, x, rate)[0], want)
+    assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(1)))  # with their noise
+    rows = torch.tensor([[1.0, 1.0], [2.0, -1.0], [0.5, 3.0]])
+    captured.rows[0].copy_(rows)
+    captured.numbers.copy_(torch.tensor([[1.0], [2.0], [3.0]]))
+    for count in (1, 2, 2):
+        if count == 2 and 2 not in captured._recorded:  # a recorder of the CPU runs the steps that it records
+            before = weight.clone()
+            captured._recorded[2] = recorder(lambda: captured._steps(2))
+            weight.copy_(before)
+        alone = weight.clone()
+        torch.manual_seed(count)
+        made = captured(count)
+        torch.manual_seed(count)
+        for i in range(count):
+            assert torch.equal(made[i], alone * rows[i] * (i + 1))
+            alone -= rate * rows[i] * torch.rand(2)
         assert torch.equal(weight, alone)
-    rate.fill_(0.0)  # what is held is read where it is
-    captured(weight, torch.ones(2), rate)
-    assert torch.equal(weight, alone)
 
 
-def test_what_is_fresh_is_copied_when_it_has_changed() -> None:
-    weight, x, rate = torch.tensor([1.0, 2.0]), torch.ones(2), torch.tensor(0.5)
-    captured = Captured(step, [weight, x, rate], [1, 2], recorder)
-    alone = weight.clone()
-    for change in (lambda: None, lambda: None, lambda: x.mul_(2), lambda: rate.zero_(), lambda: rate.fill_(0.1)):
-        change()
-        (want,) = step(alone, x, rate)
-        assert torch.equal(captured(weight, x, rate)[0], want)
-        assert torch.equal(weight, alone)
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [(28, 1), *(pytest.param(*each, marks=pytest.mark.more) for each in ((28, 3), (None, 1), (None, 3)))],
+)
+def test_steps_by_graphs_are_the_compiled_ones(size: int | None, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the recording, which is a call here."""
+    x = torch.randn(96, 3, generator=torch.Generator().manual_seed(0))
+    usual: dict[str, Any] = {"steps": 130, "batch_size": size, "engine": "compiled", "device": "cpu", "progress": False}
+
+    def trained() -> Any:
+        torch.manual_seed(0)
+        model = models.MLP([3, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+        guide = guides.MeanField(model) if count == 1 else guides.Point(model)
+        if count == 1:
+            return pyrodrop.fit(model, guide, (x, x[:, :1]), **usual)
+        return pyrodrop.fit_replicates(model, guide, (x, x[:, :1]), count=count, **usual)
+
+    want, graphs = trained(), list[Captured]()
+
+    class Played(Captured):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args, record=recorder)
+            graphs.append(self)
+
+        def __call__(self, count: int) -> Tensor:
+            return self._steps(count)
+
+    def look_ahead(self: Compiled, batch: Any, graphs: Any) -> None:
+        self._captured[batch.shapes] = batch, self._capture(batch, graphs[0])
+        self._shapes[(batch if self.replicates is None else batch.at(0)).rows] = batch.shapes
+
+    monkeypatch.setattr(inductor, "Captured", Played)
+    monkeypatch.setattr(Compiled, "look_ahead", look_ahead)
+    got = trained()
+    assert len(graphs) == 1 + (size == 28)
+    for one, other in zip([got] if count == 1 else got, [want] if count == 1 else want, strict=True):
+        torch.testing.assert_close(one.history, other.history, rtol=1e-5, atol=1e-5)
 
 
 def test_tf32_is_for_gpus() -> None:

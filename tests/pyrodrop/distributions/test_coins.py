@@ -240,18 +240,6 @@ class OfGpu(Tensor):
     device = torch.device("cuda")
 
 
-@pytest.mark.parametrize("keep", [0.0, 2**-17, 0.3, 0.5, 1 - 2**-17, 1.0])
-def test_coins_of_a_gpu_are_those_of_a_cpu(keep: float) -> None:
-    """Every 16-bit integer with dithers at both ends and in between."""
-    dithers = torch.tensor([LOWEST, LOWEST + 1, -1, 0, 2**14, -LOWEST - 1])
-    rate = torch.tensor(keep, dtype=torch.float64)
-    for dither in dithers:
-        pieces = torch.cat([torch.arange(2**16) + LOWEST, dither[None]]).to(torch.int16)
-        by_pytorch = module._compare_by_torch(rate, pieces, torch.Size([2**16]))
-        cuts = module._cuts(keep, pieces[-1].numpy())
-        assert torch.equal(by_pytorch.bool(), pieces[:-1] <= int(cuts))
-
-
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.7, 0.75])
 @pytest.mark.parametrize("bits", [8, 16])
 def test_a_keep_mask_of_a_gpu_is_that_of_a_cpu(rate: float, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.distributions.coins import coins, fill_stacked
 
 DEVICE = "pretend" if hasattr(torch, "pretend") else "cuda"  # see tests/devices
 pytestmark = [
@@ -74,6 +79,16 @@ def test_the_last_minibatch_of_an_epoch_may_be_smaller(engine: str) -> None:
     alike(*(trained(parts(), engine=each, batch_size=36) for each in ("pyro", engine)))
 
 
+@pytest.mark.parametrize("keep", [1e-3, 0.3, 0.9, 1.0])
+def test_masks_have_their_rates(keep: float) -> None:
+    """Counts of four million, of `coins` and of replicates' masks."""
+    rate = torch.tensor(keep, device=DEVICE)
+    stacked = torch.empty(4_000_000, dtype=torch.uint8, device=DEVICE)
+    fill_stacked(stacked, rate)
+    for mask in (coins(rate, (4_000_000,)), stacked):
+        assert float(mask.double().mean()) == pytest.approx(keep, abs=6 * (keep * (1 - keep) / 4e6) ** 0.5)
+
+
 @pytest.mark.parametrize("engine", ["traced", "compiled"])
 def test_convolutions_and_batch_norm(engine: str) -> None:
     x, y = torch.randn(64, 1, 8, 8), torch.randint(3, (64,))
@@ -135,6 +150,88 @@ def test_predictions_are_those_of_a_cpu(guide: str) -> None:
     error = here.f.std(0) * (2 / 4000) ** 0.5
     for mean in (draws.mean, kept.mean.cpu(), single.mean):
         assert float(((mean - here.mean) / error).abs().max()) < 5
+
+
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+@pytest.mark.parametrize("size", [None, 32])
+def test_the_rates_may_be_learned(engine: str, size: int | None) -> None:
+    """Of a guide whose noise has parameters, with all rows and with minibatches."""
+    alike(*(trained(parts("concrete"), engine=each, batch_size=size, steps=40) for each in ("pyro", engine)))
+
+
+class LSTM(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.LSTM(5, 6, batch_first=True), nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x)[0][:, -1])  # type: ignore[no-any-return]
+
+
+class Embedded(nn.Module):
+    """With one column: its gradient is a sum over rows that are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(1, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.table(x[:, 0]))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+@pytest.mark.parametrize("network", [LSTM, Embedded])
+def test_other_layers(network: Any, engine: str) -> None:
+    x = X[:, None].expand(-1, 3, -1).contiguous() if network is LSTM else torch.zeros(96, 1, dtype=torch.long)
+    alike(*(trained(parts("mean field", network()), (x, Y), engine=each, steps=8) for each in ("pyro", engine)))
+
+
+def schools(sigma: Tensor, y: Tensor | None = None) -> None:
+    mu, tau = pyro.sample("mu", dist.Normal(0.0, 5.0)), pyro.sample("tau", dist.HalfCauchy(5.0))
+    with pyro.plate("groups", len(sigma)):
+        theta = pyro.sample("theta", dist.Normal(mu, tau))
+        pyro.sample("y", dist.Normal(theta, sigma), obs=y)
+
+
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+@pytest.mark.parametrize("groups", [1, 8])
+def test_a_program(groups: int, engine: str) -> None:
+    """A guide that does not know the device is made there by its first call."""
+    data = {"sigma": torch.full((groups,), 10.0), "y": torch.arange(float(groups))}
+    fits = []
+    for each in ("pyro", engine):
+        pyro.clear_param_store()
+        settings: Any = {"steps": 60, "lr": 1e-2, "engine": each, "device": DEVICE, "progress": False}
+        fits.append(pyrodrop.fit(schools, AutoNormal(schools), data, **settings))
+        assert fits[-1].settings["engine"] == each
+    alike(*fits)
+
+
+@pytest.mark.parametrize("kernel", ["hmc", "mclmc"])
+def test_samples_are_those_of_a_cpu(kernel: Any) -> None:
+    model, _ = parts("point", nn.Linear(5, 1))
+    sampled = {
+        device: pyrodrop.sample(
+            copy.deepcopy(model), (X, Y), kernel=kernel, chains=16, tune=300, draws=200, device=device, progress=False
+        )
+        for device in (DEVICE, "cpu")
+    }
+    f = [sampled[device].predict(X[:8], 3200).f.cpu().double() for device in (DEVICE, "cpu")]
+    error = (f[0].std(0) + f[1].std(0)) / 2 / 400**0.5  # as of 400 independent draws, of 3,200
+    assert float(((f[0].mean(0) - f[1].mean(0)) / error).abs().max()) < 5 * 2**0.5
+    ratio = f[0].std(0) / f[1].std(0)
+    assert 0.75 < float(ratio.min()) <= float(ratio.max()) < 1.33
+
+
+@pytest.mark.parametrize("to", ["cpu", DEVICE])
+def test_a_fit_is_saved_on_one_device_and_loaded_on_another(to: str, tmp_path: Path) -> None:
+    fit = trained(parts("mean field"), engine="traced", device=DEVICE if to == "cpu" else "cpu")
+    fit.save(tmp_path / "fit.safetensors")
+    there = pyrodrop.Fit.load(tmp_path / "fit.safetensors", *parts("mean field"), device=to)
+    means = [guide.state_dict() for guide in (fit.guide, there.guide)]
+    for name, value in means[0].items():
+        assert torch.equal(value.cpu(), means[1][name].cpu())
+    assert there.predict(X[:4], 10).f.shape == (10, 4, 1)
 
 
 def test_an_elbo_is_that_of_a_cpu() -> None:
