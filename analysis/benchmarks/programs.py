@@ -1,9 +1,14 @@
 """Whole fits of Pyro programs (`analysis.programs`) relative to a loop of `SVI.step`, and to NumPyro's `SVI.run`.
 
-``python -m pyrodrop.analysis.benchmarks.programs [--names '[schools]'] [--steps N] [--rounds N] [--out FILE]``: one thread,
+``python -m pyrodrop.analysis.benchmarks.programs [--names schools] [--steps N] [--rounds N] [--out FILE]``: one thread,
 processor time, float32, validation off in both. Every program is timed in a process of its own, in turns: some steps of the
 loop, a whole fit. *first* is a fit on a machine that has compiled nothing yet; *later* the median of fits for which a
 program is there already. NumPyro takes part if it is installed (`analysis/peers`), and compiles, too.
+
+``--device cuda`` compares steps on a device instead: those of `SVI.step`, of the engines, and of NumPyro's jitted loop, with
+the seconds of tracing and compiling apart; on a GPU in wall time when its work is done. `counts` is that of 5,000 cells and
+2,000 genes (`LARGE`) unless ``--small`` is given. Results are written after every variant; of one that fails they have the
+first line of its error. No variant is begun after ``--seconds``, nor one that will not have been compiled by then.
 """
 
 from __future__ import annotations
@@ -11,8 +16,10 @@ from __future__ import annotations
 import importlib.util
 import statistics
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyro
 import torch
@@ -21,8 +28,11 @@ from pyro.optim import PyroOptim
 
 import pyrodrop
 from pyrodrop.analysis.benchmarks.timing import (
+    begin,
+    clock_of,
     command,
     elsewhere,
+    interleaved,
     machine,
     moves_all,
     processor_seconds,
@@ -30,19 +40,41 @@ from pyrodrop.analysis.benchmarks.timing import (
     write,
 )
 from pyrodrop.analysis.peers import numpyro_programs
-from pyrodrop.analysis.programs import PROGRAMS
+from pyrodrop.analysis.programs import LARGE, PROGRAMS, Program, on
 from pyrodrop.analysis.programs.program import set_up
+from pyrodrop.analysis.reports.console import core_seconds
+from pyrodrop.constraints import EngineName
+
+ON_A_DEVICE = ("counts", "vae", "markov")
+VARIANTS = ("SVI.step", "traced", "NumPyro", "compiled")
+WARM_UP = 5  # steps
+SECONDS = 2.0  # of the timed steps of a variant
+COMPILATION = {("markov", "compiled"): 240.0}  # in seconds, where it takes minutes
 
 
-def main(names: list[str] | None = None, steps: int = 20_000, rounds: int = 3, out: Path | None = None) -> None:
+def main(
+    names: list[str] | None = None,
+    steps: int = 20_000,
+    rounds: int = 3,
+    out: Path | None = None,
+    device: str | None = None,
+    small: bool = False,
+    seconds: float = 70.0,
+) -> None:
     """Time programs.
 
     Args:
-        names: of the programs; all if None.
+        names: of the programs; if None all, or `ON_A_DEVICE`.
         steps: of a fit whose step in Pyro is all overhead; a tenth for the others.
         rounds: timings of every variant.
         out: JSON file for the results.
+        device: cpu, cuda, cuda:1 ..., to compare steps there in place of whole fits.
+        small: whether to take the small form of programs that have a large one, there.
+        seconds: after which no other variant is begun, there.
     """
+    if device is not None:
+        on_a_device(names or ON_A_DEVICE, device, rounds, seconds, out, small=small)
+        return
     print(machine())
     results: dict[str, dict[str, Any]] = {}
     for name in names or PROGRAMS:
@@ -121,6 +153,92 @@ def peer(name: str, steps: int, rounds: int) -> float:
     numpyro_programs.run("schools", PROGRAMS["schools"].make(torch.float32)[2], 3)  # imports
     times = [processor_seconds(lambda: numpyro_programs.run(name, data, steps)) for _ in range(rounds)]
     return 1e6 * statistics.median(times) / steps
+
+
+def on_a_device(
+    names: Sequence[str], device: str, rounds: int, seconds: float, out: Path | None, *, small: bool = False
+) -> None:
+    """Time the steps of programs on a device, variant by variant, the cheap ones of all programs first."""
+    begin(device)
+    start, results = time.perf_counter(), {name: dict[str, dict[str, Any]]() for name in names}
+    for variant in VARIANTS:
+        for name in names:
+            if variant == "NumPyro" and name not in numpyro_programs.NAMES:
+                continue
+            if time.perf_counter() - start + COMPILATION.get((name, variant), 0.0) > seconds:
+                results[name][variant] = {"failed": f"not begun, to end within {seconds:g} s"}
+                continue
+            program = PROGRAMS[name] if small else LARGE.get(name, PROGRAMS[name])
+            try:
+                results[name][variant] = row = _steps(variant, program, device, rounds)
+                print(f"{name}, {variant}: {row['step us']:.4g} us after {row['before s']:.3g} s", flush=True)
+            except Exception as error:  # as of a compiler or a library that is not there: the next variant may do
+                results[name][variant] = {"failed": f"{type(error).__name__}: {error}".splitlines()[0]}
+                print(f"{name}, {variant}: {results[name][variant]['failed']}", flush=True)
+            write(out, "programs", {"rounds": rounds, "small": small, "programs": results}, device)
+    for what, title in (("step us", "a step in microseconds"), ("before s", "seconds before the steps")):
+        shown = {name: {v: row[what] for v, row in rows.items() if what in row} for name, rows in results.items()}
+        report(f"{title}, on {device}", shown, ".4g")
+
+
+def _steps(variant: str, program: Program, device: str, rounds: int) -> dict[str, Any]:
+    """Microseconds of a step of a variant, as a median, and the seconds of tracing and compiling before the steps."""
+    clock = clock_of(device)
+    pyro.clear_param_store()
+    model, guide, data = on(program.make(torch.float32), device)
+    seconds_before = core_seconds if device == "cpu" else clock  # with those of compilers that are other processes
+    start = seconds_before()
+    if variant == "NumPyro":
+        made, parameters = numpyro_programs.steps_of(program.name, data, device)
+        made(1)
+    elif variant == "SVI.step":
+        made, parameters = _by_pyro(program, model, guide, data)
+    else:
+        made, parameters = _by_engine(variant, program, model, guide, data, device)
+    before = seconds_before() - start
+    moves_all(lambda: made(WARM_UP), parameters, f"{program.name}, {variant}")
+    start = clock()
+    made(WARM_UP)
+    count = max(1, round(SECONDS * WARM_UP / max(1e-6, clock() - start) / rounds))
+    times = interleaved({variant: lambda: made(count)}, rounds, 1, clock)
+    return {"steps": count, "step us": 1e6 * times[variant] / count, "before s": before}
+
+
+def _by_pyro(program: Program, model: Any, guide: Any, data: dict[str, Any]) -> numpyro_programs.Steps:
+    """Steps of a loop of `SVI.step`, after the first one, of parameters on the device of the data."""
+    set_up(guide, data)
+    svi = SVI(model, guide, PyroOptim(torch.optim.Adam, {"lr": program.lr}), program.loss())
+    svi.step(**data)
+
+    def steps(count: int) -> None:
+        with pyro.validation_enabled(False):
+            for _ in range(count):
+                svi.step(**data)
+
+    device = next(value.device for value in data.values())
+    elsewhere = [name for name, p in pyro.get_param_store().named_parameters() if p.device != device]
+    if elsewhere:
+        raise RuntimeError(f"the parameters {elsewhere} of {program.name} are not on {device}")
+    return steps, lambda: list(pyro.get_param_store()._params.values())
+
+
+def _by_engine(
+    engine: str, program: Program, model: Any, guide: Any, data: dict[str, Any], device: str
+) -> numpyro_programs.Steps:
+    """Steps of `pyrodrop.Training` by an engine, after the first two, of which the second one records and compiles."""
+    set_up(guide, data)
+    training = pyrodrop.Training(
+        model, guide, data, steps=200_000, objective=program.loss(), lr=program.lr, device=device,
+        engine=cast("EngineName", engine),
+    )  # fmt: skip
+    training.advance(2)
+    if training.engine != engine:
+        raise RuntimeError(f"{program.name} is trained by {training.engine}, not {engine}")
+
+    def steps(count: int) -> None:
+        training.advance(count)
+
+    return steps, lambda: list(pyro.get_param_store()._params.values())
 
 
 if __name__ == "__main__":

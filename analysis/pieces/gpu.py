@@ -24,6 +24,7 @@ def pieces() -> list[Piece]:
             benchmark("replicates", ("--count", f"{count}"), ("--count", "8"), name=f"replicates-{count}")
             for count in (240, 1_000, 10_000)
         ),
+        benchmark("programs", (), ("--small", "--rounds", "1", "--seconds", "10")),
         benchmark("predict", (), ("--rounds", "1")),
         job("sparse-lenet-5", "sparse", "--net lenet-5", "--net lenet-5 --epochs 21 --digits 256"),
         job(

@@ -1,4 +1,4 @@
-"""Programs with a latent variable for every row: an autoencoder, a Markov model, cells, and local parameters."""
+"""Programs with latent variables for every row: an autoencoder, a Markov model, cells, local parameters, and counts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.distributions import constraints
+from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
 from pyrodrop.analysis.programs.program import Parts
@@ -219,7 +220,9 @@ def local(dtype: torch.dtype) -> Parts:
         genes, positive = counts.shape[1], constraints.softplus_positive
         with pyro.plate("genes", genes, dim=-1):
             spread = pyro.param("loading_scale", lambda: counts.new_full((genes, latent), 0.1), positive, event_dim=1)
-            start = 0.1 * torch.eye(latent, dtype=counts.dtype).repeat(genes // latent + 1, 1)[:genes]
+            start = (
+                0.1 * torch.eye(latent, dtype=counts.dtype, device=counts.device).repeat(genes // latent + 1, 1)[:genes]
+            )
             loc = pyro.param("loading_loc", lambda: start, event_dim=1)
             pyro.sample("loading", dist.Normal(loc, spread).to_event(1))
             alpha = pyro.param("rate_alpha", lambda: counts.new_full((genes,), 20.0), constraints.positive, event_dim=0)
@@ -232,3 +235,32 @@ def local(dtype: torch.dtype) -> Parts:
             pyro.sample("z", dist.Normal(loc, scale).to_event(1))
 
     return model, guide, {"counts": _counts(dtype)}
+
+
+def counts(dtype: torch.dtype, cells: int = 100, genes: int = 30) -> Parts:
+    """Counts of genes in cells, all of them at every step, with parameters for the latent variables of every cell.
+
+        z_n ~ Normal(0, I),   size_n ~ LogNormal,   counts_ng ~ GammaPoisson of mean size_n exp(base_g + z_n w_g)
+
+    A negative binomial factor analysis. Data are drawn from it.
+    """
+    latent = 10
+
+    def model(counts: Tensor) -> None:
+        zero, zeros = counts.new_zeros(()), counts.new_zeros(latent)
+        with pyro.plate("genes", counts.shape[1], dim=-1):
+            w = pyro.sample("w", dist.Normal(zeros, 0.5).to_event(1))
+            base = pyro.sample("base", dist.Normal(zero, 1.0))
+            concentration = pyro.sample("concentration", dist.LogNormal(zero, 1.0))
+        with pyro.plate("cells", len(counts), dim=-2):
+            z = pyro.sample("z", dist.Normal(zeros, 1.0).to_event(1))
+            size = pyro.sample("size", dist.LogNormal(zero, 0.5))
+            with pyro.plate("counted", counts.shape[1], dim=-1):
+                mean = size * (base + z.squeeze(-2) @ w.mT).exp()
+                pyro.sample("counts", dist.GammaPoisson(concentration, concentration / mean), obs=counts)
+
+    random = torch.Generator().manual_seed(10)
+    z, w = torch.randn(cells, latent, generator=random), 0.3 * torch.randn(latent, genes, generator=random)
+    size = (0.5 * torch.randn(cells, 1, generator=random)).exp()
+    observed = torch.poisson(size * (z @ w + torch.randn(genes, generator=random)).exp(), generator=random).to(dtype)
+    return model, AutoNormal(model, init_scale=0.1), {"counts": observed}

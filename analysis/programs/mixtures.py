@@ -59,7 +59,9 @@ def marginal_mixture(dtype: torch.dtype) -> Parts:
 def _apart(site: dict[str, Any]) -> Tensor:
     """Initial values: centres that differ, for the components to part."""
     value: Tensor = site["fn"].mean
-    return value + torch.eye(*value.shape, dtype=value.dtype) if site["name"] == "center" else value
+    return (
+        value + torch.eye(*value.shape, dtype=value.dtype, device=value.device) if site["name"] == "center" else value
+    )
 
 
 def topics(dtype: torch.dtype) -> Parts:

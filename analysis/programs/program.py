@@ -14,7 +14,7 @@ from pyro import poutine
 from pyro.infer import ELBO, SVI
 from pyro.infer.autoguide import AutoGuide
 from pyro.optim import PyroOptim
-from torch import Tensor
+from torch import Tensor, nn
 
 Parts = tuple[Callable[..., Any], Callable[..., Any], dict[str, Any]]
 """Model, guide and the keyword arguments that both are called with."""
@@ -79,6 +79,21 @@ def svi(
     losses = torch.tensor([steps_of.step(**data) for _ in range(steps)], dtype=torch.float64)
     seconds = (time.perf_counter() - start) / steps
     return Trained(losses, *parameters(model, guide, data), seconds)
+
+
+def on(parts: Parts, device: str | torch.device) -> Parts:
+    """The same, with data and modules on a device; modules are moved in place, as a user of Pyro moves them."""
+    model, guide, data = parts
+    for program in (model, guide):
+        owner = getattr(program, "__self__", program)
+        for module in [owner] if isinstance(owner, nn.Module) else vars(owner).values():
+            if isinstance(module, nn.Module):
+                module.to(device)
+    return (
+        model,
+        guide,
+        {name: value.to(device) if isinstance(value, Tensor) else value for name, value in data.items()},
+    )
 
 
 def set_up(guide: Callable[..., Any], data: Mapping[str, Any]) -> None:

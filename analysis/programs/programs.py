@@ -6,7 +6,7 @@ from functools import partial
 
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 
-from pyrodrop.analysis.programs.amortised import cells, local, markov, vae
+from pyrodrop.analysis.programs.amortised import cells, counts, local, markov, vae
 from pyrodrop.analysis.programs.mixtures import marginal_mixture, mixture, topics
 from pyrodrop.analysis.programs.program import Program
 from pyrodrop.analysis.programs.regressions import hierarchical, logistic, network, saas, schools, sparse
@@ -23,7 +23,11 @@ _ALL = (
     Program("markov", markov, Trace_ELBO, lr=0.003, overhead=False),
     Program("cells", cells, TraceMeanField_ELBO, lr=0.003),
     Program("local", local, Trace_ELBO, lr=0.02),
+    Program("counts", counts, Trace_ELBO, lr=0.02),
     Program("network", network, Trace_ELBO, lr=0.02),
     Program("saas", saas, Trace_ELBO, lr=0.02),
 )
 PROGRAMS = {program.name: program for program in _ALL}
+LARGE = {
+    "counts": Program("counts", partial(counts, cells=5_000, genes=2_000), Trace_ELBO, lr=0.02, overhead=False),
+}  # programs of the size at which their users asked for a faster step

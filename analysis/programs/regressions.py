@@ -172,7 +172,7 @@ def saas(dtype: torch.dtype) -> Parts:
         with pyro.plate("inputs", x.shape[1]):
             rho = pyro.sample("rho", dist.HalfCauchy(tau))
         squares = ((x[:, None] - x) ** 2 * rho).sum(-1)
-        kernel = variance * (-squares / 2).exp() + (noise + 1e-6) * torch.eye(len(x), dtype=x.dtype)
+        kernel = variance * (-squares / 2).exp() + (noise + 1e-6) * torch.eye(len(x), dtype=x.dtype, device=x.device)
         pyro.sample("y", dist.MultivariateNormal(x.new_zeros(len(x)), scale_tril=torch.linalg.cholesky(kernel)), obs=y)
 
     return model, AutoNormal(model), {"x": x, "y": y - y.mean()}

@@ -115,7 +115,7 @@ class Compiled(InBlocks):
     def look_ahead(self, batch: Arguments, graphs: Sequence[Any]) -> None:
         if batch.device.type == "cpu":
             super().look_ahead(batch, graphs)
-        else:
+        elif all(noise.device == batch.device for noise in graphs[0].shapes()):  # the GPU cannot draw what the CPU does
             self._captured[batch.shapes] = batch, self._capture(batch, graphs[0])
             self._shapes[(batch if self.replicates is None else batch.at(0)).rows] = batch.shapes
 
@@ -124,7 +124,7 @@ class Compiled(InBlocks):
 
     def _capture(self, batch: Arguments, graph: Any) -> Captured:
         """Steps with minibatches like this one, as graphs of the GPU, where there is one group."""
-        call, held, constants = self._calls[batch.shapes][1], self._held_by[0], graph.constants
+        call, held, constants = self._calls[batch.shapes][1], self._held_by[0], on(batch.device, graph.constants)
         same, rows, steps = batch.tensors, list[Tensor](), self.most_steps_on_gpu
         if not batch.whole:
             alone = not all(tensor.is_contiguous() for tensor in same)
@@ -187,7 +187,9 @@ class Compiled(InBlocks):
         self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
     ) -> Tensor:
         graphs, call = self._calls[shapes]
-        return call([*self._held_by[group], *rows, self._controls[index], *graphs[group].constants, *noise])[0]
+        rest = [*rows, self._controls[index], *graphs[group].constants, *noise]
+        device = self._held[0].device
+        return call([*self._held_by[group], *(rest if device.type == "cpu" else on(device, rest))])[0]
 
     def changed(self) -> list[Tensor]:
         return self._held
@@ -224,7 +226,7 @@ class Compiled(InBlocks):
         with torch.no_grad():
             noise = graph.shapes()
             controls = self._held[0].new_ones(self._width)
-            inputs = [*held, *batch.tensors, controls, *graph.constants, *noise]
+            inputs = on(batch.device, [*held, *batch.tensors, controls, *graph.constants, *noise])
             update = self._update(graph.module, len(batch.tensors))
             program = found_or_made(
                 [
@@ -260,7 +262,7 @@ class Compiled(InBlocks):
                 terms = self._update(graph.evaluate, len(batch.tensors))(*want, *rest)
             try:
                 with seeded(0, batch.device):
-                    ours = program(*got, *rest)
+                    ours = program(*got, *on(batch.device, rest))
             except Exception as error:
                 raise Untraceable(f"its compiled program cannot be run: {first_line(error)}") from error
             moves = [(a - old, b - old) for a, b, old in list(zip(want, got, held, strict=True))[first:end]]
@@ -351,8 +353,11 @@ def compiled_gradient(loss: Graphs, batch: Arguments) -> Callable[..., Sequence[
         leaves = [leaf.detach() for leaf in loss.leaves]
         inputs = [*leaves, *loss.buffers, *batch.tensors, factors, *graph.constants]
         noise = [torch.full_like(like, any_number(like)) for like in graph.shapes()]
-        program = compile_pure(graph, [*inputs, *noise])
+        compiled = compile_pure(graph, on(batch.device, [*inputs, *noise]))
         tolerance = 2e-3 if loss.precision is None else 0.05
+
+        def program(*given: Tensor) -> Sequence[Tensor]:
+            return compiled(*on(batch.device, given))  # type: ignore[no-any-return]
 
         def compare(noise: list[Tensor]) -> None:
             with seeded(0, batch.device):  # of what the graph itself draws
@@ -362,7 +367,7 @@ def compiled_gradient(loss: Graphs, batch: Arguments) -> Callable[..., Sequence[
             check_same([(terms, ours)], list(zip(want, got, strict=True)), tolerance)
 
         for_some_noise(graph.shapes(), compare)
-    return program
+    return compiled if batch.device.type == "cpu" else program
 
 
 def compile_function(function: Callable[..., Any], inputs: list[Tensor]) -> Program:
@@ -398,6 +403,11 @@ def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: M
 
 # Fusing loops of different depths, TorchInductor 2.13 may look up a buffer that one of them does not read: a KeyError.
 _SMALL_KERNELS = {"max_fusion_size": 8}
+
+
+def on(device: torch.device, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors on the device of a program, which reads no others: numbers and rows of a subsample may be made on the CPU."""
+    return [tensor.to(device) for tensor in tensors]
 
 
 def any_number(noise: Tensor) -> float:

@@ -88,7 +88,10 @@ class Problem:
         else:
             copies: dict[int, Any] = {}
             model, guide = copy.deepcopy((model, guide), copies)
-            _part_from_originals([component for component in copies.values() if isinstance(component, nn.Module)])
+            modules = [component for component in copies.values() if isinstance(component, nn.Module)]
+            _part_from_originals(modules)
+            for module in modules:  # also those of an object whose methods model and guide are
+                module.to(device)
         for component in (model, guide):
             if isinstance(component, nn.Module):
                 check_values(component)

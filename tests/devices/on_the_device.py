@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop.analysis.programs import PROGRAMS
+from pyrodrop.analysis.programs import on as on_a_device
 from pyrodrop.training.settings import Estimator
 from tests.devices.pretended import NAME
 from tests.guides.test_guides import GUIDES, PRIORS, REFUSED, REFUSED_ESTIMATORS, TYPE_A, _quiet
@@ -325,6 +327,22 @@ def test_programs_of_pyro() -> None:
         run = pyrodrop.fit(
             model, AutoNormal(model), data, steps=40, objective=Trace_ELBO(), engine="traced", device=device
         )
+        histories.append(run.history)
+    same(*histories)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("moved", [True, False], ids=["moved", "not moved"])
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in ("markov", "network")])
+def test_every_program(name: str, moved: bool) -> None:
+    """Also one whose modules the user has not moved. The first one left out has gates, the other tensors in its prior."""
+    program, histories = PROGRAMS[name], []
+    for device in (NAME, "cpu"):
+        pyro.clear_param_store()
+        model, guide, data = on_a_device(program.make(torch.float32), device if moved else "cpu")
+        loss = program.loss()
+        run = pyrodrop.fit(model, guide, data, steps=4, objective=loss, lr=0.01, engine="traced", device=device)
+        assert run.settings["engine"] == "traced"
         histories.append(run.history)
     same(*histories)
 
