@@ -48,6 +48,51 @@ class Captured:
         return self._results
 
 
+class Replayed:
+    """A step that is recorded once; some of its results are inputs of the next step, and are left where it reads them.
+
+    Args:
+        step: a function of all inputs, of which it changes none.
+        inputs: one set of inputs.
+        carried: of the first inputs, the positions of the results that they are in the next step.
+        record: as of `Captured`.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Sequence[Tensor]],
+        inputs: Sequence[Tensor],
+        carried: Sequence[int],
+        record: Callable[[Call], tuple[Callable[[], None], Sequence[Tensor]]] | None = None,
+    ) -> None:
+        self._places, self._carried = [value.clone() for value in inputs], carried
+        self._copied: list[tuple[Tensor, int]] = []
+
+        def call() -> Sequence[Tensor]:
+            results = step(*self._places)
+            for place, position in zip(self._places, carried, strict=False):
+                place.copy_(results[position])
+            return results
+
+        self._replay, self._results = (record or cuda_graph)(call)
+
+    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
+        """The results; those that are carried are in tensors that the next call overwrites."""
+        count = len(self._carried)
+        copied = [(value, value._version) for value in inputs[count:]]
+        for place, value in zip(self._places, inputs[:count], strict=False):
+            if value is not place:
+                place.copy_(value)
+        for number, (place, (value, version)) in enumerate(zip(self._places[count:], copied, strict=True)):
+            if not self._copied or self._copied[number][0] is not value or self._copied[number][1] != version:
+                place.copy_(value)
+        self._copied = copied
+        self._replay()
+        results = [None if position in self._carried else value.clone() for position, value in enumerate(self._results)]
+        carried = dict(zip(self._carried, self._places, strict=False))
+        return [carried[position] if value is None else value for position, value in enumerate(results)]
+
+
 def cuda_graph(call: Call) -> tuple[Callable[[], None], Sequence[Tensor]]:
     """Record the kernels of a call on the current device."""
     stream = torch.cuda.Stream()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.compiled.cuda_graph import Captured
+from pyrodrop.compiled.cuda_graph import Captured, Replayed
 from pyrodrop.devices import tf32_products
 
 
@@ -45,6 +45,25 @@ def test_replays_are_the_calls() -> None:
     rate.fill_(0.0)  # what is held is read where it is
     captured(weight, torch.ones(2), rate)
     assert torch.equal(weight, alone)
+
+
+def test_what_a_step_carries_stays_where_the_next_one_reads_it() -> None:
+    def moved(q: Tensor, p: Tensor, rate: Tensor) -> list[Tensor]:
+        return [q.sum(), p - rate * q, q + rate * p]
+
+    rate, q, p = torch.tensor(0.5), torch.tensor([1.0, 2.0]), torch.tensor([0.5, -1.0])
+    replayed = Replayed(moved, [torch.zeros(2), torch.zeros(2), torch.zeros(())], (2, 1), recorder)
+    for start in (q, 3 * q):
+        wants, gots = [(torch.zeros(()), p, start)], [(torch.zeros(()), p, start)]
+        for step in range(4):
+            if step == 2:
+                rate.mul_(0.1)  # the same tensor with another value
+            wants.append(tuple(moved(wants[-1][2], wants[-1][1], rate)))
+            gots.append(tuple(replayed(gots[-1][2], gots[-1][1], rate)))
+        assert torch.equal(torch.stack([got[0] for got in gots]), torch.stack([want[0] for want in wants]))
+        assert torch.equal(gots[-1][1], wants[-1][1])
+        assert torch.equal(gots[-1][2], wants[-1][2])
+    assert q.tolist() == [1.0, 2.0]
 
 
 def test_tf32_is_for_gpus() -> None:
