@@ -28,6 +28,7 @@ ONE_THREAD = {
     "JAX_TRACEBACK_FILTERING": "off",  # so that the last line of a failure is its message
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
+ON_THE_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_TRACEBACK_FILTERING": "off"}
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,15 @@ def interpreters(python: Sequence[Path], packages: Sequence[str]) -> dict[str, s
 
 
 def run_script(
-    script: Path, method: str, python: str, content: Mapping[str, Any], folder: Path, seconds: float
+    script: Path,
+    method: str,
+    python: str,
+    content: Mapping[str, Any],
+    folder: Path,
+    seconds: float,
+    surroundings: Mapping[str, str] = ONE_THREAD,
 ) -> tuple[Any, dict[str, Any]]:
-    """Draws ``[S, P, D]`` of a method in a process of its own on one thread, and what it says about them.
+    """Draws ``[S, P, D]`` of a method in a process of its own, by default on one thread, and what it says about them.
 
     Raises:
         Fault: it failed, took longer than `seconds`, or did not write draws of this shape.
@@ -136,7 +143,7 @@ def run_script(
     command = [python, str(script), method, str(source), str(target)]
     try:
         done = subprocess.run(
-            command, env=os.environ | ONE_THREAD, capture_output=True, text=True, timeout=seconds, check=False
+            command, env=os.environ | surroundings, capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
         raise Fault(f"took longer than {seconds:g} s") from None

@@ -1,4 +1,4 @@
-"""Compiled steps as CUDA graphs, whose kernels are recorded once and launched by one call.
+"""Steps as CUDA graphs, whose kernels are recorded once and launched by one call.
 
 A step of a small network runs dozens of kernels of a few microseconds each, and launching them one by one takes longer than
 running them. A graph reads and writes the memory that it was recorded with: rows and numbers of several steps are copied
@@ -17,7 +17,8 @@ from torch import Tensor
 from pyrodrop.compiled.untraceable import Untraceable, first_line
 from pyrodrop.devices import random_states, set_random_states
 
-Recorder = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
+Recorder = Callable[[Callable[[], Any]], tuple[Callable[[], None], Any]]
+"""From a call without arguments to its replay and the tensors of its results."""
 _WARM_UP = 3  # calls before recording, in which libraries choose algorithms and allocate
 
 
@@ -68,13 +69,58 @@ class Captured:
         return torch.stack([self._step([rows[i] for rows in self.rows], self.numbers[i]) for i in range(count)])
 
 
+class Replayed:
+    """A step that is recorded once; some of its results are inputs of the next step, and are left where it reads them.
+
+    Args:
+        step: a function of all inputs, of which it changes none.
+        inputs: one set of inputs.
+        carried: of the first inputs, the positions of the results that they are in the next step.
+        record: as of `Captured`.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Sequence[Tensor]],
+        inputs: Sequence[Tensor],
+        carried: Sequence[int],
+        record: Recorder | None = None,
+    ) -> None:
+        self._places, self._carried = [value.clone() for value in inputs], carried
+        self._copied: list[tuple[Tensor, int]] = []
+
+        def call() -> Sequence[Tensor]:
+            results = step(*self._places)
+            for place, position in zip(self._places, carried, strict=False):
+                place.copy_(results[position])
+            return results
+
+        self._replay, self._results = (record or cuda_graph)(call)
+
+    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
+        """The results; those that are carried are in tensors that the next call overwrites."""
+        count = len(self._carried)
+        copied = [(value, value._version) for value in inputs[count:]]
+        for place, value in zip(self._places, inputs[:count], strict=False):
+            if value is not place:
+                place.copy_(value)
+        for number, (place, (value, version)) in enumerate(zip(self._places[count:], copied, strict=True)):
+            if not self._copied or self._copied[number][0] is not value or self._copied[number][1] != version:
+                place.copy_(value)
+        self._copied = copied
+        self._replay()
+        results = [None if position in self._carried else value.clone() for position, value in enumerate(self._results)]
+        carried = dict(zip(self._carried, self._places, strict=False))
+        return [carried[position] if value is None else value for position, value in enumerate(results)]
+
+
 class Graphs:
     """Records calls on the current device, which share the memory of what they compute; the first one is made some times."""
 
     def __init__(self) -> None:
         self._memory: Any = None
 
-    def __call__(self, call: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    def __call__(self, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         if self._memory is None:
             self._memory = torch.cuda.graph_pool_handle()
             stream = torch.cuda.Stream()
@@ -87,3 +133,8 @@ class Graphs:
         with torch.cuda.graph(graph, pool=self._memory):
             results = call()
         return graph.replay, results
+
+
+def cuda_graph(call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    """Record a call on the current device."""
+    return Graphs()(call)

@@ -34,6 +34,7 @@ class Chains:
         done: how many of the S draws there are.
         transitions: how many were made.
         cpu_seconds: processor time of all transitions after tuning.
+        seconds: of this process, by the names ``tuning`` and ``drawing``.
         rounding: standard deviation of the error of energies, in nats.
 
     Args:
@@ -53,13 +54,16 @@ class Chains:
         self.done: int = 0
         self.transitions: int = 0
         self.cpu_seconds: float = 0.0
+        self.seconds: dict[str, float] = {"tuning": 0.0, "drawing": 0.0}
         self.rounding: float = 0.0
 
     def tune(self, until: int) -> None:
         """Make transitions of tuning until there are so many."""
+        begun = time.perf_counter()
         while self.transitions < until:
             self._transition()
             self.kernel.adapt(self.transitions)
+        self.seconds["tuning"] += time.perf_counter() - begun
 
     def draw(self, save: Callable[[], None] | None = None) -> None:
         """Make the missing draws; `save` is called before the first and ten times while they are made."""
@@ -70,9 +74,10 @@ class Chains:
             if save is not None:
                 save()
         while self.done < self.draws:
-            begun = time.process_time()
+            begun, wall = time.process_time(), time.perf_counter()
             self._keep([self._transition() for _ in range(self.thin)])
             self.cpu_seconds += time.process_time() - begun
+            self.seconds["drawing"] += time.perf_counter() - wall
             if save is not None and (self.done % every == 0 or self.done == self.draws):
                 save()
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pyro import poutine
@@ -22,7 +23,16 @@ from pyro.ops.integrator import potential_grad
 from torch import Tensor
 
 from pyrodrop.arrays import near
-from pyrodrop.compiled import Program, Untraceable, compile_function, first_that_works, pure, record_function
+from pyrodrop.compiled import (
+    Program,
+    Replayed,
+    Untraceable,
+    compile_function,
+    cuda_graph,
+    first_that_works,
+    pure,
+    record_function,
+)
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.devices import denormals_flushed, seeded
 from pyrodrop.inputs import parts, rebuilt
@@ -41,6 +51,7 @@ _NOT_PYROS = (
 )
 _NEARER = 0.9  # each draw that is compared is scaled by this factor more than the one before
 _BLOCK_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}  # of a block's activations: fits the CPU's cache, or occupies a GPU
+_RECORDERS: dict[str, Callable[..., Any]] = {"cuda": cuda_graph}  # of the kernels of a step, by kind of device
 
 Energies = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From q ``[B, D]`` to U ``[B]`` and dU/dq ``[B, D]``."""
@@ -54,14 +65,16 @@ class Step(NamedTuple):
             ``[B, D]`` at the new q, then other results. With all scalars 0, the new q is the old one.
         chain_tensors: the number of tensors ``[B, D]``, of which q is the first.
         scalars: the number of scalars.
+        carried: of the first tensors of chains, the positions of the results that they are in the next step.
     """
 
     function: Callable[..., Sequence[Tensor]]
     chain_tensors: int
     scalars: int
+    carried: tuple[int, ...]
 
 
-ENERGY = Step(lambda energies, q, _: energies(q), 1, 0)
+ENERGY = Step(lambda energies, q, _: energies(q), 1, 0, ())
 
 
 class CompiledDensity:
@@ -80,6 +93,7 @@ class CompiledDensity:
         engine: the engine that is used.
         stacked: whether one call moves several chains.
         block: B, the number of chains that a call moves.
+        seconds: what recording, compiling and comparing took.
 
     Raises:
         ValueError: the energy differs from call to call, or from Pyro's.
@@ -89,6 +103,7 @@ class CompiledDensity:
     _program: Callable[..., Sequence[Tensor]]
 
     def __init__(self, density: Density, chains: int, engine: Name, step: Step | None = ENERGY) -> None:
+        begun = time.perf_counter()
         self.density: Density = density
         self.chains: int = chains
         self.step: Step | None = step
@@ -110,9 +125,13 @@ class CompiledDensity:
             (self.engine, self.stacked), _ = first_that_works(ways, failed)
         except Untraceable as error:
             raise ValueError(_NOT_PYROS) from error
+        self.seconds: float = time.perf_counter() - begun
 
     def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """One step of a block, for the inputs of `Step.function` or the values of the sites, which are contiguous."""
+        """One step of a block, for the inputs of `Step.function` or the values of the sites, which are contiguous.
+
+        On a GPU the results that are carried are in tensors that the next call overwrites.
+        """
         return self._program(*tensors)
 
     def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,7 +143,7 @@ class CompiledDensity:
                 return torch.stack([energy for energy, *_ in points]), torch.stack(flat)
             if len(q) == self.block:
                 energy, gradient = self(q, *self._staying)[:2]
-                return energy, gradient
+                return energy, gradient.clone()
             results = [self.energies(rows) for rows in q.split(self.block)]
         energies, gradients = zip(*results, strict=True)
         return torch.cat(energies), torch.cat(gradients)
@@ -132,7 +151,8 @@ class CompiledDensity:
     def by_blocks(self, follow: Callable[[slice], Sequence[Tensor]]) -> list[Tensor]:
         """What `follow` returns for the chains of each block, ``[B, ...]``, put together to ``[C, ...]``."""
         with torch.no_grad(), denormals_flushed():
-            blocks = [follow(slice(first, first + self.block)) for first in range(0, self.chains, self.block)]
+            slices = [slice(first, first + self.block) for first in range(0, self.chains, self.block)]
+            blocks = [[tensor.clone() for tensor in follow(chains)] for chains in slices]
         return [torch.cat(tensors) for tensors in zip(*blocks, strict=True)]
 
     def _ways(self, engine: Name) -> Iterator[tuple[Name, bool]]:
@@ -184,7 +204,21 @@ class CompiledDensity:
                 program = compile_function(step, [*inputs, *fixed])
             elif name == "traced":
                 program = record_function(step, [*inputs, *fixed])
-        self._program = lambda *tensors: program(*tensors, *fixed)
+            of_chains: Callable[..., Sequence[Tensor]] = lambda *tensors: program(*tensors, *fixed)  # noqa: E731
+            self._program = of_chains if name == "pyro" else self._replayed(of_chains, inputs)
+
+    def _replayed(
+        self, program: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
+    ) -> Callable[..., Sequence[Tensor]]:
+        """The program as one graph of kernels, on a device that replays such."""
+        record = _RECORDERS.get(self.density.device.type)
+        if record is None or self.step is None:
+            return program
+        try:
+            return Replayed(program, inputs, self.step.carried, record)
+        except RuntimeError as error:
+            _log.info("the kernels of a step are launched one by one, which is slower: %s", error)
+            return program
 
     @functools.cached_property
     def _graph(self) -> Program:
@@ -201,15 +235,16 @@ class CompiledDensity:
 
     def _agrees(self, pyros: Sequence[_Evaluated]) -> bool:
         """Whether energies and gradients are Pyro's, with its points in turn as chains."""
-        pyros = list(pyros) * self.block
         try:
-            energy, gradient = self.energies(torch.stack([point.q for point in pyros]))
+            energy, gradient = self.energies(torch.stack([point.q for point in pyros]).repeat(self.block, 1))
         except Exception as error:  # whatever an operation that cannot be mapped raises
             raise Untraceable(f"it cannot be run: {error}") from error
-        ours = ([value, *row.split(self.density.sizes)] for value, row in zip(energy, gradient, strict=True))
-        return all(
-            _agree(results, [point.energy, *point.gradients]) for results, point in zip(ours, pyros, strict=True)
-        )
+        for number, point in enumerate(pyros):
+            rows = slice(number, None, len(pyros))
+            want = [value.expand(self.block, *value.shape) for value in (point.energy, *point.gradients)]
+            if not _agree([energy[rows], *gradient[rows].split(self.density.sizes, 1)], want):
+                return False
+        return True
 
 
 def _energy_and_gradients(density: Density, *tensors: Tensor) -> list[Tensor]:

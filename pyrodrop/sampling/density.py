@@ -11,6 +11,7 @@ Neal (2011), MCMC using Hamiltonian dynamics, https://arxiv.org/abs/1206.1901.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,11 +131,31 @@ class Density:
                 for name, site in self.sites.items()
                 if name not in weights
             }
-            nodes = self._traced({name: self.sites[name].to_support(value) for name, value in hyper.items()})
+            if not hyper and self._priors is not None:
+                drawn = {name: prior() for name, prior in self._priors.items()}
+            else:
+                nodes = self._traced({name: self.sites[name].to_support(value) for name, value in hyper.items()})
+                drawn = {name: nodes[name]["value"] for name in self.sites if name not in hyper}
             return {
-                name: hyper[name] if name in hyper else site.to_support.inv(nodes[name]["value"]).to(self.dtype)
+                name: hyper[name] if name in hyper else site.to_support.inv(drawn[name]).to(self.dtype)
                 for name, site in self.sites.items()
             }
+
+    @functools.cached_property
+    def _priors(self) -> dict[str, Any] | None:
+        """The distributions of sites without hyperparameters in the order of a call; None if a call draws otherwise.
+
+        Drawing from them takes a tenth of the time of a call of the model, which counts for thousands of chains.
+        """
+
+        def seeded_anew(draw: Any) -> Any:
+            with seeded(0, self.device):
+                return draw()
+
+        nodes = seeded_anew(lambda: self._traced({}))
+        priors = {name: node["fn"] for name, node in nodes.items() if name in self.sites}
+        values = seeded_anew(lambda: {name: prior() for name, prior in priors.items()})
+        return priors if all(torch.equal(values[name], nodes[name]["value"]) for name in self.sites) else None
 
     def _latent(self) -> dict[str, Site]:
         """The latent sites by name."""

@@ -64,7 +64,7 @@ class HMC(Kernel):
         max_steps: leapfrog steps of a trajectory.
     """
 
-    step = Step(leapfrog, chain_tensors=3, scalars=1)
+    step = Step(leapfrog, chain_tensors=3, scalars=1, carried=(2, 3, 1))
 
     def __init__(
         self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, *, target_acceptance: float,

@@ -81,7 +81,7 @@ class MCLMC(Kernel):
         energy_variance: v, mean square of energy's change in a step, per dimension.
     """
 
-    step = Step(half_step, chain_tensors=4, scalars=4)
+    step = Step(half_step, chain_tensors=4, scalars=4, carried=(2, 3, 1))
 
     def __init__(
         self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, *, energy_variance: float

@@ -158,6 +158,7 @@ def sample(
     options: dict[str, Any] = {"target_acceptance": target_acceptance, "max_steps": max_steps}
     options = options if kernel == "hmc" else {"energy_variance": energy_variance}
     compiled = CompiledDensity(density, chains, engine, kind.step)
+    compiling = compiled.seconds
     generator = torch.Generator(place).manual_seed(seed)
     bar = tqdm(
         total=tune + draws * thin, unit="transition", desc=f"{chains} chain{'s' * (chains > 1)}", leave=False,
@@ -174,6 +175,7 @@ def sample(
             precise = density_of(model, dataset, torch.float64, likelihood_power)
         if saved is not None and saved["state.q"].dtype != density.dtype:
             compiled, q = CompiledDensity(precise, chains, engine, kind.step), q.double()
+            compiling += compiled.seconds
         moving = kind(compiled, q, generator, tune, **options)
         run = Chains(moving, draws, thin, bar)
         if file is not None and saved is not None:
@@ -186,6 +188,7 @@ def sample(
                 if dtype is None and not run.rounding <= MOST_ROUNDING:
                     _log.info("sampling in float64, as float32 rounds energies by %.2g nats", run.rounding)
                     moving.move_to(CompiledDensity(precise, chains, engine, kind.step), moving.state.q.double())
+                    compiling += moving.density.seconds
                     run.rounding = 0.0
             run.tune(tune)
         run.draw(None if file is None else functools.partial(file.save, run))
@@ -202,6 +205,7 @@ def sample(
         "stacked": compiled.stacked,
         **learned,
         "drawing_cpu_seconds": run.cpu_seconds,
+        "seconds_of": {"compiling": compiling, **run.seconds},
         "energy_rounding": run.rounding,
         "model": density.model.describe(),
         "num_data": len(dataset),

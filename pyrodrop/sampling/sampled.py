@@ -31,6 +31,7 @@ from pyrodrop.sampling.mixing import Diagnostics, diagnose
 
 _POINTS = 100  # at which f is diagnosed
 _FILE = "sampled"
+_AT_ONCE = 2**22  # values of f
 
 
 @carded
@@ -156,12 +157,12 @@ class Sampled:
         chosen = self._chosen("log_likelihood", data)
         self.model.check_targets(chosen)
         y = self.model.likelihood.as_target(chosen.y)
-        by_chain = []
-        for chain in range(self.chains):  # so that not all of f is in memory
-            weights = {name: values[chain] for name, values in self.samples.items()}
-            distribution = self.distribution_of(weights, chosen.x, self.draws)
-            by_chain.append(distribution.log_prob(aligned(y, distribution)).cpu())
-        return torch.stack(by_chain)
+        together, blocks = max(1, _AT_ONCE // (self.draws * len(chosen))), []
+        for first in range(0, self.chains, together):  # so that not all of f is in memory
+            weights = {name: values[first : first + together].flatten(0, 1) for name, values in self.samples.items()}
+            distribution = self.distribution_of(weights, chosen.x, min(together, self.chains - first) * self.draws)
+            blocks.append(distribution.log_prob(aligned(y, distribution)).cpu())
+        return torch.cat(blocks).reshape(self.chains, self.draws, -1)
 
     def distribution_of(self, weights: Mapping[str, Tensor], x: Inputs, count: int) -> TorchDistribution:
         """The distribution of y at x for each of `count` sets of weights ``[count, ...]`` by name; batch ``[count, N]``."""

@@ -7,9 +7,10 @@ times the standard deviation of f. With scales of 0.01 it is 2.6, and with means
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
-from in_jax import forward, functions
+from in_jax import Clock, forward, functions, most_bytes
 from peer import Problem, main
 
 LR, RADIUS, INIT_SCALE = 0.01, 0.3, 0.01
@@ -35,24 +36,27 @@ def model_of(problem: Problem) -> Any:
     return model
 
 
-def nuts(problem: Problem) -> tuple[Any, dict[str, Any]]:
-    """Chains one after the other."""
+def nuts(problem: Problem, order: str = "sequential") -> tuple[Any, dict[str, Any]]:
+    """Chains one after the other, or ``vectorized``."""
     import jax
     from numpyro.infer import MCMC, NUTS
 
-    warm_up, draws = problem.steps // 6, problem.draws // CHAINS
+    chains = problem.chains or CHAINS
+    warm_up, draws, clock = problem.steps // 6, problem.draws // chains, Clock()
     mcmc = MCMC(
-        NUTS(model_of(problem)), num_warmup=warm_up, num_samples=draws, num_chains=CHAINS, chain_method="sequential",
+        NUTS(model_of(problem)), num_warmup=warm_up, num_samples=draws, num_chains=chains, chain_method=order,
         progress_bar=False,
     )  # fmt: skip
     data = {"extra_fields": ("num_steps",)}
     mcmc.warmup(jax.random.key(problem.seed), problem.x, problem.y, **data)
-    jax.block_until_ready(mcmc.last_state)
+    clock.end("tuning", mcmc.last_state)
     ready = time.process_time()
     mcmc.run(mcmc.last_state.rng_key, problem.x, problem.y, **data)
-    weights = jax.block_until_ready(mcmc.get_samples())
+    weights = mcmc.get_samples()
+    clock.end("drawing", weights)
     cost = {"drawing": time.process_time() - ready, "steps": int(mcmc.get_extra_fields()["num_steps"].sum())}
-    return functions(problem, weights), {"chains": CHAINS, "warm-up": warm_up, "draws": draws, **cost}
+    cost |= {"seconds_of": clock.seconds, "bytes": most_bytes()}
+    return functions(problem, weights), {"chains": chains, "warm-up": warm_up, "draws": draws, **cost}
 
 
 def auto_normal(problem: Problem) -> tuple[Any, dict[str, Any]]:
@@ -78,4 +82,4 @@ def auto_normal(problem: Problem) -> tuple[Any, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main("numpyro", {"NUTS": nuts, "AutoNormal": auto_normal})
+    main("numpyro", {"NUTS": nuts, "NUTS, at once": partial(nuts, order="vectorized"), "AutoNormal": auto_normal})

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import pyrodrop
-from pyrodrop.analysis.benchmarks import export, likelihoods, predict, replicates, sampling
+from pyrodrop.analysis.benchmarks import export, likelihoods, predict, replicates, sampling, sampling_chains
 from pyrodrop.analysis.benchmarks.timing import command, elsewhere, moves_all
 from pyrodrop.analysis.peers import networks
 
@@ -62,6 +62,20 @@ def test_the_benchmark_of_sampling_sees_another_posterior() -> None:
     assert max(sampling.agreement(one, other).values()) < 4
     assert sampling.agreement(one, other + 0.2)["mean"] > 4
     assert sampling.agreement(one, other * 1.2)["sd"] > 4
+
+
+def test_the_benchmark_of_many_chains_goes_on_after_a_failure(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [sampling_chains.Run("origin", how, 4, 100, 4, "traced") for how in ("nuts", "mclmc")]
+    monkeypatch.setattr(sampling_chains, "RUNS", runs)
+    sampling_chains.main(out=tmp_path / "out.json")
+    wrong, done = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert "kernel must be" in wrong["error"]
+    assert done["engine"] == "traced"
+    assert done["effective"] > 0
+    sampling_chains.main(seconds=0.0, out=tmp_path / "out.json")
+    assert {each["error"] for each in json.loads((tmp_path / "out.json").read_text())["runs"]} == {"no time was left"}
 
 
 def test_the_benchmark_of_likelihoods(data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

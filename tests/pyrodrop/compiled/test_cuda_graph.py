@@ -12,20 +12,27 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.compiled import inductor
-from pyrodrop.compiled.cuda_graph import Captured
+from pyrodrop.compiled.cuda_graph import Captured, Replayed
 from pyrodrop.compiled.inductor import Compiled
 from pyrodrop.devices import tf32_products
 
 
-def recorder(call: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-    """Like CUDA graphs: calls to warm up, then results in a tensor that every replay writes over."""
+def recorder(call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    """Like CUDA graphs: calls to warm up, then results in tensors that every replay writes over."""
     call()
-    place = call().clone()
+    first = call()
+    places = first.clone() if isinstance(first, Tensor) else [value.clone() for value in first]
 
     def replay() -> None:
-        place.copy_(call())
+        results = call()
+        if isinstance(results, Tensor):
+            results, into = [results], [places]
+        else:
+            into = places
+        for place, value in zip(into, results, strict=True):
+            place.copy_(value)
 
-    return replay, place
+    return replay, places
 
 
 def test_replays_are_the_steps() -> None:
@@ -95,6 +102,25 @@ def test_steps_by_graphs_are_the_compiled_ones(size: int | None, count: int, mon
     assert len(graphs) == 1 + (size == 28)
     for one, other in zip([got] if count == 1 else got, [want] if count == 1 else want, strict=True):
         torch.testing.assert_close(one.history, other.history, rtol=1e-5, atol=1e-5)
+
+
+def test_what_a_step_carries_stays_where_the_next_one_reads_it() -> None:
+    def moved(q: Tensor, p: Tensor, rate: Tensor) -> list[Tensor]:
+        return [q.sum(), p - rate * q, q + rate * p]
+
+    rate, q, p = torch.tensor(0.5), torch.tensor([1.0, 2.0]), torch.tensor([0.5, -1.0])
+    replayed = Replayed(moved, [torch.zeros(2), torch.zeros(2), torch.zeros(())], (2, 1), recorder)
+    for start in (q, 3 * q):
+        wants, gots = [(torch.zeros(()), p, start)], [(torch.zeros(()), p, start)]
+        for step in range(4):
+            if step == 2:
+                rate.mul_(0.1)  # the same tensor with another value
+            wants.append(tuple(moved(wants[-1][2], wants[-1][1], rate)))
+            gots.append(tuple(replayed(gots[-1][2], gots[-1][1], rate)))
+        assert torch.equal(torch.stack([got[0] for got in gots]), torch.stack([want[0] for want in wants]))
+        assert torch.equal(gots[-1][1], wants[-1][1])
+        assert torch.equal(gots[-1][2], wants[-1][2])
+    assert q.tolist() == [1.0, 2.0]
 
 
 def test_tf32_is_for_gpus() -> None:

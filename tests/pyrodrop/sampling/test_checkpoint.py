@@ -60,7 +60,7 @@ def same(one: pyrodrop.Sampled, other: pyrodrop.Sampled) -> None:
     assert one.stats.keys() == other.stats.keys()
     for name, values in one.stats.items():
         torch.testing.assert_close(values, other.stats[name], rtol=0, atol=0, equal_nan=True)
-    left = {"seconds", "drawing_cpu_seconds"}
+    left = {"seconds", "seconds_of", "drawing_cpu_seconds"}
     assert {k: v for k, v in one.settings.items() if k not in left} == {
         k: v for k, v in other.settings.items() if k not in left
     }

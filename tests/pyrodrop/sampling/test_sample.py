@@ -17,8 +17,14 @@ from torch.func import functional_call
 import pyrodrop
 from pyrodrop import likelihoods, priors
 from pyrodrop.models import NetworkModel
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import density_of
+from pyrodrop.sampling.hmc import HMC
+from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.mixing import Diagnostics, diagnose
+from pyrodrop.sampling.starts import from_prior
 from pyrodrop.sampling.tuning import chees_gradient
+from tests.pyrodrop.compiled.test_cuda_graph import recorder
 
 _G = torch.Generator().manual_seed(0)
 X = torch.randn(12, 2, dtype=torch.float64, generator=_G)
@@ -465,3 +471,48 @@ def test_models_that_cannot_be_sampled_are_refused() -> None:
         run(improper)
     with pytest.raises(ValueError, match=r"x|y"):
         run(linear(), (X[:, :1], Y))
+
+
+@pytest.mark.parametrize("kind", [HMC, MCLMC])
+def test_replayed_steps_move_chains_alike(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where a step overwrites results of the one before; in several blocks of chains, in float64."""
+    monkeypatch.setattr("pyrodrop.sampling.compiled_density._BLOCK_BYTES", {"cpu": 1024})
+    options = {"energy_variance": 5e-4} if kind is MCLMC else {"target_acceptance": 0.651, "max_steps": 8}
+    ends, recorded = [], []
+
+    def record(call: Any) -> Any:
+        recorded.append(recorder(call))
+        return recorded[-1]
+
+    for recorders in ({}, {"cpu": record}):
+        monkeypatch.setattr("pyrodrop.sampling.compiled_density._RECORDERS", recorders)
+        compiled = CompiledDensity(density_of(linear(), (X, Y)), 6, "traced", kind.step)
+        assert 1 <= compiled.block < 6
+        generator = torch.Generator().manual_seed(0)
+        kernel = kind(compiled, from_prior(compiled, generator), generator, 100, **options)
+        for number in range(1, 4):
+            kernel.transition(number)
+            kernel.adapt(number)
+        ends.append(kernel.state)
+    assert recorded
+    for value, other in zip(*ends, strict=True):
+        assert torch.equal(value, other)
+
+
+def test_what_cannot_be_replayed_is_called(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def record(call: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr("pyrodrop.sampling.compiled_density._RECORDERS", {"cpu": record})
+    with caplog.at_level(logging.INFO, "pyrodrop"):
+        assert run(linear(), chains=4, tune=100, draws=4, max_steps=4).settings["engine"] == "traced"
+    assert "launched one by one, which is slower: operation not permitted" in caplog.text
+
+
+def test_starts_by_the_distributions_of_the_priors_are_those_of_calls() -> None:
+    density, other = (density_of(linear(), (X, Y)) for _ in range(2))
+    other.__dict__["_priors"] = None
+    for seed in range(3):
+        mine, theirs = density.draw(seed), other.draw(seed)
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    assert density._priors is not None
