@@ -106,7 +106,8 @@ def run_study(
     with Experiment.begin(study.job, out, job, settings) as experiment:
         folder = experiment.folder
         cells = {**cells, **_earlier(study, folder), **cells}
-        on_cpu = job.device.type == "cpu"  # where the longest come first, so that no process is left with one at the end
+        # On a CPU the longest come first, so that no process is left with one at the end.
+        on_cpu = job.device.type == "cpu"
         by_cell = experiment.measure(
             _measure, sorted(cells, key=lambda name: -cells[name][1] if on_cpu else cells[name][1]),
             experiment.cells(check, about, where=""),

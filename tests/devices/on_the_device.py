@@ -254,9 +254,7 @@ def test_simulation_based_calibration(guide: str) -> None:
     def ranked(device: str) -> Any:
         model = models.MLP([3, 6, 1], "tanh", prior=priors.Gaussian(), bias_prior=priors.Gaussian(),
                            likelihood=likelihoods.Gaussian(4.0))  # fmt: skip
-        return sbc(
-            model, GUIDES[guide], X, count=6, num_draws=19, steps=3, points=X[:2], device=device, progress=False
-        )
+        return sbc(model, GUIDES[guide], X, count=6, num_draws=19, steps=3, points=X[:2], device=device, progress=False)
 
     there, here = ranked(NAME), ranked("cpu")
     for name, ranks in here.ranks.items():
