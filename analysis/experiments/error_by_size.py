@@ -106,9 +106,12 @@ def run_study(
     with Experiment.begin(study.job, out, job, settings) as experiment:
         folder = experiment.folder
         cells = {**cells, **_earlier(study, folder), **cells}
+        # On a CPU the longest come first, so that no process is left with one at the end.
+        on_cpu = job.device.type == "cpu"
         by_cell = experiment.measure(
-            _measure, sorted(cells, key=lambda name: -cells[name][1]), experiment.cells(check, about, where=""),
-            study=study, cells=cells, settings=settings, folder=None if job.device.type == "cpu" else folder,
+            _measure, sorted(cells, key=lambda name: -cells[name][1] if on_cpu else cells[name][1]),
+            experiment.cells(check, about, where=""),
+            study=study, cells=cells, settings=settings, folder=None if on_cpu else folder,
         )  # fmt: skip
         errors = {name: _row(study, by_cell[name]) for name in cells}
         return experiment.write(

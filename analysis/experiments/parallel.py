@@ -32,8 +32,8 @@ def train_each(
 ) -> dict[str, T]:
     """``train(name, device=..., progress=..., **options)`` for every name.
 
-    On a CPU each has a process with one thread, so results do not depend on the number of processes. On a GPU they take
-    turns.
+    Each has a process with one thread, so results do not depend on the number of processes. On a GPU they take turns in this
+    process, unless a number of processes is asked for: those share the GPU, each with a CUDA context of its own.
 
     Args:
         train: a function of a module.
@@ -44,7 +44,7 @@ def train_each(
         options: of `train`.
 
     Raises:
-        ValueError: several processes would share a GPU; or as `through_joblib`.
+        TypeError, ValueError: as `through_joblib`.
     """
     kept: dict[str, Any] = {name: cell for name in names if keep is not None and (cell := keep.kept(name)) is not None}
     missing = [name for name in names if name not in kept]
@@ -54,8 +54,6 @@ def train_each(
     shared: dict[str, Any] = options | {"device": device}
     if device.type != "cpu" and (jobs or 1) == 1 and not through_joblib(None):
         jobs, shared["progress"] = 1, job.progress
-    elif device.type != "cpu" and jobs is not None:
-        raise ValueError(f"on {device} trainings take turns, so jobs must be 1 or left out; got {jobs}")
     else:
         shared["progress"] = False
         if jobs is None and not through_joblib(None):

@@ -26,12 +26,13 @@ def pieces() -> list[Piece]:
         ),
         benchmark("programs", (), ("--small", "--rounds", "1", "--seconds", "10")),
         benchmark("predict", (), ("--rounds", "1")),
+        job("sbc", "sbc", "--jobs 6", "--count 20 --steps 20 --posteriors exact mean-field low-rank --jobs 2"),
         job("sparse-lenet-5", "sparse", "--net lenet-5", "--net lenet-5 --epochs 21 --digits 256"),
         job(
-            "kingma-fig1a-paper", "kingma-fig1a", "--preset paper",
-            "--preset paper --epochs 1 --digits 512 --seeds 2 --widths 8 --methods variational-b",
+            "kingma-fig1a-paper", "kingma-fig1a", "--preset paper --jobs 3",
+            "--preset paper --epochs 1 --digits 512 --seeds 2 --widths 8 --methods none variational-b --jobs 2",
         ),
-        job("co2-paper", "co2", "--preset paper", "--preset default --steps 3"),
+        job("co2-paper", "co2", "--preset paper --jobs 4", "--preset default --steps 3 --jobs 2"),
         *(
             job(
                 f"uci-gal2018-{name}", "uci", f"--data {name} --protocol gal2018",

@@ -37,7 +37,7 @@ def job_options(*, device: str = "auto", jobs: int | None = None, seed: int = 0,
 
     Args:
         device: auto, cpu, cuda, cuda:1 ...
-        jobs: number of processes, one thread each; as many as there are cores if left out.
+        jobs: number of processes, one thread each; if left out, as many as there are cores, and on a GPU one.
         seed: seed of all random numbers: initial weights, minibatches, noise, prediction; the first one of several.
         quiet: show no progress.
     """

@@ -89,7 +89,7 @@ def check_resolution(values: Tensor, name: str, units: Standardize, dtype: torch
     exact = torch.promote_types(values.dtype, dtype) == dtype if values.is_floating_point() else values.itemsize <= 2
     if exact or len(values) < _FEW:
         return
-    values = values.double()
+    values = values.double().to(units.loc.device)
     if units.loc.dim() and units.loc.shape[-1] < values.shape[-1]:  # of intervals, with a column for each end
         values = values.unflatten(-1, (-1, units.loc.shape[-1]))
     kept = within(units(values), dtype, _RESOLVED).flatten()

@@ -20,8 +20,11 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop.analysis import sbc
 from pyrodrop.analysis.programs import PROGRAMS
 from pyrodrop.analysis.programs import on as on_a_device
+from pyrodrop.data import Dataset
+from pyrodrop.scaling import Standardize
 from pyrodrop.training.settings import Estimator
 from tests.devices.pretended import NAME
 from tests.guides.test_guides import GUIDES, PRIORS, REFUSED, REFUSED_ESTIMATORS, TYPE_A, _quiet
@@ -232,6 +235,30 @@ def test_closed_form_moments() -> None:
     got, other = (fit.predict(X, 2, method="analytic", keep="moments") for fit in (there, here))
     same(got.mean, other.mean)
     same(got.variance, other.variance)
+
+
+def test_whole_numbers_with_a_standardisation() -> None:
+    """As of MNIST: labels on the CPU, which are checked in the units of the network."""
+    data = Dataset(IMAGES.flatten(1), LABELS, inputs=Standardize(), targets=Standardize())
+    both(
+        lambda: models.MLP([64, 6, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical()),
+        guides.MeanField,
+        data,
+        engine="traced",
+    )
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("guide", ["MeanField", "LowRank"])
+def test_simulation_based_calibration(guide: str) -> None:
+    def ranked(device: str) -> Any:
+        model = models.MLP([3, 6, 1], "tanh", prior=priors.Gaussian(), bias_prior=priors.Gaussian(),
+                           likelihood=likelihoods.Gaussian(4.0))  # fmt: skip
+        return sbc(model, GUIDES[guide], X, count=6, num_draws=19, steps=3, points=X[:2], device=device, progress=False)
+
+    there, here = ranked(NAME), ranked("cpu")
+    for name, ranks in here.ranks.items():
+        assert int((there.ranks[name] - ranks).abs().max()) <= 1, name
 
 
 @pytest.mark.more
