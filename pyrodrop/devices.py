@@ -8,7 +8,7 @@ import platform
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,11 @@ def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> 
         before = after
         call()
     return outside_torch() != before
+
+
+def made_on(device: torch.device) -> AbstractContextManager[Any]:
+    """Make new tensors for which no device is named on this one within the block, as programs of Pyro do of numbers."""
+    return nullcontext() if device.type == "cpu" else torch.device(device)
 
 
 @contextmanager

@@ -111,10 +111,11 @@ def stacked(network: Network, count: int, engine: Name = "compiled", *, own: boo
         shared = r > 0 and (count > _OWN or not own)
         problems.append(problems[0] if shared else Problem.of(*pair(network), data, network.estimator, device))
     settings = Settings(
-        steps=100_000, batch_size=BATCH, estimator=network.estimator, engine=engine, device=str(device)
+        steps=100_000 if own else 1_000, batch_size=BATCH, estimator=network.estimator, engine=engine, device=str(device)
     )  # fmt: skip
-    with training_mode(*problems):
-        losses = {id(problem): loss_of(problem, problem.in_memory, settings) for problem in problems}
+    distinct = {id(problem): problem for problem in problems}
+    with training_mode(*distinct.values()):
+        losses = {of: loss_of(problem, problem.in_memory, settings) for of, problem in distinct.items()}
         loop = Stack(problems, [losses[id(problem)] for problem in problems], settings, sets).loop()
         loop.start()
     if (loop.engine.name == "compiled") != (engine == "compiled"):

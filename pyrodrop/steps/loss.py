@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,7 +24,8 @@ from pyro.infer import (
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.steps.batch import Arguments
+from pyrodrop.devices import made_on
+from pyrodrop.steps.batch import Arguments, Call
 from pyrodrop.steps.buffers import Buffers
 
 _JITTED = JitTrace_ELBO, JitTraceEnum_ELBO, JitTraceGraph_ELBO, JitTraceMeanField_ELBO
@@ -81,13 +82,16 @@ class Objective(ABC):
 
     def guess(self, batch: Arguments) -> None:
         """Make these calls of guide and model, which draw the random numbers that Pyro draws before the first step."""
-        with poutine.block():
+        with poutine.block(), self.calling(batch):
             drawn = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
             poutine.trace(poutine.replay(self.model, trace=drawn)).get_trace(*batch.args, **batch.kwargs)
 
-    def cast(self, batch: Arguments) -> AbstractContextManager[Any]:
-        """Matrix products in `precision` within the block."""
-        return torch.autocast(batch.device.type, dtype=self.precision, enabled=self.precision is not None)
+    @contextmanager
+    def calling(self, batch: Arguments) -> Iterator[None]:
+        """Calls of model and guide: matrix products in `precision`, and what a program makes is on the device."""
+        of_program = made_on(batch.device) if isinstance(batch, Call) else nullcontext()
+        with of_program, torch.autocast(batch.device.type, self.precision, enabled=self.precision is not None):
+            yield
 
 
 class OfPyro(Objective):
@@ -119,7 +123,7 @@ class OfPyro(Objective):
         return self._called(self.loss.loss_and_grads, batch)
 
     def _called(self, method: Callable[..., Any], batch: Arguments) -> Tensor:
-        with self.cast(batch):
+        with self.calling(batch):
             value = method(self.model, self.guide, *batch.args, **batch.kwargs)
         value = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device=batch.device)
         return torch.stack([value, torch.zeros_like(value)])

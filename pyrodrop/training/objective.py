@@ -32,7 +32,8 @@ class MeanField(Objective):
 
     def check(self, batch: Arguments) -> None:
         """Raise a ValueError for draws of the guide that cannot be differentiated by their distribution's parameters."""
-        trace: Any = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
+        with self.calling(batch):
+            trace: Any = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
         for site in trace.nodes.values():
             if site["type"] != "sample" or site["is_observed"] or site_is_subsample(site) or site["fn"].has_rsample:
                 continue
@@ -46,7 +47,7 @@ class MeanField(Objective):
                 )
 
     def _loss(self, batch: Arguments, factors: Any) -> tuple[Tensor, Tensor]:
-        with self.cast(batch):
+        with self.calling(batch):
             terms = elbo_terms(self.model, self.guide, *batch.args, **batch.kwargs)
         loss = factors[0] * terms.nll + factors[1] * terms.kl_weights + terms.kl_hyper
         return torch.stack([terms.nll.detach(), terms.kl.detach()]), loss

@@ -155,10 +155,11 @@ class Problem:
             RuntimeError: there is no parameter.
         """
         kind = MeanField(*self.trained, precision) if objective is None else OfPyro(objective, *self.trained, precision)
-        with evaluating(self.model):
+        with evaluating(self.model), kind.calling(batch):
             prepare(self.guide, batch.device, *batch.args, **batch.kwargs)
         if isinstance(kind, MeanField) and not knows_sites(self.model, self.guide):
-            with undisturbed(self.model, self.guide), torch.no_grad(), seeded(0, batch.device):
+            quiet = undisturbed(self.model, self.guide)
+            with quiet, torch.no_grad(), seeded(0, batch.device), kind.calling(batch):
                 check_call(self.model, self.guide, *batch.args, **batch.kwargs)
             with undisturbed(self.model, self.guide), seeded(0, batch.device):
                 kind.check(batch)

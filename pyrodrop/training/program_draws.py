@@ -27,7 +27,7 @@ from pyrodrop.agreement import called, innermost, of_any_length
 from pyrodrop.arguments import count, shown
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arrays import near
-from pyrodrop.devices import available, seeded
+from pyrodrop.devices import available, made_on, seeded
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.steps import Arguments
 from pyrodrop.surroundings import refuse_without_values
@@ -62,7 +62,8 @@ def draw_sites(
     num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
     if sites is not None and (isinstance(sites, str) or not all(isinstance(name, str) for name in sites)):
         raise TypeError(f"sites must be a sequence of names of sites, or None for all; got {shown(sites)}")
-    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), poutine.block():
+    place = made_on(arguments.device)
+    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), poutine.block(), place:
         with seeded(seed, arguments.device):
             _, trace = drawn_anew(model, guide, arguments, sites, call=called)
         drawn = {

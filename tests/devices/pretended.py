@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
@@ -69,6 +70,7 @@ def register() -> None:
     _kept.extend((everything, convolutions))
     torch.Generator = Generator  # type: ignore[misc]
     torch.Tensor.is_cuda = property(lambda tensor: tensor.device.type in (NAME, "cuda"))  # type: ignore[assignment]
+    _device_constructors()  # PyTorch notes the functions that make tensors, before they are replaced
     torch.tensor, torch.as_tensor = _of_numbers(torch.tensor), _of_numbers(torch.as_tensor)
     torch.UntypedStorage.clone = _clone(torch.UntypedStorage.clone)  # type: ignore[method-assign]
     fork = torch.random.fork_rng
@@ -84,7 +86,8 @@ def _of_numbers(usual: Any) -> Any:
     """`torch.tensor` moves numbers to the device where a dispatch mode is on and kernels in Python are not found."""
 
     def make(data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
-        if isinstance(data, Tensor) or device is None or torch.device(device).type != NAME:
+        device = torch.get_default_device() if device is None and not isinstance(data, Tensor) else device
+        if isinstance(data, Tensor) or torch.device(device).type != NAME:
             return usual(data, device=device, **kwargs)  # type: ignore[no-any-return]
         with _disable_current_modes():
             moved = usual(data, device="cpu", **kwargs).to(device)
@@ -108,7 +111,12 @@ def _convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *args: Any) -
 
 
 def _kernel(operation: Any, *args: Any, **kwargs: Any) -> Any:
-    """Any operation on tensors of the device: the CPU's, on the same memory."""
+    """Any operation on tensors of the device: the CPU's, on the same memory, also where another device is the default."""
+    with torch.device("cpu"):
+        return _by_the_cpu(operation, *args, **kwargs)
+
+
+def _by_the_cpu(operation: Any, *args: Any, **kwargs: Any) -> Any:
     _check(operation, args, kwargs)
     cpus: dict[int, tuple[Tensor, Tensor]] = {}
 
