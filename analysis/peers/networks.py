@@ -70,9 +70,10 @@ def networks(device: str = "cpu") -> dict[str, Network]:
     sequences = torch.randn(ROWS, 50, 1, generator=generator).to(device)
     classes = (nn.CrossEntropyLoss(), likelihoods.Categorical())
     real = (nn.MSELoss(), likelihoods.Gaussian(1.0))
+    few = (5, 3) if device == "cpu" else (50, 50)
     every = (
-        Network("MLP", lambda d: dense(d, 784, 1000, 1000, 10), images.flatten(1), digits, *classes, 5),
-        Network("LeNet", lenet, images, digits, *classes, 3),
+        Network("MLP", lambda d: dense(d, 784, 1000, 1000, 10), images.flatten(1), digits, *classes, few[0]),
+        Network("LeNet", lenet, images, digits, *classes, few[1]),
         Network("13-50-1", lambda d: dense(d, 13, 50, 1), numbers, targets, *real, 200),
         Network("LSTM", recurrent, sequences, targets, *real, 5, "shared"),
     )
