@@ -125,21 +125,20 @@ def denormals_flushed() -> Iterator[None]:
 
 @contextmanager
 def tf32_products(allowed: bool, device: torch.device) -> Iterator[None]:
-    """Compute float32 matrix products and convolutions in TensorFloat-32 within the block, if `allowed`.
+    """Compute float32 matrix products and convolutions in TensorFloat-32 within the block, or in float32 if not `allowed`.
+
+    PyTorch's default on a GPU is float32 for products, and TensorFloat-32 for convolutions.
 
     Raises:
         ValueError: `allowed` on a device that is not a CUDA GPU.
     """
-    if not allowed:
-        yield
-        return
-    if device.type != "cuda":
+    if allowed and device.type != "cuda":
         raise ValueError(f"precision='tf32' needs an NVIDIA GPU; the device is {device.type}")
-    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn) if device.type == "cuda" else ()
     before = [switch.allow_tf32 for switch in switches]
     try:
         for switch in switches:
-            switch.allow_tf32 = True
+            switch.allow_tf32 = allowed
         yield
     finally:
         for switch, value in zip(switches, before, strict=True):

@@ -18,15 +18,13 @@ LARGE_SETS = ("kin8nm", "power", "naval", "protein")  # of the UCI sets, those t
 def pieces() -> list[Piece]:
     """All pieces, the safest first; the last one may have to download CIFAR-10."""
     return [
-        Piece("tests", ("pytest", "-m", "gpu", "-q", "{root}/tests"), results=""),
-        benchmark("steps", (), ("--rounds", "1")),
-        *(
-            benchmark("replicates", ("--count", f"{count}"), ("--count", "8"), name=f"replicates-{count}")
-            for count in (240, 1_000, 10_000)
-        ),
-        benchmark("programs", (), ("--small", "--rounds", "1", "--seconds", "10")),
-        benchmark("predict", (), ("--rounds", "1")),
+        Piece("tests", ("pytest", "-m", "gpu", "-q", "-n", "8", "{root}/tests"), results=""),
+        benchmark("steps", ("--rounds", "7", "--sizes", "128", "--sizes", "1024"), ("--rounds", "1", "--names", "13-50-1")),
+        benchmark("crossing", (), ("--rounds", "1", "--counts", "1", "--counts", "3")),
         job("sbc", "sbc", "--jobs 6", "--count 20 --steps 20 --posteriors exact mean-field low-rank --jobs 2"),
+        benchmark("sampling_chains", ("--seconds", "240"), ("--shorter", "16", "--seconds", "20")),
+        benchmark("programs", ("--seconds", "90"), ("--small", "--rounds", "1", "--seconds", "10")),
+        benchmark("predict", (), ("--rounds", "1")),
         job("sparse-lenet-5", "sparse", "--net lenet-5", "--net lenet-5 --epochs 21 --digits 256"),
         job(
             "kingma-fig1a-paper", "kingma-fig1a", "--preset paper --jobs 3",

@@ -74,7 +74,8 @@ def choose(
         ),
         "pyro": lambda: None,
     }
-    return _chosen(name, kinds, lambda: loss.graph(batches[0]), steps, shapes=len(batches))
+    gpu = batches[0].device.type != "cpu"
+    return _chosen(name, kinds, lambda: loss.graph(batches[0]), steps, shapes=len(batches), on_gpu=gpu)
 
 
 def accelerate_stacked(
@@ -86,7 +87,7 @@ def accelerate_stacked(
         "compiled": lambda: _prepared(StackedCompiled(loss, optimizer, looped=graph.looped), batches),
         "traced": lambda: Stacked(loss, optimizer),
     }
-    return _chosen(engine, kinds, lambda: graph.graph, steps, len(loss.held))
+    return _chosen(engine, kinds, lambda: graph.graph, steps, len(loss.held), on_gpu=loss.alive.is_cuda)
 
 
 def _chosen(
@@ -97,13 +98,14 @@ def _chosen(
     replicates: int = 1,
     *,
     shapes: int = 1,
+    on_gpu: bool = False,
 ) -> K:
     """The kind of this name, or by the work, and the next one where that is impossible."""
     first = name
     if name == "auto":
         first = "pyro" if "pyro" in kinds and steps < _WORTH_A_TRACE else "traced"
         with suppress(Untraceable):  # which `traced` raises again
-            if first == "traced" and worth_compiling(graph(), steps, replicates, shapes=shapes):
+            if first == "traced" and worth_compiling(graph(), steps, replicates, shapes=shapes, on_gpu=on_gpu):
                 first = "compiled"
     names, errors = list(kinds), list[Untraceable]()
     candidates = ((kind, kinds[kind]) for kind in names[names.index(first) :])

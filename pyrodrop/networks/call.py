@@ -44,7 +44,7 @@ def call(
         attends: whether the network has PyTorch's attention layers; their fast path does not support function transforms
             and lazy weights, so it is disabled.
         recurs: whether it has PyTorch's recurrent layers. cuDNN computes their gradients in training mode alone, in which
-            they draw masks, so it is disabled for gradients.
+            they draw masks, and by default in TensorFloat-32; it is disabled for gradients, and computes in float32.
 
     Raises:
         Unfit: `output` fails, or there is no single tensor.
@@ -54,11 +54,10 @@ def call(
     other values of the parameters and other noise. They are kept instead.
     """
     with activations_kept():
-        if not torch.is_grad_enabled():
-            return taken(_call(network, values, names, x, attends), output)
+        gradients = torch.is_grad_enabled()
         with (
-            torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES),
-            _without_cudnn() if recurs else nullcontext(),
+            torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES) if gradients else nullcontext(),
+            _cudnn(enabled=not gradients) if recurs else nullcontext(),
         ):
             return taken(_call(network, values, names, x, attends), output)
 
@@ -132,14 +131,15 @@ def _call(
 
 
 @contextmanager
-def _without_cudnn() -> Iterator[None]:
-    """Disable cuDNN within the block; without a GPU that changes nothing."""
-    before = torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = False
+def _cudnn(*, enabled: bool) -> Iterator[None]:
+    """Disable cuDNN within the block, or leave it as it is and have it compute in float32; nothing changes without a GPU."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.enabled, cudnn.allow_tf32
+    cudnn.enabled, cudnn.allow_tf32 = before[0] and enabled, False
     try:
         yield
     finally:
-        torch.backends.cudnn.enabled = before
+        cudnn.enabled, cudnn.allow_tf32 = before
 
 
 @contextmanager

@@ -95,7 +95,7 @@ class Settings:
         return None if self.precision in (None, "tf32") else getattr(torch, str(self.precision))
 
     def products(self) -> AbstractContextManager[None]:
-        """Matrix products in TensorFloat-32 if `precision` asks for it; a ValueError on a device that is not a GPU."""
+        """Products in TensorFloat-32 if `precision` asks for it, else in float32; a ValueError for it without a GPU."""
         return tf32_products(self.precision == "tf32", self.place)
 
     def sharing(self) -> AbstractContextManager[None]:

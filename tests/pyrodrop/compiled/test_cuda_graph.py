@@ -131,9 +131,12 @@ def test_tf32_is_for_gpus() -> None:
 
 def test_tf32_is_allowed_for_a_while() -> None:
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    with tf32_products(True, torch.device("cuda")):
-        assert torch.backends.cuda.matmul.allow_tf32
-        assert torch.backends.cudnn.allow_tf32
+    for allowed in (True, False):  # by default PyTorch's convolutions are short
+        with tf32_products(allowed, torch.device("cuda")):
+            assert torch.backends.cuda.matmul.allow_tf32 is allowed
+            assert torch.backends.cudnn.allow_tf32 is allowed
+    with tf32_products(False, torch.device("cpu")):
+        assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
 
 

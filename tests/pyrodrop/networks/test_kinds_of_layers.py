@@ -182,21 +182,23 @@ def test_packed_sequences_whose_lengths_are_in_x_are_trained_by_pyro(caplog: pyt
 
 
 def test_gradients_of_recurrent_layers_do_without_cudnn() -> None:
-    """Which computes them in training mode alone; predictions use it."""
+    """Which computes them in training mode alone; predictions use it, in float32, so that both are one function."""
     seen: list[tuple[bool, bool]] = []
 
     class Watched(nn.GRU):
         def forward(self, *args: Any, **kwargs: Any) -> Any:
+            assert not torch.backends.cudnn.allow_tf32
             seen.append((torch.is_grad_enabled(), torch.backends.cudnn.enabled))
             return super().forward(*args, **kwargs)
 
-    assert torch.backends.cudnn.enabled
+    before = torch.backends.cudnn.enabled, torch.backends.cudnn.allow_tf32
+    assert before == (True, True)
     model = model_of(LastStep(Watched))
     fit = trained(model, guides.MeanField(model), engine="pyro")
     assert seen.count((True, False)) >= 10
     fit.predict(X, 3)
     assert set(seen) == {(True, False), (False, True)}
-    assert torch.backends.cudnn.enabled
+    assert (torch.backends.cudnn.enabled, torch.backends.cudnn.allow_tf32) == before
 
 
 @pytest.mark.gpu
