@@ -3,8 +3,8 @@
 ``python -m pyrodrop.analysis.benchmarks.crossing [--counts '[1, 100]'] [--device cuda] [--out FILE]``: networks 13-50-1 with
 Bernoulli masks and Adam, on the same data, each with its own weights, masks and minibatches of 128 rows. Ours are replicates
 with compiled steps; beside them `torch.func.vmap` of the same network under `torch.compile` with fused Adam, and `jax.vmap`
-of a jitted loop, if JAX is installed. Wall time, interleaved medians; what comes before the first step is timed apart. The
-file of results is written after every number of networks.
+of a jitted loop, if JAX is installed. One thread, process time (on a GPU wall time), interleaved medians; what comes before
+the first step is timed apart. The file of results is written after every number of networks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from pyrodrop.analysis.benchmarks.replicates import ROWS, stacked
-from pyrodrop.analysis.benchmarks.timing import begin, command, interleaved, moves_all, report, why, write
+from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interleaved, moves_all, report, why, write
 from pyrodrop.analysis.peers.networks import BATCH, RATE, Network, Parameters, networks
 
 COUNTS = (1, 10, 100, 1_000, 10_000, 100_000)
@@ -66,11 +66,6 @@ def row(
     """What every variant does with so many networks: network-steps a second, the seconds before, and bytes of the device."""
     on_gpu, results, variants = network.x.is_cuda, dict[str, dict[str, Any]](), dict[str, Callable[[], object]]()
 
-    def synchronised(steps: Callable[[], object]) -> None:
-        steps()
-        if on_gpu:
-            torch.cuda.synchronize()
-
     for name, make in makers.items():
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
@@ -84,8 +79,8 @@ def row(
         results[name] = {"before, s": time.perf_counter() - before}
         if on_gpu and name != "JAX, jitted":
             results[name]["bytes"] = torch.cuda.max_memory_allocated()
-        variants[name] = lambda steps=steps: synchronised(steps)  # type: ignore[misc]
-    for name, taken in interleaved(variants, rounds, 1).items():
+        variants[name] = steps
+    for name, taken in interleaved(variants, rounds, 1, clock_of(network.x.device)).items():
         results[name]["steps a second"] = count * STEPS / taken
     return results
 

@@ -63,7 +63,9 @@ def main(
                     for tensor in (network.x, network.y)
                 )
                 network = replace(network, size=size, x=x, y=y)
-            made, before[title] = prepared(network, ON_A_GPU if on_gpu else OURS, others if name in TABLE else [], on_gpu)
+            made, before[title] = prepared(
+                network, ON_A_GPU if on_gpu else OURS, others if name in TABLE else [], on_gpu
+            )
             for variant, value in compared(network, made, rounds).items():
                 ratios.setdefault(variant, {})[title] = value
             report("one step, ratio to plain PyTorch", ratios)

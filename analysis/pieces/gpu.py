@@ -1,6 +1,6 @@
 """What waits for a GPU, one command after the other: ``python -m pyrodrop.analysis.pieces.gpu``, or ``make gpu``.
 
-The same call continues with what is not done: ``timeout 480 make gpu`` does eight minutes of it. Data sets are read from
+The same call continues with what is not done: ``--minutes 8`` does eight minutes of it. Data sets are read from
 PYRODROP_DATA.
 """
 

@@ -12,10 +12,10 @@
 
 from pyrodrop.compiled.accelerated import accelerate
 from pyrodrop.compiled.choice import accelerate_stacked
-from pyrodrop.compiled.cuda_graph import Replayed, cuda_graph
 from pyrodrop.compiled.graph import Graph as Program
 from pyrodrop.compiled.graph import pure, record_function
 from pyrodrop.compiled.inductor import compile_function
+from pyrodrop.compiled.replays import Replayed, cuda_graph
 from pyrodrop.compiled.stacked import StackedLoss, bytes_of_step
 from pyrodrop.compiled.svi import compile_svi
 from pyrodrop.compiled.untraceable import Untraceable, first_that_works

@@ -20,9 +20,7 @@ _LAUNCH = 10  # times o, of networks of 50 to 1,000 units and a LeNet on an H100
 _COUNTED = 1 / 3  # of a compilation's time: later fits find the program again
 
 
-def worth_compiling(
-    graph: Graph, steps: int, replicates: int = 1, *, shapes: int = 1, on_gpu: bool = False
-) -> bool:
+def worth_compiling(graph: Graph, steps: int, replicates: int = 1, *, shapes: int = 1, on_gpu: bool = False) -> bool:
     """Whether compiled steps are likely to save more time than counts of their compilation.
 
     Args:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arrays import near
-from pyrodrop.compiled.cuda_graph import Captured
 from pyrodrop.compiled.graph import Graph, make_flat
 from pyrodrop.compiled.in_blocks import InBlocks, spaced
 from pyrodrop.compiled.narrow_products import rewrite_products
@@ -25,6 +24,7 @@ from pyrodrop.compiled.optimizers import rules_of
 from pyrodrop.compiled.private_apis import Program, compile_by_inductor, elementary_forms, record
 from pyrodrop.compiled.programs import found_or_made
 from pyrodrop.compiled.recorded import Graphs
+from pyrodrop.compiled.replays import Captured
 from pyrodrop.compiled.untraceable import Untraceable, first_line, first_that_works
 from pyrodrop.devices import random_states, seeded, set_random_states
 from pyrodrop.steps import Plan

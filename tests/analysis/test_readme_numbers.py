@@ -185,6 +185,31 @@ def test_the_table_of_scale_is_that_of_the_files_it_names(what: str, ratio: str,
     assert ratio == f"{value:.2f}"
 
 
+ON_A_GPU = ("13-50-1", "13-50-1, 1024 rows", "MLP", "MLP, 1024 rows", "LeNet")
+
+
+def rows_of_steps() -> list[str]:
+    ratios = result("benchmarks/results/steps-cuda.json")["ratios"]
+    kinds = [kind for kind in ratios if kind != "plain PyTorch, ms"]
+    return [f"| {kind} | " + " | ".join(f"{ratios[kind][name]:.2f}" for name in ON_A_GPU) + " |" for kind in kinds]
+
+
+def rows_of_crossing() -> list[str]:
+    """Network-steps a second in thousands."""
+    there, here = (result(f"benchmarks/results/crossing-{device}.json")["networks"] for device in ("cuda", "cpu"))
+    rows = []
+    for count, row in there.items():
+        cells = [*row.values(), *here.get(count, {}).values()]
+        speeds = [f"{cell['steps a second'] / 1e3:,.1f}" for cell in cells]
+        rows.append(f"| {count} | " + " | ".join(speeds + [""] * (6 - len(speeds))) + " |")
+    return rows
+
+
+@pytest.mark.parametrize("rows", [rows_of_steps, rows_of_crossing])
+def test_tables_of_a_gpu_are_those_of_the_files(rows: Callable[[], list[str]]) -> None:
+    assert "\n".join(rows()) in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+
+
 def test_the_verdict_of_calibration() -> None:
     """By simulation, of three inputs."""
     verdict = result("reference/sbc.json")["posteriors"]["mc-dropout"]["verdict"]

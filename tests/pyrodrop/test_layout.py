@@ -66,10 +66,10 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_317,
+    "pyrodrop/compiled": 4_478,
     "pyrodrop/compression": 1_137,
     "pyrodrop/data": 2_816,
-    "pyrodrop/distributions": 1_931,
+    "pyrodrop/distributions": 1_925,
     "pyrodrop/divergences": 796,
     "pyrodrop/export": 799,
     "pyrodrop/likelihoods": 1_452,
@@ -79,15 +79,15 @@ MOST_LINES = {
     "pyrodrop/priors": 691,
     "pyrodrop/reading": 1_213,
     "pyrodrop/reparam": 1_041,
-    "pyrodrop/sampling": 2_574,
-    "pyrodrop/steps": 831,
-    "pyrodrop/training": 5_852,
+    "pyrodrop/sampling": 2_640,
+    "pyrodrop/steps": 835,
+    "pyrodrop/training": 5_860,
     "pyrodrop/zoo": 2_066,
-    "pyrodrop/*.py": 5_203,
+    "pyrodrop/*.py": 5_207,
     "models": 1_141,
     "guides": 1_768,
-    "analysis": 25_825,
-    "tests": 48_680,
+    "analysis": 26_527,
+    "tests": 49_073,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = ("pyrodrop/__init__.py", "analysis/__init__.py")  # reach for what stands above them when it is asked for

@@ -24,7 +24,7 @@ from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.mixing import Diagnostics, diagnose
 from pyrodrop.sampling.starts import from_prior
 from pyrodrop.sampling.tuning import chees_gradient
-from tests.pyrodrop.compiled.test_cuda_graph import recorder
+from tests.pyrodrop.compiled.test_replays import recorder
 
 _G = torch.Generator().manual_seed(0)
 X = torch.randn(12, 2, dtype=torch.float64, generator=_G)

@@ -93,7 +93,9 @@ def test_masks_have_their_rates(keep: float) -> None:
 def test_convolutions_and_batch_norm(engine: str) -> None:
     x, y = torch.randn(64, 1, 8, 8), torch.randint(3, (64,))
     # without a bias, whose gradient before a normalisation is rounding, by which Adam moves it as by any other
-    net = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)
+    )
     model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
     guide = guides.BernoulliDropout(model, 0.3)
     fits = [trained((model, guide), (x, y), engine=each, steps=6) for each in ("pyro", engine)]

@@ -12,8 +12,8 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.compiled import inductor
-from pyrodrop.compiled.cuda_graph import Captured, Replayed
 from pyrodrop.compiled.inductor import Compiled
+from pyrodrop.compiled.replays import Captured, Replayed
 from pyrodrop.devices import tf32_products
 
 

@@ -46,7 +46,7 @@ class Captured:
         record: Recorder | None = None,
     ) -> None:
         self.rows, self.numbers = rows, numbers
-        self._step, self._record = step, record or Graphs()
+        self._step, self._record = step, record or KernelRecorder()
         self._recorded: dict[int, tuple[Callable[[], None], Tensor]] = {}
         before, states = [value.clone() for value in held], random_states(numbers.device)
         try:
@@ -114,7 +114,7 @@ class Replayed:
         return [carried[position] if value is None else value for position, value in enumerate(results)]
 
 
-class Graphs:
+class KernelRecorder:
     """Records calls on the current device, which share the memory of what they compute; the first one is made some times."""
 
     def __init__(self) -> None:
@@ -137,4 +137,4 @@ class Graphs:
 
 def cuda_graph(call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
     """Record a call on the current device."""
-    return Graphs()(call)
+    return KernelRecorder()(call)
