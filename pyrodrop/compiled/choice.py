@@ -74,7 +74,7 @@ def choose(
         ),
         "pyro": lambda: None,
     }
-    gpu = batches[0].device.type != "cpu"
+    gpu = any(leaf.is_cuda for leaf in loss.leaves)
     return _chosen(name, kinds, lambda: loss.graph(batches[0]), steps, shapes=len(batches), on_gpu=gpu)
 
 

@@ -83,6 +83,7 @@ class Problem:
             problem_data = Keywords.of(data)
         else:
             problem_data = data if isinstance(data, Streamed) else Dataset.of(data, missing=leaves_out_missing(model))
+        modules: list[nn.Module] = []  # of what was copied, also those of an object whose methods model and guide are
         if autoguides(guide):  # it refers to the model, and a copy of it would not
             check_model(guide, model)
         else:
@@ -90,12 +91,12 @@ class Problem:
             model, guide = copy.deepcopy((model, guide), copies)
             modules = [component for component in copies.values() if isinstance(component, nn.Module)]
             _part_from_originals(modules)
-            for module in modules:  # also those of an object whose methods model and guide are
-                module.to(device)
         for component in (model, guide):
             if isinstance(component, nn.Module):
                 check_values(component)
                 component.to(device)
+        for module in modules:
+            module.to(device)
         if isinstance(problem_data, Keywords):
             return cls(model, guide, problem_data, (model, guide), estimator)
         example = problem_data.sample if isinstance(problem_data, Streamed) else problem_data

@@ -81,13 +81,13 @@ MOST_LINES = {
     "pyrodrop/reparam": 1_041,
     "pyrodrop/sampling": 2_640,
     "pyrodrop/steps": 835,
-    "pyrodrop/training": 5_860,
+    "pyrodrop/training": 5_861,
     "pyrodrop/zoo": 2_066,
     "pyrodrop/*.py": 5_207,
     "models": 1_141,
     "guides": 1_768,
     "analysis": 26_527,
-    "tests": 49_073,
+    "tests": 49_075,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = ("pyrodrop/__init__.py", "analysis/__init__.py")  # reach for what stands above them when it is asked for

@@ -503,7 +503,9 @@ def test_the_engine_that_is_chosen(name: Any, steps: int, chosen: str, monkeypat
 
     monkeypatch.setattr(choice, "Compiled", Compiler)
     monkeypatch.setattr(choice.Traced, "prepare", lambda engine, batch: None)
-    monkeypatch.setattr(choice, "worth_compiling", lambda graph, steps, _, shapes: (steps, shapes) >= (1000, 2))
+    monkeypatch.setattr(
+        choice, "worth_compiling", lambda graph, steps, _, shapes, **options: (steps, shapes) >= (1000, 2)
+    )
     loss: Any = SimpleNamespace(changes="", leaves=[], moving=Buffers(), graph=lambda batch: None)
     batches: Any = ["whole", "rest"]
     optimizer = torch.optim.SGD([torch.zeros(1)], 0.1)
