@@ -79,6 +79,8 @@ class Replayed:
         record: as of `Captured`.
     """
 
+    together = 16  # steps that one launch makes, where there are as many
+
     def __init__(
         self,
         step: Callable[..., Sequence[Tensor]],
@@ -86,19 +88,46 @@ class Replayed:
         carried: Sequence[int],
         record: Recorder | None = None,
     ) -> None:
-        self._places, self._carried = [value.clone() for value in inputs], carried
+        self._places, self._carried, self._step = [value.clone() for value in inputs], carried, step
+        self._record: Recorder = record or KernelRecorder()
+        self._recorded: dict[int, tuple[Callable[[], None], Sequence[Tensor]]] = {}
         self._copied: list[tuple[Tensor, int]] = []
+        self._of(1)
 
-        def call() -> Sequence[Tensor]:
-            results = step(*self._places)
-            for place, position in zip(self._places, carried, strict=False):
-                place.copy_(results[position])
-            return results
+    def __call__(self, *inputs: Tensor, times: int = 1) -> Sequence[Tensor]:
+        """The results of so many steps; those that are carried are in tensors that the next call overwrites."""
+        many, few = divmod(times, self.together)
+        replays = [(self._of(size), count) for size, count in ((self.together, many), (1, few)) if count]
+        self._write(inputs)
+        for (replay, _), count in replays:
+            for _ in range(count):
+                replay()
+        carried = dict(zip(self._carried, self._places, strict=False))
+        results = enumerate(replays[-1][0][1])
+        return [carried[position] if position in carried else value.clone() for position, value in results]
 
-        self._replay, self._results = (record or cuda_graph)(call)
+    def _of(self, count: int) -> tuple[Callable[[], None], Sequence[Tensor]]:
+        """The replay of so many steps, and their results."""
+        if count not in self._recorded:
+            before = [place.clone() for place in self._places]
+            self._recorded[count] = self._record(lambda: self._steps(count))
+            for place, old in zip(self._places, before, strict=True):  # recording may have made steps
+                place.copy_(old)
+        return self._recorded[count]
 
-    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
-        """The results; those that are carried are in tensors that the next call overwrites."""
+    def _steps(self, count: int) -> Sequence[Tensor]:
+        given = list(self._places)
+        results: Sequence[Tensor] = ()
+        for _ in range(count):
+            results = self._step(*given)
+            given[: len(self._carried)] = [results[position] for position in self._carried]
+        for place, value in zip(self._places, given, strict=True):
+            if value is not place:
+                place.copy_(value)
+        return results
+
+    def _write(self, inputs: Sequence[Tensor]) -> None:
+        """Copy inputs to where the step reads them, those that are not there or unchanged."""
         count = len(self._carried)
         copied = [(value, value._version) for value in inputs[count:]]
         for place, value in zip(self._places, inputs[:count], strict=False):
@@ -108,10 +137,6 @@ class Replayed:
             if not self._copied or self._copied[number][0] is not value or self._copied[number][1] != version:
                 place.copy_(value)
         self._copied = copied
-        self._replay()
-        results = [None if position in self._carried else value.clone() for position, value in enumerate(self._results)]
-        carried = dict(zip(self._carried, self._places, strict=False))
-        return [carried[position] if value is None else value for position, value in enumerate(results)]
 
 
 class KernelRecorder:

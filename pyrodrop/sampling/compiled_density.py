@@ -134,6 +134,17 @@ class CompiledDensity:
         """
         return self._program(*tensors)
 
+    def repeated(self, times: int, *tensors: Tensor) -> Sequence[Tensor]:
+        """The results of the last of so many steps, of which each begins where the one before has ended."""
+        assert self.step is not None
+        if isinstance(self._program, Replayed):
+            return self._program(*tensors, times=times)
+        results: Sequence[Tensor] = ()
+        for _ in range(times):
+            results = self(*tensors)
+            tensors = (*(results[position] for position in self.step.carried), *tensors[len(self.step.carried) :])
+        return results
+
     def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """U and dU/dq at q, of as many chains as one or several blocks have, by a step that stays."""
         with torch.no_grad():

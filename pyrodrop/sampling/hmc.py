@@ -104,9 +104,8 @@ class HMC(Kernel):
         size, inverse_mass = state.q.new_tensor(eps), self.tuned.inverse_mass
 
         def block(chains: slice) -> State:
-            q, p, gradient, energy = (value[chains] for value in state)
-            for _ in range(steps):
-                energy, gradient, q, p = self.density(q, p, gradient, size, inverse_mass)
+            q, p, gradient, _ = (value[chains] for value in state)
+            energy, gradient, q, p = self.density.repeated(steps, q, p, gradient, size, inverse_mass)
             return State(q, p, gradient, energy)
 
         return State(*self.density.by_blocks(block))
