@@ -4,7 +4,7 @@
     StackedLoss, accelerate_stacked                 those of many fits at once
     pure(function, inputs)                          a function of tensors as a `Program`, for densities and predictions
     record_function, compile_function               a function that calls such programs, as one graph or compiled
-    Replayed, cuda_graph                            steps whose kernels a GPU replays
+    Replayed                                        steps whose kernels a GPU replays
     compile_svi                                     faster steps for a loop of one's own
 
 `Untraceable` says why a program cannot be recorded, with the line of it that prevents that.
@@ -15,7 +15,7 @@ from pyrodrop.compiled.choice import accelerate_stacked
 from pyrodrop.compiled.graph import Graph as Program
 from pyrodrop.compiled.graph import pure, record_function
 from pyrodrop.compiled.inductor import compile_function
-from pyrodrop.compiled.replays import Replayed, cuda_graph
+from pyrodrop.compiled.replays import Replayed
 from pyrodrop.compiled.stacked import StackedLoss, bytes_of_step
 from pyrodrop.compiled.svi import compile_svi
 from pyrodrop.compiled.untraceable import Untraceable, first_that_works
@@ -30,7 +30,6 @@ __all__ = [
     "bytes_of_step",
     "compile_function",
     "compile_svi",
-    "cuda_graph",
     "first_that_works",
     "pure",
     "record_function",

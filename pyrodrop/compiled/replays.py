@@ -46,7 +46,7 @@ class Captured:
         record: Recorder | None = None,
     ) -> None:
         self.rows, self.numbers = rows, numbers
-        self._step, self._record = step, record or KernelRecorder()
+        self._step, self._record = step, record or KernelRecorder(numbers.device)
         self._recorded: dict[int, tuple[Callable[[], None], Tensor]] = {}
         before, states = [value.clone() for value in held], random_states(numbers.device)
         try:
@@ -89,7 +89,7 @@ class Replayed:
         record: Recorder | None = None,
     ) -> None:
         self._places, self._carried, self._step = [value.clone() for value in inputs], carried, step
-        self._record: Recorder = record or KernelRecorder()
+        self._record: Recorder = record or KernelRecorder(inputs[0].device)
         self._recorded: dict[int, tuple[Callable[[], None], Sequence[Tensor]]] = {}
         self._copied: list[tuple[Tensor, int]] = []
         self._of(1)
@@ -140,26 +140,23 @@ class Replayed:
 
 
 class KernelRecorder:
-    """Records calls on the current device, which share the memory of what they compute; the first one is made some times."""
+    """Records calls on a device, which share the memory of what they compute; the first one is made some times."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._memory: Any = None
 
     def __call__(self, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        if self._memory is None:
-            self._memory = torch.cuda.graph_pool_handle()
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(_WARM_UP):
-                    call()
-            torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory):
-            results = call()
+        with torch.cuda.device(self._device):
+            if self._memory is None:
+                self._memory = torch.cuda.graph_pool_handle()
+                stream = torch.cuda.Stream()
+                stream.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(stream):
+                    for _ in range(_WARM_UP):
+                        call()
+                torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._memory):
+                results = call()
         return graph.replay, results
-
-
-def cuda_graph(call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """Record a call on the current device."""
-    return KernelRecorder()(call)

@@ -28,7 +28,6 @@ from pyrodrop.compiled import (
     Replayed,
     Untraceable,
     compile_function,
-    cuda_graph,
     first_that_works,
     pure,
     record_function,
@@ -51,7 +50,7 @@ _NOT_PYROS = (
 )
 _NEARER = 0.9  # each draw that is compared is scaled by this factor more than the one before
 _BLOCK_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}  # of a block's activations: fits the CPU's cache, or occupies a GPU
-_RECORDERS: dict[str, Callable[..., Any]] = {"cuda": cuda_graph}  # of the kernels of a step, by kind of device
+_RECORDERS: dict[str, Any] = {"cuda": None}  # of steps, by the kind of device that replays them; None for PyTorch's
 
 Energies = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From q ``[B, D]`` to U ``[B]`` and dU/dq ``[B, D]``."""
@@ -222,11 +221,11 @@ class CompiledDensity:
         self, program: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
     ) -> Callable[..., Sequence[Tensor]]:
         """The program as one graph of kernels, on a device that replays such."""
-        record = _RECORDERS.get(self.density.device.type)
-        if record is None or self.step is None:
+        kind = self.density.device.type
+        if kind not in _RECORDERS or self.step is None:
             return program
         try:
-            return Replayed(program, inputs, self.step.carried, record)
+            return Replayed(program, inputs, self.step.carried, _RECORDERS[kind])
         except RuntimeError as error:
             _log.info("the kernels of a step are launched one by one, which is slower: %s", error)
             return program

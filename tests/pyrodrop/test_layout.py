@@ -66,7 +66,7 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_503,
+    "pyrodrop/compiled": 4_499,
     "pyrodrop/compression": 1_137,
     "pyrodrop/data": 2_816,
     "pyrodrop/distributions": 1_925,
@@ -79,7 +79,7 @@ MOST_LINES = {
     "pyrodrop/priors": 691,
     "pyrodrop/reading": 1_213,
     "pyrodrop/reparam": 1_041,
-    "pyrodrop/sampling": 2_650,
+    "pyrodrop/sampling": 2_649,
     "pyrodrop/steps": 835,
     "pyrodrop/training": 5_861,
     "pyrodrop/zoo": 2_066,
