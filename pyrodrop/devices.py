@@ -127,22 +127,34 @@ def denormals_flushed() -> Iterator[None]:
 def tf32_products(allowed: bool, device: torch.device) -> Iterator[None]:
     """Compute float32 matrix products and convolutions in TensorFloat-32 within the block, or in float32 if not `allowed`.
 
-    PyTorch's default on a GPU is float32 for products, and TensorFloat-32 for convolutions.
+    PyTorch's default on a GPU is float32 for products, and TensorFloat-32 for convolutions and recurrent layers.
 
     Raises:
         ValueError: `allowed` on a device that is not a CUDA GPU.
     """
     if allowed and device.type != "cuda":
         raise ValueError(f"precision='tf32' needs an NVIDIA GPU; the device is {device.type}")
-    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn) if device.type == "cuda" else ()
-    before = [switch.allow_tf32 for switch in switches]
+    with tf32(allowed) if device.type == "cuda" else nullcontext():
+        yield
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Whether kernels of CUDA compute in TensorFloat-32 within the block; nothing changes without a GPU."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    value: Any = allowed
+    owners: tuple[Any, ...] = (matmul, cudnn)
+    name = "allow_tf32"
+    if hasattr(cudnn, "conv"):  # since PyTorch 2.9, which raises an error for the old names beside the new ones
+        owners, name, value = (matmul, cudnn.conv, cudnn.rnn), "fp32_precision", "tf32" if allowed else "ieee"
+    before = [getattr(owner, name) for owner in owners]
     try:
-        for switch in switches:
-            switch.allow_tf32 = allowed
+        for owner in owners:
+            setattr(owner, name, value)
         yield
     finally:
-        for switch, value in zip(switches, before, strict=True):
-            switch.allow_tf32 = value
+        for owner, old in zip(owners, before, strict=True):
+            setattr(owner, name, old)
 
 
 def keep_heap() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pyrodrop.arguments import function
+from pyrodrop.devices import tf32
 from pyrodrop.inputs import Inputs, arguments
 from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.private_apis import activations_kept
@@ -133,13 +134,13 @@ def _call(
 @contextmanager
 def _cudnn(*, enabled: bool) -> Iterator[None]:
     """Disable cuDNN within the block, or leave it as it is and have it compute in float32; nothing changes without a GPU."""
-    cudnn = torch.backends.cudnn
-    before = cudnn.enabled, cudnn.allow_tf32
-    cudnn.enabled, cudnn.allow_tf32 = before[0] and enabled, False
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = before and enabled
     try:
-        yield
+        with tf32(False):
+            yield
     finally:
-        cudnn.enabled, cudnn.allow_tf32 = before
+        torch.backends.cudnn.enabled = before
 
 
 @contextmanager

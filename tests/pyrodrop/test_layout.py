@@ -66,7 +66,7 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_499,
+    "pyrodrop/compiled": 4_500,
     "pyrodrop/compression": 1_137,
     "pyrodrop/data": 2_816,
     "pyrodrop/distributions": 1_925,
@@ -74,7 +74,7 @@ MOST_LINES = {
     "pyrodrop/export": 799,
     "pyrodrop/likelihoods": 1_452,
     "pyrodrop/metrics": 967,
-    "pyrodrop/networks": 2_240,
+    "pyrodrop/networks": 2_241,
     "pyrodrop/prediction": 1_714,
     "pyrodrop/priors": 691,
     "pyrodrop/reading": 1_213,
@@ -83,11 +83,11 @@ MOST_LINES = {
     "pyrodrop/steps": 835,
     "pyrodrop/training": 5_861,
     "pyrodrop/zoo": 2_066,
-    "pyrodrop/*.py": 5_207,
+    "pyrodrop/*.py": 5_219,
     "models": 1_141,
     "guides": 1_768,
     "analysis": 26_527,
-    "tests": 49_076,
+    "tests": 49_084,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = ("pyrodrop/__init__.py", "analysis/__init__.py")  # reach for what stands above them when it is asked for

@@ -129,15 +129,23 @@ def test_tf32_is_for_gpus() -> None:
         pyrodrop.fit(model, guides.MeanField(model), (torch.ones(4, 1),) * 2, steps=1, precision="tf32", device="cpu")
 
 
-def test_tf32_is_allowed_for_a_while() -> None:
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    for allowed in (True, False):  # by default PyTorch's convolutions are short
-        with tf32_products(allowed, torch.device("cuda")):
-            assert torch.backends.cuda.matmul.allow_tf32 is allowed
-            assert torch.backends.cudnn.allow_tf32 is allowed
-    with tf32_products(False, torch.device("cpu")):
-        assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
-    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+@pytest.mark.parametrize("users", ["tf32", "ieee"])
+def test_tf32_is_allowed_for_a_while(users: str) -> None:
+    """By default PyTorch's convolutions are short. The user may have set its new names, beside which the old ones raise."""
+    owners: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn]
+    before = [owner.fp32_precision for owner in owners]
+    assert before[1:] == ["tf32", "tf32"]
+    owners[1].fp32_precision = users
+    try:
+        for allowed in (True, False):
+            with tf32_products(allowed, torch.device("cuda")):
+                assert {owner.fp32_precision for owner in owners} == {"tf32" if allowed else "ieee"}
+        with tf32_products(False, torch.device("cpu")):
+            assert [owner.fp32_precision for owner in owners] == [before[0], users, before[2]]
+    finally:
+        owners[1].fp32_precision = before[1]
+    assert [owner.fp32_precision for owner in owners] == before
+    assert torch.backends.cudnn.allow_tf32
 
 
 @pytest.mark.gpu

@@ -187,18 +187,18 @@ def test_gradients_of_recurrent_layers_do_without_cudnn() -> None:
 
     class Watched(nn.GRU):
         def forward(self, *args: Any, **kwargs: Any) -> Any:
-            assert not torch.backends.cudnn.allow_tf32
+            assert torch.backends.cudnn.rnn.fp32_precision == "ieee"
             seen.append((torch.is_grad_enabled(), torch.backends.cudnn.enabled))
             return super().forward(*args, **kwargs)
 
-    before = torch.backends.cudnn.enabled, torch.backends.cudnn.allow_tf32
-    assert before == (True, True)
+    before = torch.backends.cudnn.enabled, torch.backends.cudnn.rnn.fp32_precision
+    assert before == (True, "tf32")
     model = model_of(LastStep(Watched))
     fit = trained(model, guides.MeanField(model), engine="pyro")
     assert seen.count((True, False)) >= 10
     fit.predict(X, 3)
     assert set(seen) == {(True, False), (False, True)}
-    assert (torch.backends.cudnn.enabled, torch.backends.cudnn.allow_tf32) == before
+    assert (torch.backends.cudnn.enabled, torch.backends.cudnn.rnn.fp32_precision) == before
 
 
 @pytest.mark.gpu
