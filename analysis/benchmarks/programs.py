@@ -37,6 +37,7 @@ from pyrodrop.analysis.benchmarks.timing import (
     moves_all,
     processor_seconds,
     report,
+    why,
     write,
 )
 from pyrodrop.analysis.peers import numpyro_programs
@@ -173,7 +174,7 @@ def on_a_device(
                 results[name][variant] = row = _steps(variant, program, device, rounds)
                 print(f"{name}, {variant}: {row['step us']:.4g} us after {row['before s']:.3g} s", flush=True)
             except Exception as error:  # as of a compiler or a library that is not there: the next variant may do
-                results[name][variant] = {"failed": f"{type(error).__name__}: {error}".splitlines()[0]}
+                results[name][variant] = {"failed": why(error)}
                 print(f"{name}, {variant}: {results[name][variant]['failed']}", flush=True)
             write(out, "programs", {"rounds": rounds, "small": small, "programs": results}, device)
     for what, title in (("step us", "a step in microseconds"), ("before s", "seconds before the steps")):

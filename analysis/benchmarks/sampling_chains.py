@@ -28,7 +28,7 @@ import torch
 import pyrodrop
 from pyrodrop.analysis.benchmarks import deep_networks
 from pyrodrop.analysis.benchmarks.sampling import Case, agreement, origin, row
-from pyrodrop.analysis.benchmarks.timing import begin, command, report, write
+from pyrodrop.analysis.benchmarks.timing import begin, command, report, why, write
 from pyrodrop.analysis.peers.processes import ON_THE_GPU, ONE_THREAD, SCRIPTS, run_script
 
 PEERS = {"NUTS": "numpyro_.py", "ChEES, masses": "blackjax_.py"}
@@ -110,7 +110,7 @@ def main(device: str = "cpu", seconds: float = 80.0, shorter: int = 1, only: str
                     result |= {"mean, s.e. apart": apart["mean"], "sd, s.e. apart": apart["sd"]}
                 first.setdefault(run.case, f)
             except Exception as error:  # out of memory, or something that is not installed
-                result = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+                result = {"error": why(error)}
         result = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in result.items()}
         done.append({**asdict(run), "name": run.name, **result})
         write(out, "sampling_chains", {"seconds": seconds, "runs": done}, device)

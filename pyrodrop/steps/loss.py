@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -36,6 +36,11 @@ class Parameter(NamedTuple):
 
     unconstrained: Tensor
     constraint: constraints.Constraint
+
+
+def making(batch: Arguments) -> AbstractContextManager[Any]:
+    """Within the block what a program makes of numbers is on the device of its arguments."""
+    return made_on(batch.device) if isinstance(batch, Call) else nullcontext()
 
 
 class Objective(ABC):
@@ -82,15 +87,14 @@ class Objective(ABC):
 
     def guess(self, batch: Arguments) -> None:
         """Make these calls of guide and model, which draw the random numbers that Pyro draws before the first step."""
-        with poutine.block(), self.calling(batch):
+        with poutine.block(), making(batch):
             drawn = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
             poutine.trace(poutine.replay(self.model, trace=drawn)).get_trace(*batch.args, **batch.kwargs)
 
     @contextmanager
     def calling(self, batch: Arguments) -> Iterator[None]:
-        """Calls of model and guide: matrix products in `precision`, and what a program makes is on the device."""
-        of_program = made_on(batch.device) if isinstance(batch, Call) else nullcontext()
-        with of_program, torch.autocast(batch.device.type, self.precision, enabled=self.precision is not None):
+        """Calls of model and guide that are differentiated: with matrix products in `precision`."""
+        with making(batch), torch.autocast(batch.device.type, self.precision, enabled=self.precision is not None):
             yield
 
 

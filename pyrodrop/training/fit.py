@@ -124,7 +124,7 @@ def fit(
             weighs the work against the time for tracing and compiling. All draw the same noise. Models that cannot be traced
             are trained with ``pyro``, and the logger `pyrodrop` says why.
         precision: of matrix products: ``bfloat16`` for autocast, ``tf32`` for TensorFloat-32 on NVIDIA GPUs; KL divergences
-            keep the dtype of the parameters. None for that dtype throughout.
+            keep the dtype of the parameters. None for that dtype throughout, also of convolutions on a GPU.
         starts: ``model`` to start from the weights that the model has, ``new`` to start from new ones: those of
             ``restart(model, guide, seed)``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...

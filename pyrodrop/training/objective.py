@@ -13,6 +13,7 @@ from torch.distributions import Independent
 
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.steps import Arguments, Objective
+from pyrodrop.steps.loss import making
 
 
 class MeanField(Objective):
@@ -32,7 +33,7 @@ class MeanField(Objective):
 
     def check(self, batch: Arguments) -> None:
         """Raise a ValueError for draws of the guide that cannot be differentiated by their distribution's parameters."""
-        with self.calling(batch):
+        with making(batch):
             trace: Any = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
         for site in trace.nodes.values():
             if site["type"] != "sample" or site["is_observed"] or site_is_subsample(site) or site["fn"].has_rsample:

@@ -34,6 +34,7 @@ from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, Watch
 from pyrodrop.steps.buffers import places_of
+from pyrodrop.steps.loss import making
 from pyrodrop.steps.watched import Watched
 from pyrodrop.training.autoguides import autoguides, check_model, prepare
 from pyrodrop.training.objective import MeanField
@@ -156,11 +157,11 @@ class Problem:
             RuntimeError: there is no parameter.
         """
         kind = MeanField(*self.trained, precision) if objective is None else OfPyro(objective, *self.trained, precision)
-        with evaluating(self.model), kind.calling(batch):
+        with evaluating(self.model), making(batch):
             prepare(self.guide, batch.device, *batch.args, **batch.kwargs)
         if isinstance(kind, MeanField) and not knows_sites(self.model, self.guide):
             quiet = undisturbed(self.model, self.guide)
-            with quiet, torch.no_grad(), seeded(0, batch.device), kind.calling(batch):
+            with quiet, torch.no_grad(), seeded(0, batch.device), making(batch):
                 check_call(self.model, self.guide, *batch.args, **batch.kwargs)
             with undisturbed(self.model, self.guide), seeded(0, batch.device):
                 kind.check(batch)

@@ -80,14 +80,14 @@ MOST_LINES = {
     "pyrodrop/reading": 1_213,
     "pyrodrop/reparam": 1_041,
     "pyrodrop/sampling": 2_649,
-    "pyrodrop/steps": 835,
-    "pyrodrop/training": 5_861,
+    "pyrodrop/steps": 839,
+    "pyrodrop/training": 5_863,
     "pyrodrop/zoo": 2_066,
     "pyrodrop/*.py": 5_219,
     "models": 1_141,
     "guides": 1_768,
-    "analysis": 26_527,
-    "tests": 49_084,
+    "analysis": 26_528,
+    "tests": 49_099,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = ("pyrodrop/__init__.py", "analysis/__init__.py")  # reach for what stands above them when it is asked for
