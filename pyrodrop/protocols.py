@@ -5,6 +5,7 @@ model    NetworkModel       all that training, prediction and export ask, of `py
 guide    Guide, Ensemble    those of `pyrodrop.guides`
          HasPosterior       a distribution of every weight
          HasDraws           samples of all weights at once
+         HasRows            a posterior that is computed from all rows of the data
 """
 
 from __future__ import annotations
@@ -37,3 +38,10 @@ class HasDraws(Protocol):
     """A guide that samples every weight outside of any Pyro trace: tensors ``[num_samples, ...]`` by site name."""
 
     def draw(self, num_samples: int) -> Mapping[str, Tensor]: ...
+
+
+@runtime_checkable
+class HasRows(Protocol):
+    """A guide whose posterior is computed from all rows of the data, which it keeps; training passes them on."""
+
+    def condition_on(self, x: Tensor, y: Tensor) -> None: ...
