@@ -65,9 +65,9 @@ class ExactLastLayer(Part, LocalModule):
     Raises:
         TypeError: the model is no network of `pyrodrop.models`, or `features` does not return a `Guide`.
         ValueError: the likelihood is another, or the last weight is that of another layer.
-        ValueError: before the first step: a prior of the last layer is another (`NoDivergence`), the data are not in memory,
-            x is not one tensor, or the network mixes the rows, draws masks that no weight carries, or does not return the
-            output of its last weight.
+        ValueError: before the first step: the model is another object than that of the guide, a prior of the last layer is
+            another (`NoDivergence`), the data are not in memory, x is not one tensor, or the network mixes the rows, draws
+            masks that no weight carries, or does not return the output of its last weight.
 
     Example:
         >>> import torch, pyrodrop
@@ -94,6 +94,10 @@ class ExactLastLayer(Part, LocalModule):
         self.features: Guide = below
         self.rows: _Rows = _Rows()
         self.__dict__["model"] = model  # not a submodule, whose parameters would be those of the guide
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        self.model._apply(*args, **kwargs)  # to the same device and dtype
+        return super()._apply(*args, **kwargs)
 
     @property
     def _last(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ guide    Guide, Ensemble    those of `pyrodrop.guides`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from pyro.distributions import TorchDistribution
 from torch import Tensor
@@ -42,6 +42,8 @@ class HasDraws(Protocol):
 
 @runtime_checkable
 class HasRows(Protocol):
-    """A guide whose posterior is computed from all rows of the data, which it keeps; training passes them on."""
+    """A guide whose posterior is computed from its model and all rows of the data, both of which it keeps."""
+
+    model: Any
 
     def condition_on(self, x: Tensor, y: Tensor) -> None: ...

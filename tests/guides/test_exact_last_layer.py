@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable
@@ -262,6 +263,19 @@ def test_a_guide_without_rows_says_so() -> None:
     for call in (lambda: guide(X), lambda: guide(X[:5], Y[:5], num_data=30), lambda: guide.draw(2), guide.mean):
         with pytest.raises(ValueError, match=r"this guide has none: call guide.condition_on\(x, y\)"):
             call()
+
+
+def test_guide_and_model_stay_together() -> None:
+    """A copy of the guide has a copy of the model, so it is refused beside the model; it moves its own."""
+    model = model_of()
+    copied = copy.deepcopy(guides.ExactLastLayer(model)).double()
+    with pytest.raises(ValueError, match="guide computes with its model, which must be the model of this call"):
+        pyrodrop.fit(model, copied, (X, Y), steps=1)
+    with pytest.raises(ValueError, match="guides computes with its model"):
+        pyrodrop.fit_replicates(model, guides.ExactLastLayer(model_of()), (X, Y), count=2, steps=1)
+    copied.condition_on(X.double(), Y.double())
+    assert copied.draw(2)["layers.2.weight"].dtype == torch.float64
+    assert model.weight_sites()["layers.2.weight"].dtype == torch.float32
 
 
 class _Net(nn.Module):
