@@ -154,7 +154,7 @@ class ExactLastLayer(Part, LocalModule):
         """The last layer's posterior given the weights below and rows, in standardised units and float64."""
         model: Any = self.model
         initial = model.weight_sites()
-        of_weight = _prior(model, self.weight)
+        loc, inverse = _prior(model, self.weight)
         phi, fixed, output = _last_map(model, below | {name: initial[name] for name in self._last}, self.weight, x)
         if output.dim() != 2 or len(y) != len(output) or y.numel() != output.numel():
             raise ValueError(
@@ -163,20 +163,17 @@ class ExactLastLayer(Part, LocalModule):
             )
         phi, targets = phi.double(), model.targets(y.reshape(output.shape)).double()
         noise: Any = elements(model.likelihood(torch.zeros_like(output[:1]), model.targets))
-        seen = ~targets.isnan()
-        tau = seen * (model.targets.scale.double() / noise.scale.double()) ** 2  # [N, D]
-        ones = tau.sum(0)
-        cross, total = tau.T @ phi, tau.T.unsqueeze(-1) * phi  # [D, H] and [D, N, H]
+        tau = ~targets.isnan() * (model.targets.scale.double() / noise.scale.double()) ** 2  # [N, D]
         targets = tau * targets.nan_to_num()
-        precision = torch.diag_embed(of_weight.scale.double() ** -2) + phi.T @ total
-        right = of_weight.loc.double() / of_weight.scale.double() ** 2 + targets.T @ phi
+        cross = tau.T @ phi  # [D, H]
+        precision = torch.diag_embed(inverse) + phi.T @ (tau.T.unsqueeze(-1) * phi)  # [D, H, H]
+        right = loc * inverse + targets.T @ phi
         bias, slope = None, torch.zeros_like(cross)
         if self.bias is not None:
-            of_bias = _prior(model, self.bias)
-            ones = ones + of_bias.scale.double() ** -2
-            at_zero = (of_bias.loc.double() / of_bias.scale.double() ** 2 + targets.sum(0)) / ones
-            slope = cross / ones[:, None]
-            bias = _PerOutput(at_zero, ones.sqrt()[:, None, None], 1, initial[self.bias])
+            loc, inverse = _prior(model, self.bias)
+            of_bias = inverse + tau.sum(0)
+            at_zero, slope = (loc * inverse + targets.sum(0)) / of_bias, cross / of_bias[:, None]
+            bias = _PerOutput(at_zero, of_bias.sqrt()[:, None, None], 1, initial[self.bias])
             precision = precision - slope.unsqueeze(-1) * cross.unsqueeze(-2)
             right = right - at_zero[:, None] * cross
         elif fixed is not None:
@@ -195,18 +192,15 @@ class ExactLastLayer(Part, LocalModule):
         """
         below = self.features.draw(count(num_samples, "num_samples", "the number of samples"))
         constant = all(bool((values == values[:1]).all()) for values in below.values())
-        each = 1 if constant else num_samples
+        drawn: dict[str, list[Tensor]] = {name: [] for name in self._last}
         with torch.no_grad():
-            given = [
-                self._posterior({name: values[i] for name, values in below.items()}, *self.rows()) for i in range(each)
-            ]
-            drawn = [last.weight.expand((num_samples // each,)).sample() for last in given]
-            below[self.weight] = torch.cat(drawn)
-            if self.bias is not None:
-                below[self.bias] = torch.cat(
-                    [last.bias_given(weight).sample() for last, weight in zip(given, drawn, strict=True)]
-                )
-        return {name: below[name] for name in self.sites}
+            for i in range(1 if constant else num_samples):
+                last = self._posterior({name: values[i] for name, values in below.items()}, *self.rows())
+                drawn[self.weight].append(last.weight.expand((num_samples if constant else 1,)).sample())
+                if self.bias is not None:
+                    drawn[self.bias].append(last.bias_given(drawn[self.weight][-1]).sample())
+        drawn |= {name: [values] for name, values in below.items()}
+        return {name: torch.cat(drawn[name]) for name in self.sites}
 
     def mean(self) -> dict[str, Tensor]:
         """The posterior mean of the layers below, and of the last layer given these; `predict` averages functions instead.
@@ -402,14 +396,14 @@ def _last_layer(model: Any) -> tuple[str, str | None]:
     return name[0], bias if bias in weights else None
 
 
-def _prior(model: Any, name: str) -> Any:
-    """The Gaussian prior of a weight, with `loc` and `scale`."""
+def _prior(model: Any, name: str) -> tuple[Tensor, Tensor]:
+    """Means and precisions of the Gaussian prior of a weight."""
     prior, like, units = model.priors[name], model.weight_sites()[name], input_units(model)[name]
     if not prior.hyper_sites(name, like, units):
         with poutine.block():
-            normal = elements(prior.for_site(name, like, units))
+            normal: Any = elements(prior.for_site(name, like, units))
         if type(normal) is dist.Normal:
-            return normal
+            return normal.loc.double(), normal.scale.double() ** -2
     raise NoDivergence(
         f"guides.ExactLastLayer needs a Gaussian prior of fixed scale in the last layer; got {prior.describe()} for {name!r}"
     )
