@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pyrodrop.training.replicates import Replicates, fit_replicates
     from pyrodrop.training.result import Fit
     from pyrodrop.training.training import StepLosses, Training
+    from pyrodrop.training.worth import Worth
 
 try:
     __version__ = version("pyrodrop")
@@ -67,6 +68,7 @@ __all__ = [
     "Sampled",
     "StepLosses",
     "Training",
+    "Worth",
     "compare",
     "compile_svi",
     "compression",
@@ -109,6 +111,7 @@ _FILES = {
     "training.checkpoint": ("Checkpoint",),
     "training.early_stopping": ("EarlyStopping",),
     "training.training": ("StepLosses", "Training"),
+    "training.worth": ("Worth",),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
 _EXTRAS = ("analysis", "sklearn")  # what ``from pyrodrop import *`` leaves out: they need an extra, or import for long

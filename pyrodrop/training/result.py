@@ -41,6 +41,7 @@ from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.problem import describe, stored
 from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.result_data import arguments_at, data_for, rows_of
+from pyrodrop.training.worth import Worth, of_record, worth_of
 
 _FILE = "fit"
 
@@ -90,6 +91,13 @@ class Fit:
         """
         return self.history[:, :2].sum(1)
 
+    @property
+    def worth(self) -> Worth | None:
+        """The log density of training data, beside that of a constant, ridge regression, a Gaussian process and a point
+        estimate; as it was after training, or as it is now in a `Training`. None of other programs than networks.
+        """
+        return of_record(self.settings) or worth_of(self)
+
     def card(self) -> Card:
         """What text and HTML show of the fit."""
         settings = self.settings
@@ -111,6 +119,7 @@ class Fit:
                 "data": rows,
                 "training": ", ".join(training),
                 "loss": _ends(self.losses, steps),
+                "log density": "" if (worth := self.worth) is None else worth.describe(),
                 "objective": settings.get("objective", ""),
                 "ELBO": convention_shown(self.model, self.guide, self.data, self.device),
             },
@@ -314,7 +323,8 @@ class Fit:
                 "pruning needs a per-weight alpha: use guides.SparseDropout or guides.ARDDropout; got "
                 f"{type(guide).__name__}"
             )
-        return replace(self, guide=guide.pruned(threshold))
+        settings = {name: value for name, value in self.settings.items() if name != "worth"}
+        return replace(self, guide=guide.pruned(threshold), settings=settings)
 
     def compress(
         self,
