@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pyrodrop.training.fit import fit
     from pyrodrop.training.problem import restart
     from pyrodrop.training.replicates import Replicates, fit_replicates
+    from pyrodrop.training.report import Report
     from pyrodrop.training.result import Fit
     from pyrodrop.training.training import StepLosses, Training
     from pyrodrop.training.worth import Worth
@@ -65,6 +66,7 @@ __all__ = [
     "Prediction",
     "Reading",
     "Replicates",
+    "Report",
     "Sampled",
     "StepLosses",
     "Training",
@@ -105,6 +107,7 @@ _FILES = {
     "compiled": ("compile_svi",),
     "training.estimates": ("Elbo", "Objective"),
     "training.fit": ("fit",),
+    "training.report": ("Report",),
     "training.result": ("Fit",),
     "training.problem": ("restart",),
     "training.replicates": ("Replicates", "fit_replicates"),
