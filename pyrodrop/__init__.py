@@ -44,8 +44,10 @@ if TYPE_CHECKING:
     from pyrodrop.training.fit import fit
     from pyrodrop.training.problem import restart
     from pyrodrop.training.replicates import Replicates, fit_replicates
+    from pyrodrop.training.report import Report
     from pyrodrop.training.result import Fit
     from pyrodrop.training.training import StepLosses, Training
+    from pyrodrop.training.worth import Worth
 
 try:
     __version__ = version("pyrodrop")
@@ -64,9 +66,11 @@ __all__ = [
     "Prediction",
     "Reading",
     "Replicates",
+    "Report",
     "Sampled",
     "StepLosses",
     "Training",
+    "Worth",
     "compare",
     "compile_svi",
     "compression",
@@ -103,12 +107,14 @@ _FILES = {
     "compiled": ("compile_svi",),
     "training.estimates": ("Elbo", "Objective"),
     "training.fit": ("fit",),
+    "training.report": ("Report",),
     "training.result": ("Fit",),
     "training.problem": ("restart",),
     "training.replicates": ("Replicates", "fit_replicates"),
     "training.checkpoint": ("Checkpoint",),
     "training.early_stopping": ("EarlyStopping",),
     "training.training": ("StepLosses", "Training"),
+    "training.worth": ("Worth",),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
 _EXTRAS = ("analysis", "sklearn")  # what ``from pyrodrop import *`` leaves out: they need an extra, or import for long

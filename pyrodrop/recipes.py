@@ -44,6 +44,7 @@ from pyrodrop.training.fit import fit
 from pyrodrop.training.options import TrainingOptions
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
+from pyrodrop.training.worth import keep_worth
 
 __all__ = ["Recipe", "classifier", "regressor"]
 
@@ -421,3 +422,5 @@ def _widen(run: Fit, factor: float) -> None:
     likelihood = getattr(run.model, "likelihood", None)
     if isinstance(likelihood, HeteroscedasticGaussian):
         likelihood.factor.mul_(factor)
+        if "worth" in run.settings:
+            keep_worth(run)

@@ -57,7 +57,7 @@ TOPICS = {
         "fit", "fit_replicates", "Training", "EarlyStopping", "Checkpoint", "Objective", "StepLosses", "AlphaDivergence",
         "compile_svi", "restart",
     ),
-    "fits": ("Fit", "Replicates", "Elbo", "read", "Reading"),
+    "fits": ("Fit", "Replicates", "Elbo", "Worth", "Report", "read", "Reading"),
     "predictions": ("predict", "Prediction", "Moments", "compare", "to_arviz"),
     "sampling": ("sample", "Sampled", "potential", "Potential"),
 }  # fmt: skip

@@ -1,15 +1,16 @@
-"""Warnings logged once after training: the loss rises or still falls, the fit is a constant or a point estimate.
+"""Warnings logged once after training: the loss rises or still falls, the fit is a constant or less than a point estimate.
 
     diverged           median nll of the last tenth of the steps > that of the first step, by more than 1 nat per row
+    a constant         ln p(y | x) of the fit <= that of a constant + 1/1000 nat per value of y         see `Worth`
+    a point estimate   all learned rates or alphas < 1/1000                                        alpha = rate / (1 - rate)
     steep              mean nll of the last tenth of the steps < that of the tenth before, by more than 0.05 nats per row, a
                        twentieth of the whole fall and four standard errors
-    a point estimate   all learned rates or alphas < 1/1000                                      alpha = rate / (1 - rate)
-    a constant         sum (y - E[y|x])^2 > (1 - 1/1000) sum (y - mean y)^2                      Gaussian noise
-                       mean log p(y|x) < (1 - 1/1000) mean log (frequency of the class y)        class labels
+    less than a point  ln p(y | x) of the fit < that of ridge regression, or of the network with a last layer that is
+                       refitted in closed form, - 1/5 nat per value of y
 
-Only the nll is used, because a growing weight of the KL divergence raises the loss, whatever was learned. A constant is
-looked for only where the nll of the last steps is not below that of the constant by a hundredth of a nat per row, on 500
-rows by 16 draws. So most fits pay nothing.
+Only the nll is used of the losses, because a growing weight of the KL divergence raises the loss, whatever was learned. Of
+several fits that are trained together, a constant is looked for only where the nll of the last steps, which bounds the log
+density, is not below that of the constant by a hundredth of a nat per row, and the last is not. So most of them pay nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pyrodrop.compression.kept import Prunes
 from pyrodrop.data import Dataset
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.guide import Guide
-from pyrodrop.likelihoods import Categorical, Gaussian
-from pyrodrop.models.network import NetworkModel, mixes_examples
+from pyrodrop.likelihoods import Categorical, Gaussian, Likelihood
+from pyrodrop.models.network import NetworkModel
+from pyrodrop.training.left_out import constant
 from pyrodrop.training.result import Fit
+from pyrodrop.training.worth import Worth, of_record, worth_of
 
 _log = logging.getLogger("pyrodrop")
 
@@ -69,10 +71,16 @@ def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
         failed: the numbers of those whose training was interrupted by an error, which are left out.
     """
     reasons = {
-        number: rises(fit) or constant(fit) or point_estimate(fit) or still_falls(fit)
+        number: rises(fit)
+        or no_better_than_a_constant(fit)
+        or point_estimate(fit)
+        or still_falls(fit)
+        or less_than_a_point(fit)
         for number, fit in enumerate(fits)
         if number not in failed and len(fit.history) >= TRIAL
     }
+    if len(fits) == 1 and (worth := of_record(fits[0].settings)) is not None:
+        _log.info("log density of the training data: %s", worth)
     unfinished = [number for number, reason in reasons.items() if reason]
     if unfinished:
         first = unfinished[0]
@@ -114,8 +122,22 @@ def still_falls(fit: Fit) -> str:
     )
 
 
-_SMALL = 1e-3
+_SMALL = 1e-3  # of a rate; nats per value of y
 _MARGIN = 0.01  # nats per row
+_LESS = 0.2  # nats per value of y
+_LOUD = 0.9  # of the standard deviation of y
+_OF_NUMBERS = (
+    "standardise x and y (Dataset.standardized), look at the prior's scale and the drop rate, or train for more steps"
+)
+_OF_CLASSES = (
+    "take a larger scale of the prior, such as the root of 2 over the inputs of a layer, a lower drop rate or another lr, "
+    "or train for more steps"
+)
+_OF_NOISE = (
+    "standardise x and y (Dataset.standardized), take a larger scale of the first weights (input_gain), or give the "
+    "noise (docs/symptoms.md, A flat band)"
+)
+_OF_POSTERIORS = "take a lower drop rate or another scale of the prior, let lr fall to 0, or train for more steps"
 
 
 def point_estimate(fit: Fit) -> str:
@@ -135,63 +157,58 @@ def point_estimate(fit: Fit) -> str:
     )
 
 
-def constant(fit: Fit) -> str:
-    """How much better a constant predicts the training data; empty if it does not."""
-    if not isinstance(fit.data, Dataset):
+def no_better_than_a_constant(fit: Fit) -> str:
+    """A warning if the log density of the training data is not above that of a constant, or an empty string."""
+    worth = of_record(fit.settings) or (worth_of(fit) if _may_be_a_constant(fit) else None)
+    if worth is None or worth.constant is None or worth.fit > worth.constant + _SMALL * worth.values:
         return ""
-    likelihood = type(fit.model.likelihood) if isinstance(fit.model, NetworkModel) else None
-    if likelihood is Gaussian and fit.data.y.is_floating_point():
-        return _mean(fit)
-    return _frequencies(fit) if likelihood is Categorical else ""
+    of_classes = isinstance(_likelihood(fit), Categorical)
+    what, advice = ("the frequencies of the classes", _OF_CLASSES) if of_classes else ("a constant", _OF_NUMBERS)
+    so = _conclusion(fit, "x explains nothing yet, if there is anything to learn", advice)
+    return f"{_numbers(worth, worth.constant, what)}, {so}"
 
 
-def _mean(fit: Fit) -> str:
-    model: Any = fit.model
-    y = fit.data.y.detach().double().cpu()  # type: ignore[union-attr]
-    off = (y - y.mean(0)).square()
-    tau: Tensor = model.likelihood.precision.detach().double().cpu()
-    if not _suspicious(fit, float((tau * off - tau.log() + math.log(2 * math.pi)).sum() / 2)):
+def less_than_a_point(fit: Fit) -> str:
+    """A warning if the log density of the training data is below that of a point estimate, or an empty string."""
+    worth = of_record(fit.settings)
+    points = [] if worth is None else [value for value in (worth.point, worth.ridge) if value is not None]
+    if worth is None or not points or max(points) <= worth.fit + _LESS * worth.values:
         return ""
-    few = _few(fit, 500)
-    predicted = fit.predict(few.x, 16, seed=0).mean.double().cpu()
-    targets = few.y.detach().double().cpu().reshape(predicted.shape)
-    by_model, by_mean = ((tau * (targets - f).square()).sum() for f in (predicted, y.mean(0)))
-    ratio = float(by_model / by_mean)
-    if not ratio > 1 - _SMALL:
-        return ""
-    return (
-        f"the squared error on the training data is {ratio:.3g} times that of the mean of y, so x explains nothing yet, if "
-        "there is anything to learn: standardise x and y (Dataset.standardized), train for more steps, or look at the "
-        "prior's scale and the drop rate"
-    )
+    of_network = max(points) == worth.point
+    what = "this network as a point estimate, its last layer refitted" if of_network else "ridge regression"
+    so = _conclusion(fit, "the data determine more than this posterior says", _OF_POSTERIORS)
+    return f"{_numbers(worth, max(points), what)}, {so}"
 
 
-def _frequencies(fit: Fit) -> str:
-    labels = fit.data.y.detach().cpu().long().flatten()  # type: ignore[union-attr]
-    share = torch.bincount(labels).double() / len(labels)
-    entropy = float(torch.special.entr(share).sum())
-    if not _suspicious(fit, len(labels) * entropy):
-        return ""
-    few = _few(fit, 500)
-    predicted = fit.predict(few.x, 16, seed=0).log_density(few.y).double()
-    of_share = share[few.y.detach().cpu().long()].log().reshape(len(few), -1).sum(1)
-    if not float(predicted.mean()) < (1 - _SMALL) * float(of_share.mean()):
-        return ""
-    return (
-        f"the log density of the training labels is {float(predicted.mean()):.3g} per row, and {float(of_share.mean()):.3g} "
-        "under the frequencies of the classes, so x explains nothing yet: take a larger scale of the prior, such as the "
-        "root of 2 over the inputs of a layer, a lower drop rate or another lr, or train for more steps"
-    )
+def _numbers(worth: Worth, beside: float, what: str) -> str:
+    process = "" if worth.gp is None else f" ({worth.gp:.3g} under a Gaussian process)"
+    return f"the log density of the training data is {worth.fit:.3g} per row, and {beside:.3g} under {what}{process}"
 
 
-def _suspicious(fit: Fit, of_constant: float) -> bool:
-    """Whether the nll of the last tenth of the steps is not clearly below that of a constant; rows must not be mixed."""
-    assert isinstance(fit.data, Dataset)
+def _conclusion(fit: Fit, what: str, advice: str) -> str:
+    """What the numbers say and what to do about it, which is something else where Gaussian noise is as large as y."""
+    likelihood = _likelihood(fit)
+    if isinstance(likelihood, Gaussian) and isinstance(fit.data, Dataset):
+        sd = fit.data.y.detach().double().std(0, correction=0).cpu()
+        noise = likelihood.precision.detach().double().rsqrt().cpu()
+        if bool((noise > _LOUD * sd).any()):
+            loud = f"the noise has a standard deviation of {float(noise.max()):.3g} and y one of {float(sd.max()):.3g}"
+            if not likelihood.learned:
+                return f"since {loud}: let it be learned, likelihoods.Gaussian()"
+            return f"so {what}, and {loud}: {_OF_NOISE}"
+    return f"so {what}: {advice}"
+
+
+def _likelihood(fit: Fit) -> Likelihood | None:
+    return fit.model.likelihood if isinstance(fit.model, NetworkModel) else None
+
+
+def _may_be_a_constant(fit: Fit) -> bool:
+    """Whether the nll of the last tenth of the steps, minus a bound of the density, is not clearly below a constant's."""
+    likelihood = _likelihood(fit)
+    if likelihood is None or not isinstance(fit.data, Dataset):
+        return False
+    y = fit.data.y.detach().cpu()
+    best = constant(likelihood, y, y.double() if y.is_floating_point() else y)
     nll = float(fit.history[-max(1, len(fit.history) // 10) :, 0].double().mean())
-    return nll > of_constant - _MARGIN * len(fit.data) and not mixes_examples(fit.model, fit.data.x)
-
-
-def _few(fit: Fit, most: int) -> Dataset:
-    """At most so many rows, evenly spread."""
-    assert isinstance(fit.data, Dataset)
-    return fit.data.rows(torch.linspace(0, len(fit.data) - 1, min(len(fit.data), most)).long())
+    return best is not None and nll > -float(best.sum()) - _MARGIN * len(fit.data)

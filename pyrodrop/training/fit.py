@@ -23,7 +23,7 @@ from pyrodrop.data import Data
 from pyrodrop.devices import seeded
 from pyrodrop.module_states import evaluating
 from pyrodrop.surroundings import outside
-from pyrodrop.training.advice import warn_of_unfinished
+from pyrodrop.training.advice import TRIAL, warn_of_unfinished
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
 from pyrodrop.training.checkpoint import Checkpoint, StateFile
 from pyrodrop.training.early_stopping import EarlyStopping
@@ -33,6 +33,7 @@ from pyrodrop.training.ranks import join
 from pyrodrop.training.result import Fit
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import Settings
+from pyrodrop.training.worth import keep_worth
 
 
 @with_options
@@ -191,6 +192,8 @@ def fit(
     if isinstance(after_epoch, EarlyStopping):
         after_epoch.restore(run.fit())
     done = run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
+    if len(done.history) >= TRIAL:
+        keep_worth(done)
     if ranks.first:
         warn_of_unfinished(done)
     return done

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeGuard, TypeVar, overload
 
@@ -18,7 +19,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.constraints import Count, Flag, Seed, checked
-from pyrodrop.data import Data, Dataset, Keywords
+from pyrodrop.data import Data, Dataset, Keywords, Split
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import resolve, seeded
 from pyrodrop.export import LEVELS, Functions, Output
@@ -40,7 +41,9 @@ from pyrodrop.training.estimates import Elbo, Objective, convention_shown, elbo_
 from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.problem import describe, stored
 from pyrodrop.training.program_draws import draw_sites
+from pyrodrop.training.report import Report
 from pyrodrop.training.result_data import arguments_at, data_for, rows_of
+from pyrodrop.training.worth import Worth, of_record, worth_of
 
 _FILE = "fit"
 
@@ -90,6 +93,35 @@ class Fit:
         """
         return self.history[:, :2].sum(1)
 
+    @property
+    def worth(self) -> Worth | None:
+        """The log density of training data, beside that of a constant, ridge regression, a Gaussian process and a point
+        estimate; as it was after training, or as it is now in a `Training`. None of other programs than networks.
+        """
+        return of_record(self.settings) or worth_of(self)
+
+    @checked
+    def report(self, held_out: Data | Split | None = None, *, seed: Seed = 0) -> Report:
+        """A page about the fit: its scores beside those of a constant, ridge regression, a random forest, if scikit-learn is
+        installed, and a Gaussian process, calibration, rates, k-hat, and what to try next. It takes seconds.
+
+        Args:
+            held_out: rows that all are judged on, of a `Split` its test rows. If None, a fifth of the training rows, which
+                the fit has seen and the others have not.
+            seed: of draws, the fifth, and the forest.
+
+        Returns:
+            A `Report`, which is printed in Markdown; ``report.scores`` has its table.
+
+        Raises:
+            TypeError: the fit is of a Pyro program, or its y are neither real numbers nor class labels.
+            ValueError: the fit has no training data, as a loaded one; there are fewer than 10 rows to learn from or to be
+                judged on.
+        """
+        # analysis imports this file, and is imported when it is asked for
+        made: Report = import_module("pyrodrop.analysis.fit_report").report(self, held_out, seed)
+        return made
+
     def card(self) -> Card:
         """What text and HTML show of the fit."""
         settings = self.settings
@@ -111,6 +143,7 @@ class Fit:
                 "data": rows,
                 "training": ", ".join(training),
                 "loss": _ends(self.losses, steps),
+                "log density": "" if (worth := self.worth) is None else worth.describe(),
                 "objective": settings.get("objective", ""),
                 "ELBO": convention_shown(self.model, self.guide, self.data, self.device),
             },
@@ -314,7 +347,8 @@ class Fit:
                 "pruning needs a per-weight alpha: use guides.SparseDropout or guides.ARDDropout; got "
                 f"{type(guide).__name__}"
             )
-        return replace(self, guide=guide.pruned(threshold))
+        settings = {name: value for name, value in self.settings.items() if name != "worth"}
+        return replace(self, guide=guide.pruned(threshold), settings=settings)
 
     def compress(
         self,

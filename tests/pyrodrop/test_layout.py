@@ -57,7 +57,7 @@ LAYERS = (
     ("analysis/__init__.py", "analysis/reports"),
     ("analysis/comparison", "analysis/gp"),
     ("analysis/acquire", "analysis/arviz", "analysis/calibration", "analysis/divergences", "analysis/networks")
-    + ("analysis/plots.py", "analysis/programs", "analysis/zoo"),
+    + ("analysis/fit_report.py", "analysis/plots.py", "analysis/programs", "analysis/zoo"),
     ("analysis/peers",),
     ("analysis/benchmarks", "analysis/experiments"),
     ("analysis/pages.py", "analysis/pieces"),

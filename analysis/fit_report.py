@@ -1,0 +1,232 @@
+"""The page about a fit that `pyrodrop.Fit.report` returns: its scores beside those of simple predictors, and what to try.
+
+    constant        mean and variance of y, or the frequencies of the classes
+    ridge           ridge regression of standardised columns, with the penalty and noise of the smallest leave-one-out error
+    random forest   scikit-learn's, where it is installed, with the noise of its out-of-bag errors
+    GP              a Gaussian process with a squared-exponential kernel and one length scale per column
+
+They learn from the training rows, at most 2,000 of them, the last from 500. All are judged on the same held-out rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from pyro.distributions import Normal
+from torch import Tensor
+
+from pyrodrop import metrics
+from pyrodrop.analysis.comparison.khat import LIMIT
+from pyrodrop.analysis.comparison.loo import loo
+from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
+from pyrodrop.data import Data, Dataset, Split
+from pyrodrop.guides.ensemble import Ensemble
+from pyrodrop.guides.guide import Guide
+from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT
+from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.threads import exclusive
+from pyrodrop.training.advice import less_than_a_point, no_better_than_a_constant, point_estimate, rises, still_falls
+from pyrodrop.training.report import Report
+from pyrodrop.training.result import Fit
+from pyrodrop.training.result_data import rows_of
+
+_MOST, _GP_ROWS, _DRAWS, _KHAT_DRAWS, _KHAT_ROWS = 2000, 500, 300, 200, 10_000
+_FEWEST = 10  # rows to learn from and to be judged on
+_CALIBRATED = 40  # held-out rows, half of which calibrate
+_BETTER = 0.1  # nats per row
+_REAL, _CLASSES = ("log_density", "rmse", "coverage_95"), ("log_density", "accuracy", "ece")
+_LEVELS = (0.85, 0.99)  # of the share of rows in 95 % intervals
+
+
+@exclusive()
+def report(fit: Fit, held_out: Data | Split | None, seed: int) -> Report:
+    """The page of `Fit.report`, which says what the arguments are."""
+    train = rows_of(fit, "report")
+    if train is None:
+        raise ValueError("report needs the training data, which a loaded fit, or one that read them, does not have")
+    likelihood = getattr(fit.model, "likelihood", None)
+    labels = isinstance(likelihood, Categorical) and train.y.dim() == 1
+    if not labels and not isinstance(likelihood, Gaussian | HeteroscedasticGaussian | StudentT):
+        name = "no likelihood" if likelihood is None else likelihood.describe()
+        raise TypeError(
+            f"report needs real y with Gaussian or Student's t noise, or one class label per row; got {name}"
+        )
+    if held_out is None:
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+        learn, judge = train.rows(order[len(train) // 5 :]), train.rows(order[: len(train) // 5])
+    else:
+        learn, judge = train, Dataset.of(held_out.test if isinstance(held_out, Split) else held_out)
+    if min(len(learn), len(judge)) < _FEWEST:
+        raise ValueError(
+            f"report needs at least {_FEWEST} rows to learn from and as many to be judged on; got {len(learn)} and "
+            f"{len(judge)}"
+        )
+    learn = learn.rows(torch.linspace(0, len(learn) - 1, min(len(learn), _MOST)).long())
+    of = _of_labels if labels else _of_numbers
+    predicted = fit.predict(judge.x, _DRAWS, seed=seed)
+    scores = {"the fit": of(predicted, judge.y)}
+    scores |= {name: of(each, judge.y) for name, each in _beside(learn, judge, labels, seed)}
+    facts = {"rows": f"{len(judge)} held out, {len(learn)} of the training data for the others"}
+    if held_out is None:
+        facts["rows"] = f"{len(judge)} that the fit has seen and the others have not; pass others, report((x, y))"
+    elif len(judge) >= _CALIBRATED:
+        facts["calibration"] = _calibration(fit, judge, of, seed)
+    if (worth := fit.worth) is not None:
+        facts["log density of training rows"] = str(worth)
+    k_hat_q, facts["Pareto k-hat"] = _k_hat(fit, train, seed)
+    facts |= _rates(fit.guide)
+    return Report(scores, facts, tuple(_advice(fit, scores, k_hat_q, seen=held_out is None)))
+
+
+def _of_numbers(predicted: Any, y: Tensor) -> dict[str, float]:
+    scores = metrics.regression_scores(predicted, y)
+    return {name: scores[name] for name in _REAL}
+
+
+def _of_labels(predicted: Any, y: Tensor) -> dict[str, float]:
+    scores = metrics.classification_scores(predicted, y)
+    return {name: scores[name] for name in _CLASSES}
+
+
+def _beside(learn: Dataset, judge: Dataset, labels: bool, seed: int) -> Iterator[tuple[str, Any]]:
+    """Names and predictions of the simple predictors: class probabilities, or Gaussian noise around a mean."""
+    y = learn.y.detach().cpu()
+    classes = 1 + int(max(y.max(), judge.y.max())) if labels else 0
+    if labels:
+        share = (torch.bincount(y.long(), minlength=classes) + 1).double() / (len(y) + classes)
+        yield "constant", share.expand(len(judge), classes)
+    else:
+        y = y.double().reshape(len(y), -1)
+        yield "constant", _gaussian(y.mean(0).expand(len(judge), -1), (y - y.mean(0)).square().mean(0), judge)
+    x, at = learn.x, judge.x
+    if not isinstance(x, Tensor) or not isinstance(at, Tensor) or x.dim() != 2 or not x.is_floating_point():
+        return
+    x, at = x.detach().cpu().double(), at.detach().cpu().double()
+    if not labels:
+        mean, variance = ridge(x, y, at)
+        yield "ridge regression", _gaussian(mean, variance, judge)
+    if find_spec("sklearn") is not None:
+        from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+        kind = RandomForestClassifier if labels else RandomForestRegressor
+        forest = kind(300, oob_score=True, min_samples_leaf=2, random_state=seed)
+        forest.fit(x.numpy(), y.numpy() if labels or y.shape[1] > 1 else y[:, 0].numpy())
+        if labels:
+            probabilities = torch.full((len(at), classes), 0.5 / len(y), dtype=torch.float64)
+            probabilities[:, forest.classes_] += torch.as_tensor(forest.predict_proba(at.numpy()))
+            yield "random forest", probabilities / probabilities.sum(1, keepdim=True)
+        else:
+            off = y - torch.as_tensor(forest.oob_prediction_).reshape(y.shape)
+            mean = torch.as_tensor(forest.predict(at.numpy())).reshape(len(at), -1)
+            yield "random forest", _gaussian(mean, off.square().mean(0), judge)
+    few = torch.linspace(0, len(x) - 1, min(len(x), _GP_ROWS)).long()
+    x, y = x[few], y[few]
+    if labels:
+        process: Any = GaussianProcessClassifier((x, y), "squared-exponential", classes=classes, progress=False)
+        yield "Gaussian process", process.predict(at, _DRAWS, seed=seed)
+    elif y.shape[1] == 1:
+        process = GaussianProcess((x, y), "squared-exponential", progress=False)
+        yield "Gaussian process", process.predict(at, 1, seed=seed, joint=False)
+
+
+def _gaussian(mean: Tensor, variance: Tensor, judge: Dataset) -> Prediction:
+    """One Gaussian per value of y, in the shape that y has."""
+    sd = variance.clamp(min=1e-300).sqrt().expand_as(mean)
+    shape = (1, *judge.y.shape) if judge.y.dim() > 1 else (1, len(judge), 1)
+    f = mean.reshape(shape)
+    return Prediction(f, Normal(f, sd.reshape(shape)).to_event(len(shape) - 2))
+
+
+def ridge(x: Tensor, y: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Ridge regression with the penalty of the smallest leave-one-out error, which is also the variance of the noise.
+
+    Args:
+        x, y: ``[N, D]`` and ``[N, K]``; columns of x are standardised.
+        at: ``[M, D]``.
+
+    Returns:
+        The mean ``[M, K]`` and the variance ``[K]``.
+    """
+    middle, scale = x.mean(0), x.std(0, correction=0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    u, s, v = torch.linalg.svd((x - middle) / scale, full_matrices=False)
+    best, least = (torch.empty(0), torch.empty(0)), math.inf
+    for penalty in torch.logspace(-4, 6, 31, dtype=torch.float64):
+        shrunk = s.square() / (s.square() + penalty)
+        leverage = 1 / len(x) + (u.square() * shrunk).sum(1)
+        off = (y - y.mean(0) - u @ (shrunk[:, None] * (u.T @ y))) / (1 - leverage).clamp(min=1e-9)[:, None]
+        variance = off.square().mean(0)
+        if float(variance.log().sum()) < least:
+            weights = v.T @ ((shrunk / s.clamp(min=1e-12))[:, None] * (u.T @ y))
+            best, least = (y.mean(0) + (at - middle) / scale @ weights, variance), float(variance.log().sum())
+    return best
+
+
+def _calibration(fit: Fit, judge: Dataset, of: Any, seed: int) -> str:
+    """Log densities of every second held-out row before and after calibration by the others."""
+    some, others = judge.rows(slice(0, None, 2)), judge.rows(slice(1, None, 2))
+    by, after = (fit.predict(rows.x, _DRAWS, seed=seed) for rows in (some, others))
+    calibration = metrics.calibrate(by, some.y)
+    before, then = (of(each, others.y)["log_density"] for each in (after, calibration(after)))
+    return f"log density of every second row {before:.3g}, and {then:.3g} at temperature {calibration.temperature:.3g}"
+
+
+def _rates(guide: Any) -> dict[str, str]:
+    """The range of rates or alphas."""
+    rates = guide.rates() if isinstance(guide, Guide | Ensemble) else {}
+    if not rates:
+        return {}
+    values = torch.cat([torch.as_tensor(rate).detach().flatten().double().cpu() for rate in rates.values()])
+    kind = "learned" if guide.rate_kind.learned else "given"
+    return {f"{kind} {guide.rate_kind.name}": f"{float(values.min()):.3g} to {float(values.max()):.3g}"}
+
+
+def _k_hat(fit: Fit, train: Dataset, seed: int) -> tuple[float, str]:
+    """k-hat of q, NaN if it is not known, and in words."""
+    if len(train) > _KHAT_ROWS:
+        return math.nan, f"not computed of more than {_KHAT_ROWS} rows"
+    try:
+        estimate = loo(fit, num_samples=_KHAT_DRAWS, force=True, seed=seed)
+    except (TypeError, ValueError) as error:  # draws without a density
+        return math.nan, f"not known: {error}"
+    if estimate.reason or estimate.k_hat_q is None:
+        return math.nan, estimate.reason
+    return (
+        estimate.k_hat_q,
+        f"{estimate.k_hat_q:.2f} of q, {estimate.k_hat:.2f} of the worst row; reliable below {LIMIT}",
+    )
+
+
+def _advice(fit: Fit, scores: Mapping[str, Mapping[str, float]], k_hat_q: float, *, seen: bool) -> Iterator[str]:
+    """What to try next."""
+    pages = {
+        rises: "the-loss-is-nan-or-infinite",
+        no_better_than_a_constant: "a-constant-predicts-as-well",
+        point_estimate: "learned-rates-go-to-0-or-alphas-grow",
+        still_falls: "a-constant-predicts-as-well",
+        less_than_a_point: "a-flat-band-noise-as-large-as-y",
+    }
+    said: set[Any] = set()
+    for look, page in pages.items():
+        if (message := look(fit)) and not (look is less_than_a_point and no_better_than_a_constant in said):
+            said.add(look)
+            yield f"{message[0].upper()}{message[1:]} ([Symptoms](docs/symptoms.md#{page}))."
+    ours = scores["the fit"]
+    best = max((name for name in scores if name != "the fit"), key=lambda name: scores[name]["log_density"])
+    if scores[best]["log_density"] > ours["log_density"] + _BETTER:
+        more = scores[best]["log_density"] - ours["log_density"]
+        yield f"The {best} is better by {more:.3g} nats per row: take it, or see [Choosing](docs/choosing.md)."
+    inside = ours.get("coverage_95", math.nan)
+    if not seen and inside < _LEVELS[0]:
+        yield f"{inside:.0%} of the rows are in 95 % intervals: calibrate by held-out rows ([Judging](docs/judging.md))."
+    if not seen and inside > _LEVELS[1]:
+        yield f"{inside:.0%} of the rows are in 95 % intervals ([Symptoms](docs/symptoms.md#the-band-is-far-too-wide))."
+    if k_hat_q > LIMIT:
+        yield (
+            f"k-hat of q is {k_hat_q:.2f}: draws of this posterior cannot be weighted to be exact, nor give a leave-one-out "
+            "density. Compare by rows that are held out ([Judging](docs/judging.md))."
+        )

@@ -1,0 +1,151 @@
+"""The page about a fit: its numbers are those of the predictors that it names, and its advice has a reason."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import scipy.stats
+import torch
+from sklearn.datasets import make_moons
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import Ridge
+
+import pyrodrop
+from pyrodrop import data, guides, likelihoods, models, priors
+from pyrodrop.analysis import fit_report
+from pyrodrop.analysis.fit_report import ridge
+
+DOCS = Path(__file__).parents[2] / "docs"
+GENERATOR = torch.Generator().manual_seed(0)
+X = 20 * torch.rand(180, 1, generator=GENERATOR) - 10
+Y = 10 * torch.exp(-(X + 10) / 10) * torch.sin(1.5 * X) + torch.randn(X.shape, generator=GENERATOR)
+
+
+@pytest.fixture(scope="module")
+def run() -> Any:
+    model = models.MLP([1, 50, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    train = data.Dataset(X[:80], Y[:80]).standardized()
+    return pyrodrop.fit(model, guides.MeanField(model), train, steps=600, lr=1e-2, engine="traced", progress=False)
+
+
+@pytest.fixture(scope="module")
+def page(run: Any) -> Any:
+    return run.report((X[80:], Y[80:]))
+
+
+def test_ridge_regression_leaves_every_row_out() -> None:
+    """Against scikit-learn's, row by row, for the penalty that has the smallest error."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 3)) * [1, 10, 100] + 5
+    y = x @ rng.normal(size=(3, 1)) + rng.normal(size=(12, 1))
+    standard = (x - x.mean(0)) / x.std(0)
+    errors = {}
+    for penalty in np.logspace(-4, 6, 31):
+        off = []
+        for i in range(12):  # all rows standardise the columns; the intercept is that of the others
+            rest = np.arange(12) != i
+            kept = np.c_[np.ones(11), standard[rest]]
+            weights = np.linalg.solve(kept.T @ kept + np.diag([0, *[penalty] * 3]), kept.T @ y[rest])
+            off.append(y[i] - np.r_[1, standard[i]] @ weights)
+        errors[penalty] = np.square(off).mean()
+    best = min(errors, key=lambda penalty: errors[penalty])
+    mean, variance = ridge(torch.tensor(x), torch.tensor(y), torch.tensor(x[:4] + 1))
+    expected = Ridge(best).fit(standard, y).predict((x[:4] + 1 - x.mean(0)) / x.std(0))
+    np.testing.assert_allclose(mean.numpy(), expected.reshape(4, 1), rtol=1e-6)
+    assert float(variance) == pytest.approx(errors[best], rel=1e-6)
+
+
+def test_every_predictor_is_judged_on_the_held_out_rows(run: Any, page: Any) -> None:
+    y, train = Y[80:].double().numpy(), Y[:80].double().numpy()
+    scores = page.scores
+    assert list(scores) == ["the fit", "constant", "ridge regression", "random forest", "Gaussian process"]
+    assert scores["constant"]["log_density"] == pytest.approx(
+        scipy.stats.norm.logpdf(y, train.mean(), train.std()).mean(), rel=1e-6
+    )
+    assert scores["constant"]["rmse"] == pytest.approx(np.sqrt(np.square(y - train.mean()).mean()), rel=1e-6)
+    forest = RandomForestRegressor(300, oob_score=True, min_samples_leaf=2, random_state=0)
+    forest.fit(X[:80].double().numpy(), train[:, 0])
+    sd = np.sqrt(np.square(train[:, 0] - forest.oob_prediction_).mean())
+    density = scipy.stats.norm.logpdf(y[:, 0], forest.predict(X[80:].double().numpy()), sd).mean()
+    assert scores["random forest"]["log_density"] == pytest.approx(density, rel=1e-6)
+    assert scores["the fit"]["log_density"] == pytest.approx(
+        float(run.predict(X[80:], 300).log_density(Y[80:]).mean()), rel=1e-5
+    )
+    assert scores["Gaussian process"]["log_density"] > scores["constant"]["log_density"] + 0.5
+
+
+def test_the_page_says_what_is_wrong_and_where_it_is_explained(page: Any) -> None:
+    text = str(page)
+    assert "| the fit |" in text
+    assert "under a constant" in page.advice[0]
+    assert any("The Gaussian process is better by" in each for each in page.advice)
+    assert {"rows", "calibration", "Pareto k-hat", "log density of training rows"} <= set(page.facts)
+    for name, anchor in re.findall(r"\(docs/([a-z-]+\.md)#?([a-z0-9-]*)\)", text):
+        headings = re.findall(r"^#+ (.*)$", (DOCS / name).read_text(encoding="utf-8"), re.MULTILINE)
+        anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors
+
+
+def test_every_link_of_the_advice_is_a_heading() -> None:
+    source = Path(fit_report.__file__).read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.*)$", (DOCS / "symptoms.md").read_text(encoding="utf-8"), re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    named = re.findall(r': "([a-z0-9-]+-[a-z0-9-]+)",$', source, re.MULTILINE)
+    assert len(named) == 5
+    assert set(named) | set(re.findall(r"symptoms\.md#([a-z-]+)\)", source)) <= anchors
+
+
+def test_without_held_out_rows_and_scikit_learn_it_says_what_the_fit_has_seen(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_report, "find_spec", lambda name: None)
+    page = run.report()
+    assert "random forest" not in page.scores
+    assert page.facts["rows"].startswith("16 that the fit has seen")
+    assert "calibration" not in page.facts
+    assert page.scores["constant"]["log_density"] != run.worth.constant
+
+
+def test_classes_have_a_page_too() -> None:
+    x, labels = (torch.as_tensor(each) for each in make_moons(160, noise=0.3, random_state=0))
+    x = x.float()
+    model = models.MLP([2, 20, 2], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
+    guide = guides.ConcreteDropout(model, mask_input=False)
+    run = pyrodrop.fit(model, guide, (x[:100], labels[:100]), steps=300, lr=1e-2, engine="traced", progress=False)
+    page = run.report((x[100:], labels[100:]))
+    share = (np.bincount(labels[:100]) + 1) / 102
+    assert page.scores["constant"]["log_density"] == pytest.approx(np.log(share)[labels[100:]].mean(), rel=1e-6)
+    assert list(page.scores) == ["the fit", "constant", "random forest", "Gaussian process"]
+    assert page.scores["random forest"]["accuracy"] > 0.8
+    assert "learned drop_rate" in page.facts
+
+
+def test_what_has_no_page_is_refused(run: Any, tmp_path: Any) -> None:
+    loaded = pyrodrop.Fit.load(run.save(tmp_path / "fit.safetensors"))
+    with pytest.raises(ValueError, match="report needs the training data"):
+        loaded.report((X, Y))
+    with pytest.raises(ValueError, match="report needs at least 10 rows.*got 80 and 3"):
+        run.report((X[:3], Y[:3]))
+    counts = models.MLP([1, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Poisson())
+    fit = pyrodrop.fit(counts, guides.MeanField(counts), (X, Y.abs().round()), steps=3, engine="pyro", progress=False)
+    with pytest.raises(TypeError, match="report needs real y.*got Poisson"):
+        fit.report()
+
+    def program(x: torch.Tensor) -> None:
+        pyro.sample("a", dist.Normal(pyro.param("m", torch.tensor(0.0)), 1.0))
+
+    def guide(x: torch.Tensor) -> None:
+        pyro.sample("a", dist.Normal(pyro.param("n", torch.tensor(0.5)), 1.0))
+
+    pyro.clear_param_store()
+    fitted = pyrodrop.fit(program, guide, {"x": X}, steps=3, engine="pyro", progress=False)
+    with pytest.raises(TypeError, match="report needs data with rows"):
+        fitted.report()
+    with pytest.raises(TypeError, match="seed"):
+        run.report(seed=0.5)
