@@ -82,7 +82,7 @@ class FittedPriors:
         leave_one_out: log density of one row of y given all others under this process, in nats, the mean over rows.
         constant: the mean log density of y under the best Gaussian without x, in nats.
         noise_sd: standard deviation of the noise, in the units of y, one value per column ``[D]``.
-        rows: the number of rows that were used.
+        rows, of_rows: the number of rows that were used, and that of the data.
         kernel: the activation whose kernel it is.
         seconds: the duration.
     """
