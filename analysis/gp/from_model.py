@@ -1,6 +1,7 @@
 """The Gaussian process that a network's prior converges to as its hidden layers become infinitely wide.
 
     w_l ~ N(0, scale_l^2)                   v_l = fan-in scale_l^2       in `NetworkKernel`'s symbols
+                                            v_0q = Q scale_0q^2          with one scale per column of x
     b_l ~ N(0, bias scale_l^2)              c_l = bias scale_l^2
     W_l = M_l diag(z_l) + theta E_l,   M_l ~ N(0, scale_l^2)             with dropout: random weights and dropout masks, the
     v_l (1 - drop_rate_l)  ->  v_l (1 - drop_rate_l) + fan-in theta^2    prior of the model with the noise of a guide
@@ -56,7 +57,7 @@ def from_model(
     layers = list(model.network.layers)  # type: ignore[arg-type, union-attr]
     activation, gain = _activation(model.network.activation, tanh_as_erf)  # type: ignore[arg-type, union-attr]
     fan_in = [layer.in_features for layer in layers]
-    weights = [n * _scale(model, f"layers.{i}.weight") ** 2 for i, n in enumerate(fan_in)]
+    weights = [n * _variance(model, f"layers.{i}.weight") for i, n in enumerate(fan_in)]
     names = [f"layers.{i}.bias" for i in range(len(layers))]
     points = [name for name in names if name not in model.priors]
     if points and bias_scale is None:
@@ -68,14 +69,15 @@ def from_model(
     tanh_as_erf = flag(tanh_as_erf, "tanh_as_erf", "whether to approximate tanh by erf")
     scales = by_name(0.0 if bias_scale is None else bias_scale, points, "bias_scale") if points else {}
     scales = {n: real(s, "bias_scale", "the standard deviation of biases", least=0) for n, s in scales.items()}
-    biases = [scales[name] ** 2 if name in points else _scale(model, name) ** 2 for name in names]
+    biases = [scales[name] ** 2 if name in points else float(_variance(model, name)) for name in names]
     rates = [0.0] * (len(layers) - 1)
     if guide is not None:
         theta, rates = _noise(guide, len(layers))
         keep = [1.0] + [1 - rate for rate in rates]
         weights = [v + n * theta**2 / k for v, n, k in zip(weights, fan_in, keep, strict=True)]
         biases = [c if name in points else c + theta**2 for c, name in zip(biases, names, strict=True)]
-    kernel = NetworkKernel(activation, weights, biases, drop_rate=rates, gain=gain)
+    variances = [weights[0].tolist(), *(float(v.mean()) for v in weights[1:])]  # hidden units average out
+    kernel = NetworkKernel(activation, variances, biases, drop_rate=rates, gain=gain)
     likelihood = model.likelihood
     if isinstance(likelihood, Categorical):
         return Start(kernel, inputs=model.inputs, classes=layers[-1].out_features)
@@ -115,11 +117,12 @@ def _activation(function: Callable[[Tensor], Tensor], tanh_as_erf: bool) -> tupl
     raise ValueError(f"the activation must be relu, erf, or tanh with tanh_as_erf=True; got {name}")
 
 
-def _scale(model: MLP, name: str) -> float:
+def _variance(model: MLP, name: str) -> Tensor:
+    """The prior variance of the weights, or those of the weights of every input unit."""
     prior = model.priors[name]
     if not isinstance(prior, priors.Gaussian):
         raise TypeError(f"from_model needs Gaussian priors; the prior of {name!r} is {prior.describe()}")
-    return prior.scale
+    return torch.tensor(prior.scale).double().square()
 
 
 def _noise(guide: Guide, layers: int) -> tuple[float, list[float]]:

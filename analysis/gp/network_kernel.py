@@ -3,7 +3,7 @@
     h_0(x) = W_0 x + b_0                           W_l ~ N(0, v_l / fan-in),   b_l ~ N(0, c_l)
     h_l(x) = W_l diag(z_l) g(h_(l-1)(x)) + b_l     z_l ~ Bernoulli(1 - drop_rate_l), one per unit    l = 1 ... L
 
-    K_0(x, x') = c_0 + v_0 x.x' / Q
+    K_0(x, x') = c_0 + sum_q v_0q x_q x'_q / Q               v_0q = v_0, or one variance per column of x (ARD)
     K_l(x, x') = c_l + v_l (1 - drop_rate_l) G(K_(l-1)(x, x), K_(l-1)(x, x'), K_(l-1)(x', x'))
 
     G(k, c, k') = E[g(u) g(u')],   (u, u') ~ N(0, [[k, c], [c, k']])
@@ -44,7 +44,7 @@ class NetworkKernel(Kernel):
     Args:
         activation: ``relu`` or ``erf``.
         weight_variance: v_0 ... v_L, positive: the variance of a weight times its fan-in. L is the number of hidden
-            layers; with L = 0 the model is linear.
+            layers; with L = 0 the model is linear. v_0 is a number, or a sequence v_01 ... v_0Q of one per column of x.
         bias_variance: c_0 ... c_L, at least 0. A variance of 0 (no bias) is not learned.
         drop_rate: drop rate of the hidden units in [0, 1): one value for all layers, or L values. It is not learned.
         gain: a in ``erf(a u)``; must be 1 for ReLU, whose gain is a factor of the variances.
@@ -61,7 +61,7 @@ class NetworkKernel(Kernel):
     def __init__(
         self,
         activation: str,
-        weight_variance: Sequence[float],
+        weight_variance: Sequence[float | Sequence[float]],
         bias_variance: Sequence[float],
         *,
         drop_rate: float | Sequence[float] = 0.0,
@@ -69,11 +69,14 @@ class NetworkKernel(Kernel):
     ) -> None:
         super().__init__()
         self.activation: str = known(activation, _SECOND_MOMENTS, "activation with a network kernel")
-        weights, biases = torch.tensor(weight_variance).double(), torch.tensor(bias_variance).double()
-        self.hidden_layers: int = len(weights) - 1
+        first, *others = weight_variance
+        self.hidden_layers: int = len(others)
+        self.columns: int = len(first) if isinstance(first, Sequence) else 1  # variances of the first layer
+        weights = torch.tensor([*(first if isinstance(first, Sequence) else [first]), *others]).double()
+        biases = torch.tensor(bias_variance).double()
         rates = torch.as_tensor(drop_rate).double()
         rates = rates.expand(self.hidden_layers) if rates.dim() == 0 else rates
-        _check(weights, biases, rates, gain)
+        _check(weights, self.columns, biases, rates, gain)
         if activation == "relu" and gain != 1:
             raise ValueError(f"gain must be 1 for relu, whose gain is part of the weight variances; got {gain}")
         self.gain = gain
@@ -86,7 +89,7 @@ class NetworkKernel(Kernel):
 
     @property
     def weight_variance(self) -> Tensor:
-        """v_0 ... v_L."""
+        """v_0 ... v_L, or v_01 ... v_0Q, v_1 ... v_L."""
         return _variance(self.raw_weight_variance)
 
     @property
@@ -98,17 +101,24 @@ class NetworkKernel(Kernel):
         if params.get("last_dim_is_batch"):
             raise ValueError("NetworkKernel needs all columns of x at once; got last_dim_is_batch=True")
         x1, x2 = x1.double(), x2.double()
+        v, c = self.weight_variance, self.bias_variance
+        inner, hidden = v[: self.columns], v[self.columns :]
+        if self.columns > 1:
+            if x1.shape[-1] != self.columns:
+                raise ValueError(
+                    f"x must have a column for each of the {self.columns} variances of the first layer; got {x1.shape[-1]}"
+                )
+            x1, x2, inner = x1 * inner.sqrt(), x2 * inner.sqrt(), torch.ones_like(inner)
         first, second = x1.square().mean(-1), x2.square().mean(-1)
         if diag:
             cross = (x1 * x2).mean(-1)
         else:
             cross = x1 @ x2.mT / x1.shape[-1]
             first, second = first.unsqueeze(-1), second.unsqueeze(-2)
-        v, c = self.weight_variance, self.bias_variance
-        first, cross, second = (c[0] + v[0] * k for k in (first, cross, second))
+        first, cross, second = (c[0] + inner[0] * k for k in (first, cross, second))
         moment = _SECOND_MOMENTS[self.activation]
         for layer in range(self.hidden_layers):
-            scale, a2 = v[layer + 1] * self.keep_rate[layer], self.gain**2
+            scale, a2 = hidden[layer] * self.keep_rate[layer], self.gain**2
             left, right = a2 * first, a2 * second
             cross = c[layer + 1] + scale * moment(left, a2 * cross, right)
             first, second = (c[layer + 1] + scale * moment(k, k, k) for k in (left, right))
@@ -164,11 +174,12 @@ def _variance(raw: Tensor) -> Tensor:
     return (_LARGEST * torch.tanh(raw / _LARGEST)).exp()
 
 
-def _check(weights: Tensor, biases: Tensor, rates: Tensor, gain: float) -> None:
-    if not len(weights) == len(biases) == len(rates) + 1:
+def _check(weights: Tensor, columns: int, biases: Tensor, rates: Tensor, gain: float) -> None:
+    layers = len(weights) - columns + 1
+    if not layers == len(biases) == len(rates) + 1:
         raise ValueError(
             "a network with L hidden layers needs L + 1 weight variances, L + 1 bias variances and L drop rates; got "
-            f"{len(weights)}, {len(biases)} and {len(rates)}"
+            f"{layers}, {len(biases)} and {len(rates)}"
         )
     if not all(_allowed(v) for v in weights.tolist()):
         raise ValueError(f"weight variances must lie in (1e-20, 1e20); got {weights.tolist()}")

@@ -1,6 +1,9 @@
-"""Priors over weights, one file each. A prior returns the distribution of a weight of a given name and shape."""
+"""Priors over weights, one file each. A prior returns the distribution of a weight of a given name and shape.
 
-from typing import TYPE_CHECKING
+`from_gp` chooses Gaussian ones for a network and its data.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from pyrodrop.names import missing
 from pyrodrop.priors.anchored import Anchored
@@ -23,7 +26,17 @@ __all__ = [
     "SpikeAndSlab",
     "StudentT",
     "TruncatedLogUniform",
+    "from_gp",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = missing(__name__, __all__)
+if TYPE_CHECKING:
+    from pyrodrop.analysis.gp.fitted_priors import from_gp
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name != "from_gp":
+            missing(__name__, __all__)(name)
+        from pyrodrop.analysis.gp.fitted_priors import from_gp
+
+        globals()[name] = from_gp
+        return from_gp

@@ -1,6 +1,7 @@
 """Gaussian prior.
 
-    w ~ N(0, scale^2),   scale = 1 / length_scale
+    w    ~ N(0, scale^2),     scale = 1 / length_scale
+    w_iq ~ N(0, scale_q^2)    with one scale per input unit q
 
 The length scale l is that of Gal & Ghahramani (2016), Appendix (arXiv:1506.02157), section 4: w ~ N(0, l^-2). With drop
 rate 1 - p, N data points and observation precision tau, dropout in the limit theta -> 0 minimises
@@ -12,6 +13,8 @@ rate 1 - p, N data points and observation precision tau, dropout in the limit th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pyro.distributions as dist
 import torch
@@ -21,19 +24,25 @@ from torch import Tensor
 from pyrodrop import arguments
 from pyrodrop.arguments import count, positive
 from pyrodrop.distributions.coins import check_drop_rate
+from pyrodrop.distributions.units import InputUnits
 from pyrodrop.priors.prior import Prior, full
+
+_SHOWN = 8  # scales in a description
 
 
 class Gaussian(Prior):
-    """Independent zero-mean Gaussians with the same standard deviation.
+    """Independent zero-mean Gaussians with the same standard deviation, or with one for every input unit.
 
     Args:
-        scale: standard deviation of a weight, positive; 1 if neither `scale` nor `length_scale` is given.
+        scale: standard deviation of a weight, positive; 1 if neither `scale` nor `length_scale` is given. A list has one
+            value for every input unit of the weight, such as the columns of x for a first layer.
         length_scale: l, the inverse of the scale, positive; an alternative to `scale`.
+        drawn: whether the initial weights of a model are draws from the prior, in place of those of its network.
 
     Raises:
-        ValueError: both are given, or the value is outside [1e-18, 1e18], where float32 holds no variance.
-        TypeError: the value is no real number.
+        ValueError: both are given, or the value is outside [1e-18, 1e18], where float32 holds no variance. When the prior is
+            used: a list has not as many values as the weight has input units.
+        TypeError: the value is neither a real number nor a list of such, or `drawn` is neither True nor False.
 
     Example:
         >>> from pyrodrop import priors
@@ -46,29 +55,38 @@ class Gaussian(Prior):
         0.00018
     """
 
-    def __init__(self, scale: float | None = None, *, length_scale: float | None = None) -> None:
+    def __init__(
+        self,
+        scale: float | Sequence[float] | None = None,
+        *,
+        length_scale: float | Sequence[float] | None = None,
+        drawn: bool = False,
+    ) -> None:
+        self.drawn: bool = arguments.flag(drawn, "drawn", "whether initial weights are draws from the prior")
         if scale is not None and length_scale is not None:
             raise ValueError(
                 "a Gaussian prior takes its scale or its length_scale (the inverse), not both; "
                 f"got scale={scale} and length_scale={length_scale}"
             )
         if length_scale is not None:
-            scale = 1 / arguments.scale(length_scale, "length_scale", "the inverse of the scale of a Gaussian prior")
-        value = arguments.scale(1.0 if scale is None else scale, "scale", "the standard deviation of a Gaussian prior")
-        self._scale = torch.tensor(value, dtype=torch.float64)
+            values = _checked(length_scale, "length_scale", "the inverse of the scale of a Gaussian prior")
+            self._scale = 1 / torch.tensor(values, dtype=torch.float64)
+        else:
+            values = _checked(1.0 if scale is None else scale, "scale", "the standard deviation of a Gaussian prior")
+            self._scale = torch.tensor(values, dtype=torch.float64)
 
     @property
-    def scale(self) -> float:
-        """Standard deviation of a weight."""
-        return float(self._scale)
+    def scale(self) -> float | tuple[float, ...]:
+        """Standard deviation of a weight, or that of the weights of every input unit."""
+        return tuple(self._scale.tolist()) if self._scale.dim() else float(self._scale)
 
     def numbers(self) -> dict[str, Tensor]:
         return {"scale": self._scale}
 
     @property
-    def length_scale(self) -> float:
+    def length_scale(self) -> float | tuple[float, ...]:
         """l = 1 / scale."""
-        return 1 / self.scale
+        return tuple(1 / each for each in self.scale) if isinstance(self.scale, tuple) else 1 / self.scale
 
     @classmethod
     def from_weight_decay(
@@ -96,15 +114,54 @@ class Gaussian(Prior):
         return cls(length_scale=math.sqrt(2 * _total_precision(num_data, precision) * decay / (1 - drop_rate)))
 
     def weight_decay(self, *, drop_rate: float, num_data: int, precision: float = 1.0) -> float:
-        """lambda = p l^2 / (2 N tau) for this prior; the inverse of `from_weight_decay`, with its arguments and errors."""
+        """lambda = p l^2 / (2 N tau) for this prior; the inverse of `from_weight_decay`, with its arguments and errors.
+
+        A prior with one scale per input unit has one weight decay per unit: it is refused with a ValueError.
+        """
         check_drop_rate(drop_rate)
+        if isinstance(self.length_scale, tuple):
+            raise ValueError(f"scale must be one number for one weight decay; got {len(self.length_scale)} scales")
         return (1 - drop_rate) * self.length_scale**2 / (2 * _total_precision(num_data, precision))
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
-        return dist.Normal(full(shape, 0.0, like), full(shape, self._scale, like)).to_event(len(shape))
+        return self._over(shape, like)
+
+    def for_site(self, name: str, like: Tensor, units: InputUnits | None = None) -> TorchDistribution:
+        return self._over(like.shape, like, units, repr(name))
+
+    def initial(self, value: Tensor) -> Tensor:
+        return torch.randn_like(value) * self._scales(value.shape, value) if self.drawn else value
+
+    def _over(self, shape: tuple[int, ...], like: Tensor | None, *site: Any) -> TorchDistribution:
+        return dist.Normal(full(shape, 0.0, like), self._scales(shape, like, *site)).to_event(len(shape))
+
+    def _scales(
+        self, shape: tuple[int, ...], like: Tensor | None, units: InputUnits | None = None, name: str = "a weight"
+    ) -> Tensor:
+        """The scale of every weight; a ValueError if there are not as many as the weight has input units."""
+        scale = self._scale
+        if scale.dim():
+            size, units = torch.Size(shape), units or InputUnits()
+            count = units.count(size) if units.apply_to(size) else 0
+            if count != len(scale):
+                raise ValueError(
+                    f"scale must be a number, or have one value for every input unit; {name} of shape {list(shape)} has "
+                    f"{count} of them, got {len(scale)} values. For a prior of its own: prior={{'NAME': ..., '*': ...}}"
+                )
+            scale = units.over(scale, size)
+        return full(shape, scale, like)
 
     def describe(self) -> str:
-        return f"Gaussian(scale={self.scale:g})"
+        values = self.scale if isinstance(self.scale, tuple) else (self.scale,)
+        text = ", ".join(f"{value:g}" for value in values[:_SHOWN]) + (", ..." if len(values) > _SHOWN else "")
+        return f"Gaussian(scale={f'[{text}]' if isinstance(self.scale, tuple) else text})"
+
+
+def _checked(value: float | Sequence[float], name: str, what: str) -> float | list[float]:
+    """A scale, or a list of scales, one per input unit."""
+    if isinstance(value, list | tuple) and value:
+        return [arguments.scale(each, name, f"{what}, one per input unit,") for each in value]
+    return arguments.scale(value, name, what)
 
 
 def _total_precision(num_data: int, precision: float) -> float:

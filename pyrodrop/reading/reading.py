@@ -26,7 +26,10 @@ class Reading(Fit):
         """The rows of the table: every dropout in the order of the network, then every weight that carries none."""
         model = self.model
         assert isinstance(model, TrainedNetwork)
-        scales = {name: prior.scale if isinstance(prior, Gaussian) else None for name, prior in model.priors.items()}
+        scales = {
+            name: prior.scale if isinstance(prior, Gaussian) and isinstance(prior.scale, float) else None
+            for name, prior in model.priors.items()
+        }
         rows: list[tuple[str, str, float | None, str, float | None, str]] = []
         for call in model.dropouts.calls:
             layer = call.weight or "-"

@@ -9,10 +9,18 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyrodrop import priors
+from pyrodrop import likelihoods, priors
 
 from .harness import Call, Case, cases
-from .kinds import DROP_RATE, INSIDE, OBJECT, POSITIVE, REAL, UNCHECKED, Kind, Shows
+from .kinds import DROP_RATE, FLAG, INSIDE, OBJECT, POSITIVE, REAL, SEED, UNCHECKED, Kind, Shows, tensor
+from .shared import N, X, Y, model
+from .test_predictions import DATA
+from .test_training import NO_Y
+
+
+def from_gp(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
+    return priors.from_gp(**{"model": model(), "data": (x, y), **kwargs})
+
 
 HYPERPRIOR = OBJECT.but("None") | {
     "whole line": lambda: dist.Normal(0.0, 1.0),
@@ -34,7 +42,7 @@ CALLS = [
     Call(
         "priors.Gaussian",
         lambda: {"scale": 2.0},
-        {"scale": POSITIVE.but("None") | {"huge": lambda: 10**400}, "length_scale": UNCHECKED},
+        {"scale": POSITIVE.but("None", "list") | {"huge": lambda: 10**400}, "length_scale": UNCHECKED, "drawn": FLAG},
         works={
             "scale: numpy": (lambda: np.float32(0.5), like(0.5)),
             "scale: tensor": (lambda: torch.tensor(0.5), like(0.5)),
@@ -45,7 +53,7 @@ CALLS = [
     Call(
         "priors.Gaussian",
         lambda: {"length_scale": 2.0},
-        {"length_scale": POSITIVE.but("None"), "scale": Kind({"both": lambda: 2.0})},
+        {"length_scale": POSITIVE.but("None", "list"), "scale": Kind({"both": lambda: 2.0})},
     ),
     Call(
         "priors.Gaussian.from_weight_decay",
@@ -67,6 +75,19 @@ CALLS = [
     Call("priors.SpikeAndSlab", dict, {"slab": POSITIVE, "spike": POSITIVE, "mix": INSIDE}),
     Call("priors.Horseshoe", dict, {"scale": POSITIVE}),
     Call("priors.LogUniform"),
+    Call(
+        "priors.from_gp",
+        dict,
+        {
+            "model": OBJECT | {"labels": lambda: model(2, 3, 3, likelihood=likelihoods.Categorical())},
+            "data": DATA,
+            "x": tensor(N, 2).but("number", "bool") | {"two inputs": lambda: (X, X)},
+            "y": NO_Y.but("bools"),
+            "learn_noise": FLAG,
+            "seed": SEED,
+        },
+        function=from_gp,
+    ),
     Call("priors.TruncatedLogUniform", dict, {"low": REAL | {"above": lambda: 1.0}}),
     Call(
         "priors.ARD",

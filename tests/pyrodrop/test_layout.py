@@ -90,7 +90,11 @@ MOST_LINES = {
     "tests": 49_099,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
-FACADES = ("pyrodrop/__init__.py", "analysis/__init__.py")  # reach for what stands above them when it is asked for
+FACADES = (
+    "pyrodrop/__init__.py",
+    "pyrodrop/priors/__init__.py",
+    "analysis/__init__.py",
+)  # reach for what stands above them when it is asked for
 REGISTERS = {"pyrodrop/distributions/__init__.py": "pyrodrop.divergences"}  # imports it last, for what it registers
 
 

@@ -1,0 +1,389 @@
+"""Priors that fit the data: those with the largest evidence in a network's limit of infinite width.
+
+    f_d ~ GP(0, K),   y_d = f_d(x) + noise e_d,   e_d ~ N(0, I)     d = 1 ... D columns of y, K of `NetworkKernel`
+    evidence  = sum_d ln N(y_d; 0, S),   S = K + noise^2 I
+    maximised : evidence + ln p(scales),   ln scale ~ N(ln of a usual value, 1)
+
+    gradient      d evidence / dS = (A A' - D S^-1) / 2,   A = S^-1 y [N, D]
+    leave-one-out y_nd | others ~ N(y_nd - A_nd / P_n, 1 / P_n),   P_n = (S^-1)_nn
+
+A scale is the standard deviation of the weights of a column of x, of the weights or the biases of a layer, or of the noise,
+in units in which the columns of x and of y have a standard deviation of 1. Their distribution, which is wide, decides where
+the evidence does not: a ReLU network computes the same functions if one layer's weights are multiplied and the next's
+divided. Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 2.30, 5.9 and 5.12.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrodrop import priors
+from pyrodrop.analysis.gp.from_model import TANH_GAIN
+from pyrodrop.analysis.gp.latent import columns
+from pyrodrop.analysis.gp.network_kernel import NetworkKernel
+from pyrodrop.arguments import shown
+from pyrodrop.cards import Card, carded, number
+from pyrodrop.constraints import Flag, Seed, checked
+from pyrodrop.data import Data, Dataset
+from pyrodrop.likelihoods import Gaussian
+from pyrodrop.models import MLP, NetworkModel
+from pyrodrop.models.mlp import ACTIVATIONS
+from pyrodrop.scaling import varies
+
+ROWS = 2000  # of larger data, as many rows are drawn at random
+_FIRST = 125, 12  # rows and iterations of the search from every start
+_STAGES = ((125, 25), (500, 12), (ROWS, 5))  # and of the searches that follow from the best of these
+_STARTS, _USUAL = (0.7, 2.5, 8.0), 2.5  # scales of the inputs of the first hidden units
+_WIDTH = 1.0  # of the distribution of the logarithm of a scale
+_NOISE, _LEAST = 0.3, 1e-3  # usual and smallest noise
+_ENOUGH = 1e-2  # nats: a search ends at a step with a smaller gain
+_IMPOSSIBLE = 1e10  # nats: minus the evidence where rounding makes the covariance matrix indefinite
+_KERNELS: dict[Callable[[Tensor], Tensor], tuple[str, float, str]] = {  # kernel, gain, what the card says
+    torch.relu: ("relu", 1.0, "ReLU"),
+    nn.functional.relu: ("relu", 1.0, "ReLU"),
+    torch.erf: ("erf", 1.0, "erf"),
+    torch.special.erf: ("erf", 1.0, "erf"),
+    torch.tanh: ("erf", TANH_GAIN, "erf(sqrt(pi) u / 2) for tanh"),
+    nn.functional.tanh: ("erf", TANH_GAIN, "erf(sqrt(pi) u / 2) for tanh"),
+    nn.functional.leaky_relu: ("relu", 1.0, "ReLU for leaky ReLU"),
+    nn.functional.gelu: ("relu", 1.0, "ReLU for GELU"),
+    nn.functional.silu: ("relu", 1.0, "ReLU for SiLU"),
+    nn.functional.elu: ("relu", 1.0, "ReLU for ELU"),
+    nn.functional.softplus: ("relu", 1.0, "ReLU for softplus"),
+}
+
+
+@carded
+@dataclass(frozen=True, repr=False)
+class FittedPriors:
+    """The priors and the noise of `priors.from_gp`. Printed, they are a short table.
+
+    Attributes:
+        model: the same network under these priors and this noise. The initial values of its hidden layers are draws from
+            their priors, so that units start where functions under the prior vary; those of the last layer stay.
+        prior: of the weights by name, of the first layer with one scale per column of x.
+        bias_prior: of the biases by name.
+        likelihood: with the noise.
+        evidence: log marginal likelihood of y in its units, in nats, of the Gaussian process that the network converges to
+            as its hidden layers become infinitely wide. ELBOs of `model` on the same rows may be compared with it.
+        leave_one_out: log density of one row of y given all others under this process, in nats, the mean over rows.
+        constant: the mean log density of y under the best Gaussian without x, in nats.
+        noise_sd: standard deviation of the noise, in the units of y, one value per column ``[D]``.
+        rows: the number of rows that were used.
+        kernel: the activation whose kernel it is.
+        seconds: the duration.
+    """
+
+    model: MLP
+    prior: dict[str, priors.Gaussian]
+    bias_prior: dict[str, priors.Gaussian]
+    likelihood: Gaussian
+    evidence: float
+    leave_one_out: float
+    constant: float
+    noise_sd: Tensor
+    rows: int
+    of_rows: int
+    kernel: str
+    seconds: float
+
+    def card(self) -> Card:
+        """The summary that is printed and shown in notebooks."""
+        layers = zip(self.prior.items(), self.bias_prior.values(), strict=True)
+        facts = {
+            f"sd in {name.removesuffix('.weight')}": f"weights {_listed(prior.scale)}, biases {_listed(bias.scale)}"
+            for (name, prior), bias in layers
+        }
+        drawn = "" if self.rows == self.of_rows else f", drawn at random of {self.of_rows:,}"
+        facts |= {
+            "sd of noise": _listed(self.noise_sd.tolist())
+            + (", learned from there" if self.likelihood.learned else ""),
+            "evidence": f"{number(self.evidence)} nats of {self.rows:,} rows{drawn}",
+            "leave-one-out": f"{self.leave_one_out:.3g} nats per row; a constant has {self.constant:.3g}",
+            "kernel": self.kernel,
+            "seconds": f"{self.seconds:.1f}",
+        }
+        return Card("Priors of the largest evidence in the limit of infinite width", facts)
+
+
+@checked
+def from_gp(
+    model: NetworkModel,
+    data: Data,
+    *,
+    learn_noise: Annotated[bool, Flag("whether fits of the model train the noise, from the value found,")] = False,
+    seed: Seed = 0,
+) -> FittedPriors:
+    """Gaussian priors of a network's layers, and its noise, by maximising the evidence of its Gaussian process.
+
+    Args:
+        model: an MLP of any depth under a `likelihoods.Gaussian`, for one or several columns of y. Its own priors and noise
+            have no influence. The kernel is that of ReLU or erf; for tanh it is that of the erf closest to it, and for leaky
+            ReLU, GELU, SiLU, ELU and softplus that of ReLU.
+        data: x ``[N, Q]`` and y ``[N]`` or ``[N, D]``, as for `pyrodrop.fit`. Of more than 2,000 rows, 2,000 are drawn.
+        learn_noise: whether fits of the model train the noise. The ELBO of a posterior that is wider than the exact one
+            prefers more noise than there is.
+        seed: of the choice of rows.
+
+    Raises:
+        TypeError: the model is no `models.MLP`, or an argument is of the wrong kind.
+        ValueError: the activation has no kernel; the likelihood is not Gaussian; x or y do not fit the model; y has missing
+            values or does not vary; or rounding makes every covariance matrix indefinite, as where y is very far from 0.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import data, likelihoods, models, priors
+        >>> x = torch.linspace(-2.0, 2.0, 60)
+        >>> model = models.MLP([1, 50, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+        >>> fitted = priors.from_gp(model, data.Dataset(x, torch.sin(3 * x)).standardized())
+        >>> list(fitted.prior), fitted.model.likelihood.learned
+        (['layers.0.weight', 'layers.1.weight'], False)
+    """
+    began = time.perf_counter()
+    network = _checked(model)
+    activation, gain, kernel = _KERNELS[network.network.activation]  # type: ignore[index, union-attr]
+    data = Dataset.of(data)
+    network = copy.deepcopy(network)
+    network.standardize(data)
+    network.check(data)
+    rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:ROWS].sort().values
+    x = copy.deepcopy(network.inputs).cpu().double()(columns(data.x)[rows].cpu())
+    y_units = copy.deepcopy(network.targets).cpu().double()
+    y = y_units(data.y[rows].cpu().double().reshape(len(rows), -1))
+    if not bool(varies(y).any()):
+        raise ValueError(f"y must vary for from_gp; got {len(y)} equal rows")
+    spread, unit = _spread(x), float(y.var(0, correction=0).mean().sqrt())
+    layers = list(network.network.layers)  # type: ignore[arg-type, union-attr]
+    make = functools.partial(_Process, activation, gain, len(layers) - 1, x / spread, y / unit)
+    process = _search(make, len(x), seed)
+    try:
+        evidence, solution, inverse = process.solved(slice(None))
+    except torch.linalg.LinAlgError:
+        raise ValueError(
+            "data must leave a covariance matrix that is positive definite up to rounding, at all scales tried; got x and y "
+            "with which there is none: standardise them, data.Dataset(x, y).standardized()"
+        ) from None
+    precision = inverse.diagonal()[:, None]
+    left_out = ((precision / (2 * math.pi)).log() - solution.square() / precision) / 2
+    units = (unit * y_units.scale.expand(y.shape[1])).log()  # of the columns of y
+    constant = -((2 * math.pi * math.e * y.var(0, correction=0)).clamp_min(1e-36).log() / 2 + y_units.scale.log()).sum()
+    noise_sd = units.exp() * float(process.noise.detach())
+    prior, bias_prior = _priors(process.kernel, spread, unit, [layer.in_features for layer in layers])
+    likelihood = Gaussian(1 / float(noise_sd[0]) ** 2, learned=learn_noise)
+    return FittedPriors(
+        model=_rebuilt(network, prior=prior, bias_prior=bias_prior, likelihood=likelihood),
+        prior=prior,
+        bias_prior=bias_prior,
+        likelihood=likelihood,
+        evidence=float(evidence - len(y) * units.sum()),
+        leave_one_out=float((left_out - units).sum(1).mean()),
+        constant=float(constant),
+        noise_sd=noise_sd,
+        rows=len(rows),
+        of_rows=len(data),
+        kernel=kernel,
+        seconds=time.perf_counter() - began,
+    )
+
+
+class _Process(nn.Module):
+    """The process of a network and its noise, for x ``[N, Q]`` and y ``[N, D]`` in units of their standard deviation.
+
+    Args:
+        scale: standard deviation of the inputs of the first hidden units, at which the search starts.
+    """
+
+    def __init__(self, activation: str, gain: float, hidden: int, x: Tensor, y: Tensor, scale: float) -> None:
+        super().__init__()
+        self.x, self.y = x, y
+        self.kernel, usual = (_kernel(activation, gain, hidden, x, y, each) for each in (scale, _USUAL))
+        self.log_noise = nn.Parameter(torch.tensor(math.log(_NOISE), dtype=torch.float64))
+        with torch.no_grad():
+            self.usual = torch.cat([_log_scales(usual), self.log_noise[None]])
+
+    @property
+    def noise(self) -> Tensor:
+        """Standard deviation of the noise."""
+        return (_LEAST**2 + (2 * self.log_noise).exp()).sqrt()
+
+    def _covariance(self, rows: Tensor | slice) -> Tensor:
+        """K of these rows."""
+        return self.kernel.forward(self.x[rows], self.x[rows])  # without GPyTorch's laziness, which takes longer
+
+    def log_prior(self) -> Tensor:
+        """Log density of the logarithms of the scales, up to a constant."""
+        logs = torch.cat([_log_scales(self.kernel), self.log_noise[None]])
+        return -((logs - self.usual) / _WIDTH).square().sum() / 2
+
+    @torch.no_grad()
+    def solved(self, rows: Tensor | slice, covariance: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """The evidence of some rows in nats, A = S^-1 y ``[N, D]`` and S^-1 ``[N, N]``.
+
+        Args:
+            covariance: K of these rows, if it is known.
+
+        Raises:
+            torch.linalg.LinAlgError: S is not positive definite up to rounding.
+        """
+        y = self.y[rows]
+        s = (self._covariance(rows) if covariance is None else covariance).clone()
+        s.diagonal().add_(self.noise**2)
+        root = torch.linalg.cholesky(s)
+        inverse = torch.cholesky_inverse(root)
+        solution = inverse @ y
+        determinant = 2 * root.diagonal().log().sum() + len(y) * math.log(2 * math.pi)
+        return -((y * solution).sum() + y.shape[1] * determinant) / 2, solution, inverse
+
+    def score(self, rows: Tensor) -> float:
+        """What the search maximises, of these rows."""
+        try:
+            return float(self.solved(rows)[0] + self.log_prior().detach())
+        except torch.linalg.LinAlgError:
+            return -math.inf
+
+    def search(self, rows: Tensor, iterations: int) -> None:
+        """Maximise the evidence of some rows plus the log density of the scales, by L-BFGS."""
+        parameters = list(self.parameters())
+        best = math.inf, [p.detach().clone() for p in parameters]
+
+        def closure() -> float:
+            nonlocal best
+            search.zero_grad()
+            covariance = self._covariance(rows)
+            try:
+                evidence, solution, inverse = self.solved(rows, covariance.detach())
+            except torch.linalg.LinAlgError:  # the step was too long
+                return _IMPOSSIBLE
+            slope = (self.y.shape[1] * inverse - solution @ solution.T) / 2
+            covariance.backward(slope)
+            log_prior = self.log_prior()
+            (self.noise.square() * slope.trace() - log_prior).backward()
+            value = -float(evidence + log_prior.detach())
+            if value < best[0]:
+                best = value, [p.detach().clone() for p in parameters]
+            return value
+
+        evaluations = iterations * 5 // 4
+        search = torch.optim.LBFGS(
+            parameters,
+            max_iter=iterations,
+            max_eval=evaluations,
+            tolerance_change=_ENOUGH,
+            line_search_fn="strong_wolfe",
+        )
+        search.step(closure)  # type: ignore[arg-type]
+        with torch.no_grad():
+            for parameter, value in zip(parameters, best[1], strict=True):
+                parameter.copy_(value)
+
+
+def _search(make: Callable[[float], _Process], size: int, seed: int) -> _Process:
+    """The process with the largest evidence: from several starts on a few rows, then from the best of them on more."""
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+    few, iterations = _FIRST
+    processes = [make(scale) for scale in _STARTS]
+    for process in processes:
+        process.search(order[:few], iterations)
+    best = max(processes, key=lambda process: process.score(order[: 4 * few]))
+    for rows, iterations in _STAGES:
+        best.search(order[:rows], iterations)
+        if rows >= size:
+            break
+    return best
+
+
+def _kernel(activation: str, gain: float, hidden: int, x: Tensor, y: Tensor, scale: float) -> NetworkKernel:
+    """The kernel of functions with a variance of about 1, which are as far from 0 as x and y are."""
+    far = 1 + float(x.mean(0).square().mean())
+    inner, weights, biases = [scale**2] * x.shape[1], [2.0] * hidden, [scale**2 * far, *[1.0] * hidden]
+    with torch.no_grad():
+        kernel = NetworkKernel(activation, [inner, *weights], [*biases[:-1], 0.0], gain=gain)
+        level = max(float(kernel(x, diag=True).mean()), 1e-6)
+    if hidden:
+        weights[-1] /= level
+    else:
+        inner = [value / level for value in inner]
+    return NetworkKernel(
+        activation, [inner, *weights], [*biases[:-1], 0.25 + float(y.mean(0).square().mean())], gain=gain
+    )
+
+
+def _log_scales(kernel: NetworkKernel) -> Tensor:
+    return torch.cat([kernel.weight_variance, kernel.bias_variance]).log() / 2
+
+
+def _spread(x: Tensor) -> Tensor:
+    """The standard deviation of every column; of one that does not vary its size, or 1 if it is 0."""
+    sizes = x.abs().amax(0)
+    return torch.where(varies(x), x.std(0, correction=0), torch.where(sizes > 0, sizes, 1.0))
+
+
+@torch.no_grad()
+def _priors(
+    kernel: NetworkKernel, spread: Tensor, unit: float, fan_in: list[int]
+) -> tuple[dict[str, priors.Gaussian], dict[str, priors.Gaussian]]:
+    """The priors of weights and biases in the units of x and y: v_l = fan-in scale_l^2, c_l = bias scale_l^2."""
+    columns, variances = len(spread), kernel.weight_variance
+    weights = [(variances[:columns] / columns).sqrt() / spread]
+    weights += (variances[columns:] / torch.tensor(fan_in[1:])).sqrt()
+    biases = list(kernel.bias_variance.sqrt())
+    weights[-1], biases[-1] = unit * weights[-1], unit * biases[-1]
+    return tuple(  # type: ignore[return-value]
+        {
+            f"layers.{i}.{kind}": priors.Gaussian(v.tolist() if v.numel() > 1 else float(v), drawn=i < len(values) - 1)
+            for i, v in enumerate(values)
+        }
+        for kind, values in (("weight", weights), ("bias", biases))
+    )
+
+
+def _checked(model: NetworkModel) -> MLP:
+    """The model, if from_gp has a kernel for it; otherwise an error."""
+    if type(model) is not MLP:
+        raise TypeError(f"from_gp needs a model that is a models.MLP; got {shown(model)}")
+    if type(model.likelihood) is not Gaussian:
+        raise ValueError(f"likelihood must be a likelihoods.Gaussian for from_gp; got {model.likelihood.describe()}")
+    if model.fixed:
+        raise ValueError(
+            f"from_gp needs a network whose parameters are all trained; got {', '.join(model.fixed)} fixed"
+        )
+    function = model.network.activation
+    if function not in _KERNELS:
+        names = ", ".join(dict.fromkeys(each.__name__ for each in _KERNELS))
+        raise ValueError(
+            f"activation must be one of {names} for from_gp; got {getattr(function, '__name__', function)}"
+        )
+    return model
+
+
+def _rebuilt(network: MLP, **parts: Any) -> MLP:
+    """The model with other priors and another likelihood; the last layer keeps its initial values."""
+    layers: list[nn.Linear] = list(network.network.layers)  # type: ignore[arg-type, union-attr]
+    function = network.network.activation
+    made = MLP(
+        [layers[0].in_features, *(layer.out_features for layer in layers)],
+        next((name for name, each in ACTIVATIONS.items() if each is function), function),  # type: ignore[arg-type]
+        seed=network.made_with()["arguments"].get("seed", 0),
+        **parts,
+    )
+    last = f"layers.{len(layers) - 1}"
+    kept = {**network.weight_sites(), **{name: network.free[name] for name in network.free}}
+    made.to(next(iter(kept.values())))
+    made._set_initial({name: value for name, value in kept.items() if name.startswith(last)})
+    made.inputs, made.targets, made.columns = network.inputs, network.targets, network.columns
+    return made
+
+
+def _listed(scale: float | Sequence[float]) -> str:
+    """Scales in three digits, the first few of many."""
+    values = [scale] if isinstance(scale, float) else list(scale)
+    return ", ".join(f"{value:.3g}" for value in values[:8]) + (f" ... {values[-1]:.3g}" if len(values) > 8 else "")
