@@ -42,10 +42,11 @@ from pyrodrop.scaling import varies
 ROWS = 2000  # of larger data, as many rows are drawn at random
 _FIRST = 125, 12  # rows and iterations of the search from every start
 _STAGES = ((125, 25), (500, 12), (ROWS, 5))  # and of the searches that follow from the best of these
-_STARTS, _USUAL = (0.7, 2.5, 8.0), 2.5  # scales of the inputs of the first hidden units
+_USUAL = {"erf": 2.5, "relu": 0.75}  # scale of the inputs of the first hidden units, by activation
+_STARTS = (0.3, 1.0, 3.0)  # multiples of it at which searches start
 _WIDTH = 1.0  # of the distribution of the logarithm of a scale
 _NOISE, _LEAST = 0.3, 1e-3  # usual and smallest noise
-_ENOUGH = 1e-2  # nats: a search ends at a step with a smaller gain
+_ENOUGH = 1e-4  # nats, or change of the logarithm of a variance: a search ends at a smaller one
 _IMPOSSIBLE = 1e10  # nats: minus the evidence where rounding makes the covariance matrix indefinite
 _KERNELS: dict[Callable[[Tensor], Tensor], tuple[str, float, str]] = {  # kernel, gain, what the card says
     torch.relu: ("relu", 1.0, "ReLU"),
@@ -178,7 +179,8 @@ def from_gp(
     constant = -((2 * math.pi * math.e * y.var(0, correction=0)).clamp_min(1e-36).log() / 2 + y_units.scale.log()).sum()
     noise_sd = units.exp() * float(process.noise.detach())
     prior, bias_prior = _priors(process.kernel, spread, unit, [layer.in_features for layer in layers])
-    likelihood = Gaussian(1 / float(noise_sd[0]) ** 2, learned=learn_noise)
+    tau = noise_sd.pow(-2).tolist()
+    likelihood = Gaussian(tau if len(tau) > 1 else tau[0], learned=learn_noise)
     return FittedPriors(
         model=_rebuilt(network, prior=prior, bias_prior=bias_prior, likelihood=likelihood),
         prior=prior,
@@ -199,13 +201,15 @@ class _Process(nn.Module):
     """The process of a network and its noise, for x ``[N, Q]`` and y ``[N, D]`` in units of their standard deviation.
 
     Args:
-        scale: standard deviation of the inputs of the first hidden units, at which the search starts.
+        start: scale of the inputs of the first hidden units at which a search starts, in multiples of the usual one.
     """
 
-    def __init__(self, activation: str, gain: float, hidden: int, x: Tensor, y: Tensor, scale: float) -> None:
+    def __init__(self, activation: str, gain: float, hidden: int, x: Tensor, y: Tensor, start: float) -> None:
         super().__init__()
         self.x, self.y = x, y
-        self.kernel, usual = (_kernel(activation, gain, hidden, x, y, each) for each in (scale, _USUAL))
+        self.kernel, usual = (
+            _kernel(activation, gain, hidden, x, y, each * _USUAL[activation]) for each in (start, 1.0)
+        )
         self.log_noise = nn.Parameter(torch.tensor(math.log(_NOISE), dtype=torch.float64))
         with torch.no_grad():
             self.usual = torch.cat([_log_scales(usual), self.log_noise[None]])
@@ -290,7 +294,7 @@ def _search(make: Callable[[float], _Process], size: int, seed: int) -> _Process
     """The process with the largest evidence: from several starts on a few rows, then from the best of them on more."""
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
     few, iterations = _FIRST
-    processes = [make(scale) for scale in _STARTS]
+    processes = [make(start) for start in _STARTS]
     for process in processes:
         process.search(order[:few], iterations)
     best = max(processes, key=lambda process: process.score(order[: 4 * few]))

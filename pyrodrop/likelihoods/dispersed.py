@@ -7,6 +7,7 @@ None          learned, initialised from y of the training data: one value per co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -29,11 +30,12 @@ class Dispersed(Likelihood):
     """
 
     parameter: str
+    by_column: bool = False  # whether it may be a list, one value per column of y
     predictable: bool = True  # whether it may be an output of the network
     ends: tuple[float, ...] = ()  # bounds of the range of y that y must not equal
     copies = 5
 
-    def __init__(self, value: Dispersion, learned: bool, what: str) -> None:
+    def __init__(self, value: Dispersion | Sequence[float], learned: bool, what: str) -> None:
         super().__init__()
         self.from_data = (f"{self.parameter}_unconstrained",) if value is None else ()
         self.by_network: bool = self.predictable and isinstance(value, str)
@@ -46,7 +48,10 @@ class Dispersed(Likelihood):
                     f"learned is for a {self.parameter} that is one number; got {self.parameter}='network'"
                 )
             return
-        start = torch.tensor(1.0 if value is None else variance(value, self.parameter, what))
+        if self.by_column and isinstance(value, list | tuple) and value:
+            start = torch.tensor([variance(each, self.parameter, f"{what}, per column of y,") for each in value])
+        else:
+            start = torch.tensor(1.0 if value is None else variance(value, self.parameter, what))
         if self.learned:
             setattr(self, self.parameter, PyroParam(start, constraints.positive))
         else:

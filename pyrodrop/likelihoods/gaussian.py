@@ -9,7 +9,7 @@ The precision tau is in the original units of y, to the power -2, also if the ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import pyro.distributions as dist
@@ -34,16 +34,17 @@ class Gaussian(Dispersed):
     """Independent Gaussian observation noise with the same precision for all examples.
 
     Args:
-        precision: tau, positive, in units of y to the power -2, the same for all columns of y. If None, it is learned: one
-            value per column of y ``[N, D]``, starting from one over the variance of this column in the training data, as if
-            x explained nothing; before training it is 1. For y of other shapes, such as images, it is one value, starting
-            from one over the mean of the variances.
+        precision: tau, positive, in units of y to the power -2, the same for all columns of y ``[N, D]``, or a list of one
+            value per column. If None, it is learned: one value per column of y, starting from one over the variance of this
+            column in the training data, as if x explained nothing; before training it is 1. For y of other shapes, such as
+            images, it is one value, starting from one over the mean of the variances.
         learned: whether the precision is trained together with the guide, by maximising the ELBO. `precision` is then its
             initial value. Always True if `precision` is None.
 
     Raises:
-        ValueError: `precision` is outside [1e-36, 1e36], where float32 holds no variance.
-        TypeError: `precision` is no real number, or `learned` is neither True nor False.
+        ValueError: `precision` is outside [1e-36, 1e36], where float32 holds no variance; when it is called: a list has not
+            as many values as the network has outputs.
+        TypeError: `precision` is neither a real number nor a list of such, or `learned` is neither True nor False.
 
     Example:
         >>> import torch
@@ -57,9 +58,10 @@ class Gaussian(Dispersed):
 
     copies = 1
     parameter = "precision"
+    by_column = True
     predictable = False  # `HeteroscedasticGaussian` has other links
 
-    def __init__(self, precision: float | None = None, *, learned: bool = False) -> None:
+    def __init__(self, precision: float | Sequence[float] | None = None, *, learned: bool = False) -> None:
         super().__init__(precision, learned, "one over the variance of the observation noise")
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
@@ -138,6 +140,10 @@ class HeteroscedasticGaussian(Likelihood):
 
 
 def _normal(loc: Tensor, precision: Tensor) -> Any:
+    if precision.dim() == 1 and precision.shape != loc.shape[-1:]:
+        raise ValueError(
+            f"precision must be a number, or have one value for each of {loc.shape[-1]} outputs; got {len(precision)} values"
+        )
     return dist.Normal(loc, precision.to(loc.dtype).rsqrt().expand_as(loc))
 
 

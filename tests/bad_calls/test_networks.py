@@ -93,7 +93,7 @@ CALLS = [
     Call(
         "likelihoods.Gaussian",
         dict,
-        {"precision": POSITIVE.but("None") | {"huge": lambda: 1e300, "tiny": lambda: 1e-300}},
+        {"precision": POSITIVE.but("None", "list") | {"huge": lambda: 1e300, "tiny": lambda: 1e-300}},
         works={"precision: numpy": (lambda: np.float64(4.0), lambda made: float(made.precision) == 4.0)},
     ),
     Call(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.analysis import gp
+from pyrodrop.analysis.gp import fitted_priors
 from pyrodrop.analysis.gp.fitted_priors import FittedPriors
 
 
@@ -172,10 +173,12 @@ def test_a_fit_of_the_model_can_be_saved(tmp_path: Path) -> None:
     torch.testing.assert_close(again.predict(train.x, 3).f, run.predict(train.x, 3).f)
 
 
-def test_of_many_rows_some_are_drawn() -> None:
-    fitted = priors.from_gp(mlp(), noisy(2100).standardized())
-    assert (fitted.rows, fitted.of_rows) == (2000, 2100)
-    assert "2,000 rows, drawn at random of 2,100" in repr(fitted)
+def test_of_many_rows_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitted_priors, "ROWS", 50)
+    fitted, other = (priors.from_gp(mlp(), noisy(70).standardized(), seed=seed) for seed in (0, 1))
+    assert (fitted.rows, fitted.of_rows) == (50, 70)
+    assert "50 rows, drawn at random of 70" in repr(fitted)
+    assert fitted.evidence != other.evidence
 
 
 def test_500_rows_of_5_columns_take_less_than_2_seconds() -> None:

@@ -45,9 +45,10 @@ def monte_carlo(q: Any, p: Any, draws: int = 200_000) -> tuple[float, float]:
     return float(ratio.mean()), float(ratio.std()) / math.sqrt(draws)
 
 
+@pytest.mark.parametrize("scale", [0.8, [0.3, 0.8, 1.5, 4.0]], ids=["one scale", "by input"])
 @pytest.mark.parametrize("name", posteriors())
-def test_divergence_from_a_gaussian(name: str) -> None:
-    q, p = posteriors()[name], priors.Gaussian(0.8).expand(3, 4)
+def test_divergence_from_a_gaussian(name: str, scale: float | list[float]) -> None:
+    q, p = posteriors()[name], priors.Gaussian(scale).expand(3, 4)
     mean, se = monte_carlo(q, p)
     assert abs(float(kl_divergence(q, p)) - mean) < 4 * se
     assert convention(q, p).kind == "exact"

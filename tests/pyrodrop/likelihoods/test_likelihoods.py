@@ -517,3 +517,17 @@ def test_a_noise_beyond_float32_counts_as_the_nearest(r: float) -> None:
         assert float(y.stddev) == pytest.approx(sd, rel=1e-5)
     density = likelihood(output, targets).log_prob(torch.tensor([[1.5 * sd]]))
     assert float(density) == pytest.approx(-1.125 - math.log(sd) - 0.5 * math.log(2 * math.pi), abs=1e-4)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_precision_for_every_column(learned: bool) -> None:
+    """Fixed, and as initial values, in the units of each column."""
+    likelihood, y = likelihoods.Gaussian([4.0, 0.25], learned=learned), torch.randn(5, 2)
+    targets = Standardize(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 3.0]))
+    of_y = likelihood(torch.zeros(5, 2), targets)
+    want = torch.distributions.Normal(targets.loc, torch.tensor([0.5, 2.0])).log_prob(y).sum(1)
+    torch.testing.assert_close(of_y.log_prob(y), want)
+    likelihood.start(100 * y)
+    assert likelihood.precision.tolist() == [4.0, 0.25]  # type: ignore[operator]
+    with pytest.raises(ValueError, match="one value for each of 3 outputs; got 2 values"):
+        likelihood(torch.zeros(5, 3), Standardize())

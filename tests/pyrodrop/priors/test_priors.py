@@ -1,8 +1,14 @@
 """Priors."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from torch import nn
 
+import pyrodrop
+from pyrodrop import guides, likelihoods, models
+from pyrodrop.distributions.units import InputUnits
 from pyrodrop.priors import Gaussian
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -51,3 +57,64 @@ def test_a_prior_of_ones_own_is_told_of_input_units() -> None:
         class Old(Gaussian):
             def for_site(self, name: str, like: torch.Tensor) -> object:  # type: ignore[override]
                 return super().for_site(name, like)
+
+
+def test_a_scale_for_every_input_unit() -> None:
+    scales = (0.5, 1.0, 3.0)
+    prior, w = Gaussian(scales), torch.randn(4, 3)
+    want = torch.distributions.Normal(0.0, torch.tensor(scales)).log_prob(w).sum()
+    torch.testing.assert_close(prior.expand(4, 3).log_prob(w), want)
+    torch.testing.assert_close(prior.for_site("w", w, InputUnits()).log_prob(w), want)
+    torch.testing.assert_close(prior.for_site("w", w.T, InputUnits(0)).log_prob(w.T), want)  # as of nn.ConvTranspose1d
+    torch.testing.assert_close(
+        prior.for_site("w", w.repeat_interleave(2, 1), InputUnits(size=2)).mean, torch.zeros(4, 6)
+    )
+    assert (prior.scale, Gaussian(length_scale=[2.0, 1.0, 0.25]).scale) == (scales, (0.5, 1.0, 4.0))
+    assert prior.length_scale == (2.0, 1.0, 1 / 3)
+    assert prior.describe() == "Gaussian(scale=[0.5, 1, 3])"
+
+
+def test_a_scale_for_every_input_unit_of_a_convolution() -> None:
+    model = models.from_module(
+        nn.Conv1d(2, 3, 5), {"weight": Gaussian([0.1, 10.0])}, likelihoods.Gaussian(1.0), bias_prior=Gaussian()
+    )
+    w = model.priors["weight"].for_site("weight", model.weight_sites()["weight"], model.input_units()["weight"])
+    torch.testing.assert_close(w.base_dist.scale[:, :, 0], torch.tensor([0.1, 10.0]).expand(3, 2))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (4, 6), (3,)])
+def test_another_number_of_input_units_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(
+        ValueError, match=r"scale must be a number, or have one value for every input unit; 'w' of shape"
+    ):
+        Gaussian([0.5, 1.0, 3.0]).for_site("w", torch.zeros(shape))
+    with pytest.raises(ValueError, match="got 3 scales"):
+        Gaussian([0.5, 1.0, 3.0]).weight_decay(drop_rate=0.1, num_data=10)
+
+
+@pytest.mark.parametrize("guide", [guides.MeanField, lambda model: guides.BernoulliDropout(model, 0.1), guides.Point])
+def test_equal_scales_are_one_scale(guide: object, tmp_path: Path) -> None:
+    """Fits of both engines, their ELBO and their files."""
+    x, y, runs = torch.randn(20, 3), torch.randn(20, 1), []
+    for scale in (0.7, [0.7, 0.7, 0.7]):
+        prior = {"layers.0.weight": Gaussian(scale), "*": Gaussian(2.0)}
+        model = models.MLP([3, 4, 1], prior=prior, likelihood=likelihoods.Gaussian(1.0))
+        for engine in ("pyro", "traced"):
+            run = pyrodrop.fit(model, guide(model), (x, y), steps=20, engine=engine, progress=False)  # type: ignore[operator]
+            runs.append(run.elbo(5).value)
+    assert runs == pytest.approx([runs[0]] * 4, rel=1e-6)
+    run.save(tmp_path / "fit.safetensors")
+    again = pyrodrop.Fit.load(tmp_path / "fit.safetensors")
+    assert again.model.priors["layers.0.weight"].scale == (0.7, 0.7, 0.7)  # type: ignore[union-attr]
+
+
+def test_initial_weights_drawn_from_the_prior() -> None:
+    prior = {"layers.0.weight": Gaussian([0.1, 20.0], drawn=True), "*": Gaussian()}
+    model, plain = (
+        models.MLP([2, 2000, 1], prior=p, likelihood=likelihoods.Gaussian(1.0), seed=1) for p in (prior, Gaussian())
+    )
+    drawn = model.weight_sites()["layers.0.weight"].clone()
+    torch.testing.assert_close(drawn.std(0), torch.tensor([0.1, 20.0]), rtol=0.1, atol=0)  # six standard errors
+    assert torch.equal(model.weight_sites()["layers.1.weight"], plain.weight_sites()["layers.1.weight"])
+    model.reset_parameters()
+    assert not torch.equal(model.weight_sites()["layers.0.weight"], drawn)
