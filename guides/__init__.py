@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyrodrop.guides.bernoulli_dropout import BernoulliDropout, DropConnect
 from pyrodrop.guides.concrete_dropout import ConcreteDropout
 from pyrodrop.guides.ensemble import Ensemble
+from pyrodrop.guides.exact_last_layer import ExactLastLayer
 from pyrodrop.guides.from_noise import FromNoise, from_noise
 from pyrodrop.guides.gaussian_dropout import GaussianDropout
 from pyrodrop.guides.guide import Guide, RateKind
@@ -26,6 +27,7 @@ __all__ = [
     "ConcreteDropout",
     "DropConnect",
     "Ensemble",
+    "ExactLastLayer",
     "FromNoise",
     "GaussianDropout",
     "Guide",

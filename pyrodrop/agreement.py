@@ -24,7 +24,7 @@ from torch.distributions import Independent
 from pyrodrop.distributions.censored import ends_shape
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.guides.guide import Guide
-from pyrodrop.protocols import HasWeights
+from pyrodrop.protocols import HasRows, HasWeights
 
 
 def knows_sites(model: Any, guide: Any) -> bool:
@@ -36,8 +36,13 @@ def check_guide(model: Any, guide: Any, name: str = "guide") -> None:
     """Check that a guide was made for this model or one with the same weights. Does nothing unless both know their sites.
 
     Raises:
-        ValueError: sites or shapes differ; the message names the first.
+        ValueError: sites or shapes differ; the message names the first; or a guide that computes with its model has another.
     """
+    if isinstance(guide, HasRows) and guide.model is not model:
+        raise ValueError(
+            f"{name} computes with its model, which must be the model of this call: make it with this model, or copy both "
+            "together, copy.deepcopy((model, guide)); got one of another object"
+        )
     if not knows_sites(model, guide):
         return
     want = {name: tuple(value.shape) for name, value in model.weight_sites().items()}

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
 from pyrodrop.private_apis import name_in_store, pyro_handlers
-from pyrodrop.scaling import Standardize
 from pyrodrop.threads import reserved_elsewhere
 
 _JITTED = (
@@ -175,7 +174,7 @@ def assign(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "
 def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "the saved state") -> None:
     """Raise a ValueError unless `assign` can copy `state` into `module`; `source` says in messages where it is from."""
     mine = module.state_dict()
-    free = {name for name, child in module.named_modules() if isinstance(child, Standardize)}  # of any shape
+    free = {name for name, child in module.named_modules() if getattr(child, "any_shape", False)}
     of_columns = {
         f"{name}.{number}" if name else number
         for name, child in module.named_modules()

@@ -16,6 +16,7 @@ _NEAR = 3  # names that a message suggests where they are too many to list
 _ELSEWHERE = {  # what papers and other packages call it, in small letters, and what it may be called here
     "p": "drop_rate", "rate": "drop_rate", "dropout": "drop_rate BernoulliDropout", "dropoutrate": "drop_rate",
     "mcdropout": "BernoulliDropout", "montecarlodropout": "BernoulliDropout", "deepensemble": "Ensemble", "map": "Point",
+    "lastlayer": "ExactLastLayer", "bayesianlastlayer": "ExactLastLayer", "neurallinear": "ExactLastLayer",
     "bayesbybackprop": "MeanField", "diagonal": "MeanField", "autonormal": "MeanField", "normal": "Gaussian",
     "softmax": "Categorical", "crossentropy": "Categorical", "mse": "Gaussian", "cnn": "ConvNet", "nn": "MLP",
     "std": "sd scale", "stddev": "sd scale", "sd": "scale", "sigma": "sd scale", "tau": "precision",

@@ -5,12 +5,13 @@ model    NetworkModel       all that training, prediction and export ask, of `py
 guide    Guide, Ensemble    those of `pyrodrop.guides`
          HasPosterior       a distribution of every weight
          HasDraws           samples of all weights at once
+         HasRows            a posterior that is computed from all rows of the data
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from pyro.distributions import TorchDistribution
 from torch import Tensor
@@ -37,3 +38,12 @@ class HasDraws(Protocol):
     """A guide that samples every weight outside of any Pyro trace: tensors ``[num_samples, ...]`` by site name."""
 
     def draw(self, num_samples: int) -> Mapping[str, Tensor]: ...
+
+
+@runtime_checkable
+class HasRows(Protocol):
+    """A guide whose posterior is computed from its model and all rows of the data, both of which it keeps."""
+
+    model: Any
+
+    def condition_on(self, x: Tensor, y: Tensor) -> None: ...

@@ -34,6 +34,8 @@ class Standardize(torch.nn.Module):
         TypeError: an argument is neither a number nor a tensor of numbers.
     """
 
+    any_shape = True  # of the buffers, when a file is read
+
     loc: Tensor
     scale: Tensor
 

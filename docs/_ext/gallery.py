@@ -267,7 +267,7 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "sparse-lenet-5-molchanov2017", "LeNet-5 by weight",
             "The first convolution keeps the largest share of its weights, and the first fully connected "
             "layer the smallest.",
-            "pyrodrop run sparse --net lenet-5 --epochs 30",
+            "pyrodrop run sparse --net lenet-5",
         ),
         of_sparse(
             "log-normal-lenet-300-100-neklyudov2017", "LeNet-300-100 by unit",

@@ -159,4 +159,7 @@ class KernelRecorder:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._memory):
                 results = call()
+            # A recording has kernels of its own, on another stream. While other processes used the device, first replays
+            # drew other random numbers than Pyro does.
+            torch.cuda.synchronize()
         return graph.replay, results

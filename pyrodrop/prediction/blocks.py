@@ -158,7 +158,7 @@ def local_blocks(
     if not isinstance(guide, HasPosterior):
         name = getattr(guide, "__name__", type(guide).__name__)
         raise TypeError(
-            "joint=False needs a guide with a method posterior(name), as all of pyrodrop.guides but Ensemble have; got "
+            "joint=False needs a guide with a method posterior(name), as most of pyrodrop.guides have; got "
             f"{name}: use joint=True"
         )
     distributions = _posteriors(guide, sites)

@@ -29,7 +29,7 @@ from pyrodrop.modules import keep_own_parameters
 from pyrodrop.networks.checks import check_values
 from pyrodrop.networks.starts import started_anew
 from pyrodrop.private_apis import constraint_in_store
-from pyrodrop.protocols import HasPosterior, HasWeights
+from pyrodrop.protocols import HasPosterior, HasRows, HasWeights
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, Watch
@@ -104,6 +104,12 @@ class Problem:
         if isinstance(model, NetworkModel):
             model.standardize(example)
             model.check(example)
+        if isinstance(guide, HasRows):
+            if isinstance(problem_data, Streamed):
+                raise ValueError(
+                    f"{describe(guide)} needs all rows of the data in memory, as tensors; got {problem_data.source}"
+                )
+            guide.condition_on(problem_data.x, problem_data.y)
         strategy = STRATEGIES[estimator]
         if strategy is not None and mixes_examples(model, example.x):
             raise ValueError(

@@ -205,7 +205,19 @@ def rows_of_crossing() -> list[str]:
     return rows
 
 
-@pytest.mark.parametrize("rows", [rows_of_steps, rows_of_crossing])
+def rows_of_chains() -> list[str]:
+    runs = result("benchmarks/results/sampling_chains-cuda.json")["runs"]
+    chains = {f"{run['chains']:,} {run['how']}": run for run in runs}
+    here = result("benchmarks/results/sampling-cpu.json")["cases"]["2-50-1, origin"]["rows"]["ours"]
+    order = ["64 hmc", "1,000 hmc", "64 mclmc", "1,000 mclmc"]
+    rows = {**{name: chains[name] for name in order}, "64 hmc, one CPU thread": here}
+    return [
+        f"| {name} | {row['median per s']:,.0f} | {row['median, tuning too']:,.0f} | {row['R-hat']:.2f} |"
+        for name, row in rows.items()
+    ]
+
+
+@pytest.mark.parametrize("rows", [rows_of_steps, rows_of_crossing, rows_of_chains])
 def test_tables_of_a_gpu_are_those_of_the_files(rows: Callable[[], list[str]]) -> None:
     assert "\n".join(rows()) in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
 

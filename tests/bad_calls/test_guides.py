@@ -49,6 +49,12 @@ def of_model() -> dict[str, Any]:
     return {"model": model()}
 
 
+def last_layer() -> guides.ExactLastLayer:
+    guide = guides.ExactLastLayer(model())
+    guide.condition_on(torch.zeros(4, 2), torch.zeros(4, 1))
+    return guide
+
+
 def kept() -> dict[str, Any]:
     guide = sparse()["guide"]
     return {"guide": guide, "keep": guide.keep_mask()}
@@ -168,6 +174,21 @@ CALLS = [
         "guides.Ensemble",
         lambda: {"model": model(), "guide": guides.Point, "members": 2},
         {"guide": FUNCTION | {"makes None": Shows("NoneType", lambda: lambda of: None)}},
+    ),
+    Call(
+        "guides.ExactLastLayer",
+        of_model,
+        {"features": FUNCTION | {"makes None": Shows("NoneType", lambda: lambda of: None)}},
+    ),
+    Call(
+        "guides.ExactLastLayer.condition_on",
+        lambda: {"x": torch.zeros(4, 2), "y": torch.zeros(4, 1)},
+        function=lambda **kwargs: guides.ExactLastLayer(model()).condition_on(**kwargs),
+    ),
+    Call(
+        "guides.ExactLastLayer.draw",
+        lambda: {"num_samples": 2},
+        function=lambda **kwargs: last_layer().draw(**kwargs),
     ),
     Call("guides.from_noise", noise),
     Call("guides.FromNoise", lambda: {"model": model(), "regularizer": None, **noise()}),

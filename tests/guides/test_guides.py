@@ -30,6 +30,12 @@ def _quiet(make: Callable[[], priors.Prior]) -> priors.Prior:
         return make()
 
 
+def _exact(model: Any) -> guides.ExactLastLayer:
+    guide = guides.ExactLastLayer(model, guides.MeanField)
+    guide.condition_on(X, Y)
+    return guide
+
+
 GUIDES: dict[str, Callable[[Any], Any]] = {
     "BernoulliDropout": lambda m: guides.BernoulliDropout(m, 0.2),
     "BernoulliDropout(theta)": lambda m: guides.BernoulliDropout(m, 0.2, theta=0.05),
@@ -50,6 +56,7 @@ GUIDES: dict[str, Callable[[Any], Any]] = {
     "LowRank": guides.LowRank,
     "Point": guides.Point,
     "Ensemble": lambda m: guides.Ensemble(m, guides.MeanField, 2),
+    "ExactLastLayer": _exact,
     "from_noise": guides.from_noise(
         lambda loc, noise: loc * noise,
         lambda loc: dist.Normal(1.0, 0.1).expand(loc.shape).to_event(loc.dim()),
@@ -84,6 +91,7 @@ REFUSED: dict[tuple[str, str], str] = {
         ("from_noise", p): "scales are latent"
         for p in ("ARD(layer, InverseGamma)", "ARD(input, HalfCauchy)", "Horseshoe")
     },
+    **{("ExactLastLayer", p): "Gaussian prior of fixed scale" for p in PRIORS if p not in ("Gaussian", "Anchored")},
 }
 # Estimators that refuse a posterior, and how they say so.
 NOT_INDEPENDENT = "flipout needs deviations that are independent between weights and symmetric"
@@ -92,6 +100,7 @@ REFUSED_ESTIMATORS: dict[tuple[str, str], str] = {
     **{(f"{g}{theta}", "flipout"): NOT_INDEPENDENT
        for g in ("BernoulliDropout", "DropConnect") for theta in ("", "(theta)")},
     ("from_noise", "local"): "the local estimator needs a posterior with a noise_form",
+    **{("ExactLastLayer", e): "estimator must be 'shared'" for e in ("per_example", "local", "flipout")},
 }  # fmt: skip
 # Pyro's own ELBOs need a log density of what the guide draws, or its divergence.
 SVI_GUIDES = {g: make for g, make in GUIDES.items() if g not in (*TYPE_A, "from_noise", "Ensemble")}
@@ -138,6 +147,10 @@ def test_contract(guide_name: str, prior: str, network: str) -> None:
         if network == "MLP"
         else (convolutional_model(distribution), images, labels)
     )
+    if (guide_name, network) == ("ExactLastLayer", "convolution"):
+        with pytest.raises(ValueError, match="needs likelihoods.Gaussian"):
+            GUIDES[guide_name](model)
+        return
     if (guide_name, prior) in REFUSED:
         with pytest.raises(NoDivergence, match=REFUSED[guide_name, prior]):
             pyrodrop.fit(model, GUIDES[guide_name](model), (x, y), steps=1)
@@ -164,7 +177,7 @@ def test_training_lowers_the_loss_and_rates_can_be_read(name: str) -> None:
     fit = pyrodrop.fit(model, PROPER[name](model), (X, Y), steps=200, lr=0.02)
     assert float(fit.losses[-20:].mean()) < float(fit.losses[:20].mean())
     rates = fit.guide.rates()  # type: ignore[attr-defined]
-    assert bool(rates) == (name not in ("MeanField", "LowRank", "Point", "Ensemble", "from_noise"))
+    assert bool(rates) == (name not in ("MeanField", "LowRank", "Point", "Ensemble", "ExactLastLayer", "from_noise"))
     assert all(bool((torch.as_tensor(r) > 0).all()) for r in rates.values())
 
 
@@ -225,7 +238,7 @@ def test_trace_elbo_agrees_in_the_mean_for_a_proper_mixture() -> None:
 @pytest.mark.parametrize("name", GUIDES)
 def test_modules_list_the_parameters_that_pyro_sees(name: str) -> None:
     """Each once, at construction: what wraps the modules (DDP, an optimiser of torch) has no other way to find them."""
-    prior = priors.Gaussian() if name == "from_noise" else priors.ARD("input", dist.HalfCauchy(0.5))
+    prior = priors.Gaussian() if name in ("from_noise", "ExactLastLayer") else priors.ARD("input", dist.HalfCauchy(0.5))
     model = models.MLP([3, 4, 1], prior=prior, likelihood=likelihoods.Gaussian(learned=True))
     guide = GUIDES[name](model)
     listed = [*model.parameters(), *guide.parameters()]

@@ -25,7 +25,9 @@ def model_of(problem: Problem) -> Any:
     )
 
 
-def trained(problem: Problem, guide: str, members: int = 1, **options: Any) -> tuple[Any, dict[str, Any]]:
+def trained(
+    problem: Problem, guide: str, members: int = 1, estimator: Any = "local", **options: Any
+) -> tuple[Any, dict[str, Any]]:
     """Draws of one fit, or of an ensemble of them."""
     import pyrodrop
 
@@ -34,10 +36,10 @@ def trained(problem: Problem, guide: str, members: int = 1, **options: Any) -> t
     fits = pyrodrop.fit_replicates(
         model, getattr(pyrodrop.guides, guide)(model, **options), (x, y), count=members, steps=problem.steps,
         lr=lambda name: next(rate for pattern, rate in LR.items() if pattern in name),
-        lr_schedule=pyrodrop.schedules.cosine(problem.steps), estimator="local", starts="new", device="cpu",
+        lr_schedule=pyrodrop.schedules.cosine(problem.steps), estimator=estimator, starts="new", device="cpu",
         seed=problem.seed, progress=False,
     )  # fmt: skip
-    settings = {"training": f"Adam, cosine, lr {LR['']:g}, {problem.steps} steps, local", **options}
+    settings = {"training": f"Adam, cosine, lr {LR['']:g}, {problem.steps} steps, {estimator}", **options}
     return fits.predict(points, problem.draws, seed=problem.seed).f, settings | (
         {"members": members} if members > 1 else {}
     )
@@ -59,6 +61,7 @@ METHODS = {
     "MC dropout .05": partial(trained, guide="BernoulliDropout", drop_rate=0.05, mask_input=False),
     "mean field": partial(trained, guide="MeanField"),
     "low rank 4": partial(trained, guide="LowRank", rank=4),
+    "exact last layer": partial(trained, guide="ExactLastLayer", estimator="shared"),
     "ensemble of 5 points": partial(trained, guide="Point", members=MEMBERS),
     "sample": sample,
     "sample, mclmc": partial(sample, kernel="mclmc"),

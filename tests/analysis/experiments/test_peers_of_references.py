@@ -175,7 +175,7 @@ def test_a_quick_run_tells_which_peers_are_missing_and_goes_on(
     assert json.loads((tmp_path / "run" / "results.json").read_text())["problems"] == results["problems"]
 
 
-@pytest.mark.parametrize("method", ["ensemble of 5 points"])
+@pytest.mark.parametrize("method", ["ensemble of 5 points", "exact last layer"])
 def test_our_own_script(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SCRIPTS))
     problem, train = small()

@@ -261,7 +261,7 @@ def test_published_figures_are_those_of_the_list(data_folder: Path) -> None:
     [
         ("sparse-lenet-300-100-molchanov2017", 0.02, 60, 4),
         ("ard-lenet-300-100-deepbayes2019", 0.018, 30, 4),
-        ("sparse-lenet-5-molchanov2017", 0.012, 80, 1.1),  # 30 epochs of 200; most of its time goes into convolutions
+        ("sparse-lenet-5-molchanov2017", 0.01, 270, 3.5),
     ],
 )
 def test_reference_results_meet_what_is_claimed(name: str, most_error: float, least: float, faster: float) -> None:
@@ -274,7 +274,6 @@ def test_reference_results_meet_what_is_claimed(name: str, most_error: float, le
     assert small["compressed"]["error"] == pytest.approx(result["error"], abs=1e-4)
     kept = (430_500 if "lenet-5" in name else 266_200) / result["compression"]
     assert small["compressed"]["weights"] <= round(kept)
-    assert small["ratios"]["bytes_32"] >= 20
     assert small["ratios"]["latency_1000"] >= faster
     for key in ("seed", "threshold", "recipe", "engine"):
         assert key in reference["settings"]

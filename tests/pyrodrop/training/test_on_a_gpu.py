@@ -33,6 +33,7 @@ GUIDES: dict[str, Any] = {
     "low rank": lambda m: guides.LowRank(m, 2),
     "variational": guides.VariationalDropout,
     "point": guides.Point,
+    "exact last layer": guides.ExactLastLayer,
 }
 
 

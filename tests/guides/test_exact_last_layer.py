@@ -1,0 +1,323 @@
+"""The exact last layer against Bayesian linear regression in numpy and scipy, which call none of the guide's code."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.data import Dataset
+from pyrodrop.elbo import elbo_terms
+from tests.small import normal
+
+X = normal(30, 2, seed=1)
+Y = torch.stack([torch.sin(3 * X[:, 0]), X[:, 1] ** 2], 1) + 0.2 * normal(30, 2, seed=2)
+DATA = Dataset(X * 3 + 7, Y * torch.tensor([50.0, 0.2]) + 4).standardized()
+SCALE, BIAS_SCALE = 0.6, 1.7
+PRIOR = {"layers.2.*": priors.Gaussian(SCALE), "*": priors.Gaussian(0.9)}
+QUICK: dict[str, Any] = {"steps": 30, "lr": 0.03, "seed": 0, "progress": False}
+
+
+def model_of(bias: bool = False, likelihood: Any = None, widths: Any = (2, 6, 4, 2), **options: Any) -> Any:
+    return models.MLP(
+        list(widths),
+        "tanh",
+        prior=options.pop("prior", PRIOR),
+        bias_prior={"layers.2.*": priors.Gaussian(BIAS_SCALE), "*": None} if bias else None,
+        likelihood=likelihood or likelihoods.Gaussian(),
+        **options,
+    )
+
+
+def fitted(
+    features: Callable[[Any], guides.Guide] = guides.Point, bias: bool = False, data: Any = DATA, **options: Any
+) -> Any:
+    model = model_of(bias, options.pop("likelihood", None))
+    return pyrodrop.fit(model, guides.ExactLastLayer(model, features), data, **{**QUICK, **options})
+
+
+def features_at(fit: Any, weights: dict[str, Tensor], x: Tensor) -> np.ndarray:
+    """The inputs of the last layer, in float64."""
+    h = ((x - fit.model.inputs.loc) / fit.model.inputs.scale).double()
+    for layer in ("layers.0", "layers.1"):
+        h = torch.tanh(h @ weights[f"{layer}.weight"].double().T + fit.model.free[f"{layer}.bias"].double())
+    return h.detach().numpy()  # type: ignore[no-any-return]
+
+
+def units(fit: Any) -> tuple[Tensor, Tensor]:
+    """Location and scale of y, by output."""
+    return fit.model.targets.loc.double().expand(2), fit.model.targets.scale.double().expand(2)
+
+
+def standardised(fit: Any, y: Tensor) -> np.ndarray:
+    loc, scale = units(fit)
+    return ((y.double() - loc) / scale).numpy()  # type: ignore[no-any-return]
+
+
+def noise_variance(fit: Any) -> np.ndarray:
+    """Of standardised y, by output."""
+    likelihood = getattr(fit.model.likelihood, "likelihood", fit.model.likelihood)
+    return (1 / (likelihood.precision.detach().double() * units(fit)[1] ** 2)).numpy()  # type: ignore[no-any-return]
+
+
+def log_evidence(fit: Any, weights: dict[str, Tensor], x: Tensor, y: Tensor) -> float:
+    """ln p(y | features) in the units of y: multivariate normals of the outputs."""
+    phi, targets, total = features_at(fit, weights, x), standardised(fit, y), 0.0
+    bias = "layers.2.bias" in fit.model.priors
+    for d, variance in enumerate(noise_variance(fit)):
+        seen = ~np.isnan(targets[:, d])
+        covariance = SCALE**2 * phi @ phi.T + bias * BIAS_SCALE**2 + variance * np.eye(len(phi))
+        mean = np.zeros(len(phi)) if bias else np.full(len(phi), float(fit.model.free["layers.2.bias"][d].detach()))
+        total += multivariate_normal(mean[seen], covariance[np.ix_(seen, seen)]).logpdf(targets[seen, d])
+        total -= seen.sum() * math.log(units(fit)[1][d])
+    return float(total)
+
+
+def regression(fit: Any, weights: dict[str, Tensor], x: Tensor, y: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Mean and covariance of (w_d, b_d) of each output, by normal equations with a column of ones."""
+    phi, targets = features_at(fit, weights, x), standardised(fit, y)
+    bias, made = "layers.2.bias" in fit.model.priors, []
+    for d, variance in enumerate(noise_variance(fit)):
+        design = np.column_stack([phi, np.ones(len(phi))]) if bias else phi
+        target = targets[:, d] - (0 if bias else float(fit.model.free["layers.2.bias"][d].detach()))
+        inverse_prior = np.diag([SCALE**-2] * phi.shape[1] + [BIAS_SCALE**-2] * bias)
+        covariance = np.linalg.inv(inverse_prior + design.T @ design / variance)
+        made.append((covariance @ design.T @ target / variance, covariance))
+    return made
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["bias without a prior", "bias with a prior"])
+@pytest.mark.parametrize("features", [guides.Point, guides.MeanField])
+def test_every_step_has_the_evidence_of_the_regression(features: Any, bias: bool) -> None:
+    """For every draw: nll + ln q - ln p of the last layer is -ln p(y | features)."""
+    fit = fitted(features, bias)
+    x, y = fit.data.x, fit.data.y
+    guide, model = fit.guide, fit.model
+    for seed in range(3):
+        torch.manual_seed(seed)
+        loss = float(elbo_terms(model, guide, x, y).loss.detach())
+        torch.manual_seed(seed)
+        below = guide.features()
+        want = -log_evidence(fit, below, x, y)
+        for name, weight in below.items():
+            prior = torch.distributions.Normal(0.0, 0.9)
+            if features is guides.Point:
+                want -= float(prior.log_prob(weight.detach()).sum())
+            else:
+                q = torch.distributions.Normal(guide.features.loc[name], (guide.features.log_variance[name] / 2).exp())
+                want += float(torch.distributions.kl_divergence(q, prior).sum().detach())
+        assert loss == pytest.approx(want, rel=2e-5)
+
+
+def test_the_gradient_is_that_of_the_evidence() -> None:
+    """Of features, free biases and precisions, by autograd through a multivariate normal."""
+    fit = fitted()
+    model, guide, x, y = fit.model.double(), fit.guide.double(), fit.data.x, fit.data.y
+    parameters = {**dict(model.named_parameters()), **dict(guide.named_parameters())}
+    got = torch.autograd.grad(elbo_terms(model, guide, x, y).loss, list(parameters.values()))
+    weights = {name: guide.features.loc[name] for name in guide.features.sites}
+    h = (x.double() - model.inputs.loc) / model.inputs.scale
+    for layer in ("layers.0", "layers.1"):
+        h = torch.tanh(h @ weights[f"{layer}.weight"].T + model.free[f"{layer}.bias"])
+    target = (y.double() - model.targets.loc) / model.targets.scale
+    loss = -sum(torch.distributions.Normal(0.0, 0.9).log_prob(weight).sum() for weight in weights.values())
+    for d in range(2):
+        variance = 1 / (model.likelihood.precision[d] * model.targets.scale[d] ** 2)
+        covariance = SCALE**2 * h @ h.T + variance * torch.eye(len(h))
+        mean = model.free["layers.2.bias"][d].expand(len(h))
+        loss = loss - torch.distributions.MultivariateNormal(mean, covariance).log_prob(target[:, d])
+    want = torch.autograd.grad(loss, list(parameters.values()))
+    assert len(got) == 6  # two weights, three biases, the precisions
+    for name, ours, theirs in zip(parameters, got, want, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["bias without a prior", "bias with a prior"])
+def test_predictions_are_those_of_bayesian_linear_regression(bias: bool) -> None:
+    """Mean and variance of f between and beyond the data, within 5 standard errors; the mean weights up to rounding."""
+    fit, draws = fitted(bias=bias), 4000
+    new = torch.linspace(-8, 20, 7)[:, None].expand(7, 2).contiguous()
+    weights = fit.guide.mean()
+    phi = features_at(fit, weights, new)
+    f = fit.predict(new, draws, seed=1).f.double().numpy()
+    for d, (mean, covariance) in enumerate(regression(fit, weights, fit.data.x, fit.data.y)):
+        own = [*weights["layers.2.weight"][d].tolist(), *([float(weights["layers.2.bias"][d])] if bias else [])]
+        np.testing.assert_allclose(own, mean, rtol=1e-4, atol=1e-5)
+        design = np.column_stack([phi, np.ones(7)]) if bias else phi
+        shift = 0.0 if bias else float(fit.model.free["layers.2.bias"][d].detach())
+        loc, scale = (float(value[d]) for value in units(fit))
+        sd = scale * np.sqrt(np.einsum("nh,hk,nk->n", design, covariance, design))
+        error = f[:, :, d].mean(0) - (loc + scale * (design @ mean + shift))
+        assert np.all(np.abs(error) < 5 * sd / draws**0.5 + 1e-4 * scale)
+        assert np.all(np.abs(f[:, :, d].var(0) / sd**2 - 1) < 5 * (2 / draws) ** 0.5)
+
+
+def test_every_draw_of_the_layers_below_has_its_own_last_layer() -> None:
+    """Squared distances of the draws from the means of their regressions are chi-squared, of a degree per weight."""
+    fit = fitted(functools.partial(guides.BernoulliDropout, drop_rate=0.5, mask_input=False))
+    torch.manual_seed(0)
+    drawn = fit.guide.draw(300)
+    distances = []
+    for i in range(300):
+        weights = {name: values[i] for name, values in drawn.items()}
+        for d, (mean, covariance) in enumerate(regression(fit, weights, fit.data.x, fit.data.y)):
+            away = weights["layers.2.weight"][d].double().numpy() - mean
+            distances.append(away @ np.linalg.solve(covariance, away))
+    assert abs(np.mean(distances) - 4) < 5 * (8 / 600) ** 0.5
+
+
+def test_missing_values_are_left_out() -> None:
+    """The evidence is of the observed values, and an output without any has its prior."""
+    y = DATA.y.clone()
+    y[:20, 0] = math.nan
+    fit = fitted(likelihood=likelihoods.Missing(likelihoods.Gaussian(4.0)), data=(DATA.x, y), steps=3)
+    weights = fit.guide.mean()
+    prior = sum(
+        float(torch.distributions.Normal(0.0, 0.9).log_prob(weights[n]).sum()) for n in fit.guide.features.sites
+    )
+    want = -log_evidence(fit, weights, DATA.x, y) - prior
+    assert float(elbo_terms(fit.model, fit.guide, DATA.x, y).loss.detach()) == pytest.approx(want, rel=2e-5)
+    y[:, 0] = math.nan
+    fit.guide.condition_on(DATA.x, y)
+    of_prior = fit.guide.draw(4000)["layers.2.weight"][:, 0]
+    assert float((of_prior.mean(0) / SCALE).abs().max()) < 5 / 4000**0.5
+    assert float((of_prior.std(0) / SCALE - 1).abs().max()) < 5 / 8000**0.5
+
+
+def test_without_layers_below_it_is_the_evidence_of_the_model() -> None:
+    """A network of one layer is Bayesian linear regression: its ELBO is ln p(y), its draws those of the posterior."""
+    model = models.MLP(
+        [2, 1],
+        prior=priors.Gaussian(),
+        bias_prior=priors.Gaussian(2.0),
+        likelihood=likelihoods.Gaussian(4.0, learned=True),
+    )
+    fit = pyrodrop.fit(model, guides.ExactLastLayer(model), (X, Y[:, 0]), **QUICK)
+    x, tau = X.double().numpy(), float(fit.model.likelihood.precision.detach())  # type: ignore[attr-defined]
+    evidence = multivariate_normal(np.zeros(30), x @ x.T + 4 + np.eye(30) / tau).logpdf(Y[:, 0].double().numpy())
+    elbo = fit.elbo(2)
+    assert elbo.value == pytest.approx(float(evidence), rel=1e-5)
+    assert elbo.se < 1e-3
+    assert elbo.convention.kind == "exact"
+
+
+def test_a_minibatch_is_an_unbiased_part_of_all_rows() -> None:
+    """With the same draw, the mean loss of the minibatches that make up the data is the loss of all rows."""
+    fit = fitted(guides.MeanField, bias=True)
+    x, y, losses = fit.data.x, fit.data.y, []
+    for rows in (slice(None), *(slice(first, first + 10) for first in (0, 10, 20))):
+        torch.manual_seed(5)
+        losses.append(float(elbo_terms(fit.model, fit.guide, x[rows], y[rows], num_data=30).loss.detach()))
+    assert losses[0] == pytest.approx(sum(losses[1:]) / 3, rel=1e-5)
+    of_batches = fitted(guides.MeanField, bias=True, batch_size=10)
+    assert math.isfinite(of_batches.elbo(3).value)
+
+
+def test_anchors_are_the_mean_of_the_prior() -> None:
+    """With noise that drowns y the posterior of the last layer is its prior, around the anchor."""
+    model = model_of(prior=priors.Anchored(0.5), likelihood=likelihoods.Gaussian(1e-12))
+    guide = guides.ExactLastLayer(model, guides.Point)
+    guide.condition_on(X, Y)
+    anchor = model.priors["layers.2.weight"].for_site("layers.2.weight", model.weight_sites()["layers.2.weight"]).mean
+    torch.testing.assert_close(guide.mean()["layers.2.weight"], anchor)
+    assert float(guide.draw(2000)["layers.2.weight"].std(0).mean()) == pytest.approx(0.5, rel=0.05)
+
+
+def test_saved_and_trained_as_others(tmp_path: Path) -> None:
+    """A file restores predictions by itself and into a new guide; engines and replicates train alike."""
+    fit = fitted(guides.MeanField, bias=True, engine="pyro")
+    want = fit.predict(DATA.x, 20, seed=3).mean
+    path = fit.save(tmp_path / "fit")
+    model = model_of(True)
+    for loaded in (
+        pyrodrop.Fit.load(path),
+        pyrodrop.Fit.load(path, model, guides.ExactLastLayer(model, guides.MeanField)),
+    ):
+        torch.testing.assert_close(loaded.predict(DATA.x, 20, seed=3).mean, want, rtol=0, atol=0)
+    torch.testing.assert_close(fitted(guides.MeanField, True, engine="traced").losses, fit.losses, rtol=1e-5, atol=1e-3)
+    made = [model_of(True, seed=seed) for seed in range(2)]
+    each = [guides.ExactLastLayer(model, guides.Point) for model in made]
+    sets = [DATA, Dataset(DATA.x, DATA.y.flip(0)).standardized()]
+    together = pyrodrop.fit_replicates(made, each, sets, count=2, **QUICK)
+    for one, model, guide, data in zip(together, made, each, sets, strict=True):
+        alone = pyrodrop.fit(model, guide, data, **QUICK)
+        torch.testing.assert_close(one.losses, alone.losses, rtol=1e-4, atol=1e-2)
+
+
+def test_a_guide_without_rows_says_so() -> None:
+    """Under Pyro's own calls the rows are those of the call; predictions need `condition_on`."""
+    model = model_of()
+    guide = guides.ExactLastLayer(model)
+    assert guide(X, Y)["layers.2.weight"].shape == (2, 4)
+    for call in (lambda: guide(X), lambda: guide(X[:5], Y[:5], num_data=30), lambda: guide.draw(2), guide.mean):
+        with pytest.raises(ValueError, match=r"this guide has none: call guide.condition_on\(x, y\)"):
+            call()
+
+
+def test_guide_and_model_stay_together() -> None:
+    """A copy of the guide has a copy of the model, so it is refused beside the model; it moves its own."""
+    model = model_of()
+    copied = copy.deepcopy(guides.ExactLastLayer(model)).double()
+    with pytest.raises(ValueError, match="guide computes with its model, which must be the model of this call"):
+        pyrodrop.fit(model, copied, (X, Y), steps=1)
+    with pytest.raises(ValueError, match="guides computes with its model"):
+        pyrodrop.fit_replicates(model, guides.ExactLastLayer(model_of()), (X, Y), count=2, steps=1)
+    copied.condition_on(X.double(), Y.double())
+    assert copied.draw(2)["layers.2.weight"].dtype == torch.float64
+    assert model.weight_sites()["layers.2.weight"].dtype == torch.float32
+
+
+class _Net(nn.Module):
+    def __init__(self, output: Callable[[Any, Tensor], Tensor], *more: nn.Module) -> None:
+        super().__init__()
+        self.first, self.more, self.last, self.output = nn.Linear(2, 4), nn.Sequential(*more), nn.Linear(4, 2), output
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self, self.more(self.first(x)).tanh())
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "in place": (lambda: _Net(lambda net, h: net.last(h).mul_(2)), "returns the output of that layer unchanged"),
+    "used twice": (lambda: _Net(lambda net, h: net.last(h @ net.last.weight.T @ net.last.weight)), "torch.nn.Linear alone"),
+    "tied": (lambda: nn.Sequential(layer := nn.Linear(2, 2), nn.Tanh(), layer), "torch.nn.Linear alone"),
+    "an activation": (lambda: _Net(lambda net, h: net.last(h).exp()), "returns the output of that layer unchanged"),
+    "a product": (lambda: _Net(lambda net, h: h @ net.last.weight.T), "in a torch.nn.Linear alone"),
+    "BatchNorm": (lambda: _Net(lambda net, h: net.last(h), nn.BatchNorm1d(4)), "does not depend on other rows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_other_networks_are_refused(name: str) -> None:
+    make, message = NETWORKS[name]
+    model = models.from_module(make(), priors.Gaussian(), likelihoods.Gaussian())
+    with pytest.raises(ValueError, match=message):
+        pyrodrop.fit(model, guides.ExactLastLayer(model), (X, Y), steps=1)
+
+
+def test_what_has_no_exact_last_layer_is_refused() -> None:
+    for likelihood in (likelihoods.Categorical(), likelihoods.HeteroscedasticGaussian(), likelihoods.StudentT()):
+        with pytest.raises(ValueError, match="needs likelihoods.Gaussian, or likelihoods.Missing of it"):
+            guides.ExactLastLayer(model_of(likelihood=likelihood))
+    model = model_of()
+    with pytest.raises(TypeError, match="features must return a Guide, .* got Ensemble"):
+        guides.ExactLastLayer(model, lambda below: guides.Ensemble(below, guides.Point, 2))  # type: ignore[arg-type,return-value]
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=10)
+    with pytest.raises(ValueError, match="needs all rows of the data in memory"):
+        pyrodrop.fit(model, guides.ExactLastLayer(model), loader, steps=1)
+    head = model_of(prior={"layers.2.*": None, "*": priors.Gaussian()})
+    with pytest.raises(ValueError, match="needs a network that uses its last weight in a"):
+        pyrodrop.fit(head, guides.ExactLastLayer(head), (X, Y), steps=1)
+    tokens = models.from_module(_Net(lambda net, h: net.last(h[:, None])), priors.Gaussian(), likelihoods.Gaussian())
+    with pytest.raises(ValueError, match=r"needs outputs \[N, D\]"):
+        pyrodrop.fit(tokens, guides.ExactLastLayer(tokens), (X, Y[:, None]), steps=1)
