@@ -1,4 +1,5 @@
-"""Figures of a fit. Each function returns a matplotlib figure that is not registered with pyplot; save it with `savefig`.
+"""Figures of a fit. Each function returns a matplotlib figure, pyplot's current one: ``plt.savefig`` and ``plt.show`` mean
+it, and a notebook shows it once. In a loop, close figures by ``plt.close(figure)``.
 
 prediction(run, data, held_out)     the function with bands of half, one, one and a half and two standard deviations
 traces(fit)                         ELBO, negative log likelihood and KL divergence by step
@@ -15,6 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import xarray as xr
@@ -24,7 +26,7 @@ from matplotlib.lines import Line2D
 from pyro import poutine
 from torch import Tensor
 
-from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, figure_of, styled
+from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, OF_PYPLOT, RED, SERIES, OfPyplot, figure_of, styled
 from pyrodrop.data import Data, Dataset, turned
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import parts
@@ -41,7 +43,7 @@ _CURVE = 400  # points along x
 _WEIGHTS = 50_000  # values per histogram
 
 
-@styled()
+@styled(pyplot=True)
 def prediction(
     run: Predicts,
     data: Data,
@@ -99,7 +101,7 @@ def shades(axes: Axes, x: Tensor, mean: Tensor, sd: Tensor) -> None:
     axes.plot(across, middle, color=BLUE, linewidth=1.0, label="predictive mean")
 
 
-@styled()
+@styled(pyplot=True)
 def traces(fit: Fit) -> Figure:
     """The ELBO of each step's sample, its negative log likelihood and its KL divergence, in nats by step.
 
@@ -122,7 +124,7 @@ def traces(fit: Fit) -> Figure:
     return figure
 
 
-@styled()
+@styled(pyplot=True)
 def calibration(predicted: Predicted, y: Tensor, bins: int = 15) -> Figure:
     """Accuracy by confidence with two standard errors, and below the share of predictions per bin.
 
@@ -146,7 +148,7 @@ def calibration(predicted: Predicted, y: Tensor, bins: int = 15) -> Figure:
     return figure
 
 
-@styled()
+@styled(pyplot=True)
 def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) -> Figure:
     """ArviZ's plot of the difference between the distribution of the PIT values and a uniform one, with a 99 % band.
 
@@ -156,10 +158,13 @@ def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) ->
         coverage: plot the coverage of central intervals instead.
 
     Raises:
-        ValueError: `held_out` for a tree without test observations.
+        ValueError: `held_out` for a tree without test observations, or a tree of several models.
     """
     from pyrodrop.analysis.comparison.az import az
 
+    if "model" in tree["posterior_predictive"].dims:
+        models = ", ".join(tree["posterior_predictive"].to_dataset()["model"].values)
+        raise ValueError(f"tree must be of one model: tree.sel(model=..., drop=True); got one of {models}")
     if held_out:
         if "y_observed" not in tree.children.get("predictions_constant_data", {}):
             raise ValueError("the tree has no held-out observations: make it with to_arviz(fit, train, test)")
@@ -170,10 +175,10 @@ def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) ->
                 "observed_data": xr.Dataset({"y": observed}),
             }
         )
-    return figure_of(az.plot_ppc_pit(tree, coverage=coverage, backend="matplotlib"))
+    return figure_of(az.plot_ppc_pit(tree, coverage=coverage, backend="matplotlib", figure_kwargs=OF_PYPLOT))
 
 
-@styled()
+@styled(pyplot=True)
 def k_hat(loo: Loo) -> Figure:
     """ArviZ's plot of the Pareto k-hat per observation.
 
@@ -184,10 +189,10 @@ def k_hat(loo: Loo) -> Figure:
 
     if loo.elpd_data is None:
         raise ValueError(f"there is no k-hat to plot: {loo.reason}")
-    return figure_of(az.plot_khat(loo.elpd_data, visuals={"hlines": {}}, backend="matplotlib"))
+    return figure_of(az.plot_khat(loo.elpd_data, visuals={"hlines": {}}, backend="matplotlib", figure_kwargs=OF_PYPLOT))
 
 
-@styled()
+@styled(pyplot=True)
 def rates(guide: Any) -> Figure:
     """Drop rates or alphas by layer: a bar for a single rate, a histogram for many.
 
@@ -215,7 +220,7 @@ def rates(guide: Any) -> Figure:
     return figure
 
 
-@styled()
+@styled(pyplot=True)
 def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
     """Histograms per layer of posterior samples of all its weights, and of samples from their prior if it is proper.
 
@@ -249,7 +254,7 @@ def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
     return figure
 
 
-@styled()
+@styled(pyplot=True)
 def rotated_digit(
     run: Predicts,
     image: Tensor,
@@ -308,7 +313,7 @@ def rotated_digit(
 
 
 def _figure(rows: int, columns: int, size: tuple[float, float], **grid: Any) -> tuple[Figure, Sequence[Axes]]:
-    figure = Figure(figsize=size, layout="constrained")
+    figure = plt.figure(figsize=size, layout="constrained", FigureClass=OfPyplot)
     return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).ravel())
 
 

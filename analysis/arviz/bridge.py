@@ -15,6 +15,7 @@
                                 energy, diverging, acceptance_rate, n_steps   of the exact posterior, with lp
     log_prior                   by site      [chain, draw]                    if sample_stats has lp
 
+Several fits by name are one tree, see `pyrodrop.analysis.arviz.several`.
 All values are in the units of the data. f has a further dimension ``output`` and y ``target`` if there are several; the
 dimensions of images and sequences are numbered: ``f_dim_0``, ``f_dim_1`` ... The f of a classifier are logits. The log
 likelihood is one number per example. An x of several tensors gives a variable for each: ``x_0``, ``x_1``, or ``x_NAME``.
@@ -46,6 +47,8 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop.analysis.arviz.program_draws import program_tree, scalar_or_array
 from pyrodrop.analysis.arviz.sampled_draws import sampled_draws
+from pyrodrop.analysis.arviz.several import one_tree
+from pyrodrop.analysis.comparison.comparison import check_fits
 from pyrodrop.analysis.comparison.draws import Draws, Predictive, check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
 from pyrodrop.arguments import shown
@@ -76,7 +79,7 @@ Variables: TypeAlias = dict[Hashable, Any]
 @checked
 @exclusive()
 def to_arviz(
-    fit: Predicts,
+    fit: Predicts | Mapping[str, Predicts],
     train: Data | Mapping[str, Any] | None = None,
     test: Data | Inputs | None = None,
     num_samples: Annotated[int, Count("the number of draws per chain")] = 1000,
@@ -92,7 +95,9 @@ def to_arviz(
 
     Args:
         fit: a `Fit`, `Replicates` that are restarts on the same data, a `Sampled`, or a Gaussian process of
-            `pyrodrop.analysis.gp`.
+            `pyrodrop.analysis.gp`; or a mapping from names to any of these on the same data. Their tree has the dimension
+            ``model`` with what all of them have, and its attribute ``left_out`` says what only some have;
+            ``tree.sel(model=NAME)`` is the tree of one.
         train: the training data, of a Pyro program the mapping that it was trained on; None where `fit` has them, which
             it has not after loading, or where a loader read them. The tree of a program has all sites by their names, with
             plates as dimensions.
@@ -114,8 +119,9 @@ def to_arviz(
 
     Raises:
         TypeError: `fit` is none of these, or its model is not one of `pyrodrop.models`.
-        ValueError: `train` are other data than those of the fit; replicates with different data or models, which are not
-            chains of one posterior; or `test` has another form than the training data, or a y of another shape.
+        ValueError: `train` are other data than those of the fit; a mapping without fits, or of fits with different data;
+            replicates with different data or models, which are not chains of one posterior; or `test` has another form than
+            the training data, or a y of another shape.
 
     Example:
         >>> import torch, pyrodrop
@@ -132,6 +138,26 @@ def to_arviz(
         'k-hat of p / q is ..., above 0.7'
     """
     refuse("to_arviz")
+    if isinstance(fit, Mapping):
+        check_fits(fit)
+        tree = one_tree(
+            {n: _tree(run, train, test, num_samples, weights, log_likelihood, seed) for n, run in fit.items()}
+        )
+    else:
+        tree = _tree(fit, train, test, num_samples, weights, log_likelihood, seed)
+    if "log_likelihood_missing" in tree.attrs:
+        _log.warning(
+            "to_arviz leaves the group log_likelihood out: %s. ArviZ's loo would take these draws for those of the exact "
+            "posterior; pyrodrop.analysis.loo does not, and log_likelihood=True adds the group",
+            tree.attrs["log_likelihood_missing"],
+        )
+    return tree
+
+
+def _tree(
+    fit: Any, train: Any, test: Any, num_samples: int, weights: bool, log_likelihood: bool | None, seed: int
+) -> xr.DataTree:
+    """The tree of one fit, replicates, draws or Gaussian process."""
     first = fit[0] if isinstance(fit, Replicates) else fit
     if isinstance(first, Fit) and not isinstance(first.model, NetworkModel):
         if test is not None:
@@ -215,10 +241,6 @@ def _finished(
     reason = _not_exact(attrs, power) if log_likelihood is None else ""
     if reason:
         attrs["log_likelihood_missing"] = reason
-        _log.warning(
-            "to_arviz leaves the group log_likelihood out: %s. ArviZ's loo would take these draws for those of the exact "
-            "posterior; pyrodrop.analysis.loo does not, and log_likelihood=True adds the group", reason
-        )  # fmt: skip
     left_out = ["log_likelihood"] if reason or log_likelihood is False else []
     tree = xr.DataTree.from_dict({name: _numbered(group) for name, group in groups.items() if name not in left_out})
     tree.attrs.update(attrs | {"seed": seed, "library": "pyrodrop", "version": pyrodrop.__version__, "draws": about})

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyrodrop.analysis.calibration.uniformity import LEVEL
-from pyrodrop.analysis.reports.style import BLUE, GREY, RED, figure_of, styled
+from pyrodrop.analysis.reports.style import BLUE, GREY, OF_PYPLOT, RED, figure_of, styled
 
 _PANEL = (2.6, 2.1)  # inches
 
@@ -30,7 +30,7 @@ class Calibrated(Protocol):
     def problems(self) -> dict[str, str]: ...
 
 
-@styled()
+@styled(pyplot=True)
 def plot_sbc(results: Mapping[str, Calibrated]) -> Figure:
     """One row of panels per result, one panel per quantity: the empirical distribution function of the PIT values minus the
     uniform one, with a simultaneous band of level 0.05 over the number of quantities. Lines that leave it are orange.
@@ -66,7 +66,7 @@ def plot_sbc(results: Mapping[str, Calibrated]) -> Figure:
         xr.DataTree.from_dict({"prior_sbc": xr.Dataset({n: (("chain", "draw"), v) for n, v in values.items()})}),
         backend="matplotlib",
         col_wrap=columns,
-        figure_kwargs={"figsize": (columns * _PANEL[0], rows * _PANEL[1]), "sharey": False},
+        figure_kwargs={"figsize": (columns * _PANEL[0], rows * _PANEL[1]), "sharey": False, **OF_PYPLOT},
         visuals=dict.fromkeys(_left_out(az), False),
     )
     at, _, low, high = ecdf_pit(np.linspace(0, 1, first.count), 1 - LEVEL / len(first.ranks), 1000)

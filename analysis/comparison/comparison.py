@@ -202,7 +202,7 @@ def compare(
         ['difference', 'difference_se', 'log_density', 'log_density_se']
     """
     refuse("compare")
-    _check_fits(fits)
+    check_fits(fits)
     if by == "log_density" and data is None:
         raise ValueError("by='log_density' needs held-out data: compare(fits, data=...); got data=None")
     if by in DISTANCES and reference is None:
@@ -271,7 +271,7 @@ def _step(bar: Bar, passes: float = math.inf) -> Iterator[None]:
     bar.update(done - bar.n)
 
 
-def _check_fits(fits: Any) -> None:
+def check_fits(fits: Any) -> None:
     """Raise an error unless these are fits by name."""
     if not isinstance(fits, Mapping):
         raise TypeError(

@@ -41,16 +41,23 @@ _DOTS_PER_INCH = 110
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """A context, or a decorator of a function, in which figures are made in this style."""
+def styled(*, pyplot: bool = False) -> Iterator[None]:
+    """A context, or a decorator of a function, in which figures are made in this style; with `pyplot`, as its figures."""
+    if pyplot:
+        import matplotlib.pyplot as plt
+
+        plt.draw_if_interactive()  # loads the backend, whose settings the end of the context would undo
     with matplotlib.rc_context(_PARAMETERS):
         yield
 
 
 def write_figure(path: Path, figure: Figure) -> None:
-    """Write a figure as PNG; the file is whole or not there."""
+    """Write a figure as PNG, and close it if it is pyplot's; the file is whole or not there."""
+    import matplotlib.pyplot as plt
+
     with whole(path) as file:
         file.write_bytes(png(figure))
+    plt.close(figure)
 
 
 def transparent_png(figure: Figure, dots_per_inch: int) -> bytes:
@@ -68,11 +75,21 @@ def png(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def figure_of(plotted: Any) -> Figure:
-    """The figure of an ArviZ plot, removed from pyplot's registry."""
-    import matplotlib.pyplot as plt
+class OfPyplot(Figure):
+    """A figure of pyplot. As the value of a notebook's cell pyplot does not show it again at the cell's end."""
 
+    def _ipython_display_(self) -> None:
+        import matplotlib.pyplot as plt
+
+        plt.close(self)
+        raise NotImplementedError  # IPython then shows it as any figure
+
+
+OF_PYPLOT = {"FigureClass": OfPyplot}
+
+
+def figure_of(plotted: Any) -> Figure:
+    """The figure of an ArviZ plot, made with ``figure_kwargs=OF_PYPLOT``."""
     figure: Figure = plotted.viz["figure"].item()
-    plt.close(figure)
     figure.set_layout_engine("constrained")
     return figure

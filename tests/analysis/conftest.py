@@ -20,7 +20,7 @@ SETTINGS: dict[str, Any] = {"steps": 60, "lr": 2e-2, "progress": False}
 
 @pytest.fixture(autouse=True)
 def _no_windows() -> Iterator[None]:
-    """ArviZ's figures are pyplot's; none is left open."""
+    """Figures are pyplot's; none is left open."""
     yield
     import matplotlib.pyplot as plt
 

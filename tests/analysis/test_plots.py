@@ -1,4 +1,4 @@
-"""Figures: each is drawn without pyplot's knowledge, and is not blank; what it shows is what it was given."""
+"""Figures: each is pyplot's current one, and is not blank; what it shows is what it was given."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
 
 def assert_drawn(figure: Figure) -> None:
-    """Ink in every panel that is not switched off, and no window."""
+    """Ink in every panel that is not switched off; it is pyplot's only figure, until a notebook shows it as a value."""
+    assert plt.gcf() is figure
+    assert len(plt.get_fignums()) == 1
+    with pytest.raises(NotImplementedError):  # IPython shows it then as any figure
+        figure._ipython_display_()  # type: ignore[attr-defined]
+    assert plt.get_fignums() == []
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     pixels = np.asarray(canvas.buffer_rgba())[..., :3]
@@ -31,7 +36,6 @@ def assert_drawn(figure: Figure) -> None:
             box = axes.get_window_extent()
             inside = pixels[height - int(box.y1) : height - int(box.y0), int(box.x0) + 2 : int(box.x1) - 2]
             assert (inside < 250).any(-1).mean() > 0.002, axes.get_title()
-    assert plt.get_fignums() == []
 
 
 def test_a_prediction_shows_the_functions_mean_and_the_data(small: Any) -> None:
@@ -72,6 +76,12 @@ def test_arvizs_pictures(small: Any) -> None:
     tree = pyrodrop.to_arviz(fit, fit.data, fit.data, num_samples=200)
     for options in ({}, {"coverage": True}, {"held_out": True}):
         assert_drawn(plots.pit(tree, **options))
+    both = pyrodrop.to_arviz({"a": fit, "b": fit}, num_samples=30)
+    assert_drawn(plots.pit(both.sel(model="a", drop=True)))
+    with pytest.raises(
+        ValueError, match=r"tree must be of one model: tree.sel\(model=..., drop=True\); got one of a, b"
+    ):
+        plots.pit(both)
     with pytest.raises(ValueError, match="no held-out observations"):
         plots.pit(pyrodrop.to_arviz(fit, fit.data, num_samples=30), held_out=True)
     with pytest.raises(ValueError, match="no k-hat to plot: log p - log q does not exist"):

@@ -126,7 +126,7 @@ CALLS = [
         "to_arviz",
         dict,
         {
-            "fit": OBJECT,
+            "fit": OBJECT | {"no fits": dict, "numbered": lambda: {0: fit()}, "a number": lambda: {"a": 1.0}},
             "train": DATA,
             "y": NO_Y.only("two columns", "an axis more", "NaN", "complex", "bools"),
             "num_samples": COUNTS,

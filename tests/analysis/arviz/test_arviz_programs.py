@@ -12,7 +12,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO, config_enumerate
-from pyro.infer.autoguide import AutoDelta, AutoNormal
+from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 from torch import Tensor
 
 import pyrodrop
@@ -111,3 +111,12 @@ def test_replicates_are_chains() -> None:
 def test_a_test_set_is_refused() -> None:
     with pytest.raises(ValueError, match="test must be None for a Pyro program"):
         to_arviz(fitted(), DATA, test=X)
+
+
+def test_several_programs_are_one_tree() -> None:
+    fits = {"independent": fitted(), "joint": fitted(AutoMultivariateNormal)}
+    tree = to_arviz(fits, DATA, num_samples=30, log_likelihood=True)
+    assert tree["log_likelihood"]["y_seen"].dims == ("model", "chain", "draw", "y")
+    for name, fit in fits.items():
+        alone = to_arviz(fit, DATA, num_samples=30)["posterior"]["weights"]
+        np.testing.assert_array_equal(tree["posterior"]["weights"].sel(model=name), alone)
