@@ -134,8 +134,8 @@ _OF_CLASSES = (
     "or train for more steps"
 )
 _OF_NOISE = (
-    "standardise x and y (Dataset.standardized), take a larger scale of the first weights (input_gain), or give the "
-    "noise (docs/symptoms.md, A flat band)"
+    "standardise x and y (Dataset.standardized), and take priors and noise that fit, as those of priors.from_gp "
+    "(docs/symptoms.md, A flat band)"
 )
 _OF_POSTERIORS = "take a lower drop rate or another scale of the prior, let lr fall to 0, or train for more steps"
 
