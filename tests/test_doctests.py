@@ -51,6 +51,7 @@ EXAMPLES = [
     "pyrodrop.Prediction.quantile",
     "pyrodrop.priors.ARD",
     "pyrodrop.priors.Gaussian",
+    "pyrodrop.priors.from_gp",
     "pyrodrop.read",
     "pyrodrop.recipes.regressor",
     "pyrodrop.restart",

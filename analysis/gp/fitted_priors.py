@@ -1,16 +1,18 @@
-"""Priors that fit the data: those with the largest evidence in a network's limit of infinite width.
+"""Priors that fit the data, by the evidence of the Gaussian process to which a network converges as its layers widen.
 
     f_d ~ GP(0, K),   y_d = f_d(x) + noise e_d,   e_d ~ N(0, I)     d = 1 ... D columns of y, K of `NetworkKernel`
     evidence  = sum_d ln N(y_d; 0, S),   S = K + noise^2 I
-    maximised : evidence + ln p(scales),   ln scale ~ N(ln of a usual value, 1)
+    maximised : evidence + ln p(scales),   ln scale ~ N(ln of a usual value, width^2)
 
     gradient      d evidence / dS = (A A' - D S^-1) / 2,   A = S^-1 y [N, D]
     leave-one-out y_nd | others ~ N(y_nd - A_nd / P_n, 1 / P_n),   P_n = (S^-1)_nn
 
 A scale is the standard deviation of the weights of a column of x, of the weights or the biases of a layer, or of the noise,
-in units in which the columns of x and of y have a standard deviation of 1. Their distribution, which is wide, decides where
-the evidence does not: a ReLU network computes the same functions if one layer's weights are multiplied and the next's
-divided. Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 2.30, 5.9 and 5.12.
+in units in which the columns of x and of y have a standard deviation of 1. Their distribution decides where the evidence
+does not, or hardly does: a ReLU network computes the same functions if one layer's weights are multiplied and the next's
+divided, and erf units of small inputs and large outputs those that are nearly polynomials.
+
+Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 2.30, 5.9 and 5.12.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ _FIRST = 125, 12  # rows and iterations of the search from every start
 _STAGES = ((125, 25), (500, 12), (ROWS, 5))  # and of the searches that follow from the best of these
 _USUAL = {"erf": 2.5, "relu": 0.75}  # scale of the inputs of the first hidden units, by activation
 _STARTS = (0.3, 1.0, 3.0)  # multiples of it at which searches start
-_WIDTH = 1.0  # of the distribution of the logarithm of a scale
+_WIDTH = 1.0  # of the distribution of the logarithm of a scale, and of that of the output weights:
+_OUTPUT = {"erf": 0.25, "relu": 1.0}  # functions that are small differences of large units are hard to fit by SVI
 _NOISE, _LEAST = 0.3, 1e-3  # usual and smallest noise
 _ENOUGH = 1e-4  # nats, or change of the logarithm of a variance: a search ends at a smaller one
 _IMPOSSIBLE = 1e10  # nats: minus the evidence where rounding makes the covariance matrix indefinite
@@ -79,7 +82,7 @@ class FittedPriors:
         leave_one_out: log density of one row of y given all others under this process, in nats, the mean over rows.
         constant: the mean log density of y under the best Gaussian without x, in nats.
         noise_sd: standard deviation of the noise, in the units of y, one value per column ``[D]``.
-        rows: the number of rows that were used.
+        rows, of_rows: the number of rows that were used, and that of the data.
         kernel: the activation whose kernel it is.
         seconds: the duration.
     """
@@ -113,7 +116,7 @@ class FittedPriors:
             "kernel": self.kernel,
             "seconds": f"{self.seconds:.1f}",
         }
-        return Card("Priors of the largest evidence in the limit of infinite width", facts)
+        return Card("Priors by the evidence of the network of infinite width", facts)
 
 
 @checked
@@ -213,6 +216,9 @@ class _Process(nn.Module):
         self.log_noise = nn.Parameter(torch.tensor(math.log(_NOISE), dtype=torch.float64))
         with torch.no_grad():
             self.usual = torch.cat([_log_scales(usual), self.log_noise[None]])
+        self.width = torch.full_like(self.usual, _WIDTH)
+        if hidden:
+            self.width[x.shape[1] + hidden - 1] = _OUTPUT[activation]
 
     @property
     def noise(self) -> Tensor:
@@ -226,7 +232,7 @@ class _Process(nn.Module):
     def log_prior(self) -> Tensor:
         """Log density of the logarithms of the scales, up to a constant."""
         logs = torch.cat([_log_scales(self.kernel), self.log_noise[None]])
-        return -((logs - self.usual) / _WIDTH).square().sum() / 2
+        return -((logs - self.usual) / self.width).square().sum() / 2
 
     @torch.no_grad()
     def solved(self, rows: Tensor | slice, covariance: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

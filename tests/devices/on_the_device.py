@@ -390,3 +390,12 @@ def test_a_tensor_that_is_made_elsewhere_raises() -> None:
         fitted("cpu", small, guides.from_noise(parts["draw"], noise, regularizer=parts["regularizer"]))
         with pytest.raises(Exception, match=r"two devices"):
             fitted(NAME, small, guides.from_noise(parts["draw"], noise, regularizer=parts["regularizer"]))
+
+
+def test_priors_that_fit() -> None:
+    """Of a model and of data on the device, found on the CPU, with a scale per column of x."""
+    here = priors.from_gp(small(), (X, Y))
+    there = priors.from_gp(small().to(NAME), (X.to(NAME), Y.to(NAME)))
+    assert there.evidence == pytest.approx(here.evidence, rel=1e-6)
+    assert {value.device.type for value in there.model.state_dict().values()} == {NAME}
+    both(lambda: here.model, guides.MeanField)
