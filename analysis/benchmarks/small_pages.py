@@ -94,7 +94,7 @@ def figure(problems: Mapping[str, Cells]) -> Figure:
                 _draw(axes, of, np.array(_numbers(cell["mean"])), np.array(_numbers(cell["sd"])), most)
                 axes.set_xlabel(f"{cell['inside']:.2f} / {cell['away']:.2f}", fontsize=6, labelpad=1)
             else:
-                axes.axis("off")
+                axes.spines[:].set_visible(False)
         row[0].set_ylabel(name, fontsize=7)
     for axes, method in zip(panels[0], methods, strict=True):
         axes.set_title(method, fontsize=8)
