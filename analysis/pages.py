@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pyrodrop.analysis.benchmarks import estimators, own_data, tables
+from pyrodrop.analysis.benchmarks import estimators, own_data, small_pages, tables
 from pyrodrop.analysis.experiments import peers, published, references, remedies, uci
 from pyrodrop.analysis.reports import generated
 from pyrodrop.json_files import read_record
@@ -49,6 +49,15 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     "estimators": (DOCS / "scikit-learn.md", lambda: estimators.text(_stored("estimators-cpu.json", "tables"))),
     "airfoil": (DOCS / "scikit-learn.md", lambda: estimators.airfoil_text(_stored("estimators-cpu.json", "airfoil"))),
     "own data": (DOCS / "your-own-data.md", lambda: own_data.text(_stored("own-data.json", "tables"))),
+    "default": (
+        DOCS / "twenty-problems.md",
+        lambda: small_pages.text(_stored("small-problems.json", "problems"), "default"),
+    ),
+    "from gp": (
+        DOCS / "twenty-problems.md",
+        lambda: small_pages.text(_stored("small-problems.json", "problems"), "from gp"),
+    ),
+    "noise": (DOCS / "elbo.md", lambda: small_pages.noise_text(_stored("small-problems.json", "problems"))),
     **{
         f"{section} of remedies": (DOCS / "what-helps.md", functools.partial(remedies.text, section))
         for section in remedies.SECTIONS

@@ -13,7 +13,6 @@ and some of them in those of what the noise should be:
     default, GP's noise      noise fixed at that of `priors.from_gp`
     default, late            noise fixed at a tenth of sd(y) for half of the steps, then learned from the mean square error
     from gp, learned         noise learned from that of `priors.from_gp`
-    from gp, late            as ``default, late`` with these priors
 
 The exact posterior, by Hamiltonian Monte Carlo, has the priors of ``default`` or of ``from gp``, and the noise of the
 latter, since a precision is no latent variable of a network here. Beside them stand a constant, N(mean, variance) or
@@ -59,7 +58,6 @@ SETTINGS: Mapping[str, Sequence[str]] = {
     "default, GP's noise": STUDIED,
     "default, late": STUDIED,
     "from gp, learned": STUDIED,
-    "from gp, late": STUDIED,
 }
 
 
