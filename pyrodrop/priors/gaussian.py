@@ -127,6 +127,8 @@ class Gaussian(Prior):
         return self._over(shape, like)
 
     def for_site(self, name: str, like: Tensor, units: InputUnits | None = None) -> TorchDistribution:
+        if not self._scale.dim():
+            return super().for_site(name, like, units)
         return self._over(like.shape, like, units, repr(name))
 
     def initial(self, value: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ MOST_LINES = {
     "pyrodrop/metrics": 967,
     "pyrodrop/networks": 2_241,
     "pyrodrop/prediction": 1_714,
-    "pyrodrop/priors": 761,
+    "pyrodrop/priors": 763,
     "pyrodrop/reading": 1_216,
     "pyrodrop/reparam": 1_041,
     "pyrodrop/sampling": 2_649,
@@ -86,8 +86,8 @@ MOST_LINES = {
     "pyrodrop/*.py": 5_245,
     "models": 1_141,
     "guides": 2_179,
-    "analysis": 27_970,
-    "tests": 50_486,
+    "analysis": 27_987,
+    "tests": 50_497,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -132,8 +132,8 @@ def test_a_table_counts_what_is_close_to_the_exact_posterior() -> None:
     problems = {"c": unmixed, "a": cells, "b": cells | {"default: point": {"inside": -1.6, "away": -2.0}}}
     table = small_pages.text(problems, "default")
     assert "| c | 30 | -1.50 / -3.00 | -1.00 / -2.00 | -1.00 / -2.00 * | -1.00 / -2.00 |" in table
-    assert "| within 0.15 of exact, of 2 |  |  |  |  | 2 | 2 | 2 | 2 | 1 |" in table
-    assert "| below a constant, of 3 |  |  |  |  | 0 | 0 | 0 | 0 | 1 |" in table
+    assert "| within 0.15 of exact, of 2 |  |  |  |  | 2 | 2 | 2 | 2 | 1 | 2 |" in table
+    assert "| below a constant, of 3 |  |  |  |  | 0 | 0 | 0 | 0 | 1 | 0 |" in table
 
 
 def test_the_table_of_noise_is_of_problems_with_all_settings() -> None:
