@@ -39,7 +39,10 @@ MEANT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "capitals": (lambda run: pyrodrop.compare({"a": run}, by="ELBO"), "got 'ELBO'; did you mean 'elbo'?"),
     "activation": (lambda run: models.MLP([1, 1], "ReLU", prior=None, likelihood=None), "did you mean 'relu'?"),
     "widths": (lambda run: models.MLP(3, 10, 1), "got 3 arguments without names; did you mean MLP([3, 10, 1], ...)?"),
-    "too many": (lambda run: priors.Gaussian(0.0, 1.0), "Gaussian(scale, length_scale=..., drawn=...) takes the others by name"),
+    "too many": (
+        lambda run: priors.Gaussian(0.0, 1.0),  # type: ignore[misc]
+        "Gaussian(scale, length_scale=..., drawn=...) takes the others by name",
+    ),
     "argument": (lambda run: guides.BernoulliDropout(run.model, p=0.1), "has no argument 'p'; did you mean 'drop_rate'?"),
     "class": (lambda run: models.MLP([1, 1], torch.nn.ReLU, prior=None, likelihood=None), "got the class ReLU: ReLU() is"),
     "nothing near": (lambda run: guides.Flow, "module 'pyrodrop.guides' has no attribute 'Flow'"),
