@@ -1,6 +1,6 @@
 """The core flow on twenty small problems: how near to the exact posterior and to a Gaussian process do guides come?
 
-    python -m pyrodrop.analysis.benchmarks.small_fits FILE [--settings NAME ...] [--problems NAME ...]
+    python -m pyrodrop.analysis.benchmarks.small_fits FILE [--settings NAME ...] [--problems NAME ...] [--seed N]
 
 A network D-50-K with tanh and priors for weights and biases; x and y are standardised. Six guides are trained by 3,000
 steps of Adam on all rows, in these settings:
@@ -75,7 +75,7 @@ def network(of: Problem, setting: str, noise_sd: float) -> models.MLP:
         "prior": priors.Gaussian(),
         "bias_prior": priors.Gaussian(),
         "likelihood": likelihood,
-        "seed": 0,
+        "seed": of.seed,
     }
     if setting.startswith("default"):
         return models.MLP(widths, "tanh", **options)
@@ -87,7 +87,7 @@ def network(of: Problem, setting: str, noise_sd: float) -> models.MLP:
 
 def fitted(of: Problem, model: Any, guide: str, *, late: bool) -> Any:
     """A fit of all steps, or of two halves."""
-    options: dict[str, Any] = {"lr": LR, "seed": 0, "progress": False}
+    options: dict[str, Any] = {"lr": LR, "seed": of.seed, "progress": False}
     make = GUIDES[guide]
     if not late:
         return pyrodrop.fit(model, make(model), of.train, steps=STEPS, **options)
@@ -105,7 +105,7 @@ def measured(of: Problem, setting: str, method: str, noise_sd: float) -> dict[st
     began = time.process_time()
     if method == "exact":
         of_gp = "default, GP's noise" if setting == "default" and noise_sd else setting
-        run: Any = pyrodrop.sample(network(of, of_gp, noise_sd), of.train, progress=False, **HMC)
+        run: Any = pyrodrop.sample(network(of, of_gp, noise_sd), of.train, seed=of.seed, progress=False, **HMC)
     else:
         run = fitted(of, network(of, setting, noise_sd), method, late=setting.endswith("late"))
     seconds = time.process_time() - began
@@ -183,16 +183,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--settings", nargs="+", choices=tuple(SETTINGS), default=tuple(SETTINGS))
     parser.add_argument("--problems", nargs="+", choices=tuple(PROBLEMS), default=tuple(PROBLEMS))
+    parser.add_argument("--seed", type=int, default=0, help="of rows, networks and training: a file for each")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("pyrodrop").setLevel(logging.ERROR)
-    content: dict[str, Any] = {"about": {"units": UNITS, "steps": STEPS, "lr": LR, "hmc": HMC}, "problems": {}}
+    about = {"units": UNITS, "steps": STEPS, "lr": LR, "hmc": HMC, "seed": options.seed}
+    content: dict[str, Any] = {"about": about, "problems": {}}
     if options.file.is_file():
         content = json.loads(options.file.read_text(encoding="utf-8"))
+        if content["about"].get("seed", 0) != options.seed:
+            parser.error(f"{options.file} has another seed than --seed {options.seed}: take another file")
     for setting in options.settings:
         for name in options.problems:
-            of, cells = problem(name), content["problems"].setdefault(name, {})
+            of, cells = problem(name, options.seed), content["problems"].setdefault(name, {})
             if not cells:
                 cells |= {"rows": len(of.train), "constant": constant(of), "GP": process(of), "noise_sd": noise(of)}
             if setting != "default" and (of.classes or of.counts):

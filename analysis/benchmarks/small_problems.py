@@ -32,7 +32,8 @@ _Made = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 
 class Problem(NamedTuple):
-    """The three parts of a problem; `classes` is the number of classes, 0 if y is a number or a count."""
+    """The three parts of a problem; `classes` is the number of classes, 0 if y is a number or a count. The seed is that of
+    its rows, and of networks and training."""
 
     name: str
     train: Dataset
@@ -40,6 +41,7 @@ class Problem(NamedTuple):
     away: Dataset
     counts: bool
     classes: int
+    seed: int
 
 
 def problem(name: str, seed: int = 0) -> Problem:
@@ -70,6 +72,7 @@ def problem(name: str, seed: int = 0) -> Problem:
         outside,
         name == "counts",
         classes,
+        seed,
     )
 
 
