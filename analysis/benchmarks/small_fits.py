@@ -186,8 +186,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of rows, networks and training: a file for each")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    logging.getLogger("pyrodrop").setLevel(logging.ERROR)
     about = {"units": UNITS, "steps": STEPS, "lr": LR, "hmc": HMC, "seed": options.seed}
     content: dict[str, Any] = {"about": about, "problems": {}}
     if options.file.is_file():
@@ -216,4 +214,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # of this process alone
+    logging.getLogger("pyrodrop").setLevel(logging.ERROR)
     main()
