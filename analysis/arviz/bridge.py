@@ -139,7 +139,7 @@ def to_arviz(
     """
     refuse("to_arviz")
     if isinstance(fit, Mapping):
-        check_fits(fit)
+        check_fits(fit, "fit")
         tree = one_tree(
             {n: _tree(run, train, test, num_samples, weights, log_likelihood, seed) for n, run in fit.items()}
         )

@@ -271,21 +271,21 @@ def _step(bar: Bar, passes: float = math.inf) -> Iterator[None]:
     bar.update(done - bar.n)
 
 
-def check_fits(fits: Any) -> None:
+def check_fits(fits: Any, argument: str = "fits") -> None:
     """Raise an error unless these are fits by name."""
     if not isinstance(fits, Mapping):
         raise TypeError(
-            f"fits must be a mapping from names to fits, such as {{'a': fit}}; got {shown(fits)}: names are those of "
+            f"{argument} must be a mapping from names to fits, such as {{'a': fit}}; got {shown(fits)}: names are those of "
             "the rows of the table"
         )
     if not fits:
-        raise ValueError(f"fits must contain at least one fit by name; got none in a {type(fits).__name__}")
+        raise ValueError(f"{argument} must contain at least one fit by name; got none in a {type(fits).__name__}")
     for name, fit in fits.items():
         if not isinstance(name, str):
-            raise TypeError(f"the names of fits must be str; got {shown(name)}")
+            raise TypeError(f"the names of {argument} must be str; got {shown(name)}")
         if not callable(getattr(fit, "predict", None)):
             raise TypeError(
-                "fits must have a method predict, as fits, replicates and Gaussian processes do; got "
+                f"{argument} must have a method predict, as fits, replicates and Gaussian processes do; got "
                 f"{shown(fit)} for {name!r}"
             )
 

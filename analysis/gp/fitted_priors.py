@@ -361,7 +361,7 @@ def _checked(model: NetworkModel) -> MLP:
     if type(model) is not MLP:
         raise TypeError(f"from_gp needs a model that is a models.MLP; got {shown(model)}")
     if type(model.likelihood) is not Gaussian:
-        raise ValueError(f"likelihood must be a likelihoods.Gaussian for from_gp; got {model.likelihood.describe()}")
+        raise ValueError(f"model must have a likelihoods.Gaussian for from_gp; got {shown(model)}")
     if model.fixed:
         raise ValueError(
             f"from_gp needs a network whose parameters are all trained; got {', '.join(model.fixed)} fixed"
