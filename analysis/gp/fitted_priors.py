@@ -49,6 +49,7 @@ _STARTS = (0.3, 1.0, 3.0)  # multiples of it at which searches start
 _WIDTH = 1.0  # of the distribution of the logarithm of a scale, and of that of the output weights:
 _OUTPUT = {"erf": 0.25, "relu": 1.0}  # functions that are small differences of large units are hard to fit by SVI
 _NOISE, _LEAST = 0.3, 1e-3  # usual and smallest noise
+_APART = 10.0  # largest ratio of the standard deviations of columns of y, in the units of the network
 _ENOUGH = 1e-4  # nats, or change of the logarithm of a variance: a search ends at a smaller one
 _IMPOSSIBLE = 1e10  # nats: minus the evidence where rounding makes the covariance matrix indefinite
 _KERNELS: dict[Callable[[Tensor], Tensor], tuple[str, float, str]] = {  # kernel, gain, what the card says
@@ -141,7 +142,8 @@ def from_gp(
     Raises:
         TypeError: the model is no `models.MLP`, or an argument is of the wrong kind.
         ValueError: the activation has no kernel; the likelihood is not Gaussian; x or y do not fit the model; y has missing
-            values or does not vary; or rounding makes every covariance matrix indefinite, as where y is very far from 0.
+            values, does not vary, or has columns of very different standard deviations; or rounding makes every covariance
+            matrix indefinite, as where y is very far from 0.
 
     Example:
         >>> import torch
@@ -165,6 +167,12 @@ def from_gp(
     y = y_units(data.y[rows].cpu().double().reshape(len(rows), -1))
     if not bool(varies(y).any()):
         raise ValueError(f"y must vary for from_gp; got {len(y)} equal rows")
+    sizes = y.std(0, correction=0)[varies(y)]
+    if float(sizes.max()) > _APART * float(sizes.min()):
+        raise ValueError(
+            "y must have columns of similar standard deviations, as the last layer's weights have one scale: standardise "
+            f"them, data.Dataset(x, y).standardized(); got {_listed(sizes.tolist())}"
+        )
     spread, unit = _spread(x), float(y.var(0, correction=0).mean().sqrt())
     layers = list(network.network.layers)  # type: ignore[arg-type, union-attr]
     make = functools.partial(_Process, activation, gain, len(layers) - 1, x / spread, y / unit)

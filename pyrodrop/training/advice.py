@@ -175,7 +175,7 @@ def less_than_a_point(fit: Fit) -> str:
     if worth is None or not points or max(points) <= worth.fit + _LESS * worth.values:
         return ""
     of_network = max(points) == worth.point
-    what = "this network as a point estimate, its last layer refitted" if of_network else "ridge regression"
+    what = "a point estimate of this network with a refitted last layer" if of_network else "ridge regression"
     so = _conclusion(fit, "the data determine more than this posterior says", _OF_POSTERIORS)
     return f"{_numbers(worth, max(points), what)}, {so}"
 

@@ -1,8 +1,8 @@
 """What a fit is worth: the log density of its training data, beside those of predictors that need no training.
 
     fit       mean_n ln 1/S sum_s p(y_n | x_n, W_s),   W_s ~ q           S = 16, at most 1000 rows
-    beside    a constant, ridge regression, a Gaussian process, and the network as a point estimate: at the means of the
-              weights, or at their initial values, with its last layer refitted in closed form
+    beside    a constant, ridge regression, a Gaussian process, and a point estimate of the network: the means of the
+              weights, or their initial values, with a last layer that is refitted in closed form
 
 All but the constant predict each row from the others, `pyrodrop.training.left_out`, and the fit has seen it. So one that is
 below them has not learned what is in its data, or is less sure than it may be.

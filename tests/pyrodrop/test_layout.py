@@ -86,8 +86,8 @@ MOST_LINES = {
     "pyrodrop/*.py": 5_245,
     "models": 1_141,
     "guides": 2_179,
-    "analysis": 27_994,
-    "tests": 50_500,
+    "analysis": 28_002,
+    "tests": 50_511,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -224,3 +224,14 @@ def test_what_is_refused(case: str) -> None:
     make_model, make_data, message = REFUSED[case]
     with pytest.raises((TypeError, ValueError), match=message):
         priors.from_gp(make_model(), make_data())
+
+
+def test_columns_of_y_in_other_units_are_standardised_or_refused() -> None:
+    """The last layer has one scale: raw columns would share a noise, which one of them is smaller than."""
+    x = torch.linspace(-2.0, 2.0, 60)[:, None]
+    y = torch.cat([1e4 * torch.sin(3 * x), torch.cos(2 * x)], 1)
+    model = models.MLP([1, 20, 2], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    with pytest.raises(ValueError, match=r"y must have columns of similar standard deviations.*got .*e\+03, 0\."):
+        priors.from_gp(model, (x, y))
+    noise = priors.from_gp(model, data.Dataset(x, y).standardized()).noise_sd
+    assert bool((noise < 0.1 * y.std(0)).all())

@@ -104,7 +104,7 @@ def test_a_classifier_that_knows_the_frequencies_of_the_classes_alone_is_said(
     run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.1), digits, steps=300, lr=1e-2, engine="traced")
     [message] = said(caplog)
     if learns:  # with a log density .2 below what the other rows say
-        assert "under this network as a point estimate, its last layer refitted" in message
+        assert "under a point estimate of this network with a refitted last layer" in message
         return
     ours, of_share = (float(text.split()[0]) for text in message.replace(" is ", " and ").split(" and ")[1:3])
     share = torch.bincount(digits[1]).double() / 400
@@ -144,7 +144,7 @@ def test_a_posterior_that_is_too_wide_is_said_with_the_point_estimate_beside_it(
     [message] = said(caplog)
     assert run.worth.point is not None
     assert run.worth.point > run.worth.fit + 0.2
-    assert f"{run.worth.fit:.3g} per row, and {run.worth.point:.3g} under this network as a point estimate" in message
+    assert f"{run.worth.fit:.3g} per row, and {run.worth.point:.3g} under a point estimate of this network" in message
 
 
 def test_a_given_noise_that_is_larger_than_y_is_said(caplog: pytest.LogCaptureFixture) -> None:
