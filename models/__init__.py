@@ -12,6 +12,7 @@ from pyrodrop.models.network import NetworkModel, from_module
 from pyrodrop.models.prior_function import WithPriorFunction
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.models.vgg import VGG
+from pyrodrop.models.wide_and_deep import WideAndDeep
 from pyrodrop.names import missing
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "LeNet300100",
     "NetworkModel",
     "TrainedNetwork",
+    "WideAndDeep",
     "WithPriorFunction",
     "from_module",
 ]

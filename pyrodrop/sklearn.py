@@ -4,8 +4,8 @@
 
     mean, sd = NetworkRegressor().fit(X, y).predict(X_new, return_std=True)
 
-What they train is a recipe (`pyrodrop.recipes`): columns are standardised, and rows that are held out choose how rough the
-function is and how sure the predictions are. Needs the extra ``sklearn``; what the defaults reach is on the page In
+What they train is a recipe (`pyrodrop.recipes`): columns are standardised, and rows that a network has not seen choose how
+much it counts and how sure the predictions are. Needs the extra ``sklearn``; what the defaults reach is on the page In
 scikit-learn, docs/scikit-learn.md.
 """
 
@@ -25,14 +25,13 @@ from pyrodrop import guides, recipes
 from pyrodrop.arguments import count, shown
 from pyrodrop.arrays import as_table, is_frame
 from pyrodrop.data.column_values import check_numbers
-from pyrodrop.likelihoods import HeteroscedasticGaussian, Likelihood
+from pyrodrop.likelihoods import Likelihood
 from pyrodrop.names import check_keywords
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import narrowed
 from pyrodrop.training.advice import collected
 from pyrodrop.training.fitted_replicates import Replicates
-from pyrodrop.training.result import Fit
 
 try:
     from scipy.sparse import issparse
@@ -47,7 +46,7 @@ except ImportError as error:
 __all__ = ["NetworkClassifier", "NetworkRegressor"]
 
 _POSTERIORS: Mapping[str, Callable[..., Any]] = {
-    "dropout": functools.partial(guides.BernoulliDropout, drop_rate=0.01, mask_input=False),
+    "dropout": recipes.dropout,
     "variational": functools.partial(guides.VariationalDropout, kind="B"),
     "mean field": guides.MeanField,
     "ensemble": guides.Point,
@@ -94,10 +93,10 @@ class _Network(_Checked):
         options: dict[str, Any] = {"progress": False, "seed": check_random_state(self.random_state).randint(2**31 - 1)}
         if self.max_steps is not None:
             options["steps"] = count(self.max_steps, "max_steps", "the number of gradient steps of each training")
-        members = count(self.members, "members", "the number of networks")
-        self.run_: Fit | Replicates
+        members = count(self.members, "members", "the number of networks of every prior")
+        self.run_: Replicates
         with collected() as messages:
-            self.run_ = recipe.fit(**options) if members == 1 else recipe.fit_replicates(members, **options)
+            self.run_ = recipe.fit(members, **options)
         for message in messages:
             hint = " (the number of steps is max_steps)" if message.startswith("training") else ""
             warnings.warn(message + hint, ConvergenceWarning, stacklevel=3)
@@ -120,30 +119,31 @@ class _Network(_Checked):
 
         Args:
             X: the rows.
-            draws: number of functions; the estimator's if None, and at least one of every member.
+            draws: number of functions; the estimator's if None, and with as many of every network as it counts.
         """
         check_is_fitted(self)
         _check_columns(X)
         draws = count(self.draws, "draws", "the number of draws from the posterior") if draws is None else draws
         x = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        run = copy.deepcopy(self.run_)
-        members = [run] if isinstance(run, Fit) else list(run)
-        for module in (module for member in members for module in (member.model, member.guide)):
+        runs = copy.deepcopy(self.run_)
+        for module in (module for member in runs for module in (member.model, member.guide)):
             if isinstance(module, torch.nn.Module):
                 module.double()
-        return run.predict(torch.as_tensor(_dense(x)), max(draws, len(members)), seed=0)  # type: ignore[no-any-return]
+        return runs.predict(torch.as_tensor(_dense(x)), draws, seed=0)  # type: ignore[no-any-return]
 
     def _table(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, Any]:
         """X of a fit as a tensor, in the precision of the network where that is enough, and y."""
         _check_columns(X)
         shape: Any = np.shape(y) if isinstance(y, list | tuple) else getattr(y, "shape", ())
-        if len(shape) == 2 and shape[1] > 1:
-            wrapper = "MultiOutputRegressor" if isinstance(self, RegressorMixin) else "MultiOutputClassifier"
+        several = len(shape) == 2 and shape[1] > 1
+        if several and not isinstance(self, RegressorMixin):
             raise ValueError(
                 f"y must be one column; got shape {list(shape)}: for one estimator of each column there is "
-                f"sklearn.multioutput.{wrapper}({type(self).__name__}())"
+                f"sklearn.multioutput.MultiOutputClassifier({type(self).__name__}())"
             )
-        x, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=2, **options)
+        x, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=2, multi_output=several, **options
+        )
         return narrowed(torch.as_tensor(_dense(x))), y
 
     def __sklearn_tags__(self) -> Any:
@@ -164,24 +164,23 @@ def _dense(x: Any) -> np.ndarray[Any, Any]:
 
 
 class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
-    """A regression by a network with a posterior over its weights.
+    """A regression by networks with a posterior over their weights, beside a line.
 
-    A training that may not be done is a ``ConvergenceWarning`` of scikit-learn, and so is a table of which ridge regression
-    predicts rows that are left out better.
+    A training that may not be done is a ``ConvergenceWarning`` of scikit-learn.
 
     Args:
         hidden_layer_sizes: numbers of units of the hidden layers.
         posterior: of each network: ``dropout`` of 1 % of the hidden units, ``variational`` (Kingma et al., type B), ``mean
             field``, ``ensemble`` for networks without noise, or a function that makes a guide of the model.
-        members: number of networks, each with its own start, whose predictions are mixed.
-        likelihood: of y; Gaussian noise whose size depends on x if None.
-        max_steps: number of steps of each training. None for 2,000 or 20 epochs, whichever is more, with one hidden layer,
-            and 5,000 or 60 epochs with several.
+        members: number of networks of each of two priors, each trained without another part of the rows
+            (`recipes.Recipe.fit`).
+        likelihood: of y; if None Gaussian noise, of y or of its logarithm, whose size depends on x.
+        max_steps: number of steps of each training; None for what `recipes.regressor` has.
         draws: from the posterior, for every prediction.
         random_state: a seed, a ``RandomState``, or None for another one in every fit.
 
     Attributes:
-        run_: the `pyrodrop.Fit`, or the `pyrodrop.Replicates` of several members, for everything else.
+        run_: the `pyrodrop.Replicates`, with their weights in the mixture, for everything else.
         n_features_in_, feature_names_in_: of X.
 
     The rows are not weighted: ``fit`` has no ``sample_weight``.
@@ -198,7 +197,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
 
     def __init__(
         self,
-        hidden_layer_sizes: Sequence[int] = (128, 128),
+        hidden_layer_sizes: Sequence[int] = (64, 64),
         *,
         posterior: str | Callable[..., Any] = "dropout",
         members: int = 5,
@@ -218,41 +217,52 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         self.likelihood = likelihood
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train on a table X ``[n, D]`` of numbers and y ``[n]``.
+        """Train on a table X ``[n, D]`` of numbers and y ``[n]`` or ``[n, T]``.
 
         Raises:
             TypeError, ValueError: X or y is no such table, or an argument is something else.
         """
         x, y = self._table(X, y, y_numeric=True)
-        likelihood = HeteroscedasticGaussian("softplus") if self.likelihood is None else self.likelihood
         options: dict[str, Any] = {"posterior": self._posterior(), "hidden": self.hidden_layer_sizes}
-        column = narrowed(torch.tensor(y[:, None], dtype=torch.float64))
-        return self._fit(recipes.regressor((x, column), likelihood=likelihood, **options))
+        columns = narrowed(torch.tensor(y.reshape(len(y), -1), dtype=torch.float64))
+        self._of_one_column = y.ndim == 1
+        return self._fit(recipes.regressor((x, columns), likelihood=self.likelihood, **options))
 
     def predict(self, X: Any, return_std: bool = False, quantiles: Sequence[float] | None = None) -> Any:
-        """The mean of y, ``[n]``, and what is asked for beside it.
+        """The mean of y, ``[n]`` or ``[n, T]`` as the y of ``fit``, and what is asked for beside it.
 
         Args:
             X: the rows, ``[n, D]``.
-            return_std: whether to return the standard deviation of y too, ``[n]``, noise included.
-            quantiles: probabilities; quantiles of y, ``[n, len(quantiles)]``, are then returned too.
+            return_std: whether to return the standard deviation of y too, of the shape of the mean, noise included.
+            quantiles: probabilities; quantiles of y, ``[n, len(quantiles)]`` or ``[n, T, len(quantiles)]``, are then
+                returned too.
 
         Returns:
             The mean, or a tuple of the mean and what was asked for, in this order.
         """
         predicted = self.prediction(X)
-        results = [predicted.mean[:, 0].numpy()]
+        results = [self._shaped(predicted.mean)]
         if return_std:
-            results.append(predicted.sd[:, 0].numpy())
+            results.append(self._shaped(predicted.sd))
         if quantiles is not None:
-            results.append(predicted.quantile(checked_levels(quantiles, "quantiles").reshape(-1))[..., 0].T.numpy())
+            levels = checked_levels(quantiles, "quantiles").reshape(-1)
+            results.append(np.moveaxis(self._shaped(predicted.quantile(levels)), 0, -1))
         return results[0] if len(results) == 1 else tuple(results)
 
     def sample_y(self, X: Any, n_samples: int = 1) -> np.ndarray[Any, Any]:
-        """Draws of y with noise, ``[n, n_samples]``, each of one function for all rows; the same in every call."""
+        """Draws of y with noise, ``[n, n_samples]`` or ``[n, T, n_samples]``, each of one function for all rows; the same in
+        every call."""
         predicted = self.prediction(X, count(n_samples, "n_samples", "the number of draws of y"))
-        drawn = predicted.sample_y(len(predicted.f))  # one of every function, the members one after the other
-        return drawn[torch.linspace(0, len(drawn) - 1, n_samples).long(), :, 0].T.numpy()
+        return np.moveaxis(self._shaped(predicted.sample_y(n_samples)), 0, -1)
+
+    def _shaped(self, values: Tensor) -> np.ndarray[Any, Any]:
+        """Values ``[..., n, T]``, without their last axis if y of ``fit`` had none."""
+        return (values[..., 0] if self._of_one_column else values).numpy()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
 
 class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]

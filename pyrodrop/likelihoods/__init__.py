@@ -10,7 +10,7 @@ from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.missing import Missing
 from pyrodrop.likelihoods.ordinal import Ordinal
-from pyrodrop.likelihoods.positive import Gamma, LogNormal
+from pyrodrop.likelihoods.positive import Gamma, HeteroscedasticLogNormal, LogNormal
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 from pyrodrop.likelihoods.student_t import StudentT
 from pyrodrop.names import missing
@@ -23,6 +23,7 @@ __all__ = [
     "Gamma",
     "Gaussian",
     "HeteroscedasticGaussian",
+    "HeteroscedasticLogNormal",
     "Likelihood",
     "LogNormal",
     "Missing",

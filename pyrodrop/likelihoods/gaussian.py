@@ -93,7 +93,7 @@ class HeteroscedasticGaussian(Likelihood):
             arXiv:1612.01474), which grows linearly in r, so that the noise stays finite far from the training data.
 
     Attributes:
-        factor: of the variance; 1, and not trained.
+        factor: of the variance, one number or one for each column of y; 1, and not trained.
 
     Raises:
         ValueError: there is no such link; when it is called: the number of outputs is odd.
@@ -107,6 +107,7 @@ class HeteroscedasticGaussian(Likelihood):
         super().__init__()
         self.link: str = known(link, _SD, "link")
         self.register_buffer("factor", torch.tensor(1.0))
+        self.from_data = ("factor",)
 
     def describe(self) -> str:
         return type(self).__name__ + (f"(link={self.link})" if self.link != "exp" else "")
@@ -117,8 +118,11 @@ class HeteroscedasticGaussian(Likelihood):
                 "output must have 2 D columns under a HeteroscedasticGaussian, means and noise; got shape "
                 f"{list(output.shape)}"
             )
-        scale = targets.scale * self.factor.sqrt() * _SD[self.link](output.chunk(2, -1)[1])
-        return dist.Normal(self.location(output, targets), scale).to_event(1)
+        return dist.Normal(self.location(output, targets), self.sd(output, targets)).to_event(1)
+
+    def sd(self, output: Tensor, targets: Standardize) -> Tensor:
+        """Standard deviation of the noise, in the units of y."""
+        return targets.scale * self.factor.sqrt() * _SD[self.link](output.chunk(2, -1)[1])
 
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
         return targets.inverse(output.chunk(2, -1)[0])
@@ -137,6 +141,11 @@ class HeteroscedasticGaussian(Likelihood):
 
     def outputs(self, targets: int) -> int:
         return 2 * targets
+
+    @property
+    def variance_at_zero(self) -> float:
+        """The variance of standardised y, without `factor`, where the output r is 0."""
+        return float(_SD[self.link](torch.zeros(1, dtype=torch.float64)).square())
 
 
 def _normal(loc: Tensor, precision: Tensor) -> Any:

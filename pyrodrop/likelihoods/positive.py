@@ -2,6 +2,7 @@
 
     y ~ Gamma(1 / a, 1 / (a m))       E[y] = m,   Var[y] = a m^2             m = s exp(output), the mean
     ln y ~ N(ln m, scale^2)           equal relative errors                  m = s exp(output), the median
+    ln y ~ N(c + d f, d^2 v(r))       network output = (f, r)                c, d: mean and standard deviation of ln y
 
 y ``[N, D]``; s is the mean of y if it is standardised, else 1. McCullagh & Nelder (1989), Generalized Linear Models, chapter
 8.
@@ -10,14 +11,16 @@ y ``[N, D]``; s is the mean of y if it is standardised, else 1. McCullagh & Neld
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop.likelihoods import precise
 from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion, log_mean
+from pyrodrop.likelihoods.gaussian import HeteroscedasticGaussian
 from pyrodrop.likelihoods.likelihood import start_at
 from pyrodrop.scaling import Standardize
 
@@ -112,3 +115,40 @@ class LogNormal(Dispersed):
 
     def estimate(self, y: Tensor) -> Tensor:
         return y.log().std(correction=0)
+
+
+class HeteroscedasticLogNormal(HeteroscedasticGaussian):
+    """Positive observations whose logarithm is Gaussian, with a variance that the network predicts.
+
+    The network has ``2 D`` outputs for y ``[N, D]``, as of `HeteroscedasticGaussian` for ln y, of which the mean and the
+    standard deviation in the training data are 0 and 1. f is the median of y. The mean of y, m exp(v / 2) with the variance
+    v of ln y, is
+    large where v is: a few rows may have means far beyond the data, where the median is the prediction to use.
+
+    Args:
+        link: as of `HeteroscedasticGaussian`.
+
+    Attributes:
+        factor: of the variance; 1, and not trained.
+        of_log: the standardisation of ln y.
+
+    Raises:
+        ValueError, TypeError: as `HeteroscedasticGaussian`.
+    """
+
+    def __init__(self, link: Literal["exp", "softplus"] = "exp") -> None:
+        super().__init__(link)
+        self.of_log = Standardize()
+
+    def start(self, y: Tensor) -> None:
+        self.of_log = Standardize.of(y.detach().double().log()).to(y.dtype)
+
+    def units(self, targets: Standardize) -> Standardize:
+        return Standardize()
+
+    def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
+        log_median = super().location(output, self.of_log)
+        return dist.LogNormal(log_median, self.sd(output, self.of_log)).to_event(1)
+
+    def location(self, output: Tensor, targets: Standardize) -> Tensor:
+        return super().location(output, self.of_log).exp()

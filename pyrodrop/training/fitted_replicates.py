@@ -33,10 +33,12 @@ class Replicates(Sequence[Fit]):
         fits: one per replicate; a failed one has its parameters before the step that failed.
         failed: the number of that step for every replicate whose loss or gradient stopped being finite, by the replicate's
             number.
+        weights: of the fits in predictions, not negative, with the sum 1; None for equal ones of those that did not fail.
     """
 
     fits: list[Fit]
     failed: dict[int, int] = field(default_factory=dict)
+    weights: list[float] | None = None
 
     def card(self) -> Card:
         """What text and HTML show of the replicates."""
@@ -54,11 +56,12 @@ class Replicates(Sequence[Fit]):
         return self.fits[index]
 
     def predict(self, x: Any = None, num_samples: int = 1000, *, seed: int = 0) -> Any:
-        """Predict with the equal mixture of all replicates that did not fail, as an ensemble.
+        """Predict with the mixture of all replicates that did not fail, as an ensemble.
 
         Args:
             x: points, ``[N, ...]``; of a Pyro program, the arguments as of `Fit.predict`, whose draws are then joined.
-            num_samples: number of draws in all, at least one per replicate; each contributes an equal share, rounded up.
+            num_samples: number of draws in all, at least one per replicate; each contributes an equal share,
+                rounded up, or with `weights` as many as these say, up to one.
             seed: of the draws.
 
         Returns:
@@ -68,9 +71,12 @@ class Replicates(Sequence[Fit]):
             TypeError: a number is no whole number, or the likelihood has no mixture of its distributions.
             ValueError: fewer draws than replicates, all replicates failed, or as `Fit.predict`.
         """
-        members, share = self._shares(num_samples, "num_samples")
+        members, shares = self._shares(num_samples, "num_samples")
         seed = checked_seed(seed)
-        each: list[Any] = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
+        each: list[Any] = [
+            fit.predict(x, share, seed=seed + number)
+            for number, (fit, share) in enumerate(zip(members, shares, strict=True))
+        ]
         if isinstance(each[0], dict):
             return {name: torch.cat([draws[name] for draws in each]) for name in each[0]}
         f, distribution = torch.cat([prediction.f for prediction in each]), _joined([p.distribution for p in each])
@@ -95,11 +101,14 @@ class Replicates(Sequence[Fit]):
         Raises:
             TypeError, ValueError, ImportError, OSError: as `Fit.export` and `predict`.
         """
-        members, share = self._shares(draws, "draws")
+        members, shares = self._shares(draws, "draws")
         seed = checked_seed(seed)
         return exported(
             path,
-            [Functions(fit.model, fit.guide, share, seed + number) for number, fit in enumerate(members)],
+            [
+                Functions(fit.model, fit.guide, share, seed + number)
+                for number, (fit, share) in enumerate(zip(members, shares, strict=True))
+            ],
             lambda x: self.predict(x, draws, seed=seed),
             members[0]._example(x),
             outputs=outputs,
@@ -107,20 +116,28 @@ class Replicates(Sequence[Fit]):
             about={
                 "guide": describe(members[0].guide),
                 "settings": [fit.settings for fit in members],
-                "draws": share * len(members),
+                "draws": sum(shares),
                 "seed": seed,
             },
         )
 
-    def _shares(self, num_samples: int, name: str) -> tuple[list[Fit], int]:
-        """The replicates that did not fail, and the number of draws of each; a ValueError if there are none or too few."""
+    def _shares(self, num_samples: int, name: str) -> tuple[list[Fit], list[int]]:
+        """The replicates that predict, and the number of draws of each; a ValueError if there are none or too few."""
         members = [fit for number, fit in enumerate(self.fits) if number not in self.failed]
         if not members:
             raise ValueError(
                 f"a prediction needs at least one replicate that did not fail; got {len(self.fits)} failed ones"
             )
         what = f"the number of draws in all, at least one for each of {len(members)} replicates,"
-        return members, -(-whole_number(num_samples, name, what, least=len(members)) // len(members))
+        draws = whole_number(num_samples, name, what, least=len(members) if self.weights is None else 1)
+        if self.weights is None:
+            return members, [-(-draws // len(members))] * len(members)
+        wanted = torch.tensor(self.weights, dtype=torch.float64) * draws
+        shares = wanted.floor()
+        most = (wanted - shares).topk(draws - int(shares.sum())).indices  # of the largest remainders
+        shares[most] += 1
+        chosen = [(fit, int(share)) for fit, share in zip(self.fits, shares, strict=True) if share]
+        return [fit for fit, _ in chosen], [share for _, share in chosen]
 
     def save(self, path: str | Path) -> Path:
         """Write all fits to one safetensors file, as `Fit.save` does one.
@@ -166,7 +183,11 @@ def contents_of_all(replicates: Replicates) -> tuple[dict[str, Tensor], dict[str
         of_fit, header = contents(fit)
         tensors |= {f"{r}.{name}": value for name, value in of_fit.items()}
         headers.append(header)
-    return tensors, {"kind": _FILE, "fits": headers, "failed": {str(r): step for r, step in replicates.failed.items()}}
+    return tensors, {
+        "kind": _FILE,
+        "fits": headers,
+        "failed": {str(r): step for r, step in replicates.failed.items()},
+    } | ({} if replicates.weights is None else {"weights": replicates.weights})
 
 
 def restored(
@@ -179,9 +200,11 @@ def restored(
     allow: Collection[str] = (),
 ) -> Replicates:
     """`contents_of_all` that were read from a file, put into models and guides once all are checked."""
-    headers, failed = header.get("fits"), header.get("failed")
+    headers, failed, weights = header.get("fits"), header.get("failed"), header.get("weights")
     if header.get("kind") != _FILE or not _are_headers(headers) or not _are_steps(failed):
         raise ValueError(f"{where} is no file of Replicates.save")
+    if weights is not None and not _are_weights(weights, len(headers)):
+        raise ValueError(f"{where} must have a weight for each of {len(headers)} replicates, with the sum 1")
     count = len(headers)
     pairs = [[None] * count if parts is None else list(parts) for parts in (models, guides)]
     for name, parts in zip(("models", "guides"), pairs, strict=True):
@@ -193,7 +216,7 @@ def restored(
         restoring(Fit, under(f"{r}.", tensors), headers[r], model, guide, f"{where}, replicate {r},", device, allow)
         for r, (model, guide) in enumerate(zip(*pairs, strict=True))
     ]
-    return Replicates([put() for put in restore], {int(r): step for r, step in failed.items()})
+    return Replicates([put() for put in restore], {int(r): step for r, step in failed.items()}, weights)
 
 
 def _are_headers(value: Any) -> TypeGuard[list[dict[str, Any]]]:
@@ -202,6 +225,11 @@ def _are_headers(value: Any) -> TypeGuard[list[dict[str, Any]]]:
 
 def _are_steps(value: Any) -> TypeGuard[dict[str, int]]:
     return isinstance(value, dict) and all(r.isdecimal() and type(step) is int for r, step in value.items())
+
+
+def _are_weights(value: Any, count: int) -> TypeGuard[list[float]]:
+    numbers = isinstance(value, list) and all(isinstance(w, float) and w >= 0 for w in value)
+    return numbers and len(value) == count and abs(sum(value) - 1) < 1e-6
 
 
 def _joined(distributions: Sequence[Any]) -> Any:

@@ -1,0 +1,103 @@
+"""A linear model beside a network.
+
+    f = b + B^T x + s N(x; W)        B, b and s are given,   W_l ~ prior
+    y ~ likelihood(f)
+
+B and b are those of a regression that was solved in closed form, and s is the standard deviation of its residuals, so that
+the network N has what the line leaves over, in units of its own size. Cheng et al. (2016), Wide & Deep Learning,
+https://arxiv.org/abs/1606.07792, train both parts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pyrodrop.likelihoods import Likelihood
+from pyrodrop.models.mlp import Perceptron
+from pyrodrop.models.network import NetworkModel
+from pyrodrop.networks.assignment import PriorSetting
+from pyrodrop.networks.starts import starting_from
+
+
+class WideAndDeep(NetworkModel):
+    """A multilayer perceptron with priors on its weights, beside a line that is not trained.
+
+    Args:
+        widths, activation, prior, likelihood, bias_prior, seed: as of `MLP`; names of sites are ``deep.layers.0.weight``,
+            ...
+
+    The line is 0 and s is 1 until `set_line`. A likelihood whose network has more outputs than y has columns, such as
+    `likelihoods.HeteroscedasticGaussian`, has the line in the first of them, and s does not multiply the others.
+
+    Shapes:
+        x ``[N, widths[0]]``; f ``[N, widths[-1]]``.
+
+    Raises:
+        TypeError, ValueError: as `MLP`.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> model = pyrodrop.models.WideAndDeep(
+        ...     [2, 16, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=10.0)
+        ... )
+        >>> model.set_line(torch.tensor([[1.0], [2.0]]), torch.tensor([3.0]), torch.tensor([0.0]))
+        >>> model(torch.tensor([[0.0, 0.0], [1.0, 1.0]])).squeeze()
+        tensor([3., 6.])
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        *,
+        prior: PriorSetting,
+        likelihood: Likelihood,
+        bias_prior: PriorSetting | None = None,
+        seed: int | None = 0,
+    ) -> None:
+        with starting_from(seed):
+            super().__init__(
+                _Network(widths, activation),
+                prior=prior,
+                likelihood=likelihood,
+                bias_prior=bias_prior,
+                in_features=widths[0],
+            )
+
+    @torch.no_grad()
+    def set_line(self, slopes: Tensor, intercept: Tensor, scale: Tensor, *, alone: bool = False) -> None:
+        """Set the line and the unit of the network, in standardised units if the data are standardised.
+
+        Args:
+            slopes: B, ``[D, T]`` for the first T outputs.
+            intercept: b, ``[T]``.
+            scale: s, ``[T]``.
+            alone: whether the network is switched off, so that all its outputs are 0.
+        """
+        network: _Network = self.network  # type: ignore[assignment]
+        columns = slopes.shape[1]
+        network.slopes[:, :columns] = slopes
+        network.intercept[:columns] = intercept
+        network.scale[:columns] = scale
+        network.deep_is_on.fill_(float(not alone))
+
+
+class _Network(nn.Module):
+    slopes: Tensor
+    intercept: Tensor
+    scale: Tensor
+    deep_is_on: Tensor
+
+    def __init__(self, widths: Sequence[int], activation: str | Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.deep = Perceptron(widths, activation)
+        self.register_buffer("slopes", torch.zeros(widths[0], widths[-1]))
+        self.register_buffer("intercept", torch.zeros(widths[-1]))
+        self.register_buffer("scale", torch.ones(widths[-1]))
+        self.register_buffer("deep_is_on", torch.tensor(1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.intercept + x @ self.slopes + self.deep_is_on * self.scale * self.deep(x)
