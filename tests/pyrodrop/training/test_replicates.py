@@ -20,6 +20,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.compiled.stacked_compiled import group_size
 from pyrodrop.data import Dataset
+from pyrodrop.models import network as network_module
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.replicates import data_sets
 from pyrodrop.training.settings import Settings
@@ -126,6 +127,21 @@ def test_replicates_have_the_distribution_of_plain_fits(engine: str) -> None:
     errors = (one.var(0) * (1 / len(one) + 1 / len(other))).sqrt()
     assert bool((errors > 0).all())
     assert bool(((one.mean(0) - other.mean(0)).abs() < 4.5 * errors).all())
+
+
+def test_a_network_is_examined_once_and_all_data_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network of one model is the same in every replicate, the observations are not."""
+    examined, examine = [], network_module.observe_training
+    monkeypatch.setattr(network_module, "observe_training", lambda *known: examined.append(1) or examine(*known))
+    model = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Poisson())
+    sets = [Dataset(X, torch.full((len(X), 1), value)) for value in (1.0, 2.0, 3.0)]
+    guide = guides.Point(model)
+    settings: dict[str, Any] = SETTINGS | {"steps": 2, "starts": "new"}
+    many = pyrodrop.fit_replicates(model, guide, sets, count=3, **settings)
+    assert len(examined) == 1
+    assert all(fit.model.properties(X) == many[0].model.properties(X) for fit in many)
+    with pytest.raises(ValueError, match="y .*-1"):
+        pyrodrop.fit_replicates(model, guide, [*sets[:2], Dataset(X, -sets[0].y)], count=3, **settings)
 
 
 def test_replicates_that_share_a_problem_are_the_fits_alone() -> None:
