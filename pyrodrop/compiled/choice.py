@@ -32,6 +32,7 @@ P = TypeVar("P", bound=_Prepares)
 Kinds = Mapping[EngineName, Callable[[], K]]
 
 _WORTH_A_TRACE = 30  # steps
+_WORTH_A_RECORDING = 60  # steps of replicates, for each of which mapping takes about a millisecond
 
 
 def choose(
@@ -85,7 +86,7 @@ def accelerate_stacked(
     graph = loss.graph(batches[0])
     kinds: Kinds[Engine] = {
         "compiled": lambda: _prepared(StackedCompiled(loss, optimizer, looped=graph.looped), batches),
-        "traced": lambda: Stacked(loss, optimizer),
+        "traced": lambda: Stacked(loss, optimizer, record=steps >= _WORTH_A_RECORDING),
     }
     return _chosen(engine, kinds, lambda: graph.graph, steps, len(loss.held), on_gpu=loss.alive.is_cuda)
 

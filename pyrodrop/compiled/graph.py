@@ -84,7 +84,7 @@ class Graph:
         self.graph: fx.Graph
         self.graph, once = simplified(whole, list(met))
         self.draws_itself: list[Any] = [node.target for node in self.graph.nodes if is_random(node)]
-        self.once: Callable[..., Sequence[Tensor]] = _program(once)
+        self.once: Callable[..., Sequence[Tensor]] = as_program(once)
         self._seen = [_state(tensor) for tensor in self.met]
         self.constants: list[Tensor] = self.constants_of(self.met)
         self.noise: list[Noise] = noise_of(self.met)
@@ -97,7 +97,7 @@ class Graph:
     @functools.cached_property
     def program(self) -> Callable[..., Sequence[Tensor]]:
         """The function, called within `scripts_as_they_are`; the same operations as those of `module`."""
-        return _program(self.graph)
+        return as_program(self.graph)
 
     def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
         """The results for all inputs."""
@@ -169,7 +169,7 @@ def _own_entries(values: Tensor) -> Tensor:
     return values.as_strided(sizes, values.stride())
 
 
-def _program(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
+def as_program(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
     """A graph as a function that is fast to call."""
     try:
         return script(graph)

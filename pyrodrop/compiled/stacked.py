@@ -5,6 +5,9 @@ over all of them (`torch.vmap`); tensors that all replicates share are stored on
 of all replicates, independent of each other, in one call per random input. A replicate whose loss or gradient is no longer
 finite keeps its last parameters; the others continue.
 
+Where networks are small, mapping takes longer than what is mapped. For many steps it is done once: the operations that it
+makes are recorded, and called with the same kernels.
+
 Convolutions of R replicates are mapped to one with R groups, which is slower on a CPU than R convolutions. There, a graph
 that has some is called for one replicate after the other.
 """
@@ -12,17 +15,23 @@ that has some is called for one replicate after the other.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled.graph import Graph, loosen_views
+from pyrodrop.compiled.graph import Graph, as_program, loosen_views
 from pyrodrop.compiled.noise import Noise
 from pyrodrop.compiled.recorded import Recorded
-from pyrodrop.compiled.untraceable import Untraceable
+from pyrodrop.compiled.recorder import recorded
+from pyrodrop.compiled.script import scripts_as_they_are
+from pyrodrop.compiled.untraceable import Untraceable, first_line
 from pyrodrop.steps import Arguments, Engine, Loss, Plan, Shapes, Update
+
+_log = logging.getLogger("pyrodrop")
+_RECORDED = 2**26  # entries of all results of a step, which a recording keeps until its end
 
 
 class StackedGraph:
@@ -68,12 +77,35 @@ class StackedGraph:
         self._mapped: Callable[..., Any] = torch.vmap(one, in_dims=inputs)
         self.module: Callable[..., Any] = _looped(one, inputs) if self.looped else self._mapped
         noises = {of: graph.noise_of(row) for of, row in met.items()}
+        self._program: Callable[..., Any] | None = None
         self._alone: list[list[Noise]] = [noises[id(own)] for own in held]
         self.noise: list[Noise] = [Noise.of_replicates(noises) for noises in zip(*self._alone, strict=True)]
 
     def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
         """The results for all inputs."""
         return self.module(*inputs)
+
+    def program(self, *inputs: Tensor) -> Sequence[Tensor]:
+        """As `evaluate`, by the operations of the mapped graph, which are recorded in the first call."""
+        if self._program is None:
+            self._program = self._recorded([value.detach() for value in inputs])
+        with scripts_as_they_are():
+            return self._program(*inputs)  # type: ignore[no-any-return]
+
+    def _recorded(self, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+        """The mapped graph as a program; the graph itself where it is called in turn, is large, or cannot be recorded."""
+        if self.looped or self.graph.entries * len(inputs[0]) > _RECORDED:
+            return self.module
+        wanted = self.module(*inputs)
+        try:
+            recording = recorded(self.module, inputs)
+            program, met = as_program(recording.graph), recording.met
+            with scripts_as_they_are():
+                same = all(map(torch.equal, wanted, program(*inputs, *met)))
+        except Exception as error:  # whatever an operation that is mapped raises
+            _log.info("replicates are mapped anew in every step, which is slower: %s", first_line(error))
+            return self.module
+        return (lambda *given: program(*given, *met)) if same else self.module
 
     @property
     def text(self) -> str:
@@ -86,7 +118,7 @@ class StackedGraph:
         TorchInductor 2.13 computes other gradients of convolutions from the loop than from the mapped graph.
         """
         part = copy.copy(self)
-        part.module = self._mapped
+        part.module, part._program = self._mapped, None
         part.constants = [c if axis is None else c[rows] for c, axis in zip(self.constants, self.axes, strict=True)]
         part.noise = [noise.some(rows) for noise in self.noise]
         return part
@@ -169,12 +201,14 @@ class Stacked(Engine):
     Args:
         loss: of all replicates.
         optimizer: of the stacked parameters.
+        record: whether to record the mapped graph, which is worth its time for many steps.
     """
 
     name = "traced"
 
-    def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer, *, record: bool = False) -> None:
         self.loss: StackedLoss = loss
+        self.record: bool = record
         self.update: Update = Update(optimizer)
 
     def begin(self, plan: Plan) -> None:
@@ -186,7 +220,7 @@ class Stacked(Engine):
         before = [leaf.detach().clone() for leaf in leaves]
         with torch.no_grad():
             inputs = (*loss.buffers, *batch.tensors, self._factors[index], *graph.constants, *graph.draw())
-            terms, *results = graph.module(*leaves, *inputs)
+            terms, *results = (graph.program if self.record else graph.module)(*leaves, *inputs)
         gradients, moved = results[: len(leaves)], results[len(leaves) :]
         loss.alive &= finite(terms, gradients)
         loss.lived += loss.alive

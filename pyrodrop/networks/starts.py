@@ -31,28 +31,26 @@ def starting_from(seed: int | None) -> Iterator[None]:
             yield
 
 
-def started_anew(model: Any, *others: Any) -> Any:
+def started_anew(model: Any) -> Any:
     """A copy of a model with new initial values, drawn by its ``reset_parameters()`` from torch's generator.
-
-    Args:
-        model: with a method ``reset_parameters()``, such as those of `pyrodrop.models`.
-        others: what is copied together with the model, such as its guide; what they share, the copies share.
-
-    Returns:
-        The copy; with `others` a tuple of all copies.
 
     Raises:
         TypeError: the model has no such method.
         ValueError: a module of its network has parameters and no ``reset_parameters()``; the message names it.
     """
+    check_starts(model)
+    made = copy.deepcopy(model)
+    made.reset_parameters()
+    return made
+
+
+def check_starts(model: Any) -> None:
+    """Raise a TypeError for a model without the method ``reset_parameters()``, which those of `pyrodrop.models` have."""
     if isinstance(model, type) or not callable(getattr(model, "reset_parameters", None)):
         raise TypeError(
             f"new initial weights need a model with a method reset_parameters(); {type(model).__name__} has none: pass "
             "lists of models and guides with initial weights of their own"
         )
-    copies = copy.deepcopy((model, *others))
-    copies[0].reset_parameters()
-    return copies if others else copies[0]
 
 
 def new_values(network: nn.Module, names: dict[str, tuple[str, ...]]) -> dict[str, Tensor]:

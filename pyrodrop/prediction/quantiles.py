@@ -3,9 +3,9 @@
     F(y) = mean_t P(Y <= y | f_t) = q        every element of y separately
 
 Between the smallest and the largest q-quantile of the components F passes through q. There Newton's method is followed, and
-the interval is halved in every third step and where Newton's would leave it. Those of counts are whole numbers (`counts`).
-The result is that of the draws t, exactly: nothing is sampled, and noise of the observations is included. Elements of an
-observation have intervals of their own.
+the interval is halved where its step would leave it or the last one has not halved the error. Quantiles of counts are whole
+numbers (`counts`). The result is that of the draws t, exactly: nothing is sampled, and noise of the observations is
+included. Elements of an observation have intervals of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.likelihoods.shapes import elements, support_of
 from pyrodrop.prediction.counts import count_quantiles, is_count, scipy_cdf, scipy_icdf
 
-_STEPS = 240  # at most; a third of them are halvings, of which about 60 suffice
+_STEPS, _FEW = 240, 60  # at most, and before every third halves the interval in any case; about 60 such steps suffice
 _AT_A_TIME = 2**20  # values of draws
 _CLOSE = 1e-12  # how near the probability must come to q, relative to q or 1 - q
 _TAIL = 1e-9  # of q and 1 - q: probabilities have an error of 1e-16
@@ -105,6 +105,7 @@ def _root(distribution: Any, q: float) -> Tensor:
     y = (low + high) / 2
     near = max(_CLOSE * min(q, 1 - q), 2 * _EPS)
     close = 2 * _EPS * torch.maximum(low.abs(), high.abs())
+    error = torch.full_like(y, torch.inf)
     for step in range(_STEPS):
         short = cdf(distribution, y).mean(0) - q
         low, high = torch.where(short < 0, y, low), torch.where(short < 0, high, y)
@@ -112,7 +113,9 @@ def _root(distribution: Any, q: float) -> Tensor:
         if bool(done.all()):
             break
         newton = y - short / distribution.log_prob(y).exp().mean(0)
-        inside = (newton > low) & (newton < high) & (step % 3 < 2)
+        follow = short.abs() < error / 2 if step < _FEW else torch.full_like(done, step % 3 < 2)
+        inside = (newton > low) & (newton < high) & follow
+        error = short.abs()
         y = torch.where(done, y, torch.where(inside, newton, (low + high) / 2))
     return y
 

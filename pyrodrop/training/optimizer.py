@@ -16,8 +16,10 @@ from pyrodrop.module_flags import Flags
 from pyrodrop.private_apis import StoreAsItIs, without_compiler
 from pyrodrop.steps import Loss
 from pyrodrop.steps.buffers import modules_of
+from pyrodrop.steps.update import Update
 from pyrodrop.training.settings import LearningRate, Optimizer
 
+_LR = 0.01  # of steps that test whether an optimiser is elementwise
 _SIZES = (1.0, 1e4, 1e8, 1e12)  # of the gradients of a loss that is a sum over the data
 
 
@@ -83,10 +85,10 @@ def _check_elementwise(optimizer: Optimizer) -> None:
 
     def moved(start: Tensor, steps: Tensor) -> Tensor:
         parameter = torch.nn.Parameter(start.clone())
-        made = _made(optimizer, [{"params": [parameter], "lr": 0.01}])
+        update = Update(_made(optimizer, [{"params": [parameter], "lr": _LR}]))  # as in training, without the compiler
         for gradient in steps:
             parameter.grad = gradient.clone()
-            made.step()
+            update([_LR])
         return parameter.detach() - start
 
     for size in _SIZES:

@@ -27,7 +27,7 @@ from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.modules import keep_own_parameters
 from pyrodrop.networks.checks import check_values
-from pyrodrop.networks.starts import started_anew
+from pyrodrop.networks.starts import check_starts
 from pyrodrop.private_apis import constraint_in_store
 from pyrodrop.protocols import HasPosterior, HasRows, HasWeights
 from pyrodrop.reparam import STRATEGIES, reparameterize
@@ -65,8 +65,15 @@ class Problem:
         data: Data | Streamed | Keywords | Mapping[str, Any],
         estimator: str,
         device: torch.device,
+        start: int | None = None,
+        like: Problem | None = None,
     ) -> Problem:
-        """Copy, standardise, check and move to the device; a ValueError or TypeError for what cannot be trained."""
+        """Copy, standardise, check and move to the device; a ValueError or TypeError for what cannot be trained.
+
+        Args:
+            start: the seed of new initial weights, as of `restart`; None for those of the model.
+            like: a problem of the same model, whose network is not examined again; None if there is none.
+        """
         for what, component in (("model", model), ("guide", guide)):
             if not callable(component) or isinstance(component, type):
                 got = (
@@ -77,7 +84,10 @@ class Problem:
                 raise TypeError(
                     f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
                 )
-        check_guide(model, guide)
+        if start is None:
+            check_guide(model, guide)
+        else:
+            _check_restart(model, guide)
         problem_data: Dataset | Streamed | Keywords
         if isinstance(data, Mapping | Keywords):
             check_program(model, estimator, data)
@@ -92,6 +102,8 @@ class Problem:
             model, guide = copy.deepcopy((model, guide), copies)
             modules = [component for component in copies.values() if isinstance(component, nn.Module)]
             _part_from_originals(modules)
+        if start is not None:
+            _restart(model, guide, start)
         for component in (model, guide):
             if isinstance(component, nn.Module):
                 check_values(component)
@@ -103,7 +115,7 @@ class Problem:
         example = problem_data.sample if isinstance(problem_data, Streamed) else problem_data
         if isinstance(model, NetworkModel):
             model.standardize(example)
-            model.check(example)
+            model.check(example, None if like is None else like.model)
         if isinstance(guide, HasRows):
             if isinstance(problem_data, Streamed):
                 raise ValueError(
@@ -342,14 +354,26 @@ def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
         (True, False)
     """
     seed = checked_seed(seed)
+    _check_restart(model, guide)
+    model, guide = copy.deepcopy((model, guide))
+    _restart(model, guide, seed)
+    return model, guide
+
+
+def _check_restart(model: Any, guide: Any) -> None:
+    """Raise an error for a model and a guide that cannot have new initial weights, as `restart`."""
     if not callable(getattr(guide, "restart", None)):
         raise TypeError(
             "new initial weights need a guide with a method restart(model), or lists of models and guides with initial "
             f"weights of their own; got {shown(guide)}, which has none"
         )
     check_guide(model, guide)
+    check_starts(model)
+
+
+def _restart(model: Any, guide: Any, seed: int) -> None:
+    """Give model and guide new initial weights, in place; their device draws them."""
     device = next((parameter.device for parameter in guide.parameters()), torch.device("cpu"))
     with seeded(seed, device):
-        model, guide = started_anew(model, guide)
+        model.reset_parameters()
         guide.restart(model)
-    return model, guide

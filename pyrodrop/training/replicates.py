@@ -38,7 +38,7 @@ from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.jobs import check_picklable, run_each, through_joblib, workers
 from pyrodrop.training.minibatches import check_batches
 from pyrodrop.training.options import TrainingOptions, with_options
-from pyrodrop.training.problem import Problem, restart, training_mode
+from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings
 
 __all__ = ["Replicates", "data_sets", "fit_replicates"]
@@ -174,11 +174,11 @@ def _in_one_process(
     """Train all replicates in this process; with an error where none of them has a finite loss."""
     from pyrodrop.training.stack import train_stacks
 
-    problems = []
+    problems, of_model = [], dict[int, Problem]()
     for model, guide, data, seed in replicates:
-        if settings.starts == "new":
-            model, guide = restart(model, guide, seed)
-        problems.append(Problem.of(model, guide, data, settings.estimator, settings.place))
+        start, like = seed if settings.starts == "new" else None, of_model.get(id(model))
+        problems.append(Problem.of(model, guide, data, settings.estimator, settings.place, start, like))
+        of_model.setdefault(id(model), problems[-1])
     for problem in problems:
         check_batches(problem, settings)
     seeds = [replicate.seed for replicate in replicates]

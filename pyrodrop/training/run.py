@@ -22,7 +22,7 @@ from pyrodrop.training.in_parts import backward
 from pyrodrop.training.loop import ByPyro, Loop
 from pyrodrop.training.minibatches import batches_of, check_batches, of_each_shape
 from pyrodrop.training.optimizer import Trained, optimizer_of
-from pyrodrop.training.problem import Problem, describe, restart
+from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.ranks import Ranks, alone
 from pyrodrop.training.record import Identity, identity, record
 from pyrodrop.training.result import Fit
@@ -162,10 +162,9 @@ def problem_of(
     num_data: int | None = None,
 ) -> Problem:
     """Copies of a user's model and guide with their data, checked, with new initial weights if the settings ask for them."""
-    if settings.starts == "new":
-        model, guide = restart(model, guide, settings.seed)
     data = streamed_of(data, settings.batch_size, num_data, missing=leaves_out_missing(model))
-    problem = Problem.of(model, guide, data, settings.estimator, settings.place)
+    start = settings.seed if settings.starts == "new" else None
+    problem = Problem.of(model, guide, data, settings.estimator, settings.place, start)
     check_batches(problem, settings, ranks)
     return problem
 

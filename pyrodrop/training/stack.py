@@ -140,8 +140,13 @@ class Stack:
         constants = {id(problem): problem.tensors() for problem in {id(p): p for p in problems}.values()}
         leaves = list(self.parameters.values())
         self.loss: StackedLoss = StackedLoss(losses, leaves, [constants[id(problem)] for problem in problems])
-        for batch in self.batches.samples(settings.steps):
-            self._verify(batch)
+        # All problems are compared at one shape of minibatch. At others, and of replicates that share a problem, which can
+        # differ in data alone, the first two and the last are.
+        last = len(losses) - 1
+        first_of = {id(problem): r for r, problem in reversed(list(enumerate(problems)))}
+        few = {0, min(1, last), last}
+        for number, batch in enumerate(self.batches.samples(settings.steps)):
+            self._verify(batch, sorted(few if number else few.union(first_of.values())))
 
     def loop(self) -> Loop:
         """The training before its first step. It does not change models and guides; `load` does."""
@@ -289,14 +294,9 @@ class Stack:
                 for stacked, buffer in zip(self.loss.buffers, loss.buffers, strict=True):
                     stacked[r] = buffer
 
-    def _verify(self, batch: Arguments) -> None:
-        """Raise a ValueError unless every replicate has the same loss and buffers alone and in the stacked graph.
-
-        Of replicates that share a problem, which can differ in data alone, the first two and the last are compared.
-        """
-        last = len(self.losses) - 1
-        first_of = {id(problem): r for r, problem in reversed(list(enumerate(self.problems)))}
-        loss, compared = self.loss, sorted({*first_of.values(), min(1, last), last})
+    def _verify(self, batch: Arguments, compared: Sequence[int]) -> None:
+        """Raise a ValueError unless these replicates have the same losses and buffers alone and in the stacked graph."""
+        loss = self.loss
         try:
             graph = loss.graph(batch)
             noise = graph.shapes()

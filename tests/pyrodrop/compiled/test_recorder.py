@@ -241,7 +241,7 @@ def test_large_constants_are_not_kept() -> None:
 
 
 @pytest.mark.more
-def test_recording_and_resuming_do_not_import_the_compiler(tmp_path: Path) -> None:
+def test_recording_resuming_and_replicates_do_not_import_the_compiler(tmp_path: Path) -> None:
     """Which takes longer than everything else before the first step."""
     code = """
 import sys, torch, pyrodrop
@@ -250,6 +250,7 @@ model = models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Ga
 x, settings = torch.randn(20, 1), {"progress": False, "device": "cpu", "checkpoint": sys.argv[1]}
 for steps in (50, 100):
     fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.1), (x, x), steps=steps, **settings)
+pyrodrop.fit_replicates(model, guides.BernoulliDropout(model, 0.1), (x, x), count=2, steps=50, progress=False, device="cpu")
 print(fit.settings["engine"], *(name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in sys.modules))
 """
     command = [sys.executable, "-P", "-c", code, str(tmp_path / "fit.safetensors")]

@@ -18,8 +18,12 @@ from torch.profiler import ProfilerActivity, profile
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.networks.alone import drawn_as_alone
+from pyrodrop.compiled import choice, stacked
+from pyrodrop.compiled.graph import as_program
 from pyrodrop.compiled.stacked_compiled import group_size
+from pyrodrop.compiled.untraceable import Untraceable
 from pyrodrop.data import Dataset
+from pyrodrop.models import network as network_module
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.replicates import data_sets
 from pyrodrop.training.settings import Settings
@@ -126,6 +130,46 @@ def test_replicates_have_the_distribution_of_plain_fits(engine: str) -> None:
     errors = (one.var(0) * (1 / len(one) + 1 / len(other))).sqrt()
     assert bool((errors > 0).all())
     assert bool(((one.mean(0) - other.mean(0)).abs() < 4.5 * errors).all())
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_recorded_step_has_the_bits_of_the_mapped_one(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of networks that update statistics, with minibatches of two shapes; where it cannot be recorded, it is mapped."""
+    net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 1))
+    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(4.0, learned=True))
+    settings = SETTINGS | {"engine": "traced", "estimator": "shared", "starts": "new", "count": 3}
+    made: list[int] = []
+
+    def program(graph: Any) -> Any:
+        made.append(1)
+        if not recorded:
+            raise Untraceable("an operation has no form")
+        return as_program(graph)
+
+    monkeypatch.setattr(stacked, "as_program", program)
+    many = pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **settings)
+    monkeypatch.setattr(choice, "_WORTH_A_RECORDING", 1000)
+    mapped = pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **settings)
+    assert len(made) == 2
+    for one, other in zip(many, mapped, strict=True):
+        assert torch.equal(one.history, other.history)
+        assert torch.equal(values(one), values(other))
+        assert all(map(torch.equal, one.model.state_dict().values(), other.model.state_dict().values()))
+
+
+def test_a_network_is_examined_once_and_all_data_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network of one model is the same in every replicate, the observations are not."""
+    examined, examine = [], network_module.observe_training
+    monkeypatch.setattr(network_module, "observe_training", lambda *known: examined.append(1) or examine(*known))
+    model = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Poisson())
+    sets = [Dataset(X, torch.full((len(X), 1), value)) for value in (1.0, 2.0, 3.0)]
+    guide = guides.Point(model)
+    settings: dict[str, Any] = SETTINGS | {"steps": 2, "starts": "new"}
+    many = pyrodrop.fit_replicates(model, guide, sets, count=3, **settings)
+    assert len(examined) == 1
+    assert all(fit.model.properties(X) == many[0].model.properties(X) for fit in many)
+    with pytest.raises(ValueError, match="y .*-1"):
+        pyrodrop.fit_replicates(model, guide, [*sets[:2], Dataset(X, -sets[0].y)], count=3, **settings)
 
 
 def test_replicates_that_share_a_problem_are_the_fits_alone() -> None:
