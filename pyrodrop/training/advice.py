@@ -190,9 +190,14 @@ def _conclusion(fit: Fit, what: str, advice: str) -> str:
     likelihood = _likelihood(fit)
     if isinstance(likelihood, Gaussian) and isinstance(fit.data, Dataset):
         sd = fit.data.y.detach().double().std(0, correction=0).cpu()
-        noise = likelihood.precision.detach().double().rsqrt().cpu()
-        if bool((noise > _LOUD * sd).any()):
-            loud = f"the noise has a standard deviation of {float(noise.max()):.3g} and y one of {float(sd.max()):.3g}"
+        noise = likelihood.precision.detach().double().rsqrt().cpu().expand_as(sd)
+        most = int((noise / sd).argmax())
+        if bool(noise.flatten()[most] > _LOUD * sd.flatten()[most]):
+            where = f" in column {most}" if sd.dim() == 1 and len(sd) > 1 else ""
+            loud = (
+                f"the noise has a standard deviation of {float(noise.flatten()[most]):.3g} and y one of "
+                f"{float(sd.flatten()[most]):.3g}{where}"
+            )
             if not likelihood.learned:
                 return f"since {loud}: let it be learned, likelihoods.Gaussian()"
             return f"so {what}, and {loud}: {_OF_NOISE}"
