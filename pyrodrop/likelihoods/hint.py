@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributions import LogNormal, NegativeBinomial, Normal
 
 _FEWEST = 20  # rows
+_LARGEST = 1e9  # count
 _GAIN, _ERRORS = 0.1, 4.0  # nats per value of y, standard errors of their mean
 
 
@@ -26,11 +27,12 @@ def hint(y: Tensor) -> str | None:
     One likelihood is for all columns. It is named if it gains at least .1 nats and four standard errors per value. Rows with
     NaN are left out. None for fewer than 20 rows, for infinite values, and for y that does not vary.
     """
-    y = y.detach().cpu().double().reshape(len(y), -1)
+    y = y.detach().cpu().double()
+    y = y[:, None] if y.dim() == 1 else y.flatten(1)
     y = y[~y.isnan().any(1)]
     if len(y) < _FEWEST or not bool(y.isfinite().all()) or bool((y == y[0]).all(0).any()):
         return None
-    whole = bool((y == y.round()).all()) and bool((y >= 0).all())
+    whole = bool(((y == y.round()) & (y >= 0) & (y < _LARGEST)).all())
     if whole and float(y.max()) == 1:
         return "y are 0 and 1, whose distribution is no Gaussian: take likelihoods.Bernoulli()"
     gaussian = _gaussian(y, whole)

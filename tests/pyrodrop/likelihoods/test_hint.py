@@ -39,7 +39,9 @@ NOT_DUE = {
     "one skewed column": np.stack([PRICES, RNG.normal(size=SIZE)], 1),
     "diabetes": load_diabetes().target,
     "few rows": PRICES[: _FEWEST - 1],
+    "no rows": PRICES[:0],
     "a constant": np.ones(SIZE),
+    "large numbers, which are whole in float64": 1e20 * (10 + RNG.normal(size=SIZE)),
     "infinite": np.where(np.arange(SIZE) == 3, math.inf, PRICES),
     "all missing": np.full(SIZE, math.nan),
 }
