@@ -24,6 +24,7 @@ from pyrodrop.analysis.comparison.khat import LIMIT
 from pyrodrop.analysis.comparison.loo import loo
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
 from pyrodrop.data import Data, Dataset, Split
+from pyrodrop.guides import ExactLastLayer
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT
@@ -215,6 +216,12 @@ def _advice(fit: Fit, scores: Mapping[str, Mapping[str, float]], k_hat_q: float,
         if (message := look(fit)) and not (look is less_than_a_point and no_better_than_a_constant in said):
             said.add(look)
             yield f"{message[0].upper()}{message[1:]} ([Symptoms](docs/symptoms.md#{page}))."
+    wide = said & {no_better_than_a_constant, less_than_a_point}
+    if wide and _takes_an_exact_layer(fit):
+        yield (
+            "guides.ExactLastLayer has the exact posterior of the last layer, and learns the noise from its evidence, which "
+            "takes little time with so few rows ([Choosing](docs/choosing.md#an-exact-last-layer))."
+        )
     ours = scores["the fit"]
     best = max((name for name in scores if name != "the fit"), key=lambda name: scores[name]["log_density"])
     if scores[best]["log_density"] > ours["log_density"] + _BETTER:
@@ -230,3 +237,11 @@ def _advice(fit: Fit, scores: Mapping[str, Mapping[str, float]], k_hat_q: float,
             f"k-hat of q is {k_hat_q:.2f}: draws of this posterior cannot be weighted to be exact, nor give a leave-one-out "
             "density. Compare by rows that are held out ([Judging](docs/judging.md))."
         )
+
+
+def _takes_an_exact_layer(fit: Fit) -> bool:
+    """Whether it is a regression of a few rows with Gaussian noise and a linear last layer, whose posterior is another."""
+    linear = fit.worth is not None and fit.worth.point is not None
+    few = fit.settings["num_data"] <= _MOST
+    gaussian = type(getattr(fit.model, "likelihood", None)) is Gaussian
+    return linear and few and gaussian and not isinstance(fit.guide, ExactLastLayer)

@@ -1,16 +1,16 @@
 """Priors that fit the data, by the evidence of the Gaussian process to which a network converges as its layers widen.
 
-    f_d ~ GP(0, K),   y_d = f_d(x) + noise e_d,   e_d ~ N(0, I)     d = 1 ... D columns of y, K of `NetworkKernel`
-    evidence  = sum_d ln N(y_d; 0, S),   S = K + noise^2 I
+    f_d ~ GP(0, K),   y_d = f_d(x) + noise_d e_d,   e_d ~ N(0, I)     d = 1 ... D columns of y, K of `NetworkKernel`
+    evidence  = sum_d ln N(y_d; 0, S_d),   S_d = K + noise_d^2 I
     maximised : evidence + ln p(scales),   ln scale ~ N(ln of a usual value, width^2)
 
-    gradient      d evidence / dS = (A A' - D S^-1) / 2,   A = S^-1 y [N, D]
-    leave-one-out y_nd | others ~ N(y_nd - A_nd / P_n, 1 / P_n),   P_n = (S^-1)_nn
+    gradient      d evidence / dS_d = (a_d a_d' - S_d^-1) / 2,   a_d = S_d^-1 y_d
+    leave-one-out y_nd | others ~ N(y_nd - a_nd / P_nd, 1 / P_nd),   P_nd = (S_d^-1)_nn
 
-A scale is the standard deviation of the weights of a column of x, of the weights or the biases of a layer, or of the noise,
-in units in which the columns of x and of y have a standard deviation of 1. Their distribution decides where the evidence
-does not, or hardly does: a ReLU network computes the same functions if one layer's weights are multiplied and the next's
-divided, and erf units of small inputs and large outputs those that are nearly polynomials.
+A scale is the standard deviation of the weights of a column of x, of the weights or the biases of a layer, or of the noise
+of a column of y, in units in which the columns of x and of y have a standard deviation of 1. Their distribution decides
+where the evidence does not, or hardly does: a ReLU network computes the same functions if one layer's weights are multiplied
+and the next's divided, and erf units of small inputs and large outputs those that are nearly polynomials.
 
 Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 2.30, 5.9 and 5.12.
 """
@@ -23,7 +23,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -131,9 +131,9 @@ def from_gp(
     """Gaussian priors of a network's layers, and its noise, by maximising the evidence of its Gaussian process.
 
     Args:
-        model: an MLP of any depth under a `likelihoods.Gaussian`, for one or several columns of y. Its own priors and noise
-            have no influence. The kernel is that of ReLU or erf; for tanh it is that of the erf closest to it, and for leaky
-            ReLU, GELU, SiLU, ELU and softplus that of ReLU.
+        model: an MLP of any depth under a `likelihoods.Gaussian`, for one or several columns of y, each with a noise of its
+            own, which takes the time of one more. Its own priors and noise have no influence. The kernel is that of ReLU or
+            erf; for tanh it is that of the erf closest to it, and for leaky ReLU, GELU, SiLU, ELU and softplus that of ReLU.
         data: x ``[N, Q]`` and y ``[N]`` or ``[N, D]``, as for `pyrodrop.fit`. Of more than 2,000 rows, 2,000 are drawn.
         learn_noise: whether fits of the model train the noise. The ELBO of a posterior that is wider than the exact one
             prefers more noise than there is.
@@ -178,17 +178,16 @@ def from_gp(
     make = functools.partial(_Process, activation, gain, len(layers) - 1, x / spread, y / unit)
     process = _search(make, len(x), seed)
     try:
-        evidence, solution, inverse = process.solved(slice(None))
+        solved = process.solved(slice(None))
     except torch.linalg.LinAlgError:
         raise ValueError(
             "data must leave a covariance matrix that is positive definite up to rounding, at all scales tried; got x and y "
             "with which there is none: standardise them, data.Dataset(x, y).standardized()"
         ) from None
-    precision = inverse.diagonal()[:, None]
-    left_out = ((precision / (2 * math.pi)).log() - solution.square() / precision) / 2
+    left_out = ((solved.precision / (2 * math.pi)).log() - solved.solution.square() / solved.precision) / 2
     units = (unit * y_units.scale.expand(y.shape[1])).log()  # of the columns of y
     constant = -((2 * math.pi * math.e * y.var(0, correction=0)).clamp_min(1e-36).log() / 2 + y_units.scale.log()).sum()
-    noise_sd = units.exp() * float(process.noise.detach())
+    noise_sd = units.exp() * process.noise.detach()
     prior, bias_prior = _priors(process.kernel, spread, unit, [layer.in_features for layer in layers])
     tau = noise_sd.pow(-2).tolist()
     likelihood = Gaussian(tau if len(tau) > 1 else tau[0], learned=learn_noise)
@@ -197,7 +196,7 @@ def from_gp(
         prior=prior,
         bias_prior=bias_prior,
         likelihood=likelihood,
-        evidence=float(evidence - len(y) * units.sum()),
+        evidence=float(solved.evidence - len(y) * units.sum()),
         leave_one_out=float((left_out - units).sum(1).mean()),
         constant=float(constant),
         noise_sd=noise_sd,
@@ -206,6 +205,16 @@ def from_gp(
         kernel=kernel,
         seconds=time.perf_counter() - began,
     )
+
+
+class _Solved(NamedTuple):
+    """The evidence of some rows, and what follows from it."""
+
+    evidence: Tensor  # in nats
+    solution: Tensor  # a, [N, D]
+    precision: Tensor  # P, [N, D]
+    slope: Tensor  # of minus the evidence by K, [N, N]
+    of_noise: Tensor  # and by the variances of the noise, [D]
 
 
 class _Process(nn.Module):
@@ -221,16 +230,16 @@ class _Process(nn.Module):
         self.kernel, usual = (
             _kernel(activation, gain, hidden, x, y, each * _USUAL[activation]) for each in (start, 1.0)
         )
-        self.log_noise = nn.Parameter(torch.tensor(math.log(_NOISE), dtype=torch.float64))
+        self.log_noise = nn.Parameter(torch.full((y.shape[1],), math.log(_NOISE), dtype=torch.float64))
         with torch.no_grad():
-            self.usual = torch.cat([_log_scales(usual), self.log_noise[None]])
+            self.usual = torch.cat([_log_scales(usual), self.log_noise])
         self.width = torch.full_like(self.usual, _WIDTH)
         if hidden:
             self.width[x.shape[1] + hidden - 1] = _OUTPUT[activation]
 
     @property
     def noise(self) -> Tensor:
-        """Standard deviation of the noise."""
+        """Standard deviations of the noise, ``[D]``."""
         return (_LEAST**2 + (2 * self.log_noise).exp()).sqrt()
 
     def _covariance(self, rows: Tensor | slice) -> Tensor:
@@ -239,32 +248,39 @@ class _Process(nn.Module):
 
     def log_prior(self) -> Tensor:
         """Log density of the logarithms of the scales, up to a constant."""
-        logs = torch.cat([_log_scales(self.kernel), self.log_noise[None]])
+        logs = torch.cat([_log_scales(self.kernel), self.log_noise])
         return -((logs - self.usual) / self.width).square().sum() / 2
 
     @torch.no_grad()
-    def solved(self, rows: Tensor | slice, covariance: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """The evidence of some rows in nats, A = S^-1 y ``[N, D]`` and S^-1 ``[N, N]``.
+    def solved(self, rows: Tensor | slice, covariance: Tensor | None = None) -> _Solved:
+        """The evidence of some rows, and what follows from it.
 
         Args:
             covariance: K of these rows, if it is known.
 
         Raises:
-            torch.linalg.LinAlgError: S is not positive definite up to rounding.
+            torch.linalg.LinAlgError: S_d is not positive definite up to rounding.
         """
-        y = self.y[rows]
-        s = (self._covariance(rows) if covariance is None else covariance).clone()
-        s.diagonal().add_(self.noise**2)
-        root = torch.linalg.cholesky(s)
-        inverse = torch.cholesky_inverse(root)
-        solution = inverse @ y
-        determinant = 2 * root.diagonal().log().sum() + len(y) * math.log(2 * math.pi)
-        return -((y * solution).sum() + y.shape[1] * determinant) / 2, solution, inverse
+        k = self._covariance(rows) if covariance is None else covariance
+        evidence, total, columns = k.new_zeros(()), torch.zeros_like(k), []
+        for noise, y in zip(self.noise, self.y[rows].split(1, 1), strict=True):
+            s = k.clone()
+            s.diagonal().add_(noise**2)
+            root = torch.linalg.cholesky(s)
+            inverse = torch.cholesky_inverse(root)
+            solution = inverse @ y
+            determinant = 2 * root.diagonal().log().sum() + len(y) * math.log(2 * math.pi)
+            evidence -= ((y * solution).sum() + determinant) / 2
+            slope = (inverse - solution @ solution.T) / 2
+            total += slope
+            columns.append((solution, inverse.diagonal().clone()[:, None], slope.trace()[None]))
+        solutions, precisions, traces = zip(*columns, strict=True)
+        return _Solved(evidence, torch.cat(solutions, 1), torch.cat(precisions, 1), total, torch.cat(traces))
 
     def score(self, rows: Tensor) -> float:
         """What the search maximises, of these rows."""
         try:
-            return float(self.solved(rows)[0] + self.log_prior().detach())
+            return float(self.solved(rows).evidence + self.log_prior().detach())
         except torch.linalg.LinAlgError:
             return -math.inf
 
@@ -278,14 +294,13 @@ class _Process(nn.Module):
             search.zero_grad()
             covariance = self._covariance(rows)
             try:
-                evidence, solution, inverse = self.solved(rows, covariance.detach())
+                solved = self.solved(rows, covariance.detach())
             except torch.linalg.LinAlgError:  # the step was too long
                 return _IMPOSSIBLE
-            slope = (self.y.shape[1] * inverse - solution @ solution.T) / 2
-            covariance.backward(slope)
+            covariance.backward(solved.slope)
             log_prior = self.log_prior()
-            (self.noise.square() * slope.trace() - log_prior).backward()
-            value = -float(evidence + log_prior.detach())
+            ((self.noise.square() * solved.of_noise).sum() - log_prior).backward()
+            value = -float(solved.evidence + log_prior.detach())
             if value < best[0]:
                 best = value, [p.detach().clone() for p in parameters]
             return value

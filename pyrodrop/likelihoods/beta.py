@@ -20,13 +20,15 @@ class Beta(Dispersed):
     """Observations strictly between 0 and 1; the outputs of the network are the logits of their mean f.
 
     Args:
-        concentration: k, positive: the larger, the less noise. If None, it is learned, starting from its estimate for y of
-            the training data. With ``"network"`` it is the exponential of a second output of the network, one per example.
-        learned: whether a `concentration` that is a number is trained, starting from it.
+        concentration: k, positive, or a list of one per column of y: the larger, the less noise. If None, it is learned,
+            starting from its estimate for y of the training data. With ``"network"`` it is the exponential of a second
+            output of the network, one per example.
+        learned: whether a `concentration` that is given is trained, starting from it, with one value per column of y
+            ``[N, D]``.
 
     Raises:
         ValueError: `concentration` is not positive, or `learned` is True and the network predicts it.
-        TypeError: `concentration` is no number, or `learned` neither True nor False.
+        TypeError: `concentration` is neither a number nor a list of such, or `learned` neither True nor False.
 
     Example:
         >>> import torch

@@ -48,13 +48,15 @@ class NegativeBinomial(Dispersed):
     """Counts with a dispersion; the outputs of the network are the logarithm of their mean, and f is the mean.
 
     Args:
-        dispersion: a, positive. If None, it is learned, starting from its estimate for y of the training data, as if x
-            explained nothing. With ``"network"`` it is the exponential of a second output of the network, one per example.
-        learned: whether a `dispersion` that is a number is trained, starting from it.
+        dispersion: a, positive, or a list of one per column of y. If None, it is learned, starting from its estimate for y
+            of the training data, as if x explained nothing. With ``"network"`` it is the exponential of a second output of
+            the network, one per example.
+        learned: whether a `dispersion` that is given is trained, starting from it, with one value per column of y
+            ``[N, D]``.
 
     Raises:
         ValueError: `dispersion` is not positive, or `learned` is True and the network predicts it.
-        TypeError: `dispersion` is no number, or `learned` neither True nor False.
+        TypeError: `dispersion` is neither a number nor a list of such, or `learned` neither True nor False.
 
     Example:
         >>> import torch

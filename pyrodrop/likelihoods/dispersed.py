@@ -1,8 +1,12 @@
 """Base of the likelihoods with a mean or location and a positive parameter, which is given as
 
-a number      fixed, or learned from this initial value
-None          learned, initialised from y of the training data: one value per column of y [N, D]
+a number      fixed, the same for all of y; or the initial value of a learned parameter
+a list        one number per column of y [N, D], fixed or initial values
+None          learned, initialised from y of the training data
 "network"     an output of the network: 2 D outputs for y [N, D], the second half is its logarithm
+
+A learned parameter has one value per column of y [N, D], from the first time that the model sees the data of a training
+(`NetworkModel.standardize`). For y of other shapes, such as images, whose last axis is no list of targets, it is one number.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from pyrodrop.arguments import flag, shown, variance
 from pyrodrop.likelihoods.likelihood import Likelihood, in_words, is_one, of_columns, start_at
 from pyrodrop.scaling import Standardize
 
-Dispersion: TypeAlias = float | Literal["network"] | None
+Dispersion: TypeAlias = float | Sequence[float] | Literal["network"] | None
 FAR, _FAR_PARAMETER = 60.0, 20.0  # of logarithms: beyond, products of both leave float32
 
 
@@ -30,14 +34,13 @@ class Dispersed(Likelihood):
     """
 
     parameter: str
-    by_column: bool = False  # whether it may be a list, one value per column of y
     predictable: bool = True  # whether it may be an output of the network
     ends: tuple[float, ...] = ()  # bounds of the range of y that y must not equal
     copies = 5
 
-    def __init__(self, value: Dispersion | Sequence[float], learned: bool, what: str) -> None:
+    def __init__(self, value: Dispersion, learned: bool, what: str) -> None:
         super().__init__()
-        self.from_data = (f"{self.parameter}_unconstrained",) if value is None else ()
+        self.estimated: bool = value is None
         self.by_network: bool = self.predictable and isinstance(value, str)
         self.learned: bool = flag(learned, "learned", f"whether the {self.parameter} is trained") or value is None
         if self.by_network:
@@ -48,21 +51,32 @@ class Dispersed(Likelihood):
                     f"learned is for a {self.parameter} that is one number; got {self.parameter}='network'"
                 )
             return
-        if self.by_column and isinstance(value, list | tuple) and value:
+        if isinstance(value, list | tuple) and value:
             start = torch.tensor([variance(each, self.parameter, f"{what}, per column of y,") for each in value])
         else:
             start = torch.tensor(1.0 if value is None else variance(value, self.parameter, what))
         if self.learned:
+            self.from_data = (f"{self.parameter}_unconstrained",)
             setattr(self, self.parameter, PyroParam(start, constraints.positive))
         else:
             self.register_buffer(self.parameter, start)
 
     def forward(self, output: Tensor, targets: Standardize) -> Any:
         if not self.by_network:
-            return self.distribution(output, getattr(self, self.parameter).to(output.dtype), targets).to_event(1)
+            return self.distribution(output, self.number(output), targets).to_event(1)
         mean, log_parameter = self._halves(output)
         parameter = self.positive(log_parameter.clamp(-_FAR_PARAMETER, _FAR_PARAMETER)) * self.unit(targets)
         return self.distribution(mean, parameter, targets).to_event(1)
+
+    def number(self, output: Tensor) -> Tensor:
+        """The parameter in the dtype of the outputs, one number or one for each of them; a ValueError for another number."""
+        value: Tensor = getattr(self, self.parameter)
+        if value.dim() and value.shape != output.shape[-1:]:
+            raise ValueError(
+                f"{self.parameter} must be a number, or have one value for each of {output.shape[-1]} outputs; got "
+                f"{len(value)} values"
+            )
+        return value.to(output.dtype)
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
         """The distribution of single numbers, from the outputs ``[..., N, D]`` and the parameter, which broadcasts."""
@@ -95,11 +109,15 @@ class Dispersed(Likelihood):
 
     @property
     def unknown(self) -> str:
-        return self.parameter if self.learned and self.from_data and is_one(getattr(self, self.parameter)) else ""
+        return self.parameter if self.estimated and is_one(getattr(self, self.parameter)) else ""
 
     def start(self, y: Tensor) -> None:
         if self.unknown:
             start_at(self, self.parameter, self.estimates(y))
+        elif self.learned:
+            number: Tensor = getattr(self, self.parameter).detach()
+            if number.dim() == 0 and y.dim() == 2 and y.shape[1] > 1:
+                setattr(self, self.parameter, number.expand(y.shape[1]))
 
     def estimates(self, y: Tensor) -> Tensor:
         """`estimate` of the columns of y without missing values, see `of_columns`."""

@@ -35,11 +35,12 @@ class Gaussian(Dispersed):
 
     Args:
         precision: tau, positive, in units of y to the power -2, the same for all columns of y ``[N, D]``, or a list of one
-            value per column. If None, it is learned: one value per column of y, starting from one over the variance of this
-            column in the training data, as if x explained nothing; before training it is 1. For y of other shapes, such as
-            images, it is one value, starting from one over the mean of the variances.
-        learned: whether the precision is trained together with the guide, by maximising the ELBO. `precision` is then its
-            initial value. Always True if `precision` is None.
+            value per column. If None, it is learned, starting from one over the variance of each column in the training
+            data, as if x explained nothing; before training it is 1.
+        learned: whether the precision is trained together with the guide, by maximising the ELBO, one value per column of y
+            ``[N, D]``. `precision` is then its initial value, in every column. For y of other shapes, such as images, it is
+            one value; if `precision` is None, it starts from one over the mean of the variances. Always True if `precision`
+            is None.
 
     Raises:
         ValueError: `precision` is outside [1e-36, 1e36], where float32 holds no variance; when it is called: a list has not
@@ -58,14 +59,14 @@ class Gaussian(Dispersed):
 
     copies = 1
     parameter = "precision"
-    by_column = True
     predictable = False  # `HeteroscedasticGaussian` has other links
 
     def __init__(self, precision: float | Sequence[float] | None = None, *, learned: bool = False) -> None:
         super().__init__(precision, learned, "one over the variance of the observation noise")
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
-        return _normal(self.location(output, targets), parameter)
+        f = self.location(output, targets)
+        return dist.Normal(f, parameter.to(f.dtype).rsqrt().expand_as(f))
 
     def estimate(self, y: Tensor) -> Tensor:
         return y.var(correction=0)
@@ -78,7 +79,7 @@ class Gaussian(Dispersed):
         if type(self) is not Gaussian or not _fits(output, targets):  # a subclass may have another forward or location
             return super().predictive(output, targets)
         f = output.mul_(targets.scale).add_(targets.loc)
-        return _normal(f, self.precision).to_event(1), f  # type: ignore[arg-type]
+        return dist.Normal(f, self.number(f).rsqrt().expand_as(f)).to_event(1), f
 
 
 class HeteroscedasticGaussian(Likelihood):
@@ -93,7 +94,7 @@ class HeteroscedasticGaussian(Likelihood):
             arXiv:1612.01474), which grows linearly in r, so that the noise stays finite far from the training data.
 
     Attributes:
-        factor: of the variance, one number or one for each column of y; 1, and not trained.
+        factor: of the variance, a number or ``[D]``; 1, and not trained.
 
     Raises:
         ValueError: there is no such link; when it is called: the number of outputs is odd.
@@ -101,6 +102,7 @@ class HeteroscedasticGaussian(Likelihood):
     """
 
     copies = 1
+    from_data = ("factor",)
     factor: Tensor
 
     def __init__(self, link: Literal["exp", "softplus"] = "exp") -> None:
@@ -146,14 +148,6 @@ class HeteroscedasticGaussian(Likelihood):
     def variance_at_zero(self) -> float:
         """The variance of standardised y, without `factor`, where the output r is 0."""
         return float(_SD[self.link](torch.zeros(1, dtype=torch.float64)).square())
-
-
-def _normal(loc: Tensor, precision: Tensor) -> Any:
-    if precision.dim() == 1 and precision.shape != loc.shape[-1:]:
-        raise ValueError(
-            f"precision must be a number, or have one value for each of {loc.shape[-1]} outputs; got {len(precision)} values"
-        )
-    return dist.Normal(loc, precision.to(loc.dtype).rsqrt().expand_as(loc))
 
 
 def _fits(mean: Tensor, targets: Standardize) -> bool:

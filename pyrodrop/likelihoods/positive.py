@@ -31,14 +31,15 @@ class Gamma(Dispersed):
     """Positive observations; the outputs of the network are the logarithm of their mean, and f is the mean.
 
     Args:
-        dispersion: a, the squared ratio of standard deviation and mean, positive. If None, it is learned, starting from its
-            estimate for y of the training data. With ``"network"`` it is the exponential of a second output of the network,
-            one per example.
-        learned: whether a `dispersion` that is a number is trained, starting from it.
+        dispersion: a, the squared ratio of standard deviation and mean, positive, or a list of one per column of y. If None,
+            it is learned, starting from its estimate for y of the training data. With ``"network"`` it is the exponential of
+            a second output of the network, one per example.
+        learned: whether a `dispersion` that is given is trained, starting from it, with one value per column of y
+            ``[N, D]``.
 
     Raises:
         ValueError: `dispersion` is not positive, or `learned` is True and the network predicts it.
-        TypeError: `dispersion` is no number, or `learned` neither True nor False.
+        TypeError: `dispersion` is neither a number nor a list of such, or `learned` neither True nor False.
 
     Example:
         >>> import torch
@@ -71,15 +72,15 @@ class LogNormal(Dispersed):
     """Positive observations; the outputs of the network are the logarithm of their median, and f is the median.
 
     Args:
-        scale: standard deviation of ln y, positive. If None, it is learned, starting from its estimate for y of the training
-            data. With ``"network"`` it is 1 / (exp(-r) + 1 / c) for a second output r of the network, one per example, where
-            c is three times the standard deviation of ln y in the training data. The bound c prevents a few draws with a
-            large scale from dominating the mean of y, m exp(scale^2 / 2).
-        learned: whether a `scale` that is a number is trained, starting from it.
+        scale: standard deviation of ln y, positive, or a list of one per column of y. If None, it is learned, starting from
+            its estimate for y of the training data. With ``"network"`` it is 1 / (exp(-r) + 1 / c) for a second output r of
+            the network, one per example, where c is three times the standard deviation of ln y in the training data. The
+            bound c prevents a few draws with a large scale from dominating the mean of y, m exp(scale^2 / 2).
+        learned: whether a `scale` that is given is trained, starting from it, with one value per column of y ``[N, D]``.
 
     Raises:
         ValueError: `scale` is not positive, or `learned` is True and the network predicts it.
-        TypeError: `scale` is no number, or `learned` neither True nor False.
+        TypeError: `scale` is neither a number nor a list of such, or `learned` neither True nor False.
 
     Example:
         >>> import torch

@@ -22,13 +22,14 @@ class StudentT(Dispersed):
     Args:
         df: degrees of freedom, positive and at most 1000, where the distribution is nearly Gaussian. The variance is finite
             for more than 2.
-        scale: positive, in the units of y. If None, it is learned, starting from its estimate for y of the training data.
-            With ``"network"`` it is the scale of y times the exponential of a second output, one per example.
-        learned: whether a `scale` that is a number is trained, starting from it.
+        scale: positive, in the units of y, or a list of one per column of y. If None, it is learned, starting from its
+            estimate for y of the training data. With ``"network"`` it is the scale of y times the exponential of a second
+            output, one per example.
+        learned: whether a `scale` that is given is trained, starting from it, with one value per column of y ``[N, D]``.
 
     Raises:
         ValueError: `df` or `scale` is not positive, or `learned` is True and the network predicts the scale.
-        TypeError: `df` or `scale` is no number, or `learned` neither True nor False.
+        TypeError: `df` is no number, `scale` neither a number nor a list of such, or `learned` neither True nor False.
 
     Example:
         >>> import torch

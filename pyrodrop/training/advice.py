@@ -84,8 +84,9 @@ def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
     unfinished = [number for number, reason in reasons.items() if reason]
     if unfinished:
         first = unfinished[0]
+        beginning, _, reason = reasons[first].partition(": ")
         where = f"{len(unfinished)} of {len(fits)} replicates, of which number {first}: " if len(fits) > 1 else ""
-        say(f"training may not be done: {where}{reasons[first]}")
+        say(f"{beginning}: {where}{reason}")
 
 
 def rises(fit: Fit) -> str:
@@ -99,7 +100,7 @@ def rises(fit: Fit) -> str:
         return ""
     unit = "nats per row" if rows > 1 else "nats"
     return (
-        f"the loss has risen, by {rise:.2g} {unit} from the first step to the last {tenth}: take a "
+        f"training has diverged: the loss has risen, by {rise:.2g} {unit} from the first step to the last {tenth}: take a "
         "smaller lr, standardise x and y, and train anew"
     )
 
@@ -117,8 +118,8 @@ def still_falls(fit: Fit) -> str:
         return ""
     unit = "nats per row" if rows > 1 else "nats"
     return (
-        f"the loss still falls, by {fall / rows:.2g} {unit} in the last {tenth} of {len(nll)} steps: train for more "
-        "steps, or with a higher lr"
+        f"training may not be done: the loss still falls, by {fall / rows:.2g} {unit} in the last {tenth} of {len(nll)} "
+        "steps: train for more steps, or with a higher lr"
     )
 
 
@@ -152,7 +153,7 @@ def point_estimate(fit: Fit) -> str:
     if not largest < _SMALL:
         return ""
     return (
-        f"this fit is a point estimate: every learned {guide.rate_kind.name} is below {_SMALL:g}, the largest is "
+        f"the fit is a point estimate: every learned {guide.rate_kind.name} is below {_SMALL:g}, the largest is "
         f"{largest:.2g}. Set the rate (guides.BernoulliDropout), or learn variances of weights (guides.MeanField)"
     )
 
@@ -165,7 +166,7 @@ def no_better_than_a_constant(fit: Fit) -> str:
     of_classes = isinstance(_likelihood(fit), Categorical)
     what, advice = ("the frequencies of the classes", _OF_CLASSES) if of_classes else ("a constant", _OF_NUMBERS)
     so = _conclusion(fit, "x explains nothing yet, if there is anything to learn", advice)
-    return f"{_numbers(worth, worth.constant, what)}, {so}"
+    return f"the fit is no better than a constant: {_numbers(worth, worth.constant, what)}, {so}"
 
 
 def less_than_a_point(fit: Fit) -> str:
@@ -174,10 +175,11 @@ def less_than_a_point(fit: Fit) -> str:
     points = [] if worth is None else [value for value in (worth.point, worth.ridge) if value is not None]
     if worth is None or not points or max(points) <= worth.fit + _LESS * worth.values:
         return ""
-    of_network = max(points) == worth.point
-    what = "a point estimate of this network with a refitted last layer" if of_network else "ridge regression"
+    short, more = "ridge regression", ""
+    if max(points) == worth.point:
+        short, more = "a point estimate", " of this network with a refitted last layer"
     so = _conclusion(fit, "the data determine more than this posterior says", _OF_POSTERIORS)
-    return f"{_numbers(worth, max(points), what)}, {so}"
+    return f"the fit predicts worse than {short}: {_numbers(worth, max(points), short + more)}, {so}"
 
 
 def _numbers(worth: Worth, beside: float, what: str) -> str:
@@ -190,9 +192,14 @@ def _conclusion(fit: Fit, what: str, advice: str) -> str:
     likelihood = _likelihood(fit)
     if isinstance(likelihood, Gaussian) and isinstance(fit.data, Dataset):
         sd = fit.data.y.detach().double().std(0, correction=0).cpu()
-        noise = likelihood.precision.detach().double().rsqrt().cpu()
-        if bool((noise > _LOUD * sd).any()):
-            loud = f"the noise has a standard deviation of {float(noise.max()):.3g} and y one of {float(sd.max()):.3g}"
+        noise = likelihood.precision.detach().double().rsqrt().cpu().expand_as(sd)
+        most = int((noise / sd).argmax())
+        if bool(noise.flatten()[most] > _LOUD * sd.flatten()[most]):
+            where = f" in column {most}" if sd.dim() == 1 and len(sd) > 1 else ""
+            loud = (
+                f"the noise has a standard deviation of {float(noise.flatten()[most]):.3g} and y one of "
+                f"{float(sd.flatten()[most]):.3g}{where}"
+            )
             if not likelihood.learned:
                 return f"since {loud}: let it be learned, likelihoods.Gaussian()"
             return f"so {what}, and {loud}: {_OF_NOISE}"

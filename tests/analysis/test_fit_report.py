@@ -25,11 +25,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 GENERATOR = torch.Generator().manual_seed(0)
 X = 20 * torch.rand(180, 1, generator=GENERATOR) - 10
 Y = 10 * torch.exp(-(X + 10) / 10) * torch.sin(1.5 * X) + torch.randn(X.shape, generator=GENERATOR)
+PARTS: dict[str, Any] = {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian()}
 
 
 @pytest.fixture(scope="module")
 def run() -> Any:
-    model = models.MLP([1, 50, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.MLP([1, 50, 1], "tanh", **PARTS)
     train = data.Dataset(X[:80], Y[:80]).standardized()
     return pyrodrop.fit(model, guides.MeanField(model), train, steps=600, lr=1e-2, engine="traced", progress=False)
 
@@ -90,6 +91,15 @@ def test_the_page_says_what_is_wrong_and_where_it_is_explained(page: Any) -> Non
         headings = re.findall(r"^#+ (.*)$", (DOCS / name).read_text(encoding="utf-8"), re.MULTILINE)
         anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert not anchor or anchor in anchors
+
+
+def test_an_exact_last_layer_is_advised_where_the_posterior_is_too_wide(run: Any, page: Any) -> None:
+    """Not if the last layer is exact already."""
+    assert any("guides.ExactLastLayer" in each for each in page.advice)
+    guide = guides.ExactLastLayer(models.MLP([1, 50, 1], "tanh", **PARTS))
+    exact = pyrodrop.fit(guide.model, guide, run.data, steps=100, lr=1e-2, progress=False)
+    assert exact.worth.point is not None
+    assert not fit_report._takes_an_exact_layer(exact)
 
 
 def test_every_link_of_the_advice_is_a_heading() -> None:

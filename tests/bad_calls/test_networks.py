@@ -54,7 +54,7 @@ def parts(**more: Any) -> dict[str, Any]:
 COMMON = {"prior": PRIOR, "likelihood": LIKELIHOOD, "bias_prior": PRIOR.but("no pattern")}
 DISTRIBUTION = {"distribution": dist.Normal(torch.zeros(4, 1), 1.0).to_event(1)}
 
-DISPERSION = POSITIVE.but("None") | {"word": lambda: "networks", "huge": lambda: 1e300}
+DISPERSION = POSITIVE.but("None", "list") | {"word": lambda: "networks", "huge": lambda: 1e300}
 DISPERSED = {
     "NegativeBinomial": "dispersion", "Gamma": "dispersion", "Beta": "concentration", "StudentT": "scale",
     "LogNormal": "scale",

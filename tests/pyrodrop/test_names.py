@@ -40,7 +40,7 @@ MEANT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "activation": (lambda run: models.MLP([1, 1], "ReLU", prior=None, likelihood=None), "did you mean 'relu'?"),
     "widths": (lambda run: models.MLP(3, 10, 1), "got 3 arguments without names; did you mean MLP([3, 10, 1], ...)?"),
     "too many": (
-        lambda run: priors.Gaussian(0.0, 1.0),  # type: ignore[misc]
+        lambda run: priors.Gaussian(0.0, 1.0),
         "Gaussian(scale, length_scale=..., drawn=...) takes the others by name",
     ),
     "argument": (lambda run: guides.BernoulliDropout(run.model, p=0.1), "has no argument 'p'; did you mean 'drop_rate'?"),

@@ -43,12 +43,12 @@ def scales_of(fitted: FittedPriors) -> list[np.ndarray]:
 
 
 def arcsine(x: np.ndarray, fitted: FittedPriors, units: int, a: float) -> np.ndarray:
-    """Williams (1997), eq. 11, of units erf(a u), in the units of y, from the scales of single weights."""
+    """Williams (1997), eq. 11, of units erf(a u), of standardised y, from the scales of single weights."""
     weights, bias, last, last_bias = scales_of(fitted)
     inner = a**2 * ((x * weights**2) @ x.T + bias**2)
     size = 1 + 2 * np.diag(inner)
     moment = 2 / np.pi * np.arcsin(2 * inner / np.sqrt(np.outer(size, size)))
-    return (units * last**2 * moment + last_bias**2) * float(fitted.model.targets.scale) ** 2
+    return units * last**2 * moment + last_bias**2
 
 
 @pytest.mark.parametrize("standardised", [True, False])
@@ -58,7 +58,8 @@ def test_evidence_and_leave_one_out_are_those_of_a_multivariate_normal(standardi
     fitted = priors.from_gp(mlp(), train)
     inputs, targets = fitted.model.inputs, fitted.model.targets
     x, y = inputs(train.x).numpy(), train.y[:, 0].numpy() - float(targets.loc)
-    covariance = arcsine(x, fitted, 30, math.sqrt(math.pi) / 2) + float(fitted.noise_sd) ** 2 * np.eye(len(x))
+    of_f = arcsine(x, fitted, 30, math.sqrt(math.pi) / 2) * float(targets.scale) ** 2
+    covariance = of_f + float(fitted.noise_sd) ** 2 * np.eye(len(x))
     joint = multivariate_normal(cov=covariance).logpdf(y)
     assert fitted.evidence == pytest.approx(joint, rel=1e-6)
     others = [
@@ -67,6 +68,45 @@ def test_evidence_and_leave_one_out_are_those_of_a_multivariate_normal(standardi
     ]
     assert fitted.leave_one_out == pytest.approx(np.mean(joint - np.array(others)), rel=1e-6)
     assert fitted.constant == pytest.approx(np.mean(-(np.log(2 * np.pi * y.var()) + (y - y.mean()) ** 2 / y.var()) / 2))
+
+
+def test_every_column_has_a_noise_of_its_own() -> None:
+    """Of standard deviations .1 and 3, within three errors; evidence and leave-one-out are the sums over columns."""
+    g = torch.Generator().manual_seed(0)
+    x = 4 * torch.rand(100, 1, generator=g, dtype=torch.float64) - 2
+    noise = torch.randn(100, 2, generator=g, dtype=torch.float64) * torch.tensor([0.1, 3.0])
+    train = data.Dataset(x, torch.cat([torch.sin(2 * x), torch.cos(x)], 1) + noise).standardized()
+    fitted = priors.from_gp(mlp([1, 30, 2]), train)
+    np.testing.assert_allclose(fitted.noise_sd, [0.1, 3.0], rtol=3 / math.sqrt(2 * 100))
+    inputs, targets = fitted.model.inputs, fitted.model.targets
+    of_f = arcsine(inputs(x).numpy(), fitted, 30, math.sqrt(math.pi) / 2)
+    evidence = left_out = 0.0
+    for n, y in enumerate((train.y - targets.loc).T.numpy()):
+        covariance = of_f * float(targets.scale[n]) ** 2 + float(fitted.noise_sd[n]) ** 2 * np.eye(100)
+        joint = multivariate_normal(cov=covariance).logpdf(y)
+        evidence += joint
+        for i in range(100):
+            others = multivariate_normal(cov=np.delete(np.delete(covariance, i, 0), i, 1)).logpdf(np.delete(y, i))
+            left_out += (joint - others) / 100
+    assert fitted.evidence == pytest.approx(evidence, rel=1e-6)
+    assert fitted.leave_one_out == pytest.approx(left_out, rel=1e-6)
+
+
+def test_gradients_are_those_of_multivariate_normals() -> None:
+    """Of the density that torch differentiates, by the covariance of f and the variances of the noise."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(9, 5, generator=g, dtype=torch.float64).split([2, 3], 1)
+    process = fitted_priors._Process("erf", 1.0, 1, x, y, 1.0)
+    process.log_noise.data = torch.tensor([-1.0, 0.0, 0.5], dtype=torch.float64)
+    covariance = process._covariance(slice(None)).detach().requires_grad_()
+    variance = process.noise.detach().square().requires_grad_()
+    s = covariance + torch.diag_embed(variance[:, None].expand(3, 9))
+    evidence = torch.distributions.MultivariateNormal(torch.zeros(9).double(), s).log_prob(y.T).sum()
+    slopes = torch.autograd.grad(-evidence, (covariance, variance))
+    solved = process.solved(slice(None))
+    torch.testing.assert_close(solved.evidence, evidence.detach())
+    torch.testing.assert_close(solved.slope, (slopes[0] + slopes[0].T) / 2)
+    torch.testing.assert_close(solved.of_noise, slopes[1])
 
 
 @pytest.mark.parametrize(("activation", "of"), [(torch.erf, erf), ("relu", lambda u: np.maximum(u, 0))])
@@ -227,7 +267,7 @@ def test_what_is_refused(case: str) -> None:
 
 
 def test_columns_of_y_in_other_units_are_standardised_or_refused() -> None:
-    """The last layer has one scale: raw columns would share a noise, which one of them is smaller than."""
+    """The last layer has one scale, which cannot be that of functions of both columns."""
     x = torch.linspace(-2.0, 2.0, 60)[:, None]
     y = torch.cat([1e4 * torch.sin(3 * x), torch.cos(2 * x)], 1)
     model = models.MLP([1, 20, 2], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())

@@ -441,14 +441,17 @@ UNITS_OF_TWO = torch.tensor([0.1, 30.0])  # the noise of two columns of y
 
 
 @pytest.mark.parametrize(
-    ("name", "noise"),
+    ("name", "start", "noise"),
     [
-        ("Gaussian", lambda y: 1 / y.precision.sqrt()),
-        pytest.param("StudentT", lambda y: y.scale, marks=pytest.mark.more),
+        ("Gaussian", {}, lambda y: 1 / y.precision.sqrt()),
+        ("Gaussian", {"precision": 0.01, "learned": True}, lambda y: 1 / y.precision.sqrt()),
+        pytest.param("StudentT", {}, lambda y: y.scale, marks=pytest.mark.more),
     ],
 )
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.more)])
-def test_columns_in_different_units_have_noise_of_their_own(name: str, noise: Any, count: int, tmp_path: Any) -> None:
+def test_columns_in_different_units_have_noise_of_their_own(
+    name: str, start: dict[str, Any], noise: Any, count: int, tmp_path: Any
+) -> None:
     """The same holds for replicates and for a fit that is loaded from a file."""
     generator = torch.Generator().manual_seed(0)
     x = torch.linspace(-2, 2, 400)[:, None]
@@ -458,7 +461,7 @@ def test_columns_in_different_units_have_noise_of_their_own(name: str, noise: An
     data = Dataset(x, x * torch.tensor([1.0, 20.0]) + UNITS_OF_TWO * torch.as_tensor(e).float()).standardized()
 
     def pair() -> Any:
-        model = models.MLP([1, 20, 2], prior=priors.Gaussian(), likelihood=getattr(likelihoods, name)(), seed=0)
+        model = models.MLP([1, 20, 2], prior=priors.Gaussian(), likelihood=getattr(likelihoods, name)(**start), seed=0)
         return model, guides.Point(model)
 
     settings: dict[str, Any] = {"steps": 600, "lr": 0.02, "progress": False, "engine": "traced"}
@@ -517,6 +520,56 @@ def test_a_noise_beyond_float32_counts_as_the_nearest(r: float) -> None:
         assert float(y.stddev) == pytest.approx(sd, rel=1e-5)
     density = likelihood(output, targets).log_prob(torch.tensor([[1.5 * sd]]))
     assert float(density) == pytest.approx(-1.125 - math.log(sd) - 0.5 * math.log(2 * math.pi), abs=1e-4)
+
+
+@pytest.mark.parametrize("make", [likelihoods.Gaussian, likelihoods.LogNormal])
+def test_a_learned_number_starts_every_column_of_a_table(make: Any) -> None:
+    """It is one number for one column, for images, and where it is not learned."""
+    y = torch.rand(6, 4) + 0.1
+    for rows, want in ((y, 4 * [0.3]), (y[:, :1], 0.3), (y[:, 0], 0.3), (y.reshape(6, 1, 2, 2), 0.3)):
+        likelihood = make(0.3, learned=True)
+        likelihood.start(rows)
+        torch.testing.assert_close(getattr(likelihood, likelihood.parameter).detach(), torch.tensor(want))
+        likelihood.start(rows)
+        assert not likelihood.unknown
+    fixed = make(0.3)
+    fixed.start(y)
+    assert getattr(fixed, fixed.parameter).shape == ()
+    censored: Any = likelihoods.Censored(make(0.3, learned=True))
+    censored.start(torch.cat([y, y], 1))
+    assert getattr(censored.likelihood, censored.likelihood.parameter).shape == (4,)
+
+
+@pytest.mark.parametrize("name", DISPERSED)
+def test_a_list_has_a_number_for_every_column(name: str) -> None:
+    case, z, numbers = CASES[name], torch.cat([outputs(), outputs().flip(0)], 1), [0.7, 0.3]
+    theirs = case.scipy(z.numpy(), np.array(numbers))
+    y = torch.as_tensor(case.y(theirs))
+    log_prob = theirs.logpmf if name == "NegativeBinomial" else theirs.logpdf
+    ours = case.make(numbers).double()(z, UNITS).log_prob(y)
+    np.testing.assert_allclose(ours, log_prob(y.numpy()).sum(1), rtol=1e-6)
+    with pytest.raises(ValueError, match="one value for each of 3 outputs; got 2 values"):
+        case.make(numbers)(torch.zeros(4, 3), Standardize())
+
+
+def test_a_factor_for_every_column_of_noise_that_depends_on_x(tmp_path: Any) -> None:
+    """A fit whose factors were chosen afterwards predicts them, and loads with them."""
+    x = torch.linspace(-1, 1, 30)[:, None]
+    data = Dataset(x, torch.cat([x, 2 * x], 1) + torch.randn(30, 2))
+
+    def pair() -> Any:
+        model = models.MLP(
+            [1, 4, 4], prior=priors.Gaussian(), likelihood=likelihoods.HeteroscedasticGaussian("softplus")
+        )
+        return model, guides.Point(model)
+
+    run = pyrodrop.fit(*pair(), data, steps=5, progress=False)
+    before = run.predict(x, 1).sd
+    run.model.likelihood.factor = torch.tensor([4.0, 9.0])
+    torch.testing.assert_close(run.predict(x, 1).sd, torch.tensor([2.0, 3.0]) * before)
+    run.save(tmp_path / "fit.pt")
+    loaded = pyrodrop.Fit.load(tmp_path / "fit.pt", *pair())
+    assert torch.equal(loaded.predict(x, 1).sd, run.predict(x, 1).sd)
 
 
 @pytest.mark.parametrize("learned", [False, True])

@@ -192,7 +192,7 @@ def test_headers_and_tensors_of_another_form_are_refused(saved: Path, draws: Pat
         refused(saved, "does not say what the model and the guide was made of", {}, made_with=made)
     for made in ({"part": 3}, {"part": "pyrodrop.models.MLP", "arguments": 3}, {"now": []}):
         refused(saved, "of another model or guide", {}, made_with={"model": made, "guide": made})
-    refused(saved, "has shape", {"model.likelihood.precision_unconstrained": torch.zeros(2)})
+    refused(saved, "has shape", {"model.likelihood.precision_unconstrained": torch.zeros(1, 2)})
     refused(saved, "loc.layers.0.weight_unconstrained is missing", {"guide.loc.layers.0.weight_unconstrained": None})
     refused(draws, "not whole", {"stats.lp": torch.zeros(4, 4, 1)})
     refused(draws, "not whole", {"stats.lp": None})
