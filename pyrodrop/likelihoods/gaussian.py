@@ -109,7 +109,6 @@ class HeteroscedasticGaussian(Likelihood):
         super().__init__()
         self.link: str = known(link, _SD, "link")
         self.register_buffer("factor", torch.tensor(1.0))
-        self.from_data = ("factor",)
 
     def describe(self) -> str:
         return type(self).__name__ + (f"(link={self.link})" if self.link != "exp" else "")
