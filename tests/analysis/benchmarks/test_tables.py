@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from pyro.distributions import Normal
+from scipy import integrate, stats
 
-from pyrodrop.analysis.benchmarks.tables import chosen
+from pyrodrop import Prediction
+from pyrodrop.analysis.benchmarks.tables import __main__ as command
+from pyrodrop.analysis.benchmarks.tables import cells, chosen, methods
 from pyrodrop.analysis.benchmarks.tables.chosen import fold, names, table
+from pyrodrop.analysis.benchmarks.tables.scores import Mixture
 
 
 def test_the_kept_tables_have_their_numbers_and_are_in_both_halves_by_turns() -> None:
@@ -77,3 +86,123 @@ def test_every_row_of_a_table_is_tested_once() -> None:
         np.testing.assert_array_equal(np.unique(both, axis=0), np.unique(together, axis=0))
     np.testing.assert_array_equal(np.unique(np.concatenate(tests), axis=0), np.unique(together, axis=0))
     assert [len(rows) for rows in tests] == [89, 89, 88, 88, 88]
+
+
+def test_scores_of_a_normal_distribution_are_those_of_closed_forms() -> None:
+    """The CRPS of N(m, s^2) is s (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi)) with z = (y - m) / s."""
+    random = np.random.RandomState(0)
+    mean, sd, y = random.randn(50), 0.2 + random.rand(50), 2 * random.randn(50)
+    got = methods.scores_of_regression(Mixture(np.zeros(50), mean[:, None], sd[:, None]), y)
+    z = (y - mean) / sd
+    crps = sd * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / np.sqrt(np.pi))
+    low, high = stats.norm.interval(0.95, mean, sd)
+    interval = high - low + 40 * np.maximum(low - y, 0) + 40 * np.maximum(y - high, 0)
+    assert got["crps"] == pytest.approx(crps.mean(), rel=2e-3)  # 199 levels
+    assert got["interval"] == pytest.approx(interval.mean(), rel=1e-5)
+    assert got["log_density"] == pytest.approx(stats.norm.logpdf(y, mean, sd).mean(), rel=1e-9)
+    assert got["coverage"] == np.mean((y >= low) & (y <= high))
+    assert got["rmse"] == pytest.approx(np.sqrt(np.mean((y - mean) ** 2)))
+
+
+def test_a_prediction_has_the_scores_of_the_mixture_that_it_is() -> None:
+    random = np.random.RandomState(1)
+    means, y = random.randn(7, 20), random.randn(7)
+    f = torch.from_numpy(means.T.copy())[..., None]
+    ours = methods.scores_of_regression(Prediction(f, Normal(f, torch.tensor(0.3)).to_event(1)), y)
+    assert ours == pytest.approx(methods.scores_of_regression(Mixture(np.zeros(7), means, np.array(0.3)), y), rel=1e-4)
+
+
+def test_a_mixture_has_the_density_and_quantiles_of_its_components() -> None:
+    """Against SciPy's normal distributions and quadrature, for one set of components that is shifted to every row."""
+    means, sds = np.array([[-1.0, 0.5, 3.0]]), np.array([[0.2, 1.0, 0.4]])
+    mixture = Mixture(np.array([0.0, 10.0]), means, sds)
+    quantiles = mixture.quantiles(np.array([0.025, 0.5, 0.9]))
+
+    def density(value: float) -> float:
+        return float(np.exp(mixture.log_density(np.array([value, 10 + value]))[1]))
+
+    assert density(0.7) == pytest.approx(stats.norm.pdf(0.7, means, sds).mean())
+    for level, quantile in zip((0.025, 0.5, 0.9), quantiles[0], strict=True):
+        assert integrate.quad(density, -10, quantile, points=[-1.0])[0] == pytest.approx(level, abs=1e-6)
+    np.testing.assert_allclose(quantiles[1], 10 + quantiles[0])
+    np.testing.assert_allclose(mixture.mean, [2.5 / 3, 10 + 2.5 / 3])
+
+
+def test_scores_of_classes_are_those_by_hand() -> None:
+    p, y = np.array([[0.7, 0.3], [0.0, 1.0], [0.6, 0.4]]), np.array([0, 0, 1])
+    got = methods.scores_of_classification(p, y)
+    assert got["log_density"] == pytest.approx((np.log(0.7) + np.log(np.finfo(float).eps) + np.log(0.4)) / 3)
+    assert got["brier"] == pytest.approx((2 * 0.09 + 2 + 2 * 0.36) / 3)
+    assert got["error"] == pytest.approx(2 / 3)
+    assert got["ece"] == pytest.approx((0.3 + 1 + 0.6) / 3)
+
+
+NEEDS = {"quantile forest": "quantile_forest", "NGBoost": "ngboost", "CatBoost": "catboost"}
+
+
+@pytest.mark.parametrize("name", [name for name in methods.REGRESSIONS if name != "pyrodrop"])
+def test_opponents_learn_a_function_and_its_noise(name: str) -> None:
+    """y = sin(3 x) + N(0, .2^2): no log density is above that of the truth by three standard errors, or far below it.
+
+    With 200 rows the standard deviations of boosting become much too small.
+    """
+    pytest.importorskip(NEEDS.get(name, "sklearn"))
+    random = np.random.RandomState(0)
+    size = 2000 if name in ("NGBoost", "CatBoost") else 200
+    x = random.uniform(-1, 1, (size + 100, 2))
+    y = np.sin(3 * x[:, 0]) + 0.2 * random.randn(len(x))
+    predicted = methods.REGRESSIONS[name]((x[:size], y[:size]), x[size:], 0)
+    assert isinstance(predicted, Mixture)
+    got = methods.scores_of_regression(predicted, y[size:])
+    truth = stats.norm.logpdf(y[size:], np.sin(3 * x[size:, 0]), 0.2)
+    assert truth.mean() - 1 < got["log_density"] < truth.mean() + 3 * truth.std() / 10
+    assert got["rmse"] < 0.35 or name == "ridge"
+    assert 0.8 < got["coverage"] <= 1
+
+
+def test_the_residual_kernel_is_that_of_residuals_left_out() -> None:
+    """The width of conformal boosting against scipy's kernel density without each residual."""
+    pytest.importorskip("sklearn")
+    random = np.random.RandomState(3)
+    x, y = random.randn(60, 2), random.randn(60)
+    predicted = methods.conformal_boosting((x, y), x[:2], 0)
+    residuals = predicted.means[0]
+    of_widths = {
+        width: np.mean(
+            [np.log(stats.norm.pdf(residuals[k], np.delete(residuals, k), width).mean() + 1e-300) for k in range(60)]
+        )
+        for width in methods._widths(y)
+    }
+    assert float(predicted.sds) == max(of_widths, key=lambda width: of_widths[width])
+
+
+def test_cells_are_continued_merged_and_failures_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    measured: list[int] = []
+
+    def mean(train: methods.Rows, x: np.ndarray, seed: int) -> Mixture:
+        if len(x) > 30:
+            measured.append(len(x))
+        return Mixture(np.zeros(len(x)), np.full((len(x), 1), train[1].mean()), np.full((1, 1), train[1].std()))
+
+    def broken(train: methods.Rows, x: np.ndarray, seed: int) -> Mixture:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(methods, "REGRESSIONS", {"ridge": mean, "GP": broken})
+    monkeypatch.setattr(cells, "_WARM", set())
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    command.main([str(one), "--tables", "sklearn/diabetes", "--fold", "0", "--methods", "ridge"])
+    command.main([str(one), "--tables", "sklearn/diabetes", "--fold", "0", "--methods", "ridge", "GP"])
+    assert measured == [89]
+    content: Any = json.loads(one.read_text())
+    cell = content["cells"]["sklearn/diabetes"]["0"]
+    assert cell["GP"] == {"failed": "RuntimeError: no such thing"}
+    (_, y_train), (_, y) = fold("sklearn/diabetes", 0)
+    assert cell["ridge"]["rmse"] == pytest.approx(np.sqrt(np.mean((y - y_train.mean()) ** 2)))
+    assert cell["ridge"]["seconds"] >= 0
+    command.main([str(two), "--tables", "sklearn/diabetes", "--fold", "1", "--methods", "ridge"])
+    command.main([str(one), "--merge", str(two)])
+    content = json.loads(one.read_text())
+    assert {k: list(each) for k, each in content["cells"]["sklearn/diabetes"].items()} == {
+        "0": ["ridge", "GP"],
+        "1": ["ridge"],
+    }
