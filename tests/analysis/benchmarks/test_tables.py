@@ -15,7 +15,7 @@ from scipy import integrate, stats
 
 from pyrodrop import Prediction
 from pyrodrop.analysis.benchmarks.tables import __main__ as command
-from pyrodrop.analysis.benchmarks.tables import cells, chosen, methods
+from pyrodrop.analysis.benchmarks.tables import cells, chosen, methods, report
 from pyrodrop.analysis.benchmarks.tables.chosen import fold, names, table
 from pyrodrop.analysis.benchmarks.tables.scores import Mixture
 
@@ -206,3 +206,51 @@ def test_cells_are_continued_merged_and_failures_are_kept(monkeypatch: pytest.Mo
         "0": ["ridge", "GP"],
         "1": ["ridge"],
     }
+
+
+def filled(scores_of: dict[str, list[float]], tables: list[str]) -> dict[str, Any]:
+    """Cells of one fold with these log densities, and CRPSs that are their negatives."""
+    some = {"interval": 1.0, "coverage": 0.95, "rmse": 1.0, "seconds": 2.0}
+    return {
+        table: {"0": {m: {"log_density": each[t], "crps": -each[t]} | some for m, each in scores_of.items()}}
+        for t, table in enumerate(tables)
+    }
+
+
+def test_ranks_are_those_by_hand_and_a_failure_is_last() -> None:
+    tables = names("regression", "judging")[:4]
+    of_methods = {"pyrodrop": [1.0, 2.0, 0.0, 5.0], "ridge": [0.0, 3.0, 0.0, 4.0], "GP": [-1.0, 1.0, -2.0, 6.0]}
+    content = filled(of_methods, tables)
+    content[tables[3]]["0"]["GP"] = {"failed": "no"}
+    content[tables[0]]["1"] = {"ridge": content[tables[0]]["0"]["ridge"]}  # a fold that others do not have
+    of = report.judged(content, "regression", "judging")
+    assert of.methods == ["pyrodrop", "ridge", "GP"]
+    want = np.array([[1, 2, 3], [2, 1, 3], [1.5, 1.5, 3], [1, 2, 3]])
+    np.testing.assert_array_equal(of.ranks("log_density"), want)
+    np.testing.assert_array_equal(of.ranks("crps"), want)
+    assert report.judged(content, "regression", "finding").tables == []
+    text = report.text(content, "regression", "judging")
+    error = np.std([1, 2, 1.5, 1], ddof=1) / 2
+    ours = f"| **pyrodrop** | 1.38 ± {error:.2f} | 1.38 ± {error:.2f} | 1.88 ± 0.12 | -1.00 | 4 | 2.0 | 2 |"
+    assert ours in text
+    assert "| GP | 3.00 ± 0.00 | 3.00 ± 0.00 |" in text
+    assert "failed" in text
+    entry = chosen.chosen()[tables[1]]
+    assert f"| {entry.name} | {entry.rows} | {entry.columns} | " in text
+    assert "| 2.00 | **3.00** | 1.00 | 95 % |" in text
+
+
+def test_the_critical_difference_is_that_of_published_tables() -> None:
+    """Demsar (2006), table 5a: q at 5 % for 2 to 10 methods."""
+    published = {2: 1.960, 3: 2.343, 4: 2.569, 5: 2.728, 6: 2.850, 7: 2.949, 8: 3.031, 9: 3.102, 10: 3.164}
+    for size, q in published.items():
+        got = report.Judged(["table"] * 30, ["method"] * size, []).critical_difference
+        assert got == pytest.approx(q * np.sqrt(size * (size + 1) / 180), rel=1e-3)
+
+
+def test_the_figure_has_a_panel_for_each_half_and_score() -> None:
+    tables = names("regression")[:6]
+    drawn = report.figure(filled({"pyrodrop": [1.0] * 6, "ridge": [0.0] * 6}, tables))
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == [
+        f"{half}, 3 tables: {score}" for half in ("judging", "finding") for score in ("log density", "CRPS")
+    ]
