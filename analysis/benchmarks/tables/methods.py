@@ -5,9 +5,10 @@ Regressions:
     pyrodrop         `recipes.regressor`, 500 draws
     ridge            RidgeCV on standardised columns; the noise is that of rows that are left out
     quantile forest  quantiles of RandomForestQuantileRegressor at 99 levels, smoothed by a normal kernel whose width is best
-                     for out-of-bag rows
+                     for out-of-bag rows; the hundredth part is as wide as y
     conformal HGB    HistGradientBoostingRegressor; the noise is that of the residuals of five folds of the training rows,
-                     the same everywhere, smoothed by the kernel that is best for residuals that are left out
+                     the same everywhere, smoothed by the kernel that is best for residuals that are left out; the
+                     1 / (N + 1) beyond all N of them, which conformal prediction leaves open, is as wide as y
     NGBoost          NGBRegressor, a normal distribution
     CatBoost         CatBoostRegressor with the loss RMSEWithUncertainty, a normal distribution
     GP               GaussianProcessRegressor, ConstantKernel * RBF + WhiteKernel with a length scale for every column, on
@@ -90,12 +91,16 @@ def quantile_forest(train: Rows, x: np.ndarray, seed: int) -> Mixture:
     out_of_bag = forest.predict(train[0], quantiles=levels, oob_score=True)
     known = np.isfinite(out_of_bag).all(1)
 
-    def density(width: float) -> float:
-        kernel = Mixture(np.zeros(int(known.sum())), out_of_bag[known], np.array(width))
-        return float(kernel.log_density(train[1][known]).mean())
+    sd = train[1].std()
 
-    width = max(_widths(train[1]), key=density)
-    return Mixture(np.zeros(len(x)), forest.predict(x, quantiles=levels), np.array(width))
+    def smoothed(quantiles: np.ndarray, width: float) -> Mixture:
+        components = np.column_stack([quantiles, np.median(quantiles, 1)])
+        return Mixture(np.zeros(len(quantiles)), components, np.append(np.full(QUANTILES, width), sd)[None])
+
+    def density(width: float) -> float:
+        return float(smoothed(out_of_bag[known], width).log_density(train[1][known]).mean())
+
+    return smoothed(forest.predict(x, quantiles=levels), max(_widths(train[1]), key=density))
 
 
 def conformal_boosting(train: Rows, x: np.ndarray, seed: int) -> Mixture:
@@ -105,14 +110,17 @@ def conformal_boosting(train: Rows, x: np.ndarray, seed: int) -> Mixture:
 
     model = HistGradientBoostingRegressor(random_state=seed)
     residuals = train[1] - cross_val_predict(model, *train, cv=KFold(5, shuffle=True, random_state=seed))
-    z2 = (residuals[:, None] - residuals) ** 2
-    np.fill_diagonal(z2, np.inf)
+    sd = train[1].std()
+    squares = (residuals[:, None] - residuals) ** 2
+    np.fill_diagonal(squares, np.inf)
+    wide = np.exp(-((residuals / sd) ** 2) / 2) / sd
 
     def density(width: float) -> float:
-        return float(np.mean(np.log(np.exp(-z2 / (2 * width**2)).sum(1) + 1e-300)) - np.log(width))
+        return float(np.log(np.exp(-squares / (2 * width**2)).sum(1) / width + wide).mean())
 
     width = max(_widths(train[1]), key=density)
-    return Mixture(model.fit(*train).predict(x), residuals[None], np.array(width))
+    sds = np.append(np.full(len(residuals), width), sd)
+    return Mixture(model.fit(*train).predict(x), np.append(residuals, 0)[None], sds[None])
 
 
 def ngboost(train: Rows, x: np.ndarray, seed: int) -> Mixture:

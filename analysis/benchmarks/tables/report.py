@@ -36,6 +36,7 @@ RANKED: Mapping[Kind, tuple[str, ...]] = {
 HEADERS = {
     "log_density": "log density", "crps": "CRPS", "interval": "interval score", "brier": "Brier score", "error": "error",
 }  # fmt: skip
+HALVES: Mapping[Half, str] = {"judging": "judged", "finding": "found"}  # in names of parts of the page
 Cells = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]
 
 
@@ -84,6 +85,11 @@ def judged(cells: Cells, kind: Kind, half: Half) -> Judged:
     return Judged(tables, present, [common[name] for name in tables])
 
 
+def part(kind: Kind, half: Half) -> str:
+    """The part of the page for a kind and half, from the stored cells."""
+    return text(read_record(RESULTS).content["cells"], kind, half)
+
+
 def text(cells: Cells, kind: Kind, half: Half) -> str:
     """The methods of a kind and half, and then its tables, in Markdown."""
     of = judged(cells, kind, half)
@@ -96,7 +102,12 @@ def _of_methods(of: Judged, kind: Kind) -> str:
     density, coverage = of.score("log_density"), of.score("coverage")
     seconds = [[fold[method].get("seconds", np.nan) for folds in of.folds for fold in folds] for method in of.methods]
     against = [name for name in ("ridge", "quantile forest", "logistic", "forest") if name in of.methods]
-    header = [f"{len(of.tables)} tables", *(f"rank by {HEADERS[name]}" for name in ranks)]
+    sizes = [len(folds) for folds in of.folds]
+    folds = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    header = [
+        f"{len(of.tables)} tables, folds: {folds}",
+        *(f"rank by {HEADERS[name]}" for name in ranks),
+    ]
     header += [f"worst against {name}" for name in against]
     header += ["coverage 92 to 98 %"] * (kind == "regression") + ["core-seconds, median", "most"]
     rows = [header]

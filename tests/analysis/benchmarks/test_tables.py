@@ -166,14 +166,16 @@ def test_the_residual_kernel_is_that_of_residuals_left_out() -> None:
     random = np.random.RandomState(3)
     x, y = random.randn(60, 2), random.randn(60)
     predicted = methods.conformal_boosting((x, y), x[:2], 0)
-    residuals = predicted.means[0]
-    of_widths = {
-        width: np.mean(
-            [np.log(stats.norm.pdf(residuals[k], np.delete(residuals, k), width).mean() + 1e-300) for k in range(60)]
-        )
-        for width in methods._widths(y)
-    }
-    assert float(predicted.sds) == max(of_widths, key=lambda width: of_widths[width])
+    residuals = predicted.means[0, :60]
+    assert (predicted.means[0, 60], predicted.sds[0, 60]) == (0, y.std())
+    of_widths = {}
+    for width in methods._widths(y):
+        left = [
+            stats.norm.pdf(residuals[k], np.append(np.delete(residuals, k), 0), [*[width] * 59, y.std()]).mean()
+            for k in range(60)
+        ]
+        of_widths[width] = np.mean(np.log(left))
+    assert set(predicted.sds[0, :60]) == {max(of_widths, key=lambda width: of_widths[width])}
 
 
 def test_cells_are_continued_merged_and_failures_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
