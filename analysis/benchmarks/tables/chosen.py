@@ -37,10 +37,12 @@ judging them. Folds. Fold k of 5 tests every fifth row of a seeded permutation, 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -97,6 +99,8 @@ def chosen() -> dict[str, Chosen]:
 def names(kind: Kind = "regression", half: Half | None = None) -> list[str]:
     """The names of the tables of a kind, and of a half unless it is None."""
     known(kind, get_args(Kind), "kind of table")
+    if half is not None:
+        known(half, get_args(Half), "half of the tables")
     return [name for name, entry in chosen().items() if entry.kind == kind and half in (None, entry.half)]
 
 
@@ -209,9 +213,8 @@ def _columns(column: Any, y: np.ndarray) -> np.ndarray | None:
     categories = sorted({str(value) for value in values})
     if len(categories) > 12:
         return None
-    return np.stack([values.astype(str) == category for category in categories[len(categories) == 2 :]], 1).astype(
-        float
-    )
+    kept = categories[1:] if len(categories) == 2 else categories
+    return np.stack([values.astype(str) == category for category in kept], 1).astype(float)
 
 
 def _computed(x: np.ndarray, y: np.ndarray) -> bool:
@@ -248,8 +251,6 @@ def _of_sklearn(name: str) -> tuple[Any, Any]:
 
 
 def _of_statsmodels(name: str) -> tuple[Any, Any]:
-    import importlib
-
     module = importlib.import_module(f"statsmodels.datasets.{name.split('/')[1]}")
     if not hasattr(module, "load_pandas"):
         raise _Refused("no table")
@@ -282,8 +283,6 @@ def _listed(kind: Kind, source: str) -> list[str]:
     if source == "scikit-learn":
         return [f"sklearn/{name}" for name in SKLEARN[kind]]
     if source == "statsmodels":
-        from pkgutil import iter_modules
-
         import statsmodels.datasets as packages
 
         return [f"statsmodels/{module.name}" for module in iter_modules(packages.__path__) if module.ispkg]

