@@ -18,8 +18,8 @@ Classifications: `recipes.classifier`; LogisticRegressionCV on standardised colu
 RandomForestClassifier, HistGradientBoostingClassifier and CatBoostClassifier.
 
 No standard deviation is below 1e-6 of that of y: leaves with one value of y would have none. The kernels are no narrower
-than the smallest difference of two y over sqrt(12). A probability of 0 counts as
-2.2e-16, as in scikit-learn's ``log_loss``. TabPFN is not judged: its weights have to be downloaded.
+than the median distance of neighbouring different y over sqrt(12). A probability of 0 counts as 2.2e-16, as in scikit-learn's
+``log_loss``. TabPFN is not judged: its weights have to be downloaded.
 """
 
 from __future__ import annotations
@@ -223,6 +223,6 @@ def _normal(mean: np.ndarray, sd: np.ndarray, y: np.ndarray) -> Mixture:
 
 def _widths(y: np.ndarray) -> list[float]:
     """Widths of a kernel, up to the standard deviation of y: from 1e-6 of it, or from that of a uniform distribution as wide
-    as the smallest difference of two y, if that is more. Whole numbers would get peaks of any height otherwise."""
-    least = max(1e-6 * y.std(), np.diff(np.unique(y)).min() / np.sqrt(12))
+    as the median distance of neighbouring different y. Whole numbers would get peaks of any height otherwise."""
+    least = max(1e-6 * y.std(), float(np.median(np.diff(np.unique(y)))) / np.sqrt(12))
     return [float(width) for width in np.geomspace(least, max(least, y.std()), 31)]
