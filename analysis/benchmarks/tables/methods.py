@@ -18,8 +18,8 @@ Classifications: `recipes.classifier`; LogisticRegressionCV on standardised colu
 RandomForestClassifier, HistGradientBoostingClassifier and CatBoostClassifier.
 
 No standard deviation is below 1e-6 of that of y: leaves with one value of y would have none. The kernels are no narrower
-than the median distance of neighbouring different y over sqrt(12). A probability of 0 counts as 2.2e-16, as in scikit-learn's
-``log_loss``. TabPFN is not judged: its weights have to be downloaded.
+than the median distance of neighbouring different y over sqrt(12). A probability of 0 counts as 2.2e-16, as in ``log_loss``
+of scikit-learn. TabPFN is not judged: its weights have to be downloaded.
 """
 
 from __future__ import annotations
