@@ -33,7 +33,7 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, priors, schedules
-from pyrodrop.analysis.benchmarks import tables
+from pyrodrop.analysis.benchmarks.tables import twelve
 from pyrodrop.analysis.benchmarks.timing import machine
 from pyrodrop.files import write_json
 from pyrodrop.prediction.prediction import Prediction
@@ -60,7 +60,7 @@ def split(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x and y of the training rows, and of the test rows."""
     from sklearn.model_selection import train_test_split
 
-    x, y = tables.table(name)
+    x, y = twelve.table(name)
     x_train, x_test, y_train, y_test = train_test_split(x, y[:, None], test_size=0.2, random_state=0)
     parts = []
     for train, test in ((x_train, x_test), (y_train, y_test)):

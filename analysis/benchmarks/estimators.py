@@ -2,7 +2,7 @@
 
     python -m pyrodrop.analysis.benchmarks.estimators FILE [--tables NAME ...]
 
-Log density of the test rows in nats, in the units of y: a random fifth of each table of `tables`, and for airfoil in the
+Log density of the test rows in nats, in the units of y: a random fifth of each table of `twelve`, and for airfoil in the
 split of bde (https://github.com/scikit-learn-contrib/bde), ``train_test_split(test_size=0.2, random_state=0)`` of
 standardised columns, and in five more. The network has three seeds on every table. Nothing is tuned but what an estimator
 chooses on its training rows. On airfoil XGBoost takes part where it is installed, as bde sets and seeds it.
@@ -27,14 +27,14 @@ import numpy as np
 import torch
 
 from pyrodrop import guides
-from pyrodrop.analysis.benchmarks import tables
+from pyrodrop.analysis.benchmarks.tables import twelve
 from pyrodrop.analysis.benchmarks.timing import machine
 from pyrodrop.analysis.reports import generated
 from pyrodrop.data import Dataset
 from pyrodrop.files import write_json
 from pyrodrop.sklearn import NetworkRegressor
 
-REGRESSIONS = tuple(name for name in tables.REGRESSIONS if name != "diabetes")
+REGRESSIONS = tuple(name for name in twelve.REGRESSIONS if name != "diabetes")
 SEEDS = 3  # of the network
 SPLITS = 6  # of airfoil; the first is bde's
 HOW: Mapping[str, Mapping[str, Any]] = {
@@ -50,7 +50,7 @@ XGBOOST = "XGBoost with bde's settings"
 _BOOSTED_SEEDS = 5
 
 
-def network(train: tables.Rows, test: tables.Rows, seed: int = 0, **changes: Any) -> dict[str, float]:
+def network(train: twelve.Rows, test: twelve.Rows, seed: int = 0, **changes: Any) -> dict[str, float]:
     """The scores of the default regressor with changes, and the seconds of one core that its fit took.
 
     density is of the mixture of its draws, density_of_moments of the Gaussian with the mean and variance of the mixture.
@@ -63,14 +63,14 @@ def network(train: tables.Rows, test: tables.Rows, seed: int = 0, **changes: Any
     density = model.prediction(test[0]).log_density(torch.as_tensor(test[1][:, None]))
     return {
         "density": float(density.mean()),
-        "density_of_moments": float(tables.normal(test[1], mean, sd**2).mean()),
+        "density_of_moments": float(twelve.normal(test[1], mean, sd**2).mean()),
         "rmse": float(np.sqrt(np.mean((mean - test[1]) ** 2))),
         "coverage": float(np.mean((low <= test[1]) & (test[1] <= high))),
         "seconds": seconds,
     }
 
 
-def boosted(train: tables.Rows, test: tables.Rows) -> dict[str, float]:
+def boosted(train: twelve.Rows, test: twelve.Rows) -> dict[str, float]:
     """The error of XGBoost, mean over seeds; it predicts no distribution."""
     from xgboost import XGBRegressor
 
@@ -82,14 +82,14 @@ def boosted(train: tables.Rows, test: tables.Rows) -> dict[str, float]:
 
 def of_table(name: str) -> dict[str, Any]:
     """The scores of all methods in a random fifth of a table, those of the network as means over seeds."""
-    x, y = tables.table(name)
+    x, y = twelve.table(name)
     order = np.random.RandomState(0).permutation(len(x))
     test, train = np.split(order, [len(x) // 5])
     pairs = (x[train], y[train]), (x[test], y[test])
-    ridge, _ = tables.ridge(
+    ridge, _ = twelve.ridge(
         *(Dataset(torch.as_tensor(x).float(), torch.as_tensor(y).float()[:, None]) for x, y in pairs)
     )
-    constant, spread = tables.forests(*pairs)
+    constant, spread = twelve.forests(*pairs)
     seeds = [network(*pairs, seed=seed) for seed in range(SEEDS)]
     means = {key: float(np.mean([row[key] for row in seeds])) for key in seeds[0]}
     densities = [row["density"] for row in seeds]
@@ -101,7 +101,7 @@ def of_airfoil(split: int, how: str) -> dict[str, float]:
     """Scores on standardised airfoil in a split."""
     from sklearn.model_selection import train_test_split
 
-    x, y = tables.table("airfoil")
+    x, y = twelve.table("airfoil")
     x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.2, random_state=split)
     of_x, of_y = ((columns.mean(0), columns.std(0)) for columns in (x_train, y_train))
     pairs = [((x - of_x[0]) / of_x[1], (y - of_y[0]) / of_y[1]) for x, y in ((x_train, y_train), (x_test, y_test))]

