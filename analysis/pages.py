@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrodrop.analysis.benchmarks import estimators, own_data, small_pages
-from pyrodrop.analysis.benchmarks.tables import report, twelve
+from pyrodrop.analysis.benchmarks.tables import report
 from pyrodrop.analysis.experiments import peers, published, references, remedies, uci
 from pyrodrop.analysis.reports import generated
 from pyrodrop.json_files import read_record
@@ -44,16 +44,12 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     "references": (generated.REFERENCES, references.text),
     "peers": (generated.REFERENCES, peers.text),
     "networks": (DOCS / "your-own-network.md", networks),
-    "judging": (DOCS / "recipes.md", lambda: twelve.text(_stored("tables.json", "tables"), twelve.JUDGING)),
-    "development": (DOCS / "recipes.md", lambda: twelve.text(_stored("tables.json", "tables"), twelve.DEVELOPMENT)),
-    "posteriors": (DOCS / "recipes.md", lambda: twelve.posterior_text(_stored("tables.json", "posteriors"))),
     **{
         f"{title} {kind}s": (DOCS / "tables.md", functools.partial(report.part, kind, half))
         for kind in report.RANKED
         for half, title in report.HALVES.items()
     },
-    "estimators": (DOCS / "scikit-learn.md", lambda: estimators.text(_stored("estimators-cpu.json", "tables"))),
-    "airfoil": (DOCS / "scikit-learn.md", lambda: estimators.airfoil_text(_stored("estimators-cpu.json", "airfoil"))),
+    "airfoil": (DOCS / "scikit-learn.md", lambda: estimators.text(_stored("estimators-cpu.json", "airfoil"))),
     "own data": (DOCS / "your-own-data.md", lambda: own_data.text(_stored("own-data.json", "tables"))),
     "default": (
         DOCS / "twenty-problems.md",

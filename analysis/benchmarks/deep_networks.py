@@ -33,7 +33,7 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, priors, schedules
-from pyrodrop.analysis.benchmarks.tables import twelve
+from pyrodrop.analysis.benchmarks.tables.whole import table
 from pyrodrop.analysis.benchmarks.timing import machine
 from pyrodrop.files import write_json
 from pyrodrop.prediction.prediction import Prediction
@@ -60,12 +60,12 @@ def split(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x and y of the training rows, and of the test rows."""
     from sklearn.model_selection import train_test_split
 
-    x, y = twelve.table(name)
+    x, y = table(name)
     x_train, x_test, y_train, y_test = train_test_split(x, y[:, None], test_size=0.2, random_state=0)
     parts = []
     for train, test in ((x_train, x_test), (y_train, y_test)):
         mean, sd = train.mean(0), train.std(0)
-        parts += [torch.tensor((table - mean) / sd).float() for table in (train, test)]
+        parts += [torch.tensor((columns - mean) / sd).float() for columns in (train, test)]
     return parts[0], parts[2], parts[1], parts[3]
 
 

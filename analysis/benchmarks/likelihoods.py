@@ -1,7 +1,7 @@
 """Likelihoods by the log density of rows that the network was not trained on: counts, real numbers, ordered classes.
 
 ``python -m pyrodrop.analysis.benchmarks.likelihoods [--splits 3] [--only '[bike]'] [--out FILE]``: two hidden layers of 50
-with MC dropout at rate 0.05 on bicycles hired per hour, the noise of airfoils and the grades of red wine, of `twelve.table`.
+with MC dropout at rate 0.05 on bicycles hired per hour, the noise of airfoils and the grades of red wine, of `whole.table`.
 Four fifths of the rows are for training. The prior is that of `recipes`: at an x of mean length every unit has the standard
 deviation 1 under it, and the outputs have 2. Means over splits with their standard errors, in nats per row; *gain* is over
 the first likelihood of the same table, paired by split.
@@ -27,7 +27,7 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.benchmarks.tables.twelve import table
+from pyrodrop.analysis.benchmarks.tables.whole import table
 from pyrodrop.analysis.benchmarks.timing import command, machine, write
 from pyrodrop.analysis.reports.console import core_seconds
 from pyrodrop.analysis.reports.score_table import mean_and_error, score_table
@@ -52,7 +52,7 @@ class Case:
     """A table, and what is compared on it.
 
     Attributes:
-        table: name of the table, see `twelve.table`.
+        table: name of the table, see `whole.table`.
         likelihoods: by their titles; the first is what the others are compared with.
         steps: of Adam.
         counts: whether y are counts.

@@ -108,16 +108,6 @@ def of_sparse(first: Any) -> tuple[float, ...]:
     return 100 * own["error"], again["error_percent"], own["compression"], again["compression"]
 
 
-def of_forests(stored: Any) -> tuple[int, int]:
-    """Regressions on which a random forest predicts better than a recipe, and all of them."""
-    means = [
-        {key: statistics.fmean(row[key] for row in rows) for key in ("log_density", "forest")}
-        for rows in stored["tables"].values()
-        if "forest" in rows[0]
-    ]
-    return sum(row["log_density"] < row["forest"] for row in means), len(means)
-
-
 def distances(method: str) -> Callable[[Any], tuple[float, ...]]:
     return lambda stored: tuple(
         problem["rows"][method]["values"]["wasserstein"] for problem in stored["problems"].values()
@@ -158,7 +148,6 @@ QUOTED: list[tuple[str, str, Callable[[Any], tuple[float, ...]]]] = [
      of_clusters),
     ("LeNet-300-100 at {:.2f} and {:.2f} % error with 1 of {:.0f} and {:.0f} weights, two runs",
      "reference/sparse-lenet-300-100-molchanov2017.json", of_sparse),
-    ("a random forest predicts better on {} of {}", "benchmarks/results/tables.json", of_forests),
     (f"{SIX}dropout at rate 0.05", PEERS, distances("pyrodrop, MC dropout .05")),
     (f"{SIX}a mean field", PEERS, distances("pyrodrop, mean field")),
     (f"{SIX}a last-layer Laplace approximation", PEERS, distances("laplace-torch, last layer")),

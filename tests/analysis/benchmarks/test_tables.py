@@ -12,6 +12,7 @@ import pytest
 import torch
 from pyro.distributions import Normal
 from scipy import integrate, stats
+from sklearn.linear_model import Ridge
 
 from pyrodrop import Prediction
 from pyrodrop.analysis.benchmarks.tables import __main__ as command
@@ -166,6 +167,22 @@ def test_opponents_learn_a_function_and_its_noise(name: str) -> None:
     assert truth.mean() - 1 < got["log_density"] < truth.mean() + 3 * truth.std() / 10
     assert got["rmse"] < 0.35 or name == "ridge"
     assert 0.8 < got["coverage"] <= 1
+
+
+def test_the_noise_of_ridge_regression_is_that_of_rows_that_are_left_out() -> None:
+    """Against fits without each row, at the penalty that the shortest of these errors chooses."""
+    random = np.random.RandomState(0)
+    x = random.randn(25, 3)
+    x = (x - x.mean(0)) / x.std(0)
+    y = x.sum(1) + random.randn(25)
+    errors = {}
+    for alpha in np.logspace(-4, 4, 25):
+        left = [Ridge(alpha).fit(np.delete(x, k, 0), np.delete(y, k)).predict(x[k : k + 1])[0] for k in range(25)]
+        errors[alpha] = np.mean((np.array(left) - y) ** 2)
+    alpha = min(errors, key=lambda penalty: errors[penalty])
+    predicted = methods.ridge((x, y), x, 0)
+    np.testing.assert_allclose(predicted.mean, Ridge(alpha).fit(x, y).predict(x))
+    np.testing.assert_allclose(predicted.sds, np.sqrt([[errors[alpha]]]))
 
 
 def test_the_residual_kernel_is_that_of_residuals_left_out() -> None:
