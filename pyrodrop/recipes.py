@@ -7,7 +7,7 @@ B, b is the ridge regression with the smallest error of rows that are left out o
 N, of K hidden units a layer, whose standard deviation under the prior is r t, has what the line leaves over.
 
 The rows are divided into parts. One network of every pair (r, t) is trained without each part, and the prediction mixes all
-networks, the line alone, and the mean of y:
+networks, the line alone, and the line with noise as large as y, for rows that nothing predicts:
 
     p(y | x) = sum_c w_c mean_k p(y | x; network c without part k)
 
@@ -107,8 +107,8 @@ class Recipe(Described):
                 that of the parts and of first weights.
 
         Returns:
-            The networks with their weights in the mixture, `Replicates.weights`. In a regression those that the line and the
-            mean of y have are networks, too, whose deep part is switched off.
+            The networks with their weights in the mixture, `Replicates.weights`. In a regression the line alone is a
+            network, too, whose deep part is switched off.
 
         Raises:
             TypeError, ValueError, FloatingPointError: as `pyrodrop.fit_replicates`.
@@ -159,7 +159,7 @@ class Recipe(Described):
         return copy.deepcopy(self.data.targets).double().cpu()
 
     def _mixed(self, runs: Replicates, left_out: list[Tensor], lines: list[_Line]) -> Replicates:
-        """The networks, and beside those of a regression the line and the mean of y, with their weights."""
+        """The networks, and beside those of a regression the line with two sizes of noise, with their weights."""
         members = len(left_out)
         groups = [list(runs[c * members : (c + 1) * members]) for c in range(len(self.models))]
         held_out = [self.data.rows(rows[: _MOST_ROWS // members]) for rows in left_out]
@@ -184,18 +184,16 @@ class Recipe(Described):
             (unit.inverse(line.at(self._x(data)))[None], (line.error.square() * scale).expand(1, *y.shape))
             for line, data, y in zip(lines, held_out, observed, strict=True)
         ]
-        of_mean = [(unit.loc.expand(1, *y.shape), scale.expand(1, *y.shape)) for y in observed]
-        components += [_Component.of(of_lines, observed), _Component.of(of_mean, observed)]
+        of_wide = [(loc, scale.expand(loc.shape)) for loc, _ in of_lines]
+        components += [_Component.of(of_lines, observed), _Component.of(of_wide, observed)]
         weights, factors = stacked(components)
         for group, factor in zip(groups, factors, strict=False):
             for fit in group:
                 _widen(fit, factor)
-        flat = _Line(
-            torch.zeros_like(lines[0].slopes), torch.zeros_like(lines[0].error), torch.ones_like(lines[0].error)
-        )
+        wide = [line._replace(error=torch.ones_like(line.error)) for line in lines]
         groups += [
-            [_alone(fit, line, factors[-2], unit) for fit, line in zip(groups[0], lines, strict=True)],
-            [_alone(groups[0][0], flat, factors[-1], unit)],
+            [_alone(fit, line, factor, unit) for fit, line in zip(groups[0], each, strict=True)]
+            for each, factor in zip((lines, wide), factors[-2:], strict=True)
         ]
         return _joined(groups, weights)
 

@@ -127,7 +127,7 @@ def test_a_line_is_within_reach_however_small_its_error_is() -> None:
     assert sum(runs.weights) == pytest.approx(1)
 
 
-def test_one_wild_row_is_the_mean_of_y_and_widens_no_network() -> None:
+def test_one_wild_row_widens_no_network() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(100, 2, generator=generator)
     y = x[:, :1] + 0.1 * torch.randn(100, 1, generator=generator)
@@ -169,11 +169,10 @@ def test_noise_is_that_of_rows_that_were_left_out(noise: str) -> None:
     likelihood = likelihoods.Gaussian() if noise == "gaussian" else likelihoods.HeteroscedasticGaussian("softplus")
     recipe = recipes.regressor((torch.randn(30, 100), torch.randn(30, 1)), likelihood=likelihood)
     runs = recipe.fit(steps=300, **QUICK)
-    learned = pyrodrop.fit(recipe.model, recipe.guide, recipe.data, **{**recipe.settings, "steps": 300, **QUICK})
     x, y = torch.randn(2000, 100), torch.randn(2000, 1)
-    chosen, worse = (metrics.regression_scores(fitted.predict(x, 200), y) for fitted in (runs, learned))
-    assert chosen["coverage_95"] > 0.85
-    assert chosen["log_density"] > worse["log_density"] + 1
+    scores = metrics.regression_scores(runs.predict(x, 200), y)
+    assert scores["coverage_95"] > 0.85
+    assert scores["log_density"] > -1.42 - 0.2  # of noise alone
 
 
 @pytest.mark.more
