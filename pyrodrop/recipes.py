@@ -7,7 +7,7 @@ B, b is the ridge regression with the smallest error of rows that are left out o
 N, of K hidden units a layer, whose standard deviation under the prior is r t, has what the line leaves over.
 
 The rows are divided into parts. One network of every pair (r, t) is trained without each part, and the prediction mixes all
-networks, the line alone, and the mean of y:
+networks, the line alone, and the line with noise as large as y, for rows that nothing predicts:
 
     p(y | x) = sum_c w_c mean_k p(y | x; network c without part k)
 
@@ -41,7 +41,7 @@ from pyrodrop.models import WideAndDeep
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
-from pyrodrop.training.advice import TRIAL, collected, say
+from pyrodrop.training.advice import TRIAL, say
 from pyrodrop.training.options import TrainingOptions
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
@@ -55,7 +55,7 @@ _HIDDEN, _HIDDEN_OF_CLASSES, _BATCH, _LR, _DRAWS = (64, 64), (50,), 128, 1e-2, 1
 _STEPS, _MOST_STEPS, _EPOCHS = 1000, 3000, 20  # one more for every row, and as many epochs if these are more
 _MOST_ROWS, _ROUNDS = 5000, 500  # of a line and of each part that is left out; of expectation maximisation
 _SCORED, _FEW_DRAWS = 20_000, 5  # training rows, and draws of each network, of which R2 is computed
-_PARTS, _MEMBERS = 5, 5
+_FEWEST, _PARTS, _MEMBERS = 10, 5, 5
 _OF_Y, _OF_LOGITS = ((1.0, 2.0), (3.0, 3.0)), ((1.0, 2.0), (1.0, 8.0), (1.0, 32.0))  # r, t
 _SKEWED = 0.25  # nats per row by which a line of ln y predicts better than one of y
 _LEAST = 1e-5  # error of the line, in standard deviations of y: float32 holds no smaller one
@@ -107,8 +107,8 @@ class Recipe(Described):
                 that of the parts and of first weights.
 
         Returns:
-            The networks with their weights in the mixture, `Replicates.weights`. In a regression those that the line and the
-            mean of y have are networks, too, whose deep part is switched off.
+            The networks with their weights in the mixture, `Replicates.weights`. In a regression the line alone is a
+            network, too, whose deep part is switched off.
 
         Raises:
             TypeError, ValueError, FloatingPointError: as `pyrodrop.fit_replicates`.
@@ -120,17 +120,13 @@ class Recipe(Described):
         models = [model for model in self.models for _ in training]
         if lines:
             models = [_with_line(model, line, self._unit) for model in self.models for line in lines]
-        with collected() as messages:
-            runs = fit_replicates(
-                models,
-                [self.posterior(model) for model in models],
-                [self.data.rows(rows) for _ in self.models for rows in training],
-                count=len(models),
-                **settings,
-            )
-        for message in messages:
-            if message.startswith("training"):  # of what a network alone is worth, the weights have the last word
-                say(message)
+        runs = fit_replicates(
+            models,
+            [self.posterior(model) for model in models],
+            [self.data.rows(rows) for _ in self.models for rows in training],
+            count=len(models),
+            **settings,
+        )
         mixed = self._mixed(runs, left_out, lines)
         self._warn_of_negative_r2(mixed, settings["steps"])
         return mixed
@@ -163,36 +159,41 @@ class Recipe(Described):
         return copy.deepcopy(self.data.targets).double().cpu()
 
     def _mixed(self, runs: Replicates, left_out: list[Tensor], lines: list[_Line]) -> Replicates:
-        """The networks, and beside those of a regression the line and the mean of y, with their weights."""
+        """The networks, and beside those of a regression the line with two sizes of noise, with their weights."""
         members = len(left_out)
         groups = [list(runs[c * members : (c + 1) * members]) for c in range(len(self.models))]
-        left_out = [rows[: _MOST_ROWS // members] for rows in left_out]
-        part = torch.arange(members).repeat_interleave(len(left_out[0]))
-        data = self.data.rows(torch.cat(left_out))
-        predicted = [[fit.predict(data.x, _DRAWS, seed=0) for fit in group] for group in groups]
+        held_out = [self.data.rows(rows[: _MOST_ROWS // members]) for rows in left_out]
+        predicted = [
+            [fit.predict(data.x, _DRAWS, seed=0) for fit, data in zip(group, held_out, strict=True)] for group in groups
+        ]
         if not lines:
-            densities = [torch.stack([p.log_density(data.y).double().cpu() for p in each]) for each in predicted]
-            return _joined(groups, stacked_densities(torch.stack(densities)[:, part, torch.arange(len(part))]))
-        unit, y, x = self._unit, self._observed(data), self._x(data)
-        scale = unit.scale.square().expand_as(y)
+            densities = [
+                torch.cat([p.log_density(data.y).double().cpu() for p, data in zip(each, held_out, strict=True)])
+                for each in predicted
+            ]
+            return _joined(groups, stacked_densities(torch.stack(densities)))
+        unit, observed = self._unit, [self._observed(data) for data in held_out]
         components = [
-            _Component.of([_normal(p.distribution.base_dist) for p in each], part, y)  # type: ignore[attr-defined]
+            _Component.of(
+                [(p.distribution.base_dist.loc, p.distribution.base_dist.scale.square()) for p in each], observed
+            )
             for each in predicted
         ]
-        of_lines = [(unit.inverse(line.at(x))[None], (line.error.square() * scale)[None]) for line in lines]
-        of_mean = [(unit.loc.expand_as(y)[None], scale[None])] * members
-        components += [_Component.of(of_lines, part, y), _Component.of(of_mean, part, y)]
+        scale = unit.scale.square()
+        of_lines = [
+            (unit.inverse(line.at(self._x(data)))[None], (line.error.square() * scale).expand(1, *y.shape))
+            for line, data, y in zip(lines, held_out, observed, strict=True)
+        ]
+        of_wide = [(loc, scale.expand(loc.shape)) for loc, _ in of_lines]
+        components += [_Component.of(of_lines, observed), _Component.of(of_wide, observed)]
         weights, factors = stacked(components)
-        factors = torch.stack([c.without_spread(factor) for c, factor in zip(components, factors, strict=True)])
         for group, factor in zip(groups, factors, strict=False):
             for fit in group:
                 _widen(fit, factor)
-        flat = _Line(
-            torch.zeros_like(lines[0].slopes), torch.zeros_like(lines[0].error), torch.ones_like(lines[0].error)
-        )
+        wide = [line._replace(error=torch.ones_like(line.error)) for line in lines]
         groups += [
-            [_alone(fit, line, factors[-2], unit) for fit, line in zip(groups[0], lines, strict=True)],
-            [_alone(groups[0][0], flat, factors[-1], unit)],
+            [_alone(fit, line, factor, unit) for fit, line in zip(groups[0], each, strict=True)]
+            for each, factor in zip((lines, wide), factors[-2:], strict=True)
         ]
         return _joined(groups, weights)
 
@@ -309,8 +310,8 @@ def _table(data: Data | Split) -> Dataset:
             f"data must have a table of real numbers as x, [N, D]; got {got}: recipes have no network for it, but "
             "models.from_module makes a model of any"
         )
-    if len(data) < _PARTS:
-        raise ValueError(f"data must have at least {_PARTS} rows, of which tenths are held out; got {len(data)}")
+    if len(data) < _FEWEST:
+        raise ValueError(f"data must have at least {_FEWEST} rows, parts of which are left out; got {len(data)}")
     data = data.with_values(x=_real(x))
     if not bool(varies(data.x).any()):
         raise ValueError(
@@ -421,43 +422,22 @@ def _ridge(x: Tensor, y: Tensor) -> _Line:
 
 
 class _Component(NamedTuple):
-    """A part of the mixture at the n rows that were left out.
-
-    Attributes:
-        off, variance: squared errors and variances ``[S, n, T]`` of the draws of the network that has not seen the row.
-        spread: variance of the means of the others, ``[n, T]``.
-    """
+    """A part of a mixture at n rows: squared errors and variances of its draws, ``[S, n, T]``."""
 
     off: Tensor
     variance: Tensor
-    spread: Tensor
 
     @classmethod
-    def of(cls, normals: Sequence[tuple[Tensor, Tensor]], part: Tensor, y: Tensor) -> _Component:
-        """Of the means and variances ``[S, n, T]`` of the networks without part 0, 1, ..., and the parts of the rows."""
-        rows = torch.arange(len(part))
-        loc, variance = (torch.stack(each)[part, :, rows].transpose(0, 1) for each in zip(*normals, strict=True))
-        means = torch.stack([each.mean(0) for each, _ in normals])
-        seen = (torch.arange(len(normals))[:, None] != part).double()[..., None]
-        others = seen.sum(0).clamp(min=1)
-        middle = (seen * means).sum(0) / others
-        return cls((loc - y).square(), variance, (seen * (means - middle).square()).sum(0) / others)
-
-    def without_spread(self, factor: Tensor) -> Tensor:
-        """The factor for a mixture of all networks, whose variance has their spread beside the noise."""
-        noise = factor * self.variance.mean(0)
-        return factor * (noise / (noise + self.spread)).mean(0)
+    def of(cls, normals: Sequence[tuple[Tensor, Tensor]], y: Sequence[Tensor]) -> _Component:
+        """Of the means and variances ``[S, n_k, T]`` of part k, and the rows y ``[n_k, T]`` of this part."""
+        off = torch.cat([(rows - loc.double().cpu()).square() for (loc, _), rows in zip(normals, y, strict=True)], 1)
+        return cls(off, torch.cat([variance.double().cpu() for _, variance in normals], 1))
 
     def density(self, factor: Tensor) -> Tensor:
         """The log density of every draw, ``[S, n]``, less ln S."""
         variance = factor * self.variance
         logs = (self.off / variance + (2 * math.pi * variance).log()).sum(-1) / -2
         return logs - math.log(len(self.off))
-
-
-def _normal(distribution: Any) -> tuple[Tensor, Tensor]:
-    """Mean and variance of a Gaussian distribution, or of that of the logarithm."""
-    return distribution.loc.double().cpu(), distribution.scale.double().cpu().square()
 
 
 def stacked(components: Sequence[_Component]) -> tuple[Tensor, Tensor]:

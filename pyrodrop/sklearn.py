@@ -98,7 +98,7 @@ class _Network(_Checked):
         with collected() as messages:
             self.run_ = recipe.fit(members, **options)
         for message in messages:
-            hint = " (the number of steps is max_steps)" if "more steps" in message else ""
+            hint = " (the number of steps is max_steps)" if message.startswith("training may not be done") else ""
             warnings.warn(message + hint, ConvergenceWarning, stacklevel=3)
         return self
 
