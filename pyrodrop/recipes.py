@@ -15,7 +15,7 @@ Weights w and factors a of the noise are those under which the rows that a netwo
 density: Yao, Vehtari, Simpson & Gelman (2018), Using Stacking to Average Bayesian Predictive Distributions,
 https://arxiv.org/abs/1704.02030. How sure the predictions are is thus not learned from rows that the networks have fitted.
 
-The defaults were found on one half of 64 tables and judged on the other: docs/recipes.md.
+The defaults were found on one half of 64 tables and judged on the other: docs/tables.md.
 """
 
 from __future__ import annotations
@@ -224,11 +224,11 @@ def regressor(
 ) -> Recipe:
     """A regression of columns of numbers on a table of numbers.
 
-    Two hidden layers of 64 ReLU units with dropout of 1 % of them beside a line, 2,000 steps or 20 epochs, whichever is
-    more, with minibatches of 128 rows, and Gaussian noise whose variance depends on x, of y or, where all y are positive and
-    a line of ln y predicts better by a quarter of a nat per row, of ln y. There are ten networks, each without a fifth of
-    the rows, whose mixture is chosen on the rows that they have not seen (see `Recipe.fit`). Rows are taken to be
-    independent: of time series, and of rows in groups, the predictions are too sure.
+    Two hidden layers of 64 ReLU units with dropout of 1 % of them beside a line, 1,000 steps and one for every row, at most
+    3,000, or 20 epochs if these are more, with minibatches of at most 128 rows, and Gaussian noise whose variance depends on
+    x, of y or, where all y are positive and a line of ln y predicts better by a quarter of a nat per row, of ln y. There are
+    ten networks, each without a fifth of the rows, whose mixture is chosen on the rows that they have not seen (see
+    `Recipe.fit`). Rows are taken to be independent: of time series, and of rows in groups, the predictions are too sure.
 
     Args:
         data: a `Dataset` or a pair (x, y), x ``[N, D]``, y ``[N]`` or ``[N, T]``, of real or whole numbers, such as
@@ -252,7 +252,7 @@ def regressor(
         >>> recipe = pyrodrop.recipes.regressor((x, 300 + 50 * x))
         >>> runs = recipe.fit(steps=30)
         >>> recipe.model.describe(), len(runs), runs.predict(x, 50).mean.shape
-        ('WideAndDeep(4288 weights at 3 sites, HeteroscedasticGaussian(link=softplus))', 16, torch.Size([100, 1]))
+        ('WideAndDeep(4288 weights at 3 sites, HeteroscedasticGaussian(link=softplus))', 20, torch.Size([100, 1]))
     """
     data = _table(data)
     if data.columns is not None and data.columns.classes is not None:
