@@ -76,9 +76,18 @@ class WideAndDeep(NetworkModel):
             intercept: b, ``[T]``.
             scale: s, ``[T]``.
             alone: whether the network is switched off, so that all its outputs are 0.
+
+        Raises:
+            ValueError: the shapes are others.
         """
         network: _Network = self.network  # type: ignore[assignment]
-        columns = slopes.shape[1]
+        shapes, (inputs, outputs) = [list(given.shape) for given in (slopes, intercept, scale)], network.slopes.shape
+        columns = shapes[0][-1] if shapes[0] else 0
+        if not 0 < columns <= outputs or shapes != [[inputs, columns], [columns], [columns]]:
+            raise ValueError(
+                f"slopes, intercept and scale must have the shapes [{inputs}, T], [T] and [T], with T at most {outputs}; got "
+                f"{', '.join(map(str, shapes))}"
+            )
         network.slopes[:, :columns] = slopes
         network.intercept[:columns] = intercept
         network.scale[:columns] = scale

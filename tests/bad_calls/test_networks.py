@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pyrodrop import likelihoods, priors
+from pyrodrop import likelihoods, models, priors
 from pyrodrop.scaling import Standardize
 
 from .harness import Call, Case, cases
@@ -89,6 +89,7 @@ CALLS = [
         {"output": Kind({"odd": lambda: torch.zeros(2, 3)})},
         function=lambda **kwargs: likelihoods.HeteroscedasticGaussian()(**kwargs),
     ),
+    Call("likelihoods.HeteroscedasticLogNormal"),
     Call("likelihoods.Likelihood"),
     Call(
         "likelihoods.Gaussian",
@@ -158,6 +159,25 @@ CALLS = [
             ),
             "bias_prior: None": (lambda: None, lambda model: len(model.weight_sites()) == 2),
         },
+    ),
+    Call(
+        "models.WideAndDeep",
+        lambda: parts(widths=[2, 3, 1]),
+        {
+            "widths": WIDTHS,
+            "activation": NAME.but("list", "bytes", "bool", "number") | FUNCTION.but("string"),
+            **COMMON,
+        },
+    ),
+    Call(
+        "models.WideAndDeep",
+        lambda: {"slopes": torch.ones(2, 1), "intercept": torch.ones(1), "scale": torch.ones(1)},
+        {
+            "slopes": Kind({"transposed": lambda: torch.ones(1, 2), "vector": lambda: torch.ones(2)}),
+            "intercept": Kind({"number": lambda: torch.tensor(1.0)}),
+            "scale": Kind({"two": lambda: torch.ones(2)}),
+        },
+        function=lambda **kwargs: models.WideAndDeep(**parts(widths=[2, 3, 1])).set_line(**kwargs),
     ),
     Call(
         "models.LeNet300100",

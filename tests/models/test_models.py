@@ -198,3 +198,21 @@ def test_y_without_a_variance_leaves_the_precision_as_it_is() -> None:
     likelihood = likelihoods.Gaussian()
     likelihood.start(torch.full((5, 1), 3.0))
     assert likelihood.describe() == "Gaussian(precision=1, learned)"
+
+
+def test_a_wide_and_deep_network_is_a_line_and_a_perceptron() -> None:
+    """Against the formula with the weights of the model; the outputs for the noise have no line."""
+    model = models.WideAndDeep(
+        [2, 5, 2], prior=priors.Gaussian(), likelihood=likelihoods.HeteroscedasticGaussian("softplus")
+    )
+    slopes, intercept, scale = torch.tensor([[1.0], [-3.0]]), torch.tensor([0.5]), torch.tensor([0.01])
+    model.set_line(slopes, intercept, scale)
+    w = model.weight_sites()
+    biases = [model.free[f"deep.layers.{layer}.bias"] for layer in (0, 1)]
+    deep = (X @ w["deep.layers.0.weight"].T + biases[0]).relu() @ w["deep.layers.1.weight"].T + biases[1]
+    want = torch.cat([X @ slopes + intercept + scale * deep[:, :1], deep[:, 1:]], 1)
+    torch.testing.assert_close(model.outputs(w, X), want)
+    model.set_line(slopes, intercept, scale, alone=True)
+    torch.testing.assert_close(model.outputs(w, X), torch.cat([X @ slopes + intercept, torch.zeros(12, 1)], 1))
+    with pytest.raises(ValueError, match=r"shapes \[2, T\], \[T\] and \[T\].*got \[1, 2\], \[1\], \[1\]"):
+        model.set_line(slopes.T, intercept, scale)

@@ -127,7 +127,7 @@ def test_what_users_make_is_printed_in_a_line_that_describes_it() -> None:
         "BernoulliDropout(drop_rate=0.1/0.1, theta=0)": guides.BernoulliDropout(model, 0.1),
         "Ensemble(2 x Point)": guides.Ensemble(model, guides.Point, 2),
         "Split(mauna-loa, 272 training and 249 test rows)": co2,
-        f"Recipe({recipe.model}, 2 priors to choose from, 30 rows, 2000 steps)": recipe,
+        f"Recipe({recipe.model}, 2 priors, 30 rows, 1030 steps)": recipe,
     }
     for line, thing in lines.items():
         assert line == repr(thing) == str(thing) == thing.describe()  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ from pyrodrop.files import read_tensors, write_tensors
 
 X = torch.linspace(-1, 1, 60)[:, None]
 Y = X**2 + 0.1 * torch.sin(40 * X)
-TABLE = X.repeat(17, 1), Y.repeat(17, 1)  # a recipe holds a tenth of 1,000 rows out once
+TABLE = X.repeat(17, 1), Y.repeat(17, 1)  # enough rows for a recipe
 HERE = Path(__file__)
 
 
@@ -85,7 +85,7 @@ def write(folder: Path) -> dict[str, Tensor]:
     }  # fmt: skip
     for name, run in fits.items():
         run.save(folder / name)
-    numbers = {name: run.predict(X, 8).f for name, run in fits.items()}
+    numbers = {name: run.predict(X, 20).f for name, run in fits.items()}
     of_program = pyrodrop.fit(program, called(), {"x": X, "y": Y[:, 0]}, steps=3, progress=False)
     of_program.save(folder / "program")
     numbers["program"] = of_program.predict({"x": X, "y": None}, 8)["y"]
@@ -99,14 +99,14 @@ def write(folder: Path) -> dict[str, Tensor]:
 
 def load(folder: Path) -> dict[str, Tensor]:
     """The numbers of what `write` has saved."""
-    fits: dict[str, Any] = {name: pyrodrop.Fit.load(folder / name) for name in ("fit", "recipe", "ensemble")}
-    fits["replicates"] = pyrodrop.Replicates.load(folder / "replicates")
+    fits: dict[str, Any] = {name: pyrodrop.Fit.load(folder / name) for name in ("fit", "ensemble")}
+    fits |= {name: pyrodrop.Replicates.load(folder / name) for name in ("recipe", "replicates")}
     fits["sampled"] = pyrodrop.Sampled.load(folder / "sampled")
     fits["own"] = pyrodrop.Fit.load(folder / "own", from_network())
     twin = read()
     fits["reading"] = pyrodrop.Reading.load(folder / "reading", twin.model, twin.guide)
     assert fits["reading"].rows() == twin.rows()
-    numbers = {name: run.predict(X, 8).f for name, run in fits.items()}
+    numbers = {name: run.predict(X, 20).f for name, run in fits.items()}
     of_program = pyrodrop.Fit.load(folder / "program", program, called())
     numbers["program"] = of_program.predict({"x": X, "y": None}, 8)["y"]
     with torch.no_grad():
@@ -122,7 +122,7 @@ def test_everything_that_saves_is_loaded_in_another_process(tmp_path: Path) -> N
     (tmp_path / "estimator").write_bytes(pickle.dumps(estimator))
     estimator.run_.save(tmp_path / "replicates of an estimator")
     wanted["estimator"] = torch.from_numpy(estimator.predict(X.numpy()))
-    wanted["replicates of an estimator"] = estimator.run_.predict(X, 8).f
+    wanted["replicates of an estimator"] = estimator.run_.predict(X, 20).f
     command = [sys.executable, "-P", str(HERE), str(tmp_path)]
     subprocess.run(command, check=True, timeout=300)
     got = torch.load(tmp_path / "numbers")
@@ -182,5 +182,5 @@ if __name__ == "__main__":
     if (folder / "estimator").exists():
         numbers["estimator"] = torch.from_numpy(pickle.loads((folder / "estimator").read_bytes()).predict(X.numpy()))
         several = pyrodrop.Replicates.load(folder / "replicates of an estimator")
-        numbers["replicates of an estimator"] = several.predict(X, 8).f
+        numbers["replicates of an estimator"] = several.predict(X, 20).f
     torch.save(numbers, folder / "numbers")
