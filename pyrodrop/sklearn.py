@@ -5,8 +5,8 @@
     mean, sd = NetworkRegressor().fit(X, y).predict(X_new, return_std=True)
 
 What they train is a recipe (`pyrodrop.recipes`): columns are standardised, and rows that a network has not seen choose how
-much it counts and how sure the predictions are. Needs the extra ``sklearn``; what the defaults reach is on the page In
-scikit-learn, docs/scikit-learn.md.
+much it counts and how sure the predictions are. Needs the extra ``sklearn``; what the defaults reach is on the page Judged
+on tables, docs/tables.md.
 """
 
 from __future__ import annotations

@@ -113,9 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--again", nargs="+", default=[], choices=(*HOW, XGBOOST), help="rows to measure again")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    content: dict[str, Any] = {"machine": machine(), "airfoil": {}}
+    content: dict[str, Any] = {"airfoil": {}}
     if options.file.is_file():
         content = json.loads(options.file.read_text(encoding="utf-8"))
+    content["machine"] = machine()
     for how in options.again:
         content["airfoil"].pop(how, None)
     for how in (*HOW, XGBOOST) if find_spec("xgboost") else HOW:
