@@ -85,7 +85,7 @@ class WideAndDeep(NetworkModel):
         columns = shapes[0][-1] if shapes[0] else 0
         if not 0 < columns <= outputs or shapes != [[inputs, columns], [columns], [columns]]:
             raise ValueError(
-                f"slopes, intercept and scale must have the shapes [{inputs}, T], [T] and [T], with T at most {outputs}; got "
+                f"slopes, intercept and scale must have the shapes [{inputs}, T], [T] and [T], T at most {outputs}; got "
                 f"{', '.join(map(str, shapes))}"
             )
         network.slopes[:, :columns] = slopes

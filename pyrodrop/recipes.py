@@ -37,6 +37,7 @@ from pyrodrop.data import Data, Dataset, Split
 from pyrodrop.data.dataset import standardisation_of
 from pyrodrop.guides import BernoulliDropout
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, HeteroscedasticLogNormal, Likelihood
+from pyrodrop.likelihoods.hint import hint
 from pyrodrop.models import WideAndDeep
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
@@ -114,9 +115,12 @@ class Recipe(Described):
             TypeError, ValueError, FloatingPointError: as `pyrodrop.fit_replicates`.
         """
         settings = self._with(changes, progress)
+        likelihood = self.model.likelihood
+        if type(likelihood) is HeteroscedasticGaussian and (text := hint(self.data.y)):
+            say(text)
         members = count(members, "members", "the number of networks of every prior")
         training, left_out = _divided(len(self.data), max(members, _PARTS), members, checked_seed(settings["seed"]))
-        lines = [self._line(rows) for rows in training] if _learned(self.model.likelihood) else []
+        lines = [self._line(rows) for rows in training] if _learned(likelihood) else []
         models = [model for model in self.models for _ in training]
         if lines:
             models = [_with_line(model, line, self._unit) for model in self.models for line in lines]
