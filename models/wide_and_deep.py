@@ -1,6 +1,6 @@
 """A linear model beside a network.
 
-    f = b + B^T x + s N(x; W)        B, b and s are given,   W_l ~ prior
+    f = b + B^T x + s N([x]; W)      B, b and s are given,   W_l ~ prior,   [x] is the nearest point of a box
     y ~ likelihood(f)
 
 B and b are those of a regression that was solved in closed form, and s is the standard deviation of its residuals, so that
@@ -10,6 +10,7 @@ https://arxiv.org/abs/1606.07792, train both parts together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -29,8 +30,9 @@ class WideAndDeep(NetworkModel):
         widths, activation, prior, likelihood, bias_prior, seed: as of `MLP`; names of sites are ``deep.layers.0.weight``,
             ...
 
-    The line is 0 and s is 1 until `set_line`. A likelihood whose network has more outputs than y has columns, such as
-    `likelihoods.HeteroscedasticGaussian`, has the line in the first of them, and s does not multiply the others.
+    The line is 0 and s is 1 until `set_line`, and the box has no ends until `set_range`. A likelihood whose network has more
+    outputs than y has columns, such as `likelihoods.HeteroscedasticGaussian`, has the line in the first of them, and s does
+    not multiply the others.
 
     Shapes:
         x ``[N, widths[0]]``; f ``[N, widths[-1]]``.
@@ -68,6 +70,28 @@ class WideAndDeep(NetworkModel):
             )
 
     @torch.no_grad()
+    def set_range(self, low: Tensor, high: Tensor, *, of_line: bool = False) -> None:
+        """Set the box that x of the network is in, such as the range of the training data: beyond it, it is constant.
+
+        Args:
+            low, high: smallest and largest values of the columns of x, ``[D]``, in standardised units if x is standardised.
+            of_line: whether x of the line is in the same box; otherwise it goes on.
+
+        Raises:
+            ValueError: the shapes are others.
+        """
+        network: _Network = self.network  # type: ignore[assignment]
+        inputs = len(network.slopes)
+        if low.shape != (inputs,) or high.shape != (inputs,):
+            raise ValueError(
+                f"low and high must have the shape [{inputs}]; got {list(low.shape)} and {list(high.shape)}"
+            )
+        for ends, given in ((network.low, low), (network.high, high)):
+            ends[0] = given
+            if of_line:
+                ends[1] = given
+
+    @torch.no_grad()
     def set_line(self, slopes: Tensor, intercept: Tensor, scale: Tensor, *, alone: bool = False) -> None:
         """Set the line and the unit of the network, in standardised units if the data are standardised.
 
@@ -99,6 +123,8 @@ class _Network(nn.Module):
     intercept: Tensor
     scale: Tensor
     deep_is_on: Tensor
+    low: Tensor  # of x of the network and of the line, [2, D]
+    high: Tensor
 
     def __init__(self, widths: Sequence[int], activation: str | Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -107,6 +133,9 @@ class _Network(nn.Module):
         self.register_buffer("intercept", torch.zeros(widths[-1]))
         self.register_buffer("scale", torch.ones(widths[-1]))
         self.register_buffer("deep_is_on", torch.tensor(1.0))
+        self.register_buffer("low", torch.full((2, widths[0]), -math.inf))
+        self.register_buffer("high", torch.full((2, widths[0]), math.inf))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.intercept + x @ self.slopes + self.deep_is_on * self.scale * self.deep(x)
+        line = self.intercept + x.clamp(self.low[1], self.high[1]) @ self.slopes
+        return line + self.deep_is_on * self.scale * self.deep(x.clamp(self.low[0], self.high[0]))

@@ -11,7 +11,9 @@ networks, the line alone, and the line with noise as large as y, for rows that n
 
     p(y | x) = sum_c w_c mean_k p(y | x; network c without part k)
 
-Weights w and factors a of the noise are those under which the rows that a network was not trained on have the largest
+Beyond the range of the training data the network is constant in x, and where y is the exponential of the line, so is the
+line: a row with an error in x would have a y beyond all bounds. Weights w and factors a of the noise are those under which
+the rows that a network was not trained on have the largest
 density: Yao, Vehtari, Simpson & Gelman (2018), Using Stacking to Average Bayesian Predictive Distributions,
 https://arxiv.org/abs/1704.02030. How sure the predictions are is thus not learned from rows that the networks have fitted.
 
@@ -373,6 +375,8 @@ def _recipe(
         )
         for r, t in scales
     )  # fmt: skip
+    for model in models:
+        model.set_range(x.amin(0), x.amax(0), of_line=isinstance(likelihood, HeteroscedasticLogNormal))
     steps = max(min(_STEPS + len(data), _MOST_STEPS), _EPOCHS * math.ceil(len(data) / _BATCH))
     settings = {
         "steps": steps, "batch_size": _even(len(data) - len(data) // _PARTS), "lr": _LR, "lr_schedule": cosine(steps),

@@ -148,6 +148,20 @@ def test_positive_y_may_be_log_normal(skewed: bool, name: str) -> None:
     assert float(runs.predict(x, 200).log_density(y).mean()) > float(exact.mean()) - 0.1
 
 
+def test_a_row_far_from_the_data_is_predicted_within_bounds() -> None:
+    """An error in x, of 100 times its range. A line goes on where y is Gaussian, and ends where y is its exponential."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(120, 1, generator=generator)
+    far = torch.tensor([[500.0]])
+    for y in (x.exp() * (1 + 0.1 * torch.rand(120, 1, generator=generator)), 3 * x + 0.1 * torch.randn(120, 1)):
+        runs = recipes.regressor((x, y)).fit(steps=100, **QUICK)
+        predicted = runs.predict(far, 200)
+        if bool((y > 0).all()):
+            assert float(predicted.mean) < 2 * float(y.max())
+        else:
+            assert float(predicted.mean) == pytest.approx(1500, rel=0.05)
+
+
 def test_several_columns_of_y_have_their_own_noise() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 2, generator=generator)
