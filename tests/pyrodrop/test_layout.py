@@ -66,28 +66,28 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_503,
+    "pyrodrop/compiled": 4_538,
     "pyrodrop/compression": 1_137,
     "pyrodrop/data": 2_816,
     "pyrodrop/distributions": 1_925,
     "pyrodrop/divergences": 796,
     "pyrodrop/export": 799,
-    "pyrodrop/likelihoods": 1_463,
+    "pyrodrop/likelihoods": 1_585,
     "pyrodrop/metrics": 967,
-    "pyrodrop/networks": 2_241,
-    "pyrodrop/prediction": 1_714,
+    "pyrodrop/networks": 2_239,
+    "pyrodrop/prediction": 1_717,
     "pyrodrop/priors": 763,
     "pyrodrop/reading": 1_216,
     "pyrodrop/reparam": 1_041,
     "pyrodrop/sampling": 2_649,
     "pyrodrop/steps": 839,
-    "pyrodrop/training": 6_253,
+    "pyrodrop/training": 6_313,
     "pyrodrop/zoo": 2_066,
-    "pyrodrop/*.py": 5_245,
-    "models": 1_141,
+    "pyrodrop/*.py": 5_358,
+    "models": 1_293,
     "guides": 2_179,
-    "analysis": 28_002,
-    "tests": 50_511,
+    "analysis": 28_824,
+    "tests": 51_207,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
