@@ -44,7 +44,7 @@ from pyrodrop.models import WideAndDeep
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
-from pyrodrop.training.advice import TRIAL, say
+from pyrodrop.training.advice import TRIAL, collected, say
 from pyrodrop.training.options import TrainingOptions
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
@@ -126,13 +126,18 @@ class Recipe(Described):
         models = [model for model in self.models for _ in training]
         if lines:
             models = [_with_line(model, line, self._unit) for model in self.models for line in lines]
-        runs = fit_replicates(
-            models,
-            [self.posterior(model) for model in models],
-            [self.data.rows(rows) for _ in self.models for rows in training],
-            count=len(models),
-            **settings,
-        )
+        with collected() as messages:
+            runs = fit_replicates(
+                models,
+                [self.posterior(model) for model in models],
+                [self.data.rows(rows) for _ in self.models for rows in training],
+                count=len(models),
+                **settings,
+            )
+        few = settings["steps"] < self.settings["steps"]
+        for message in messages:  # of what a network alone is worth, the weights have the last word
+            if message.startswith("training") and (few or "diverged" in message):
+                say(message)
         mixed = self._mixed(runs, left_out, lines)
         self._warn_of_negative_r2(mixed, settings["steps"])
         return mixed

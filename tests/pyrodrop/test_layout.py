@@ -83,11 +83,11 @@ MOST_LINES = {
     "pyrodrop/steps": 839,
     "pyrodrop/training": 6_313,
     "pyrodrop/zoo": 2_066,
-    "pyrodrop/*.py": 5_358,
+    "pyrodrop/*.py": 5_363,
     "models": 1_293,
     "guides": 2_179,
     "analysis": 28_824,
-    "tests": 51_207,
+    "tests": 51_208,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -76,6 +76,7 @@ PARTS: dict[str, Any] = {"prior": priors.Gaussian(), "likelihood": likelihoods.C
 NET = nn.Linear(3, 2)
 RANDOM: dict[str, Callable[..., nn.Module]] = {
     "MLP": lambda _, **seed: models.MLP([3, 8, 2], input_gain=3.0, **PARTS, **seed),
+    "WideAndDeep": lambda _, **seed: models.WideAndDeep([3, 8, 2], **PARTS, **seed),
     "LeNet300100": lambda _, **seed: models.LeNet300100(**PARTS, **seed),
     "LeNet5": lambda _, **seed: models.LeNet5(**PARTS, **seed),
     "ConvNet": lambda _, **seed: models.ConvNet((1, 8, 8), **PARTS, **seed),
