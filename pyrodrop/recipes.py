@@ -12,8 +12,9 @@ networks, the line alone, and the line with noise as large as y, for rows that n
     p(y | x) = sum_c w_c mean_k p(y | x; network c without part k)
 
 Beyond the range of the training data the network is constant in x, and where y is the exponential of the line, so is the
-line: a row with an error in x would have a y beyond all bounds. Weights w and factors a of the noise are those under which
-the rows that a network was not trained on have the largest
+line: a row with an error in x would have a y beyond all bounds.
+
+Weights w and factors a of the noise are those under which the rows that a network was not trained on have the largest
 density: Yao, Vehtari, Simpson & Gelman (2018), Using Stacking to Average Bayesian Predictive Distributions,
 https://arxiv.org/abs/1704.02030. How sure the predictions are is thus not learned from rows that the networks have fitted.
 
@@ -165,7 +166,7 @@ class Recipe(Described):
     def _unit(self) -> Standardize:
         """The standardisation of what is Gaussian."""
         if isinstance(self.model.likelihood, HeteroscedasticLogNormal):
-            return Standardize.of(self._observed(self.data))
+            return copy.deepcopy(self.model.likelihood.of_log).double().cpu()
         assert self.data.targets is not None
         return copy.deepcopy(self.data.targets).double().cpu()
 
@@ -381,7 +382,10 @@ def _recipe(
         for r, t in scales
     )  # fmt: skip
     for model in models:
-        model.set_range(x.amin(0), x.amax(0), of_line=isinstance(likelihood, HeteroscedasticLogNormal))
+        skewed = isinstance(likelihood, HeteroscedasticLogNormal)
+        if skewed:
+            model.likelihood.start(data.y)  # of all rows, not of the parts
+        model.set_range(x.amin(0), x.amax(0), of_line=skewed)
     steps = max(min(_STEPS + len(data), _MOST_STEPS), _EPOCHS * math.ceil(len(data) / _BATCH))
     settings = {
         "steps": steps, "batch_size": _even(len(data) - len(data) // _PARTS), "lr": _LR, "lr_schedule": cosine(steps),

@@ -142,7 +142,8 @@ class HeteroscedasticLogNormal(HeteroscedasticGaussian):
         self.of_log = Standardize()
 
     def start(self, y: Tensor) -> None:
-        self.of_log = Standardize.of(y.detach().double().log()).to(y.dtype)
+        if self.of_log.loc.dim() == 0:  # else it is known, as of a training that goes on
+            self.of_log = Standardize.of(y.detach().double().log()).to(y.dtype)
 
     def units(self, targets: Standardize) -> Standardize:
         return Standardize()

@@ -144,6 +144,10 @@ def test_positive_y_may_be_log_normal(skewed: bool, name: str) -> None:
     y = log.exp() if skewed else 20 + log
     runs = recipes.regressor((x, y)).fit(steps=150, **QUICK)
     assert type(runs[0].model.likelihood).__name__ == name
+    alone, z = runs[10].predict(x, 1).f[0], ((x - x.mean(0)) / x.std(0, correction=0)).double()
+    rows, of_y = _divided(120, 5, 5, seed=0)[0][0], (y.log() if skewed else y).double()
+    line = _ridge(z[rows], of_y[rows]).at(z)  # of the rows of the first network, in the units of all rows
+    torch.testing.assert_close((alone.log() if skewed else alone).double(), line, atol=2e-4, rtol=0)
     exact = Normal(x[:, :1], 0.5).log_prob(log) - (log if skewed else 0.0)
     assert float(runs.predict(x, 200).log_density(y).mean()) > float(exact.mean()) - 0.1
 
