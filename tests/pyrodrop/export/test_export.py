@@ -333,7 +333,7 @@ def test_a_frame_with_text(tmp_path: Path) -> None:
     assert about["classes"] == ["maybe", "no", "yes"]
     assert about["columns"]["x"] == ["age", "paid", "kind=a", "kind=b"]
     assert about["inputs"] == {"x": {"shape": ["batch", 4], "dtype": "float32"}}
-    assert (about["draws"], about["seed"], about["settings"]["steps"]) == (5, 0, 3)
+    assert (about["draws"], about["seed"], about["settings"][0]["steps"]) == (5, 0, 3)
 
 
 class Coded(nn.Module):
