@@ -470,13 +470,13 @@ def stacked(components: Sequence[_Component]) -> tuple[Tensor, Tensor]:
     for _ in range(_ROUNDS):
         logs = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
         shares = torch.cat(logs).softmax(0).split(sizes)
-        before = weights
+        before = torch.cat([weights[:, None], factors.log()], 1)
         weights = torch.stack([share.sum() + 1 for share in shares]) / (rows + len(components))
         factors = torch.stack([
             ((share[..., None] * c.off / c.variance).sum((0, 1)) + _PRIOR_ROWS) / (share.sum() + _PRIOR_ROWS)
             for share, c in zip(shares, components, strict=True)
         ])  # fmt: skip
-        if float((weights - before).abs().max()) < 1e-4:
+        if float((torch.cat([weights[:, None], factors.log()], 1) - before).abs().max()) < 1e-4:
             break
     return weights, factors
 

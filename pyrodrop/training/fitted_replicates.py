@@ -132,7 +132,8 @@ class Replicates(Sequence[Fit]):
         draws = whole_number(num_samples, name, what, least=len(members) if self.weights is None else 1)
         if self.weights is None:
             return members, [-(-draws // len(members))] * len(members)
-        wanted = torch.tensor(self.weights, dtype=torch.float64) * draws
+        weights = torch.tensor(self.weights, dtype=torch.float64)
+        wanted = weights / weights.sum() * draws
         shares = wanted.floor()
         most = (wanted - shares).topk(draws - int(shares.sum())).indices  # of the largest remainders
         shares[most] += 1
