@@ -28,7 +28,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -45,6 +45,7 @@ from pyrodrop.models import WideAndDeep
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
+from pyrodrop.stacking import Component, Line, ridge, stacked, stacked_densities
 from pyrodrop.training.advice import TRIAL, collected, say
 from pyrodrop.training.options import TrainingOptions
 from pyrodrop.training.replicates import Replicates, fit_replicates
@@ -57,13 +58,11 @@ dropout: Posterior = functools.partial(BernoulliDropout, drop_rate=0.01, mask_in
 
 _HIDDEN, _HIDDEN_OF_CLASSES, _BATCH, _LR, _DRAWS = (64, 64), (50,), 128, 1e-2, 10
 _STEPS, _MOST_STEPS, _EPOCHS = 1000, 3000, 20  # one more for every row, and as many epochs if these are more
-_MOST_ROWS, _ROUNDS = 5000, 500  # of a line and of each part that is left out; of expectation maximisation
+_MOST_ROWS = 5000  # of a line and of each part that is left out
 _SCORED, _FEW_DRAWS = 20_000, 5  # training rows, and draws of each network, of which R2 is computed
 _FEWEST, _PARTS, _MEMBERS = 10, 5, 5
 _OF_Y, _OF_LOGITS = ((1.0, 2.0), (3.0, 3.0)), ((1.0, 2.0), (1.0, 8.0), (1.0, 32.0))  # r, t
 _SKEWED = 0.25  # nats per row by which a line of ln y predicts better than one of y
-_LEAST = 1e-5  # error of the line, in standard deviations of y: float32 holds no smaller one
-_PRIOR_ROWS = 2.0  # of the factor 1, for the factors of the noise, and half of it for each weight
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,10 +147,10 @@ class Recipe(Described):
         settings: dict[str, Any] = {**self.settings, **changes, "progress": progress}
         return {**settings, "lr_schedule": cosine(settings["steps"])} | changes
 
-    def _line(self, rows: Tensor) -> _Line:
+    def _line(self, rows: Tensor) -> Line:
         """The line through some of the rows, in standardised units."""
         data = self.data.rows(rows[:_MOST_ROWS])
-        return _ridge(self._x(data), self._unit(self._observed(data)))
+        return ridge(self._x(data), self._unit(self._observed(data)))
 
     def _x(self, data: Dataset) -> Tensor:
         assert data.inputs is not None
@@ -170,7 +169,7 @@ class Recipe(Described):
         assert self.data.targets is not None
         return copy.deepcopy(self.data.targets).double().cpu()
 
-    def _mixed(self, runs: Replicates, left_out: list[Tensor], lines: list[_Line]) -> Replicates:
+    def _mixed(self, runs: Replicates, left_out: list[Tensor], lines: list[Line]) -> Replicates:
         """The networks, and beside those of a regression the line with two sizes of noise, with their weights."""
         members = len(left_out)
         groups = [list(runs[c * members : (c + 1) * members]) for c in range(len(self.models))]
@@ -186,7 +185,7 @@ class Recipe(Described):
             return _joined(groups, stacked_densities(torch.stack(densities)))
         unit, observed = self._unit, [self._observed(data) for data in held_out]
         components = [
-            _Component.of(
+            Component.of(
                 [(p.distribution.base_dist.loc, p.distribution.base_dist.scale.square()) for p in each], observed
             )
             for each in predicted
@@ -197,7 +196,7 @@ class Recipe(Described):
             for line, data, y in zip(lines, held_out, observed, strict=True)
         ]
         of_wide = [(loc, scale.expand(loc.shape)) for loc, _ in of_lines]
-        components += [_Component.of(of_lines, observed), _Component.of(of_wide, observed)]
+        components += [Component.of(of_lines, observed), Component.of(of_wide, observed)]
         weights, factors = stacked(components)
         for group, factor in zip(groups, factors, strict=False):
             for fit in group:
@@ -349,7 +348,7 @@ def _noise(data: Dataset) -> Likelihood:
     assert data.inputs is not None
     x, y = data.inputs(rows.x.double()).cpu(), rows.y.double().cpu()
     if bool((data.y > 0).all()):
-        gain = (_ridge(x, y).error / _ridge(x, y.log()).error).log() - y.log().mean(0)
+        gain = (ridge(x, y).error / ridge(x, y.log()).error).log() - y.log().mean(0)
         if float(gain.mean()) > _SKEWED:
             return HeteroscedasticLogNormal("softplus")
     return HeteroscedasticGaussian("softplus")
@@ -407,88 +406,6 @@ def _divided(size: int, parts: int, members: int, seed: int) -> tuple[list[Tenso
     return [torch.cat([order[: k * each], order[(k + 1) * each :]]) for k in range(members)], left_out
 
 
-class _Line(NamedTuple):
-    """A line in standardised units: slopes ``[D, T]``, intercept ``[T]``, and its error in rows that it did not see."""
-
-    slopes: Tensor
-    intercept: Tensor
-    error: Tensor
-
-    def at(self, x: Tensor) -> Tensor:
-        return x @ self.slopes + self.intercept
-
-
-def _ridge(x: Tensor, y: Tensor) -> _Line:
-    """Ridge regression whose penalty, of every column of y, has the smallest error of rows left out one at a time.
-
-    With the singular values d and the left singular vectors U of centred x ``[n, D]``, row i has the leverage h = 1/n +
-    sum_j U_ij^2 d_j^2 / (d_j^2 + n lambda), and the error of the line without it is e / (1 - h): Golub, Heath & Wahba
-    (1979), https://doi.org/10.1080/00401706.1979.10489751, equation 1.4.
-    """
-    rows, middle, mean = len(x), x.mean(0), y.mean(0)
-    u, d, v = torch.linalg.svd(x - middle, full_matrices=False)
-    shares = d.square() / (d.square() + rows * torch.logspace(-8, 6, 29, dtype=x.dtype)[:, None])  # [penalties, D]
-    shares = torch.where(d > d[0] * 1e-12 * max(x.shape), shares, 0.0)
-    along = u.T @ (y - mean)
-    off = (y - mean) - torch.einsum("nd,pd,dt->pnt", u, shares, along)
-    leverage = 1 / rows + torch.einsum("nd,pd->pn", u.square(), shares)
-    errors = (off / (1 - leverage).clamp(min=1e-6)[..., None]).square().mean(1)  # [penalties, T]
-    error, best = errors.min(0)
-    slopes = v.T @ (shares[best].T / d.clamp(min=1e-300)[:, None] * along)
-    return _Line(slopes, mean - middle @ slopes, error.sqrt().clamp(min=_LEAST))
-
-
-class _Component(NamedTuple):
-    """A part of a mixture at n rows: squared errors and variances of its draws, ``[S, n, T]``."""
-
-    off: Tensor
-    variance: Tensor
-
-    @classmethod
-    def of(cls, normals: Sequence[tuple[Tensor, Tensor]], y: Sequence[Tensor]) -> _Component:
-        """Of the means and variances ``[S, n_k, T]`` of part k, and the rows y ``[n_k, T]`` of this part."""
-        off = torch.cat([(rows - loc.double().cpu()).square() for (loc, _), rows in zip(normals, y, strict=True)], 1)
-        return cls(off, torch.cat([variance.double().cpu() for _, variance in normals], 1))
-
-    def density(self, factor: Tensor) -> Tensor:
-        """The log density of every draw, ``[S, n]``, less ln S."""
-        variance = factor * self.variance
-        logs = (self.off / variance + (2 * math.pi * variance).log()).sum(-1) / -2
-        return logs - math.log(len(self.off))
-
-
-def stacked(components: Sequence[_Component]) -> tuple[Tensor, Tensor]:
-    """Weights ``[C]`` and factors of the variances ``[C, T]`` under which the mixture has the largest density of the rows.
-
-    By expectation maximisation over the component and the draw that a row is of. The prior of a factor is that of two rows
-    with the factor 1, and that of a weight one row.
-    """
-    rows = components[0].off.shape[1]
-    weights = torch.full((len(components),), 1 / len(components), dtype=torch.float64)
-    factors = torch.ones(len(components), components[0].off.shape[2], dtype=torch.float64)
-    sizes = [len(component.off) for component in components]
-    for _ in range(_ROUNDS):
-        logs = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
-        shares = torch.cat(logs).softmax(0).split(sizes)
-        before = torch.cat([weights[:, None], factors.log()], 1)
-        weights = torch.stack([share.sum() + 1 for share in shares]) / (rows + len(components))
-        factors = torch.stack([
-            ((share[..., None] * c.off / c.variance).sum((0, 1)) + _PRIOR_ROWS) / (share.sum() + _PRIOR_ROWS)
-            for share, c in zip(shares, components, strict=True)
-        ])  # fmt: skip
-        if float((torch.cat([weights[:, None], factors.log()], 1) - before).abs().max()) < 1e-4:
-            break
-    return weights, factors
-
-
-def stacked_densities(logs: Tensor) -> Tensor:
-    """As `stacked`, of components with log densities ``[C, n]`` that have no factor."""
-    weights = torch.full((len(logs),), 1 / len(logs), dtype=torch.float64)
-    for _ in range(_ROUNDS):
-        weights = ((logs + weights.log()[:, None]).softmax(0).sum(1) + 1) / (logs.shape[1] + len(logs))
-    return weights
-
-
 def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor) -> Replicates:
     """The fits of all groups, each with its part of the weight of the group."""
     fits = [fit for group in groups for fit in group]
@@ -497,7 +414,7 @@ def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor) -> Replicates:
     )
 
 
-def _with_line(model: WideAndDeep, line: _Line, unit: Standardize) -> WideAndDeep:
+def _with_line(model: WideAndDeep, line: Line, unit: Standardize) -> WideAndDeep:
     """A copy of the model around a line, whose noise starts at the error of the line."""
     model = copy.deepcopy(model)
     model.set_line(line.slopes, line.intercept, line.error)
@@ -505,7 +422,7 @@ def _with_line(model: WideAndDeep, line: _Line, unit: Standardize) -> WideAndDee
     return model
 
 
-def _alone(fit: Fit, line: _Line, factor: Tensor, unit: Standardize) -> Fit:
+def _alone(fit: Fit, line: Line, factor: Tensor, unit: Standardize) -> Fit:
     """A fit of the line, without its network."""
     model, guide = copy.deepcopy((fit.model, fit.guide))
     assert isinstance(model, WideAndDeep)

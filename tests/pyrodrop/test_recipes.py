@@ -16,7 +16,8 @@ from torch.distributions import Independent, MixtureSameFamily, Normal
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, metrics, models, recipes
-from pyrodrop.recipes import _Component, _divided, _ridge, stacked, stacked_densities
+from pyrodrop.recipes import _divided
+from pyrodrop.stacking import Component, ridge, stacked, stacked_densities
 
 torch.manual_seed(0)
 X = torch.randn(60, 3) * torch.tensor([1.0, 50.0, 0.01]) + 7
@@ -35,7 +36,7 @@ def test_every_network_is_without_another_part_of_the_rows(size: int, parts: int
         assert torch.equal(torch.cat([rows, left]).sort().values, torch.arange(size))
 
 
-def components(columns: int) -> tuple[list[_Component], Tensor, list[Tensor], list[Tensor]]:
+def components(columns: int) -> tuple[list[Component], Tensor, list[Tensor], list[Tensor]]:
     """Two networks of seven draws and a mean, at 40 rows in two parts: what a mixture is made of."""
     generator = torch.Generator().manual_seed(1)
     y = torch.randn(40, columns, generator=generator).double()
@@ -44,7 +45,7 @@ def components(columns: int) -> tuple[list[_Component], Tensor, list[Tensor], li
         locs.append(scale * torch.randn(draws, 40, columns, generator=generator).double() + 0.6 * y)
         variances.append(torch.rand(draws, 40, columns, generator=generator).double() + 0.1)
         parts = zip(locs[-1].split(25, 1), variances[-1].split(25, 1), strict=True)
-        made.append(_Component.of(list(parts), y.split(25)))
+        made.append(Component.of(list(parts), y.split(25)))
     return made, y, locs, variances
 
 
@@ -97,7 +98,7 @@ def test_the_line_is_ridge_regression_with_the_best_penalty_for_rows_left_out(co
     x = torch.cat([x, torch.zeros(25, 1).double(), x[:, :1]], 1)
     noise = torch.randn(25, columns, generator=generator).double() * torch.tensor([1.0, 3.0])[:columns]
     y = x[:, :1] - 2 * x[:, 1:2] + noise + 5
-    line = _ridge(x, y)
+    line = ridge(x, y)
     for column in range(columns):
         errors = {}
         for penalty in np.logspace(-8, 6, 29):
@@ -146,7 +147,7 @@ def test_positive_y_may_be_log_normal(skewed: bool, name: str) -> None:
     assert type(runs[0].model.likelihood).__name__ == name
     alone, z = runs[10].predict(x, 1).f[0], ((x - x.mean(0)) / x.std(0, correction=0)).double()
     rows, of_y = _divided(120, 5, 5, seed=0)[0][0], (y.log() if skewed else y).double()
-    line = _ridge(z[rows], of_y[rows]).at(z)  # of the rows of the first network, in the units of all rows
+    line = ridge(z[rows], of_y[rows]).at(z)  # of the rows of the first network, in the units of all rows
     torch.testing.assert_close((alone.log() if skewed else alone).double(), line, atol=2e-4, rtol=0)
     exact = Normal(x[:, :1], 0.5).log_prob(log) - (log if skewed else 0.0)
     assert float(runs.predict(x, 200).log_density(y).mean()) > float(exact.mean()) - 0.1
