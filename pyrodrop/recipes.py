@@ -445,7 +445,7 @@ def _widen(fit: Fit, factor: Tensor) -> None:
     assert isinstance(fit.model, WideAndDeep)
     likelihood = fit.model.likelihood
     if isinstance(likelihood, HeteroscedasticGaussian):
-        likelihood.factor = (likelihood.factor.double() * factor).to(likelihood.factor)
+        likelihood.factor = (likelihood.factor.double().cpu() * factor).to(likelihood.factor)
     else:
         fit.model.likelihood = Gaussian((likelihood.precision.detach().double().cpu() / factor).reshape(-1).tolist())
 

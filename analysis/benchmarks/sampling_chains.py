@@ -91,12 +91,17 @@ def main(device: str = "cpu", seconds: float = 80.0, shorter: int = 1, only: str
         shorter: divides chains, transitions and draws, to try the script.
         only: the names of cases and methods of runs to make, such as ``origin hmc NUTS``; empty for all.
         out: JSON file for the results.
+
+    Raises:
+        ValueError: no run has these names.
     """
     begin(device)
+    words = set(only.split())
+    chosen = [run for run in RUNS if not words or {run.case, run.how.split(",")[0]} <= words]
+    if not chosen:
+        raise ValueError(f"only must name a case and a method, such as 'origin NUTS ChEES'; got {only!r}")
     begun, done, first = time.perf_counter(), list[dict[str, Any]](), dict[str, Any]()
-    for run in RUNS:
-        if only and not {run.case, run.how.split(",")[0]} <= set(only.split()):
-            continue
+    for run in chosen:
         left = seconds - (time.perf_counter() - begun)
         chains, draws = max(4, run.chains // shorter), max(4, run.draws // shorter)
         run = Run(run.case, run.how, chains, max(100, run.tune // shorter), draws, run.engine)

@@ -17,6 +17,7 @@ for it. Normalisation by the statistics of a minibatch, asked for by a functiona
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -214,7 +215,9 @@ def _recurrent(mode: DropoutCalls, func: Any, input: Tensor, *args: Any) -> Any:
         of_layer = slice(layer * directions, (layer + 1) * directions)
         start = [h[of_layer] for h in hx] if several else hx[of_layer]
         of_weights = list(weights[layer * each : (layer + 1) * each])
-        y, *state = func(y, *packed, start, of_weights, biases, 1, 0.0, training, both, *rest)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "RNN module weights are not part")  # by cuDNN, of sampled ones
+            y, *state = func(y, *packed, start, of_weights, biases, 1, 0.0, training, both, *rest)
         states.append(state)
         if layer + 1 < layers:
             kind = f"dropout after layer {layer}"

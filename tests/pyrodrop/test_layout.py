@@ -75,7 +75,7 @@ MOST_LINES = {
     "pyrodrop/export": 799,
     "pyrodrop/likelihoods": 1_586,
     "pyrodrop/metrics": 967,
-    "pyrodrop/networks": 2_239,
+    "pyrodrop/networks": 2_242,
     "pyrodrop/prediction": 1_717,
     "pyrodrop/priors": 763,
     "pyrodrop/reading": 1_216,
@@ -87,8 +87,8 @@ MOST_LINES = {
     "pyrodrop/*.py": 5_386,
     "models": 1_293,
     "guides": 2_179,
-    "analysis": 28_824,
-    "tests": 51_227,
+    "analysis": 28_821,
+    "tests": 51_247,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -14,7 +14,7 @@ from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import guides, likelihoods, models, priors, recipes
 from pyrodrop.distributions.coins import coins, fill_stacked
 
 DEVICE = "pretend" if hasattr(torch, "pretend") else "cuda"  # see tests/devices
@@ -243,3 +243,18 @@ def test_an_elbo_is_that_of_a_cpu() -> None:
     there = fit.elbo(200)
     here = pyrodrop.Fit(fit.model.cpu(), fit.guide.cpu(), None, fit.history, {}).elbo(200, data=(X, Y))
     assert there.value == pytest.approx(here.value, abs=5 * (there.se**2 + here.se**2) ** 0.5)
+
+
+@pytest.mark.parametrize(("of", "there"), [("a line", False), ("its logarithm", True), ("classes", True)])
+def test_a_recipe_learns_what_it_does_on_a_cpu(of: str, there: bool) -> None:
+    """With data of the CPU, and with data that are on the device."""
+    x, noise = torch.randn(200, 3), 0.1 * torch.randn(200, 1)
+    y = x[:, :1] + noise
+    y = {"a line": y, "its logarithm": y.exp(), "classes": (y[:, 0] > 0).long()}[of]
+    make = recipes.classifier if of == "classes" else recipes.regressor
+    scores = []
+    for device in (DEVICE, "cpu"):
+        data = (x.to(DEVICE), y.to(DEVICE)) if there else (x, y)
+        run = make(data).fit(members=2, steps=60, device=device, progress=False)
+        scores.append(float(run.predict(x, 100).log_density(y).mean()))
+    assert scores[0] == pytest.approx(scores[1], abs=0.1)
