@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,7 +97,12 @@ class Recipe(Described):
         return f"Recipe({self.model.describe()}, {priors}, {len(self.data)} rows, {steps})"
 
     def fit(
-        self, members: int = _MEMBERS, *, progress: bool | None = None, **changes: Unpack[TrainingOptions]
+        self,
+        members: int = _MEMBERS,
+        *,
+        groups: Sequence[Any] | np.ndarray[Any, Any] | Tensor | None = None,
+        progress: bool | None = None,
+        **changes: Unpack[TrainingOptions],
     ) -> Replicates:
         """Train networks without a part of the rows each, and weigh them by the rows that they were not trained on.
 
@@ -105,6 +111,8 @@ class Recipe(Described):
 
         Args:
             members: number of networks of every prior, each without another of max(5, `members`) parts of the rows.
+            groups: one label per row, ``[N]``; no part has some rows of a group and not the others, so that the predictions
+                are as sure as they can be of a group that is new. Of a time series, blocks of time.
             progress: as in `pyrodrop.fit`.
             changes: of `settings`. With other `steps` the learning rate falls to 0 over these. `seed`, 0 by default, is also
                 that of the parts and of first weights.
@@ -114,14 +122,17 @@ class Recipe(Described):
             network, too, whose deep part is switched off.
 
         Raises:
-            TypeError, ValueError, FloatingPointError: as `pyrodrop.fit_replicates`.
+            ValueError: groups have another length, or are fewer than the parts; as `pyrodrop.fit_replicates`.
+            TypeError, FloatingPointError: as `pyrodrop.fit_replicates`.
         """
         settings = self._with(changes, progress)
         likelihood = self.model.likelihood
         if type(likelihood) is HeteroscedasticGaussian and (text := hint(self.data.y)):
             say(text)
         members = count(members, "members", "the number of networks of every prior")
-        training, left_out = _divided(len(self.data), max(members, _PARTS), members, checked_seed(settings["seed"]))
+        training, left_out = _divided(
+            len(self.data), max(members, _PARTS), members, checked_seed(settings["seed"]), groups
+        )
         lines = [self._line(rows) for rows in training] if _learned(likelihood) else []
         models = [model for model in self.models for _ in training]
         if lines:
@@ -239,7 +250,8 @@ def regressor(
     3,000, or 20 epochs if these are more, with minibatches of at most 128 rows, and Gaussian noise whose variance depends on
     x, of y or, where all y are positive and a line of ln y predicts better by a quarter of a nat per row, of ln y. There are
     ten networks, each without a fifth of the rows, whose mixture is chosen on the rows that they have not seen (see
-    `Recipe.fit`). Rows are taken to be independent: of time series, and of rows in groups, the predictions are too sure.
+    `Recipe.fit`). Rows are taken to be independent; where they are not, as in time series or where several are of one
+    person, ``fit`` takes `groups`.
 
     Args:
         data: a `Dataset` or a pair (x, y), x ``[N, D]``, y ``[N]`` or ``[N, T]``, of real or whole numbers, such as
@@ -398,12 +410,31 @@ def _even(rows: int) -> int:
     return math.ceil(rows / math.ceil(rows / _BATCH))
 
 
-def _divided(size: int, parts: int, members: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
-    """The rows to train on and those that are left out, of every member."""
+def _divided(size: int, parts: int, members: int, seed: int, groups: Any = None) -> tuple[list[Tensor], list[Tensor]]:
+    """The rows to train on, equally many, and those that are left out, of every member."""
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
-    each = size // parts
-    left_out = [order[k * each : (k + 1) * each] for k in range(members)]
-    return [torch.cat([order[: k * each], order[(k + 1) * each :]]) for k in range(members)], left_out
+    part = torch.arange(size) // (size // parts) if groups is None else _parts_of_groups(groups, size, parts)[order]
+    fewest = min(int((part != k).sum()) for k in range(members))
+    if fewest < size / 2:
+        raise ValueError(
+            f"groups must leave half of the {size} rows to every network; got a group that leaves {fewest}"
+        )
+    return [order[part != k][:fewest] for k in range(members)], [order[part == k] for k in range(members)]
+
+
+def _parts_of_groups(groups: Any, size: int, parts: int) -> Tensor:
+    """The part of every row, ``[N]``: a group is in one. Groups are dealt, the largest first, each to the smallest part."""
+    labels = np.asarray(groups)
+    if labels.shape != (size,):
+        raise ValueError(f"groups must have one label per row, [{size}]; got shape {list(labels.shape)}")
+    _, group, rows = np.unique(labels, return_inverse=True, return_counts=True)
+    if len(rows) < parts:
+        raise ValueError(f"groups must have at least {parts} values, one for each part of the rows; got {len(rows)}")
+    sizes, chosen = np.zeros(parts, int), np.empty(len(rows), int)
+    for each in np.argsort(-rows, kind="stable"):
+        chosen[each] = sizes.argmin()
+        sizes[chosen[each]] += rows[each]
+    return torch.from_numpy(chosen[group])
 
 
 def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor) -> Replicates:

@@ -37,6 +37,7 @@ try:
     from scipy.sparse import issparse
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.exceptions import ConvergenceWarning
+    from sklearn.impute import SimpleImputer
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
@@ -53,12 +54,15 @@ _POSTERIORS: Mapping[str, Callable[..., Any]] = {
 }
 
 
+_TABLE: Mapping[str, Any] = {"accept_sparse": "csr", "dtype": np.float64, "ensure_all_finite": "allow-nan"}
 _ELSEWHERE: Mapping[str, str] = {  # arguments of other estimators, and what to do instead
     "class_weight": "rows are not weighted. Its effect is that of other frequencies of the classes: multiply the columns of "
     "predict_proba by the weights, and divide by the sum of each row",
     "early_stopping": "a schedule of the learning rate ends the training",
     "n_jobs": "the networks are trained at once",
     "max_iter": "here it is max_steps, the number of gradient steps",
+    "sample_weight": "rows are not weighted. Where weights are counts, repeat the rows, and keep equal ones in one group: "
+    "recipes.regressor((x, y)).fit(groups=...)",
     "n_estimators": "here it is members, the number of networks",
 }
 
@@ -124,15 +128,18 @@ class _Network(_Checked):
         check_is_fitted(self)
         _check_columns(X)
         draws = count(self.draws, "draws", "the number of draws from the posterior") if draws is None else draws
-        x = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        x = self._filled.transform(_dense(validate_data(self, X, reset=False, **_TABLE)))
         runs = copy.deepcopy(self.run_)
         for module in (module for member in runs for module in (member.model, member.guide)):
             if isinstance(module, torch.nn.Module):
                 module.double()
-        return runs.predict(torch.as_tensor(_dense(x)), draws, seed=0)  # type: ignore[no-any-return]
+        return runs.predict(torch.as_tensor(x), draws, seed=0)  # type: ignore[no-any-return]
 
     def _table(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, Any]:
-        """X of a fit as a tensor, in the precision of the network where that is enough, and y."""
+        """X of a fit as a tensor, in the precision of the network where that is enough, and y.
+
+        What is missing in X is the median of its column, and another column says where.
+        """
         _check_columns(X)
         shape: Any = np.shape(y) if isinstance(y, list | tuple) else getattr(y, "shape", ())
         several = len(shape) == 2 and shape[1] > 1
@@ -141,14 +148,13 @@ class _Network(_Checked):
                 f"y must be one column; got shape {list(shape)}: for one estimator of each column there is "
                 f"sklearn.multioutput.MultiOutputClassifier({type(self).__name__}())"
             )
-        x, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=2, multi_output=several, **options
-        )
-        return narrowed(torch.as_tensor(_dense(x))), y
+        x, y = validate_data(self, X, y, ensure_min_samples=2, multi_output=several, **_TABLE, **options)
+        self._filled = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True).fit(_dense(x))
+        return narrowed(torch.as_tensor(self._filled.transform(_dense(x)))), y
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        tags.input_tags.sparse, tags.input_tags.allow_nan = True, True
         return tags
 
 
@@ -183,7 +189,8 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         run_: the `pyrodrop.Replicates`, with their weights in the mixture, for everything else.
         n_features_in_, feature_names_in_: of X.
 
-    The rows are not weighted: ``fit`` has no ``sample_weight``.
+    Numbers that are missing in X (NaN) are the median of their column of ``fit``, and a column beside says where they were
+    missing there. The rows are not weighted: ``fit`` has no ``sample_weight``.
 
     Example:
         >>> import numpy as np
@@ -216,12 +223,13 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         )
         self.likelihood = likelihood
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train on a table X ``[n, D]`` of numbers and y ``[n]`` or ``[n, T]``.
+    def fit(self, X: Any, y: Any, **others: Any) -> Self:
+        """Train on a table X ``[n, D]`` of numbers, some of which may be missing (NaN), and y ``[n]`` or ``[n, T]``.
 
         Raises:
             TypeError, ValueError: X or y is no such table, or an argument is something else.
         """
+        check_keywords("fit()", others, ("X", "y"), _ELSEWHERE)
         x, y = self._table(X, y, y_numeric=True)
         options: dict[str, Any] = {"posterior": self._posterior(), "hidden": self.hidden_layer_sizes}
         columns = narrowed(torch.tensor(y.reshape(len(y), -1), dtype=torch.float64))
@@ -284,12 +292,13 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         (array(['down', 'up'], dtype='<U4'), (60, 2))
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train on a table X ``[n, D]`` of numbers and labels y ``[n]``.
+    def fit(self, X: Any, y: Any, **others: Any) -> Self:
+        """Train on a table X ``[n, D]`` of numbers, some of which may be missing (NaN), and labels y ``[n]``.
 
         Raises:
             TypeError, ValueError: X or y is no such table, or an argument is something else.
         """
+        check_keywords("fit()", others, ("X", "y"), _ELSEWHERE)
         x, y = self._table(X, y)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)

@@ -84,11 +84,11 @@ MOST_LINES = {
     "pyrodrop/steps": 839,
     "pyrodrop/training": 6_314,
     "pyrodrop/zoo": 2_066,
-    "pyrodrop/*.py": 5_386,
+    "pyrodrop/*.py": 5_426,
     "models": 1_293,
     "guides": 2_179,
     "analysis": 28_821,
-    "tests": 51_247,
+    "tests": 51_306,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -36,6 +36,52 @@ def test_every_network_is_without_another_part_of_the_rows(size: int, parts: int
         assert torch.equal(torch.cat([rows, left]).sort().values, torch.arange(size))
 
 
+def test_a_group_is_in_one_part() -> None:
+    groups = np.array(list("aabbbbccddeeffgggggghhhijklmnopqrstuvw"))
+    training, left_out = _divided(len(groups), 5, 5, seed=0, groups=groups)
+    assert sorted(torch.cat(left_out).tolist()) == list(range(len(groups)))
+    assert max(map(len, left_out)) - min(map(len, left_out)) <= 1
+    assert {len(rows) for rows in training} == {len(groups) - max(map(len, left_out))}
+    for rows, left in zip(training, left_out, strict=True):
+        assert not set(groups[rows]) & set(groups[left])
+
+
+def test_the_noise_of_a_new_group_is_learned_from_groups_that_were_left_out() -> None:
+    """y has an effect of the group with standard deviation 1, which x gives away in known groups; the noise is .2."""
+
+    def made(seed: int) -> tuple[Tensor, Tensor]:
+        g = torch.Generator().manual_seed(seed)
+        of_group = torch.randn(30, 3, generator=g).repeat_interleave(8, 0)
+        return of_group[:, :2], of_group[:, 2:] + 0.2 * torch.randn(240, 1, generator=g)
+
+    data, groups = made(0), torch.arange(30).repeat_interleave(8)
+    x, y = made(1)
+    recipe = recipes.regressor(data, hidden=(48,))
+    sds, densities = zip(
+        *(
+            (float(predicted.sd.mean()), float(predicted.log_density(y).mean()))
+            for run in (recipe.fit(steps=150, **QUICK), recipe.fit(steps=150, groups=groups, **QUICK))
+            for predicted in [run.predict(x, 100)]
+        ),
+        strict=True,
+    )
+    assert sds[1] > 1.1 * sds[0]
+    assert densities[1] > densities[0] + 0.05
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (range(59), r"groups must have one label per row, \[60\]; got shape \[59\]"),
+        ([row % 4 for row in range(60)], "groups must have at least 5 values, one for each part of the rows; got 4"),
+        ([max(0, row - 50) for row in range(60)], "must leave half of the 60 rows .* a group that leaves 9"),
+    ],
+)
+def test_groups_that_are_refused(groups: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recipes.regressor((X, Y)).fit(groups=groups, **QUICK)
+
+
 def components(columns: int) -> tuple[list[Component], Tensor, list[Tensor], list[Tensor]]:
     """Two networks of seven draws and a mean, at 40 rows in two parts: what a mixture is made of."""
     generator = torch.Generator().manual_seed(1)

@@ -249,11 +249,24 @@ def test_the_estimators_are_an_attribute_of_the_package() -> None:
     assert "sklearn" not in pyrodrop.__all__
 
 
+def test_numbers_may_be_missing() -> None:
+    """In the first column y is 400 where they are; in the second none were, and one that is counts as the median."""
+    there = np.random.default_rng(1).random(80) < 0.6
+    table = np.column_stack([np.where(there, X[:, 0], np.nan), X[:, 1]])
+    model = NetworkRegressor((16,), members=2, max_steps=300, random_state=0).fit(table, np.where(there, Y, 400.0))
+    assert np.abs(model.predict(table[~there]) - 400).max() < 10
+    assert np.abs(model.predict(table[there]) - Y[there]).max() < 20
+    rows = table[:4].copy()
+    rows[:, 1] = np.nan
+    filled = np.column_stack([rows[:, 0], np.full(4, np.median(table[:, 1]))])
+    np.testing.assert_array_equal(model.predict(rows), model.predict(filled))
+
+
 def test_rows_that_are_refused() -> None:
     with pytest.raises(ValueError, match="a column of x that varies.*got 2 constant columns"):
         NetworkRegressor(**SMALL).fit(np.ones((80, 2)), Y)
-    with pytest.raises(TypeError, match="sample_weight"):
-        NetworkRegressor(**SMALL).fit(X, Y, sample_weight=np.ones(80))  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="no argument 'sample_weight': rows are not weighted.*repeat the rows"):
+        NetworkRegressor(**SMALL).fit(X, Y, sample_weight=np.ones(80))
     with pytest.raises(ValueError, match="at least two classes; got one class, 'up'"):
         NetworkClassifier(**SMALL).fit(X, np.full(80, "up"))
     with pytest.raises(ValueError, match="at least 10 rows"):
