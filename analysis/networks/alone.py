@@ -10,6 +10,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from pyrodrop.compiled.stacked import StackedGraph
 from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.stack import Stack
 
@@ -27,11 +28,16 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
 
     def draw(self: Any) -> list[Tensor]:
         drawn = self.shapes()
-        for replicate in range(len(seeds)):
+        for row, replicate in enumerate(vars(self).get("of_part", range(len(seeds)))):
             with own(replicate):
                 for place, tensor in zip(drawn, self.draw_alone(replicate), strict=True):
-                    place[replicate] = tensor
+                    place[row] = tensor
         return drawn
+
+    def part(self: StackedGraph, rows: slice) -> StackedGraph:
+        made = parts(self, rows)
+        vars(made)["of_part"] = range(len(seeds))[rows]
+        return made
 
     def orders(self: Minibatches) -> Tensor:
         rows: list[Tensor] = []
@@ -41,6 +47,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
         return torch.stack(rows)
 
     loaded: Any = Stack._loaded
+    parts: Any = StackedGraph.part
 
     @contextmanager
     def loaded_alone(self: Stack, replicate: int) -> Iterator[None]:
@@ -50,6 +57,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
     with ExitStack() as patches, torch.random.fork_rng(devices=[]):
         for replaced, value in (
             ("compiled.stacked.StackedGraph.draw", draw),
+            ("compiled.stacked.StackedGraph.part", part),
             ("compiled.stacked_compiled.StackedCompiled.most_steps", 1),
             ("training.minibatches.Minibatches.orders", orders),
             ("training.stack.Stack._loaded", loaded_alone),
