@@ -35,8 +35,9 @@ _A: Any = torch.ops.aten
 
 # Options of TorchInductor. For bfloat16 it may make a program that reads a buffer before there is one (2.13, a LeNet with
 # noise on its activations): in Python that is an error, and another engine trains; in C++ the process crashes.
-# Compiling PyTorch's headers ahead takes as long as six programs that do without.
-NATIVE = {"cpp_wrapper": True, "size_asserts": False, "cpp_cache_precompile_headers": False}
+# Compiling PyTorch's headers ahead takes as long as six programs that do without, and compiling them to try out the vector
+# instructions that the processor says it has as long as two.
+NATIVE = {"cpp_wrapper": True, "size_asserts": False, "cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": True}
 
 Call = Callable[[list[Tensor]], Sequence[Tensor]]
 

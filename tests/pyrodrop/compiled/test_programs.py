@@ -35,16 +35,18 @@ def a_fit(folder: Path) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYRODROP_CACHE": str(folder)},
+        env={**os.environ, "PYRODROP_CACHE": str(folder), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")},
     )
     return done.stdout.split()
 
 
 @pytest.mark.slow
 def test_a_later_process_finds_the_program_and_makes_the_same_steps(tmp_path: Path) -> None:
-    """Without TorchDynamo, and with the same bits."""
+    """Without TorchDynamo, and with the same bits. The first compiles PyTorch's headers once, in no trial of the processor."""
     engine, imported, bits = a_fit(tmp_path)
     assert (engine, imported) == ("compiled", "True")
+    assert sum("#include <torch" in file.read_text() for file in tmp_path.rglob("*.cpp")) == 1
+    assert not [file for file in tmp_path.rglob("*.cpp") if "#include <ATen/cpu/vec" in file.read_text()]
     assert a_fit(tmp_path) == ["compiled", "False", bits]
 
 
