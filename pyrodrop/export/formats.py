@@ -34,6 +34,9 @@ class Pt2:
 
     def content(self, program: Any, about: str, names: Sequence[str], outputs: Sequence[str]) -> bytes:
         """The file of an exported program, with inputs and outputs of these names and `about` as metadata."""
+        program = program.run_decompositions({})  # which resolves torch.vmap
+        if any("pyrodrop" in str(node.target) for node in program.graph.nodes):
+            raise ValueError("the network uses a weight that differs by draw in a way that is not mapped")
         file = io.BytesIO()
         torch.export.save(program, file, extra_files={f"{KEY}.json": about})
         return file.getvalue()
