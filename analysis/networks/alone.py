@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pkgutil import resolve_name
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled.stacked import StackedGraph
 from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.stack import Stack
 
@@ -34,7 +34,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
                     place[row] = tensor
         return drawn
 
-    def part(self: StackedGraph, rows: slice) -> StackedGraph:
+    def part(self: Any, rows: slice) -> Any:
         made = parts(self, rows)
         vars(made)["of_part"] = range(len(seeds))[rows]
         return made
@@ -47,7 +47,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
         return torch.stack(rows)
 
     loaded: Any = Stack._loaded
-    parts: Any = StackedGraph.part
+    parts: Any = resolve_name("pyrodrop.compiled.stacked:StackedGraph.part")
 
     @contextmanager
     def loaded_alone(self: Stack, replicate: int) -> Iterator[None]:
