@@ -44,6 +44,7 @@ _TILE_BYTES = {
     "cpu": 16 * 2**20,
     "cuda": 512 * 2**20,
 }  # of activations at a time: fits the CPU's cache, or occupies a GPU
+_APART = 64  # points, below which convolutions of several samples are faster together
 
 
 _watcher: ContextVar[Callable[[int], Any] | None] = ContextVar("watcher", default=None)
@@ -334,6 +335,9 @@ def tiles_of(
     except (RuntimeError, IndexError) as error:
         raise ValueError(cannot_run(example, error, together=together)) from error
     draws, points = counted.tile(block.num_draws, size, most)
+    if counted.apart and device.type == "cpu" and size >= _APART:
+        draws, points = counted.tile(1, size, most)
+        block = replace(block, mapped=False)
     for first in range(0, size, points):
         rows = example if together else _rows(x, slice(first, first + points), device)
         for start in range(0, block.num_draws, draws):
