@@ -413,8 +413,9 @@ def _add_elbo(
     bar.total += len(fits)
     for name, fit in fits.items():
         if isinstance(fit, Fit):
-            with _step(bar):
-                elbos[name] = fit.elbo(_ELBO_DRAWS, training_data(fit, fits, train))
+            own_data = training_data(fit, fits, train)
+            with _step(bar, math.inf if own_data is None else _ELBO_DRAWS * len(own_data)):
+                elbos[name] = fit.elbo(_ELBO_DRAWS, own_data)
     best = max(elbos.values(), key=lambda elbo: elbo.value) if elbos else None
     for name in rows:
         elbo = elbos.get(name)

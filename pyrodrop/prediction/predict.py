@@ -62,9 +62,16 @@ def watched(by: Callable[[int], Any]) -> Iterator[None]:
         _watcher.reset(before)
 
 
+def passed(number: int) -> None:
+    """Report this number of functions times points to the watcher, if there is one."""
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher(number)
+
+
 @contextmanager
-def progress(total: int | None) -> Iterator[None]:
-    """Show a bar of the predictions in the block on a terminal, after two seconds, unless the caller watches them.
+def progress(total: int | None, title: str = "predict") -> Iterator[None]:
+    """Show a bar of the passes in the block on a terminal, after two seconds, unless the caller watches them.
 
     Args:
         total: number of functions times points, None if unknown.
@@ -73,7 +80,7 @@ def progress(total: int | None) -> Iterator[None]:
         yield
         return
     form = BAR if total else None
-    bar = tqdm(total=total, desc="predict", bar_format=form, delay=2.0, leave=False, disable=None)
+    bar = tqdm(total=total, desc=title, bar_format=form, delay=2.0, leave=False, disable=None)
     with bar, watched(bar.update):
         yield
 
@@ -371,9 +378,7 @@ def tiles_of(
                     f"{list(output.shape[1:])}: does it squeeze the axis of the examples if there is only one example?"
                 )
             yield start, first, output
-            watcher = _watcher.get()
-            if watcher is not None:
-                watcher(len(output) * output.shape[1])
+            passed(len(output) * output.shape[1])
 
 
 def _rows(x: Inputs, rows: slice, device: torch.device) -> Any:

@@ -408,5 +408,8 @@ def test_a_long_prediction_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: py
     fit.predict(DataLoader([(row, 0.0) for row in x], batch_size=3), 6, keep="moments")
     with watched(lambda _: None):
         fit.predict(x, 6)
-    assert [(bar.total, bar.n) for bar in bars] == [(48, 48), (48, 48)]
-    assert "predict:   0%" in capsys.readouterr().err
+    fit.elbo(5, (x, torch.zeros(8, 2)))
+    assert [(bar.total, bar.n) for bar in bars] == [(48, 48), (48, 48), (40, 40)]
+    shown = capsys.readouterr().err
+    assert "predict:   0%" in shown
+    assert "ELBO:   0%" in shown
