@@ -41,7 +41,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.constraints import Count, Flag, Progress, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.divergences.table import EMPIRICAL_BAYES
-from pyrodrop.prediction.predict import watched
+from pyrodrop.prediction.predict import BAR, watched
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
 from pyrodrop.surroundings import refuse
@@ -51,7 +51,6 @@ from pyrodrop.training.result import Fit
 
 By = Literal["log_density", "loo", "elbo", "total_variation", "agreement", "wasserstein", "covariance", "correlation"]
 Bar: TypeAlias = Any  # of tqdm
-_BAR = "{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
 _ELBO_DRAWS = 100
 _FEW = 100  # observations, below which the normal approximation of a mean is rough
 _REFERENCE = "reference"  # the name of its row
@@ -210,7 +209,7 @@ def compare(
     if reference is not None:
         _check_reference(reference, fits, data)
     hidden = None if progress is None else not progress
-    with tqdm(total=0, desc="compare", bar_format=_BAR, leave=False, disable=hidden) as bar:
+    with tqdm(total=0, desc="compare", bar_format=BAR, leave=False, disable=hidden) as bar:
         rows: dict[str, dict[str, float | None]] = {name: {} for name in fits}
         notes: list[str] = []
         if data is not None:
@@ -414,8 +413,9 @@ def _add_elbo(
     bar.total += len(fits)
     for name, fit in fits.items():
         if isinstance(fit, Fit):
-            with _step(bar):
-                elbos[name] = fit.elbo(_ELBO_DRAWS, training_data(fit, fits, train))
+            own_data = training_data(fit, fits, train)
+            with _step(bar, math.inf if own_data is None else _ELBO_DRAWS * len(own_data)):
+                elbos[name] = fit.elbo(_ELBO_DRAWS, own_data)
     best = max(elbos.values(), key=lambda elbo: elbo.value) if elbos else None
     for name in rows:
         elbo = elbos.get(name)

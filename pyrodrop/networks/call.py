@@ -179,7 +179,8 @@ def for_each(
         ):  # such as an in-place change of an unbatched tensor by a batched one, which the loop can do
             pass
     count = len(next(iter(weights.values())))
-    return torch.stack([call({name: value[i] for name, value in weights.items()}) for i in range(count)])
+    with PoolsBySlices():
+        return torch.stack([call({name: value[i] for name, value in weights.items()}) for i in range(count)])
 
 
 def batch_shape(weights: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> torch.Size:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
@@ -44,7 +45,9 @@ _TILE_BYTES = {
     "cpu": 16 * 2**20,
     "cuda": 512 * 2**20,
 }  # of activations at a time: fits the CPU's cache, or occupies a GPU
+_APART = 64  # points, below which convolutions of several samples are faster together
 
+BAR = "{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
 
 _watcher: ContextVar[Callable[[int], Any] | None] = ContextVar("watcher", default=None)
 
@@ -57,6 +60,29 @@ def watched(by: Callable[[int], Any]) -> Iterator[None]:
         yield
     finally:
         _watcher.reset(before)
+
+
+def passed(number: int) -> None:
+    """Report this number of functions times points to the watcher, if there is one."""
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher(number)
+
+
+@contextmanager
+def progress(total: int | None, title: str = "predict") -> Iterator[None]:
+    """Show a bar of the passes in the block on a terminal, after two seconds, unless the caller watches them.
+
+    Args:
+        total: number of functions times points, None if unknown.
+    """
+    if _watcher.get() is not None:
+        yield
+        return
+    form = BAR if total else None
+    bar = tqdm(total=total, desc=title, bar_format=form, delay=2.0, leave=False, disable=None)
+    with bar, watched(bar.update):
+        yield
 
 
 @overload
@@ -86,6 +112,8 @@ def predict(
     method: Method = "draws",
 ) -> Prediction | Moments:
     """Predict at x with `num_samples` functions sampled from the posterior, with the network in evaluation mode.
+
+    On a terminal a progress bar appears after two seconds.
 
     Args:
         run: a `Fit`, or an object with a method ``predict``, such as a Gaussian process of `pyrodrop.analysis`. Only a `Fit`
@@ -197,11 +225,13 @@ def draw_functions(
     streamed = read_for(x, missing=True)
     if streamed is not None:
         _check_pieces(model, streamed, joint)
-        result = _joined([drawn(piece.x, streamed.num_data or len(piece)) for piece in streamed.blocks()])
+        with progress(None if streamed.num_data is None else num_samples * streamed.num_data):
+            result = _joined([drawn(piece.x, streamed.num_data or len(piece)) for piece in streamed.blocks()])
     else:
         columns = model.columns
         x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
-        result = drawn(x, num_rows(x))
+        with progress(num_samples * num_rows(x)):
+            result = drawn(x, num_rows(x))
     if isinstance(result, Moments):
         return result
     with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
@@ -334,6 +364,9 @@ def tiles_of(
     except (RuntimeError, IndexError) as error:
         raise ValueError(cannot_run(example, error, together=together)) from error
     draws, points = counted.tile(block.num_draws, size, most)
+    if counted.apart and device.type == "cpu" and size >= _APART:
+        draws, points = counted.tile(1, size, most)
+        block = replace(block, mapped=False)
     for first in range(0, size, points):
         rows = example if together else _rows(x, slice(first, first + points), device)
         for start in range(0, block.num_draws, draws):
@@ -345,9 +378,7 @@ def tiles_of(
                     f"{list(output.shape[1:])}: does it squeeze the axis of the examples if there is only one example?"
                 )
             yield start, first, output
-            watcher = _watcher.get()
-            if watcher is not None:
-                watcher(len(output) * output.shape[1])
+            passed(len(output) * output.shape[1])
 
 
 def _rows(x: Inputs, rows: slice, device: torch.device) -> Any:

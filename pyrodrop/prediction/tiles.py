@@ -8,6 +8,10 @@ needs
 
 where a is the size of a point's largest tensor after the first noise, b of its largest before, and x_i and w_i are the sizes
 of the input and the weight of noisy weight i.
+
+Weights that are drawn whole are read once per tile, so that a tile has more points than samples where they are larger than
+n a. Convolutions whose kernels differ between samples are faster one after the other: on the CPU such a tile has one sample.
+Neither applies where samples share layers before the noise, or where a tile draws noise.
 """
 
 from __future__ import annotations
@@ -16,12 +20,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pyrodrop.inputs import Inputs, mapped, tensors_in
 from pyrodrop.prediction.blocks import Block, Outputs
 from pyrodrop.reparam.lazy import LazyWeight
+
+_CONVOLUTIONS: set[Any] = {F.conv1d, F.conv2d, F.conv3d}
+_LAYERS: set[Any] = _CONVOLUTIONS | {
+    F.linear, torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, F.embedding, torch.lstm, torch.gru,
+    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.multi_head_attention_forward,
+    F.scaled_dot_product_attention,
+}  # fmt: skip
 
 
 @dataclass
@@ -33,11 +46,15 @@ class Cost:
         behind: size of the largest tensor after the first noise.
         noisy: for every weight with unit noise the sizes of its input and of the weight; the latter is None if the noise can
             only be applied to the input.
+        whole: size of all weights that are drawn whole; 0 if a layer comes before the noise, which samples share.
+        apart: whether samples share no layer, and a convolution has a kernel for each of them.
     """
 
     before: int = 1
     behind: int = 1
     noisy: list[tuple[int, int | None]] = field(default_factory=list)
+    whole: int = 0
+    apart: bool = False
 
     def numbers(self, draws: int, points: int) -> int:
         """Number of elements that a tile needs."""
@@ -45,9 +62,10 @@ class Cost:
         return draws * (2 * points * self.behind + noise) + 2 * points * self.before
 
     def tile(self, draws: int, points: int, most: int) -> tuple[int, int]:
-        """The tile, in samples and points, of at most `most` elements: the longer side is halved until it fits."""
+        """The tile, in samples and points, of at most `most` elements: halves of the longer side until it fits, or of the
+        samples where weights are larger than the activations of the points."""
         while self.numbers(draws, points) > most and draws * points > 1:
-            if draws >= points:
+            if draws >= points or (draws > 1 and self.whole > points * self.behind):
                 draws = -(-draws // 2)
             else:
                 points = -(-points // 2)
@@ -66,6 +84,9 @@ def cost(block: Block, outputs: Outputs, x: Inputs, together: bool = False) -> C
     watch = _Watch(drawn, block.local)
     with watch:
         outputs(weights, x if together else mapped(lambda tensor: tensor[:1], x))
+    if not (watch.layers or block.local or block.drawn_inside):  # other tiles would draw other local noise
+        whole = [value for value in drawn if not isinstance(value, LazyWeight)]
+        watch.cost.whole, watch.cost.apart = sum(value.numel() for value in whole), watch.kernels
     return watch.cost
 
 
@@ -74,6 +95,8 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.cost, self.noisy = Cost(), False
         self._drawn, self._local = {id(value) for value in drawn}, local
+        self.layers = False  # whether a layer comes before the noise
+        self.kernels = False  # whether a convolution has a kernel that is drawn whole
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -82,6 +105,8 @@ class _Watch(TorchFunctionMode):
         lazy = next((leaf for leaf in arguments if isinstance(leaf, LazyWeight)), None)
         if computed and (lazy is not None or any(id(leaf) in self._drawn for leaf in arguments)):
             self.noisy = True
+            self.kernels |= func in _CONVOLUTIONS and lazy is None and id(arguments[1]) in self._drawn
+        self.layers |= func in _LAYERS and not self.noisy
         if computed and lazy is not None:
             sizes = [leaf.numel() for leaf in arguments if leaf is not lazy]
             on_weight = lazy.dim() == 2 and not self._local

@@ -29,11 +29,13 @@ from pyrodrop.divergences import Convention, worst
 from pyrodrop.elbo import DrawnTerms, Factor, Terms, elbo_convention, site_factors
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.guide import Guide
-from pyrodrop.inputs import mapped
+from pyrodrop.inputs import mapped, num_rows
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.checks import cannot_run
+from pyrodrop.networks.pooling import PoolsBySlices
+from pyrodrop.prediction.predict import passed, progress
 from pyrodrop.steps import Arguments, Batch
 from pyrodrop.surroundings import refuse
 from pyrodrop.training.minibatches import arguments_of, takes_num_data
@@ -132,7 +134,9 @@ class Draws:
         self.factors: list[Factor] = []
         drawn, seeds = DrawnTerms(model, guide, whole=whole), _seeds(num_samples, seed)
         nll, kl_weights, kl_hyper = ([0.0] * num_samples for _ in range(3))
-        with torch.no_grad(), evaluating(model, guide):
+        rows = data.num_data if isinstance(data, Streamed) else None if isinstance(data, Keywords) else len(data)
+        bar = progress(None if rows is None else num_samples * rows, "ELBO")
+        with torch.no_grad(), evaluating(model, guide), PoolsBySlices(), bar:
             for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
                 if number == 0:
                     _check(model, guide, block)
@@ -144,6 +148,7 @@ class Draws:
                             kl_weights[draw], kl_hyper[draw] = float(terms.kl_weights), float(terms.kl_hyper)
                         else:
                             nll[draw] += float(drawn.nll(*block.args, **block.kwargs)) * share
+                    passed(num_rows(block.x) if isinstance(block, Batch) else 0)
                 if number == 0:
                     with seeded(seed, device):
                         members = site_factors(model, guide, *block.args, **block.kwargs)

@@ -14,12 +14,15 @@ import pytest
 import torch
 from pyro.infer import autoguide
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
+from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.prediction import blocks as module
 from pyrodrop.prediction.blocks import Block, blocks
+from pyrodrop.prediction.predict import watched
 from pyrodrop.prediction.tiles import Cost, cost
 from pyrodrop.reparam.shared_noise import product
 
@@ -226,7 +229,7 @@ def test_what_follows_a_drawn_weight_is_needed_for_every_draw() -> None:
     model = models.MLP([3, 50, 2], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     x = torch.randn(1000, 3)
     for guide, want in [
-        (guides.MeanField(model, 0.3), Cost(before=3, behind=50, noisy=[])),
+        (guides.MeanField(model, 0.3), Cost(before=3, behind=50, noisy=[], whole=250)),
         (guides.DropConnect(model, {"layers.0.weight": 0.0, "*": 0.5}), Cost(before=50, behind=2, noisy=[])),
     ]:
         with torch.no_grad():
@@ -272,6 +275,35 @@ def test_tiles_fit_their_budget(most: int) -> None:
     larger = (2 * draws - 1, points) if draws > points else (draws, 2 * points - 1)  # before the last halving, at least
     assert (draws, points) == (100, 3000) or counted.numbers(*larger) > most
     assert ((draws, points) == (100, 3000)) == (most == 10**9)
+
+
+def test_a_tile_has_few_samples_of_large_weights() -> None:
+    """2 t n + 2 n of at most 100 elements for 100 draws at 100 points, with weights of 30 elements and without."""
+    assert Cost().tile(100, 100, 100) == (4, 7)
+    assert Cost(whole=30).tile(100, 100, 100) == (1, 25)
+
+
+def test_convolutions_with_drawn_kernels_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 64 points on, with the same functions; not where a layer before them is the same in every draw."""
+    model, guide = make("conv", "mean_field")
+    fit, x = fitted(model, guide), torch.randn(70, *NETS["conv"][1])
+    tiles, call = [], Block.__call__
+
+    def spied(block: Block, outputs: Any, x: Any, rows: slice = slice(None)) -> Tensor:
+        outputs_of_tile = call(block, outputs, x, rows)
+        tiles.append(tuple(outputs_of_tile.shape))
+        return outputs_of_tile
+
+    monkeypatch.setattr(Block, "__call__", spied)
+    together = torch.cat([fit.predict(some, 3).f for some in x.split(35)], 1)
+    assert tiles == [(3, 35, 2)] * 2
+    tiles.clear()
+    torch.testing.assert_close(fit.predict(x, 3).f, together)
+    assert tiles == [(1, 70, 2)] * 3
+    tiles.clear()
+    fit = fitted(model, guides.DropConnect(model, {"0.weight": 0.0, "*": 0.5}).double())
+    fit.predict(x, 3)
+    assert tiles == [(3, 70, 2)]
 
 
 @pytest.mark.parametrize("guide", ["bernoulli", "mean_field", "ensemble"])
@@ -357,3 +389,27 @@ def test_single_weights_are_dropped_for_points_alone_too() -> None:
     f = run.predict(x, 400, joint=False).f
     assert set(f.flatten().tolist()) == {0.0, 1.0}
     assert abs(float(f[:, 0].mean()) - 0.5) < 0.1
+
+
+def test_a_long_prediction_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It counts functions times points, appears after two seconds, and not where the output is no terminal."""
+    fit, x = fitted(*make("mlp", "mean_field")), torch.randn(8, 3)
+    fit.predict(x, 6)
+    assert capsys.readouterr().err == ""
+    bars: list[Any] = []
+
+    def spied(*, delay: float, disable: None, **options: Any) -> Any:
+        bars.append(tqdm(**options))
+        assert (delay, disable) == (2.0, None)
+        return bars[-1]
+
+    monkeypatch.setattr("pyrodrop.prediction.predict.tqdm", spied)
+    fit.predict(x, 6)
+    fit.predict(DataLoader([(row, 0.0) for row in x], batch_size=3), 6, keep="moments")
+    with watched(lambda _: None):
+        fit.predict(x, 6)
+    fit.elbo(5, (x, torch.zeros(8, 2)))
+    assert [(bar.total, bar.n) for bar in bars] == [(48, 48), (48, 48), (40, 40)]
+    shown = capsys.readouterr().err
+    assert "predict:   0%" in shown
+    assert "ELBO:   0%" in shown
