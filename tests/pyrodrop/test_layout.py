@@ -67,28 +67,28 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_538,
+    "pyrodrop/compiled": 4_539,
     "pyrodrop/compression": 1_137,
     "pyrodrop/data": 2_816,
     "pyrodrop/distributions": 1_925,
     "pyrodrop/divergences": 796,
-    "pyrodrop/export": 799,
+    "pyrodrop/export": 798,
     "pyrodrop/likelihoods": 1_586,
     "pyrodrop/metrics": 967,
-    "pyrodrop/networks": 2_242,
-    "pyrodrop/prediction": 1_717,
+    "pyrodrop/networks": 2_243,
+    "pyrodrop/prediction": 1_773,
     "pyrodrop/priors": 763,
     "pyrodrop/reading": 1_216,
     "pyrodrop/reparam": 1_041,
     "pyrodrop/sampling": 2_649,
     "pyrodrop/steps": 839,
-    "pyrodrop/training": 6_314,
+    "pyrodrop/training": 6_319,
     "pyrodrop/zoo": 2_066,
     "pyrodrop/*.py": 5_426,
     "models": 1_293,
     "guides": 2_179,
-    "analysis": 28_821,
-    "tests": 51_306,
+    "analysis": 28_830,
+    "tests": 51_364,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

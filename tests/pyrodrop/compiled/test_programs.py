@@ -42,7 +42,7 @@ def a_fit(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_a_later_process_finds_the_program_and_makes_the_same_steps(tmp_path: Path) -> None:
-    """Without TorchDynamo, and with the same bits. The first compiles PyTorch's headers once, in no trial of the processor."""
+    """Without TorchDynamo, and with the same bits. The first compiles no headers to try out the processor."""
     engine, imported, bits = a_fit(tmp_path)
     assert (engine, imported) == ("compiled", "True")
     assert sum("#include <torch" in file.read_text() for file in tmp_path.rglob("*.cpp")) == 1
