@@ -424,10 +424,12 @@ def _divided(size: int, parts: int, members: int, seed: int, groups: Any = None)
 
 def _parts_of_groups(groups: Any, size: int, parts: int) -> Tensor:
     """The part of every row, ``[N]``: a group is in one. Groups are dealt, the largest first, each to the smallest part."""
-    labels = np.asarray(groups)
+    labels = np.asarray(groups.detach().cpu() if isinstance(groups, Tensor) else groups)
     if labels.shape != (size,):
         raise ValueError(f"groups must have one label per row, [{size}]; got shape {list(labels.shape)}")
-    _, group, rows = np.unique(labels, return_inverse=True, return_counts=True)
+    places: dict[Any, int] = {}  # labels of several types have no order
+    group = np.array([places.setdefault(label, len(places)) for label in labels.tolist()])
+    rows = np.bincount(group)
     if len(rows) < parts:
         raise ValueError(f"groups must have at least {parts} values, one for each part of the rows; got {len(rows)}")
     sizes, chosen = np.zeros(parts, int), np.empty(len(rows), int)

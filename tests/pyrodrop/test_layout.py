@@ -84,11 +84,11 @@ MOST_LINES = {
     "pyrodrop/steps": 839,
     "pyrodrop/training": 6_319,
     "pyrodrop/zoo": 2_066,
-    "pyrodrop/*.py": 5_426,
+    "pyrodrop/*.py": 5_428,
     "models": 1_293,
     "guides": 2_179,
     "analysis": 28_830,
-    "tests": 51_364,
+    "tests": 51_365,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

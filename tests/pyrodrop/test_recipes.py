@@ -44,6 +44,8 @@ def test_a_group_is_in_one_part() -> None:
     assert {len(rows) for rows in training} == {len(groups) - max(map(len, left_out))}
     for rows, left in zip(training, left_out, strict=True):
         assert not set(groups[rows]) & set(groups[left])
+    mixed = [None if label == "a" else label for label in groups]  # labels without an order
+    assert all(map(torch.equal, _divided(len(groups), 5, 5, seed=0, groups=mixed)[1], left_out))
 
 
 def test_the_noise_of_a_new_group_is_learned_from_groups_that_were_left_out() -> None:

@@ -245,12 +245,9 @@ def test_the_elements_of_a_tile_by_hand() -> None:
     assert Cost(before=20, behind=10).numbers(4, 7) == 4 * 140 + 280
 
 
-def test_a_prediction_takes_the_tiles_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 t n + 6 n of at most 1000 elements: of 6 draws at 8 points, 3 draws at 2 points at a time."""
-    model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
-    fit = fitted(model, guides.MeanField(model, 0.3).double())
-    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 8 * 1000})
-    tiles, call = [], Block.__call__
+def tiles_seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of the outputs of all tiles from now on."""
+    tiles, call = list[tuple[int, ...]](), Block.__call__
 
     def spied(block: Block, outputs: Any, x: Any, rows: slice = slice(None)) -> Tensor:
         outputs_of_tile = call(block, outputs, x, rows)
@@ -258,6 +255,15 @@ def test_a_prediction_takes_the_tiles_that_fit(monkeypatch: pytest.MonkeyPatch) 
         return outputs_of_tile
 
     monkeypatch.setattr(Block, "__call__", spied)
+    return tiles
+
+
+def test_a_prediction_takes_the_tiles_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 t n + 6 n of at most 1000 elements: of 6 draws at 8 points, 3 draws at 2 points at a time."""
+    model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
+    fit = fitted(model, guides.MeanField(model, 0.3).double())
+    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 8 * 1000})
+    tiles = tiles_seen(monkeypatch)
     fit.predict(torch.randn(8, 3), 6)
     assert tiles == [(3, 2, 1)] * 8
 
@@ -287,14 +293,7 @@ def test_convolutions_with_drawn_kernels_run_one_after_the_other(monkeypatch: py
     """From 64 points on, with the same functions; not where a layer before them is the same in every draw."""
     model, guide = make("conv", "mean_field")
     fit, x = fitted(model, guide), torch.randn(70, *NETS["conv"][1])
-    tiles, call = [], Block.__call__
-
-    def spied(block: Block, outputs: Any, x: Any, rows: slice = slice(None)) -> Tensor:
-        outputs_of_tile = call(block, outputs, x, rows)
-        tiles.append(tuple(outputs_of_tile.shape))
-        return outputs_of_tile
-
-    monkeypatch.setattr(Block, "__call__", spied)
+    tiles = tiles_seen(monkeypatch)
     together = torch.cat([fit.predict(some, 3).f for some in x.split(35)], 1)
     assert tiles == [(3, 35, 2)] * 2
     tiles.clear()
