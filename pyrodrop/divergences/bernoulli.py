@@ -53,19 +53,25 @@ def _tag(q: BernoulliMixture, p: object) -> Convention:
 
 @pair(BernoulliMixture, Normal, _tag)
 def _from_normal(q: BernoulliMixture, p: Normal) -> Tensor:
-    variance = p.scale**2
-    keep = q.over_units(q.keep_rate)
-    per_weight = (keep * (q.loc - p.loc) ** 2 + (1 - keep) * p.loc**2) / (2 * variance)
+    keep, loc, variance = q.over_units(q.keep_rate), _distinct(p.loc), _distinct(p.scale) ** 2
+    squares = keep / (2 * variance) * (q.loc - p.loc) ** 2
     if q.theta > 0:
         ratio = q.theta**2 / variance
-        per_weight = per_weight + (ratio - 1 - ratio.log()) / 2
+        rest = (1 - keep) * loc**2 / (2 * variance) + (ratio - 1 - ratio.log()) / 2
     else:
-        per_weight = per_weight + torch.log(2 * math.pi * _distinct(p.scale) ** 2) / 2
-    return q.total_weights(per_weight) - q.total(information(q))
+        rest = (1 - keep) * loc**2 / (2 * variance) + torch.log(2 * math.pi * variance) / 2
+    return q.total_weights(squares) + _total_of_equal(q, rest) - q.total(information(q))
+
+
+def _total_of_equal(q: BernoulliMixture, values: Tensor) -> Tensor:
+    """`total_weights` of values that broadcast to the weight, which mostly are one number."""
+    values = values.reshape((1,) * (q.loc.dim() - values.dim()) + values.shape)
+    size = values.shape[-len(q.event_shape) :].numel()
+    return q.total_weights(values) * (q.event_shape.numel() / size)
 
 
 def _distinct(values: Tensor) -> Tensor:
-    """The tensor without the repetitions of expanded dimensions, so that functions are evaluated once per distinct entry."""
+    """The tensor without the repetitions of expanded dimensions, so that passes over all weights are few."""
     return values[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in values.stride())]
 
 
