@@ -58,6 +58,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
         for replaced, value in (
             ("compiled.stacked.StackedGraph.draw", draw),
             ("compiled.stacked.StackedGraph.part", part),
+            ("compiled.stacked.Stacked.most_steps", 1),
             ("compiled.stacked_compiled.StackedCompiled.most_steps", 1),
             ("training.minibatches.Minibatches.orders", orders),
             ("training.stack.Stack._loaded", loaded_alone),

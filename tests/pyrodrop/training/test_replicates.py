@@ -19,7 +19,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.compiled import choice, stacked
-from pyrodrop.compiled.graph import as_program
+from pyrodrop.compiled.recorder import recorded as recording
 from pyrodrop.compiled.stacked_compiled import group_size
 from pyrodrop.compiled.untraceable import Untraceable
 from pyrodrop.data import Dataset
@@ -140,13 +140,13 @@ def test_a_recorded_step_has_the_bits_of_the_mapped_one(recorded: bool, monkeypa
     settings = SETTINGS | {"engine": "traced", "estimator": "shared", "starts": "new", "count": 3}
     made: list[int] = []
 
-    def program(graph: Any) -> Any:
+    def record(function: Any, inputs: Any) -> Any:
         made.append(1)
         if not recorded:
             raise Untraceable("an operation has no form")
-        return as_program(graph)
+        return recording(function, inputs)
 
-    monkeypatch.setattr(stacked, "as_program", program)
+    monkeypatch.setattr(stacked, "recorded", record)
     many = pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **settings)
     monkeypatch.setattr(choice, "_WORTH_A_RECORDING", 1000)
     mapped = pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **settings)
