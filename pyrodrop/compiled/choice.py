@@ -69,7 +69,7 @@ def choose(
     kinds: Kinds[Engine | None] = {
         "compiled": compiled if combine is None else lambda: in_parts(ByGraph(loss, compiled=True)),
         "traced": (
-            (lambda: _prepared(Traced(loss, optimizer), batches))
+            (lambda: _prepared(Traced(ByGraph(loss), optimizer), batches))
             if combine is None
             else (lambda: in_parts(ByGraph(loss)))
         ),

@@ -6,7 +6,7 @@ of all replicates, independent of each other, in one call per random input. A re
 finite keeps its last parameters; the others continue.
 
 Where networks are small, mapping takes longer than what is mapped. For many steps it is done once: the operations that it
-makes are recorded, and called with the same kernels. On a CPU rows and noise are fetched and drawn for several steps at once.
+makes are recorded, and called with the same kernels. Rows and noise are made for several steps at once on a CPU.
 
 Convolutions of R replicates are mapped to one with R groups, which is slower on a CPU than R convolutions. There, a graph
 that has some is called for one replicate after the other.
@@ -17,19 +17,20 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from pyrodrop.compiled.against_pyro import Results
 from pyrodrop.compiled.graph import Graph, loosen_views
-from pyrodrop.compiled.in_blocks import InBlocks
 from pyrodrop.compiled.noise import Noise
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.recorder import recorded
-from pyrodrop.compiled.script import scripts_as_they_are
+from pyrodrop.compiled.traced import ByGraph, Traced
 from pyrodrop.compiled.untraceable import Untraceable, first_line
-from pyrodrop.steps import Arguments, Loss, Plan, Shapes, Update
+from pyrodrop.steps import Arguments, Loss, Shapes
 
 _log = logging.getLogger("pyrodrop")
 _RECORDED = 2**26  # entries of all results of a step, which a recording keeps until its end
@@ -87,30 +88,24 @@ class StackedGraph:
         return self.module(*inputs)
 
     def program(self, *inputs: Tensor) -> Sequence[Tensor]:
-        """As `evaluate` of inputs without the constants, by the operations of the mapped graph, recorded in the first call."""
+        """As `evaluate`, by the operations of the mapped graph, which are recorded in the first call."""
         if self._program is None:
             self._program = self._recorded([value.detach() for value in inputs])
         return self._program(*inputs)  # type: ignore[no-any-return]
 
     def _recorded(self, inputs: Sequence[Tensor]) -> Callable[..., Any]:
         """The mapped graph as a program; the graph itself where it is called in turn, is large, or cannot be recorded."""
-        before = len(inputs) - len(self.noise)
-
-        def mapped(*given: Tensor) -> Sequence[Tensor]:
-            return self.module(*given[:before], *self.constants, *given[before:])  # type: ignore[no-any-return]
-
         if self.looped or self.graph.entries * len(inputs[0]) > _RECORDED:
-            return mapped
-        wanted = mapped(*inputs)
+            return self.module
+        wanted = self.module(*inputs)
         try:
-            recording = recorded(mapped, inputs)
+            recording = recorded(self.module, inputs)
             graph = Graph(recording.graph, dict(zip(recording.constants, recording.met, strict=True)), lambda _: [])
-            with scripts_as_they_are():
-                same = all(map(torch.equal, wanted, graph.program(*inputs, *graph.constants)))
+            same = all(map(torch.equal, wanted, graph.evaluate(*inputs, *graph.constants)))
         except Exception as error:  # whatever an operation that is mapped raises
             _log.info("replicates are mapped anew in every step, which is slower: %s", first_line(error))
-            return mapped
-        return (lambda *given: graph.program(*given, *graph.constants)) if same else mapped
+            return self.module
+        return (lambda *given: graph.program(*given, *graph.constants)) if same else self.module
 
     @property
     def text(self) -> str:
@@ -200,7 +195,7 @@ def bytes_of_step(loss: Loss, batch: Arguments) -> int:
     return Recorded(loss).graph(batch).bytes
 
 
-class Stacked(InBlocks):
+class Stacked(Traced):
     """Replays the mapped graph of all replicates at every step; the optimiser updates the stacked parameters.
 
     Args:
@@ -209,65 +204,26 @@ class Stacked(InBlocks):
         record: whether to record the mapped graph, which is worth its time for many steps.
     """
 
-    name = "traced"
     most_bytes: ClassVar[int] = 2**22
     most_steps: ClassVar[int] = 16
 
     def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer, *, record: bool = False) -> None:
-        super().__init__(loss)
+        super().__init__(ByGraph(loss, call=attrgetter("program" if record else "evaluate")), optimizer)
         self.replicates: list[slice] = [slice(0, len(loss.held))]
-        self.stack: StackedLoss = loss
-        self.record: bool = record
-        self.update: Update = Update(optimizer)
-        self._graphs: dict[Shapes, StackedGraph] = {}
 
-    def prepare(self, batch: Arguments) -> None:
-        """Map the graph for minibatches of this shape."""
-        if batch.shapes not in self._graphs:
-            self._graphs[batch.shapes] = self.stack.graph(batch)
-            self.look_ahead(batch, [self._graphs[batch.shapes]])
-
-    def begin(self, plan: Plan) -> None:
-        super().begin(plan)
-        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.stack.leaves[0])
-
-    def advance(self, batches: Any, count: int) -> None:
-        with scripts_as_they_are():
-            super().advance(batches, count)
-
-    def step(self, batch: Arguments, index: int) -> Tensor:
-        self.prepare(batch)
-        with torch.no_grad():
-            return self.make(batch.shapes, batch.tensors, self._graphs[batch.shapes].draw(), index)
-
-    def make(
-        self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
-    ) -> Tensor:
-        loss, leaves, graph = self.stack, self.stack.leaves, self._graphs[shapes]
-        inputs = (*leaves, *loss.buffers, *rows, self._factors[index])
-        terms, *results = (
-            graph.program(*inputs, *noise) if self.record else graph.evaluate(*inputs, *graph.constants, *noise)
-        )
-        gradients, moved = results[: len(leaves)], results[len(leaves) :]
-        loss.alive &= finite(terms, gradients)
+    def apply(self, results: Results, rates: Sequence[float]) -> None:
+        loss, leaves = self.gradient.loss, self.gradient.leaves
+        loss.alive &= finite(results.terms, results.gradients)
         loss.lived += loss.alive
-        for leaf, gradient in zip(leaves, gradients, strict=True):
+        for leaf, gradient in zip(leaves, results.gradients, strict=True):
             leaf.grad = gradient
-        kept = [] if _all_on_a_cpu(loss.alive) else [leaf.detach().clone() for leaf in leaves]
-        self.update(self.plan.rates[index])
+        all_alive = loss.alive.device.type == "cpu" and bool(loss.alive.all())  # a GPU would have to be waited for
+        kept = [] if all_alive else [leaf.detach().clone() for leaf in leaves]
+        self.update(rates)
         for leaf, old in zip(leaves, kept, strict=False):
             leaf.copy_(torch.where(over(loss.alive, leaf), leaf, old))
-        for buffer, new in zip(loss.buffers, moved, strict=True):
+        for buffer, new in zip(loss.buffers, results.buffers, strict=True):
             buffer.copy_(torch.where(over(loss.alive, buffer), new, buffer))
-        return terms
-
-    def finish(self, steps: int) -> None:
-        self.update.clear()
-
-
-def _all_on_a_cpu(alive: Tensor) -> bool:
-    """Whether all of these are true, where it takes no time to see."""
-    return alive.device.type == "cpu" and bool(alive.all())
 
 
 def finite(terms: Tensor, gradients: Sequence[Tensor]) -> Tensor:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyrodrop.compiled.against_pyro import Results
-from pyrodrop.compiled.graph import Graph
 from pyrodrop.compiled.in_blocks import InBlocks
 from pyrodrop.compiled.inductor import compiled_gradient
-from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.script import scripts_as_they_are
 from pyrodrop.steps import Arguments, Engine, Plan, Shapes, Update
 
+Program = Callable[..., Sequence[Tensor]]
 Gradients = Callable[[Arguments, Tensor], tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]]
 """From a part and the factors of nll and kl ``[2]`` to nll and kl ``[2]``, the gradient of every parameter, and the updated
 buffers."""
@@ -28,21 +28,23 @@ class ByGraph:
 
     Args:
         compiled: whether TorchInductor compiles the graphs, which are otherwise replayed operation by operation.
+        call: from a graph to what replays it.
     """
 
-    def __init__(self, loss: Recorded, *, compiled: bool = False) -> None:
+    def __init__(self, loss: Any, *, compiled: bool = False, call: Callable[[Any], Program] | None = None) -> None:
         self.name: str = "compiled" if compiled else "traced"
-        self.loss: Recorded = loss
+        self.loss: Any = loss  # `Recorded` or `StackedLoss`
+        self._call = call or attrgetter("program")
         self.leaves: list[Tensor] = loss.leaves
-        self.graphs: dict[Shapes, Graph] = {}
-        self._programs: dict[Shapes, Callable[..., Sequence[Tensor]]] = {}
+        self.graphs: dict[Shapes, Any] = {}
+        self._programs: dict[Shapes, Program] = {}
 
     def prepare(self, batch: Arguments) -> None:
         """Trace, and compile, for minibatches of this shape."""
         if batch.shapes not in self.graphs:
             graph = self.loss.graph(batch)
             compiled = self.name == "compiled"
-            self._programs[batch.shapes] = compiled_gradient(self.loss, batch) if compiled else graph.program
+            self._programs[batch.shapes] = compiled_gradient(self.loss, batch) if compiled else self._call(graph)
             self.graphs[batch.shapes] = graph
 
     def of(self, batch: Arguments, factors: Tensor) -> Results:
@@ -54,7 +56,7 @@ class ByGraph:
     def with_noise(self, shapes: Shapes, rows: Sequence[Tensor], factors: Tensor, noise: Sequence[Tensor]) -> Results:
         """The gradient with this noise, called without autograd within `scripts_as_they_are`."""
         count = len(self.leaves)
-        inputs = [*self.leaves, *self.loss.moving.tensors(), *rows, factors, *self.graphs[shapes].constants, *noise]
+        inputs = [*self.leaves, *self.loss.buffers, *rows, factors, *self.graphs[shapes].constants, *noise]
         terms, *results = self._programs[shapes](*inputs)
         return Results(terms, results[:count], results[count:])
 
@@ -64,9 +66,9 @@ class Traced(InBlocks):
 
     name = "traced"
 
-    def __init__(self, loss: Recorded, optimizer: torch.optim.Optimizer) -> None:
-        super().__init__(loss)
-        self.gradient: ByGraph = ByGraph(loss)
+    def __init__(self, gradient: ByGraph, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(gradient.loss)
+        self.gradient: ByGraph = gradient
         self.update: Update = Update(optimizer)
 
     def prepare(self, batch: Arguments) -> None:
@@ -91,13 +93,17 @@ class Traced(InBlocks):
     def make(
         self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
     ) -> Tensor:
-        terms, gradients, buffers = self.gradient.with_noise(shapes, rows, self._factors[index], noise)
-        if buffers:
-            self.gradient.loss.moving.take(buffers)
-        for leaf, gradient in zip(self.gradient.leaves, gradients, strict=True):
+        results = self.gradient.with_noise(shapes, rows, self._factors[index], noise)
+        self.apply(results, self.plan.rates[index])
+        return results.terms
+
+    def apply(self, results: Results, rates: Sequence[float]) -> None:
+        """Update parameters and buffers."""
+        if results.buffers:
+            self.gradient.loss.moving.take(results.buffers)
+        for leaf, gradient in zip(self.gradient.leaves, results.gradients, strict=True):
             leaf.grad = gradient
-        self.update(self.plan.rates[index])
-        return terms
+        self.update(rates)
 
     def finish(self, steps: int) -> None:
         self.update.clear()
