@@ -76,7 +76,7 @@ MOST_LINES = {
     "pyrodrop/likelihoods": 1_586,
     "pyrodrop/metrics": 967,
     "pyrodrop/networks": 2_243,
-    "pyrodrop/prediction": 1_804,
+    "pyrodrop/prediction": 1_786,
     "pyrodrop/priors": 763,
     "pyrodrop/reading": 1_216,
     "pyrodrop/reparam": 1_041,
@@ -87,8 +87,8 @@ MOST_LINES = {
     "pyrodrop/*.py": 5_438,
     "models": 1_293,
     "guides": 2_179,
-    "analysis": 28_957,
-    "tests": 51_440,
+    "analysis": 28_843,
+    "tests": 51_387,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
