@@ -103,18 +103,22 @@ class DrawnTerms:
         self._fixed = _without_hyperparameters(model, guide)
         self._known: dict[str, Tensor] = {}
 
-    def terms(self, *args: Any, **kwargs: Any) -> Terms:
-        """`elbo_terms` for one sample."""
-        return _terms(self._sites(*args, **kwargs), self._hyper, self._fixed, self._known, self.whole)
+    def drawn(self, *args: Any, **kwargs: Any) -> Any:
+        """A trace of the guide, one sample."""
+        return poutine.trace(self.guide).get_trace(*args, **kwargs)
 
-    def nll(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The negative log likelihood at one sample; skips the KL divergence."""
-        observed = [(site, q) for site, q in self._sites(*args, **kwargs) if q is None]
+    def terms(self, sample: Any, *args: Any, **kwargs: Any) -> Terms:
+        """`elbo_terms` for one sample, as `drawn` returns it."""
+        return _terms(self._sites(sample, args, kwargs), self._hyper, self._fixed, self._known, self.whole)
+
+    def nll(self, sample: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """The negative log likelihood at one sample, as `drawn` returns it; skips the KL divergence."""
+        observed = [(site, q) for site, q in self._sites(sample, args, kwargs) if q is None]
         return _terms(observed, self._hyper).nll
 
-    def _sites(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+    def _sites(self, sample: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
         with repeatable(self.model):
-            return _sites(self.model, self.guide, args, kwargs)
+            return _pairs(self.model, sample, args, kwargs)
 
 
 def _terms(
@@ -210,11 +214,17 @@ def site_conventions(
 def _sites(
     model: Callable[..., Any], guide: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[tuple[Any, Any]]:
-    """Pairs of the model's and the guide's sample sites.
+    """The `_pairs` of one sample of the guide."""
+    return _pairs(model, poutine.trace(guide).get_trace(*args, **kwargs), args, kwargs)
+
+
+def _pairs(
+    model: Callable[..., Any], guide_trace: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[Any, Any]]:
+    """Pairs of the model's sample sites and those of a trace of the guide.
 
     The guide's site is None for an observed site of the model; the model's is None for an auxiliary site of the guide.
     """
-    guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
     model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
     sites: list[tuple[Any, Any]] = []
     order, latest = {name: place for place, name in enumerate(guide_trace.nodes)}, -1

@@ -25,7 +25,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop.analysis.comparison.elbo_constants import training_data, why_not_comparable
-from pyrodrop.analysis.comparison.held_out import log_density
+from pyrodrop.analysis.comparison.held_out import log_density, log_density_of
 from pyrodrop.analysis.comparison.to_reference import (
     COLUMNS,
     DISTANCES,
@@ -42,7 +42,7 @@ from pyrodrop.constraints import Count, Flag, Progress, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.divergences.table import EMPIRICAL_BAYES
 from pyrodrop.prediction.predict import BAR, watched
-from pyrodrop.prediction.prediction import Predicts
+from pyrodrop.prediction.prediction import Predicts, prediction_of
 from pyrodrop.sampling import Sampled
 from pyrodrop.surroundings import refuse
 from pyrodrop.threads import exclusive
@@ -213,14 +213,14 @@ def compare(
         rows: dict[str, dict[str, float | None]] = {name: {} for name in fits}
         notes: list[str] = []
         if data is not None:
-            best = by == "log_density" and reference is None
-            values = _add_log_density(rows, fits, Dataset.of(data), num_samples, seed, best, bar)
             notes.append("log density: held out, mean per observation")
+            if reference is None:
+                _add_log_density(rows, fits, Dataset.of(data), num_samples, seed, by == "log_density", bar)
         if by == "loo":
             notes += _add_loo(rows, fits, num_samples, force, seed, bar)
         apart = None
         if reference is not None and data is not None:
-            apart, why = _add_distances(rows, fits, values, reference, Dataset.of(data), num_samples, seed, bar)
+            apart, why = _add_distances(rows, fits, reference, Dataset.of(data), num_samples, seed, bar)
             notes += why
             if by in DISTANCES and all(row[by] is None for row in rows.values()):
                 raise ValueError(f"by={by!r} needs a fit that has this distance: {'; '.join(why)}")
@@ -246,8 +246,8 @@ def _add_log_density(
     seed: int,
     differences: bool,
     bar: Bar,
-) -> dict[str, Tensor]:
-    """Add the columns of the log density; return that of every observation by fit."""
+) -> None:
+    """Add the columns of the log density."""
     values = {}
     bar.total += len(fits)
     for name, fit in fits.items():
@@ -258,7 +258,6 @@ def _add_log_density(
         rows[name] |= {"log_density": float(value.mean()), "log_density_se": _se(value)}
         if differences:
             rows[name] |= {"difference": float((value - best).mean()), "difference_se": _se(value - best)}
-    return values
 
 
 @contextmanager
@@ -304,23 +303,25 @@ def _check_reference(reference: Predicts, fits: Mapping[str, Predicts], data: Da
 def _add_distances(
     rows: dict[str, dict[str, float | None]],
     fits: Mapping[str, Predicts],
-    log_densities: Mapping[str, Tensor],
     reference: Predicts,
     data: Dataset,
     num_samples: int,
     seed: int,
     bar: Bar,
 ) -> tuple[dict[str, float | None], list[str]]:
-    """Add the distances from a reference; return the reference's own row, and notes."""
+    """Add the distances from a reference, and the log densities by the same draws; return the reference's row, and notes."""
     predicted = independent_of_fits(reference, data.x, num_samples, seed)
-    own_density = log_density(reference, data, num_samples, seed=seed)
+    own_density = log_density_of(reference, data, predicted)
     of_fits: dict[str, Distances] = {}
     bar.total += len(fits)
     for name, fit in fits.items():
         with _step(bar, num_samples * len(data)):
-            of_fits[name] = distances(name, fit.predict(data.x, num_samples, seed=seed), predicted)
-        rows[name] |= log_density_difference(log_densities[name], own_density) | of_fits[name].values
-    pair = two_of(reference, data.x, num_samples, seed)
+            prediction = prediction_of(fit, data.x, num_samples, seed=seed, needed_by="compare")
+            value = log_density_of(fit, data, prediction)
+            of_fits[name] = distances(name, prediction, predicted)
+        rows[name] |= {"log_density": float(value.mean()), "log_density_se": _se(value)}
+        rows[name] |= log_density_difference(value, own_density) | of_fits[name].values
+    pair = two_of(reference, data.x, num_samples, seed, predicted)
     itself = distances(_REFERENCE, *pair)
     apart: dict[str, float | None] = {"log_density": float(own_density.mean()), "log_density_se": _se(own_density)}
     apart |= itself.values

@@ -20,7 +20,7 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import standardisation_of
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models.network import mixes_examples
-from pyrodrop.prediction.prediction import Predicts, prediction_of
+from pyrodrop.prediction.prediction import Prediction, Predicts, prediction_of
 from pyrodrop.scaling import Standardize
 from pyrodrop.training.options import check_settings
 from pyrodrop.training.replicates import Replicates, fit_replicates
@@ -57,10 +57,8 @@ def log_density(
             f"run must have a method predict, as fits, replicates and Gaussian processes do; got {shown(run)}"
         )
     data = Dataset.of(data)
-    check_complete(getattr(_first_fit(run), "model", None), data.y, "held-out log density by row")
     if hasattr(run, "log_density"):
-        exact: Tensor = run.log_density(data)
-        return exact.detach().cpu().double()
+        return log_density_of(run, data)
     together = mixes_examples(
         getattr(_first_fit(run), "model", None), data.x
     )  # a prediction depends on the other points
@@ -69,8 +67,19 @@ def log_density(
     for first in range(0, len(data), rows):
         some = data.rows(slice(first, first + rows))
         predicted = prediction_of(run, some.x, num_samples, seed=seed, needed_by="log_density")
-        parts.append(predicted.log_density(some.y))
-    return torch.cat(parts).detach().cpu().double()
+        parts.append(log_density_of(run, some, predicted))
+    return torch.cat(parts)
+
+
+def log_density_of(run: Any, data: Dataset, predicted: Prediction | None = None) -> Tensor:
+    """`log_density` of the run's own method, or of its prediction at these observations."""
+    check_complete(getattr(_first_fit(run), "model", None), data.y, "held-out log density by row")
+    if hasattr(run, "log_density"):
+        value: Tensor = run.log_density(data)
+    else:
+        assert predicted is not None
+        value = predicted.log_density(data.y)
+    return value.detach().cpu().double()
 
 
 def _first_fit(run: Any) -> Any:

@@ -78,8 +78,10 @@ def independent_of_fits(reference: Predicts, x: Any, num_samples: int, seed: int
     return reference.predict(x, num_samples, seed=seed + _OTHER_SEED)
 
 
-def two_of(reference: Predicts, x: Any, num_samples: int, seed: int) -> tuple[Prediction, Prediction]:
-    """Two predictions of the reference with independent samples.
+def two_of(
+    reference: Predicts, x: Any, num_samples: int, seed: int, first: Prediction | None = None
+) -> tuple[Prediction, Prediction]:
+    """Two predictions of the reference with independent samples, of which `first` can be one where it keeps no draws.
 
     Those of stored draws are of the first and the second half of the chains, as the draws of one chain depend on each other
     and chains that have not mixed differ; of one chain, of its first and second half. Each has at most as many samples as
@@ -90,10 +92,11 @@ def two_of(reference: Predicts, x: Any, num_samples: int, seed: int) -> tuple[Pr
         axis, size = (0, chains) if chains > 1 else (1, draws)
         count = max(1, min(num_samples, size // 2 * (draws if axis == 0 else 1)))
         parts = (_half(reference, axis, first, size // 2) for first in (0, size - size // 2))
-        first, second = (half.predict(x, count, seed=seed + _OTHER_SEED) for half in parts)
-        return first, second
-    first, second = (reference.predict(x, num_samples, seed=seed + times * _OTHER_SEED) for times in (2, 3))
-    return first, second
+        one, other = (half.predict(x, count, seed=seed + _OTHER_SEED) for half in parts)
+        return one, other
+    if first is None:
+        first = reference.predict(x, num_samples, seed=seed + 2 * _OTHER_SEED)
+    return first, reference.predict(x, num_samples, seed=seed + 3 * _OTHER_SEED)
 
 
 def _half(reference: Any, axis: int, first: int, size: int) -> Any:

@@ -357,7 +357,7 @@ def tiles_of(
     example = _rows(x, slice(None) if together else slice(1), device)
     mapped = model.batches_weights or (block.local and model.maps_weights)
     block = replace(block, mapped=mapped, of_draws=model.of_draws if isinstance(model, TrainedNetwork) else None)
-    most = _TILE_BYTES.get(device.type, _TILE_BYTES["cpu"]) // next(iter(model.weight_sites().values())).element_size()
+    most = _elements(model, device)
     try:
         with repeatable(model):
             counted = cost(block, model.outputs, example, together)
@@ -379,6 +379,19 @@ def tiles_of(
                 )
             yield start, first, output
             passed(len(output) * output.shape[1])
+
+
+def rows_at_once(model: Any, x: Inputs, device: torch.device) -> int:
+    """The number of rows on which a network that computes them separately is best evaluated with one set of weights."""
+    whole = Block(1, {name: weight[None] for name, weight in model.weight_sites().items()}, {}, {})
+    with repeatable(model):
+        counted = cost(whole, model.outputs, x)
+    return counted.tile(1, num_rows(x), _elements(model, device))[1]
+
+
+def _elements(model: Any, device: torch.device) -> int:
+    """The number of activations that a tile may have."""
+    return _TILE_BYTES.get(device.type, _TILE_BYTES["cpu"]) // next(iter(model.weight_sites().values())).element_size()
 
 
 def _rows(x: Inputs, rows: slice, device: torch.device) -> Any:

@@ -1,6 +1,7 @@
 """Estimates of the ELBO, and of the objective that training maximised, by draws from the guide.
 
-data in rows         the terms of `pyrodrop.elbo`; the nll is a sum over blocks of rows, each with the same draws
+data in rows         the terms of `pyrodrop.elbo`; the nll is a sum over blocks of rows, each with the same draws, which a
+                     network of `pyrodrop.models` sees in tiles, as in `pyrodrop.prediction.tiles`
 keyword arguments    the same terms of one call, which average over subsamples of the program's plates
 a loss of Pyro       its values, in the objective; those of TraceEnum_ELBO, which sums out discrete sites, also in the ELBO
 """
@@ -29,13 +30,13 @@ from pyrodrop.divergences import Convention, worst
 from pyrodrop.elbo import DrawnTerms, Factor, Terms, elbo_convention, site_factors
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.guide import Guide
-from pyrodrop.inputs import mapped, num_rows
+from pyrodrop.inputs import mapped
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.pooling import PoolsBySlices
-from pyrodrop.prediction.predict import passed, progress
+from pyrodrop.prediction.predict import passed, progress, rows_at_once
 from pyrodrop.steps import Arguments, Batch
 from pyrodrop.surroundings import refuse
 from pyrodrop.training.minibatches import arguments_of, takes_num_data
@@ -140,18 +141,23 @@ class Draws:
             for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
                 if number == 0:
                     _check(model, guide, block)
+                with seeded(seed, device):  # a network may draw noise
+                    tiles = _tiles(model, guide, block)
                 for draw, seed_of_draw in enumerate(seeds):
                     with pyro.validation_enabled(number == draw == 0), seeded(seed_of_draw, device):
-                        if number == 0:
-                            terms = _terms(drawn, block)
-                            nll[draw] = float(terms.nll) * share
-                            kl_weights[draw], kl_hyper[draw] = float(terms.kl_weights), float(terms.kl_hyper)
-                        else:
-                            nll[draw] += float(drawn.nll(*block.args, **block.kwargs)) * share
-                    passed(num_rows(block.x) if isinstance(block, Batch) else 0)
+                        sample = drawn.drawn(*block.args, **block.kwargs)
+                        for tile, (rows_of_tile, part) in enumerate(tiles):
+                            if number == tile == 0:
+                                terms = _terms(drawn, sample, rows_of_tile)
+                                kl_weights[draw], kl_hyper[draw] = float(terms.kl_weights), float(terms.kl_hyper)
+                                value = terms.nll
+                            else:
+                                value = drawn.nll(sample, *rows_of_tile.args, **rows_of_tile.kwargs)
+                            nll[draw] += float(value) * share * part
+                            passed(rows_of_tile.rows if isinstance(block, Batch) else 0)
                 if number == 0:
                     with seeded(seed, device):
-                        members = site_factors(model, guide, *block.args, **block.kwargs)
+                        members = site_factors(model, guide, *tiles[0][0].args, **tiles[0][0].kwargs)
                     self.factors = [factor for member in members for factor in member.values()]
         self.nll: Tensor
         self.kl_weights: Tensor
@@ -199,6 +205,18 @@ def _blocks(model: Any, guide: Any, data: TrainingData, device: torch.device) ->
         yield Batch(x, y, scaled), len(block) / len(data)
 
 
+def _tiles(model: Any, guide: Any, block: Arguments) -> list[tuple[Arguments, float]]:
+    """The arguments in tiles, and the share of the block that the likelihood of each counts for.
+
+    A guide that sees the rows is called on all of a block, and so is a network that needs them together.
+    """
+    if not (isinstance(block, Batch) and isinstance(model, NetworkModel) and isinstance(guide, Guide | Ensemble)):
+        return [(block, 1.0)]
+    size = block.rows if mixes_examples(model, block.x) else rows_at_once(model, block.x, block.device)
+    tiles = [block.at(slice(first, first + size)) for first in range(0, block.rows, size)]
+    return [(tile, tile.rows / block.rows if block.kwargs else 1.0) for tile in tiles]
+
+
 def _check(model: Any, guide: Any, block: Arguments) -> None:
     """Check that guide and model belong together and can be called on the data."""
     if isinstance(block, Batch) and knows_sites(model, guide):
@@ -208,10 +226,10 @@ def _check(model: Any, guide: Any, block: Arguments) -> None:
         check_call(model, guide, *block.args, **block.kwargs)
 
 
-def _terms(drawn: DrawnTerms, block: Arguments) -> Terms:
+def _terms(drawn: DrawnTerms, sample: Any, block: Arguments) -> Terms:
     """The terms of one draw; a ValueError for rows that a network which needs all of them cannot be called on."""
     try:
-        return drawn.terms(*block.args, **block.kwargs)
+        return drawn.terms(sample, *block.args, **block.kwargs)
     except (RuntimeError, IndexError) as error:
         if not isinstance(block, Batch) or not mixes_examples(drawn.model, block.x):
             raise

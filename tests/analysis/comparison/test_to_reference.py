@@ -135,6 +135,18 @@ def test_log_density_difference_is_paired(small: Any) -> None:
     assert any("P(sign) is rough for fewer than 100 observations; there are 30" in note for note in table.notes)
 
 
+def test_every_prediction_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log density is that of the draws whose distances are shown; the reference has two independent sets."""
+    seeds: list[int] = []
+    whole = Line.predict
+    monkeypatch.setattr(Line, "predict", lambda self, *x, seed=0: seeds.append(seed) or whole(self, *x, seed=seed))
+    table = pyrodrop.compare({"a": Line(1.0, 0.2), "b": Line(2.0, 0.1)}, DATA, reference=Line(1.0, 0.3), seed=5)
+    assert seeds.count(5) == 2
+    assert len(seeds) == len({*seeds}) + 1 == 4
+    want = float(whole(Line(2.0, 0.1), X, 1000, seed=5).log_density(DATA[1]).mean())
+    assert table.rows["b"]["log_density"] == pytest.approx(want, rel=1e-6)
+
+
 def test_probability_of_a_sign() -> None:
     assert sign_probability(1.0, 1.0) == sign_probability(-1.0, 1.0) == pytest.approx(norm.cdf(1))
     assert sign_probability(0.0, 1.0) == 0.5

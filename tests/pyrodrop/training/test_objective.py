@@ -115,7 +115,8 @@ def test_a_part_of_the_rows_still_stands_for_all() -> None:
             pyro.sample("z", dist.Normal(torch.ones(5), 1.0))
 
     x, y = torch.zeros(5), torch.zeros(5)
-    whole, scaled = (float(DrawnTerms(model, guide, whole=w).terms(x, y).kl) for w in (True, False))
+    drawn = [DrawnTerms(model, guide, whole=whole) for whole in (True, False)]
+    whole, scaled = (float(terms.terms(terms.drawn(x, y), x, y).kl) for terms in drawn)
     assert whole == pytest.approx(10 * 0.5)  # KL(N(1, 1) || N(0, 1)) = 1/2
     assert scaled == pytest.approx(whole / 2)
 
