@@ -84,6 +84,8 @@ def accelerate_stacked(
 ) -> Engine:
     """What makes the steps of replicates, given a minibatch of every shape to come and the number of steps; see `choose`."""
     graph = loss.graph(batches[0])
+    if graph.looped and steps > 1:
+        _log.info("replicates with convolutions make their steps in turn on a CPU, which takes as long as one by one")
     kinds: Kinds[Engine] = {
         "compiled": lambda: _prepared(StackedCompiled(loss, optimizer, looped=graph.looped), batches),
         "traced": lambda: Stacked(loss, optimizer, record=steps >= _WORTH_A_RECORDING),

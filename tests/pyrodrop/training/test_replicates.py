@@ -291,15 +291,16 @@ def test_rates_by_weight_compiled() -> None:
 
 
 @pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
-def test_a_convolutional_classifier(engine: str) -> None:
+def test_a_convolutional_classifier(engine: str, caplog: pytest.LogCaptureFixture) -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3))
     model = models.from_module(net, priors.Gaussian(), likelihoods.Categorical())
     guide = guides.BernoulliDropout(model, 0.2)
     data = (torch.randn(24, 1, 10, 10), torch.arange(24) % 3)
     settings = SETTINGS | {"steps": 10, "batch_size": 8}
-    with drawn_as_alone(0, 1):
+    with drawn_as_alone(0, 1), caplog.at_level(logging.INFO, "pyrodrop"):
         many = pyrodrop.fit_replicates(model, guide, data, count=2, engine=engine, **settings)
     assert many[0].settings["engine"] == engine
+    assert caplog.text.count("in turn") == 1
     for r, one in enumerate(many):
         assert_equal(one, pyrodrop.fit(model, guide, data, seed=r, engine="pyro", **settings))
 
