@@ -6,9 +6,11 @@ noise, are one CUDA graph.
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
 
@@ -35,9 +37,8 @@ _A: Any = torch.ops.aten
 
 # Options of TorchInductor. For bfloat16 it may make a program that reads a buffer before there is one (2.13, a LeNet with
 # noise on its activations): in Python that is an error, and another engine trains; in C++ the process crashes.
-# Compiling PyTorch's headers ahead takes as long as six programs that do without, and compiling them to try out the vector
-# instructions that the processor says it has as long as two.
-NATIVE = {"cpp_wrapper": True, "size_asserts": False, "cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": True}
+# Compiling PyTorch's headers ahead takes as long as six programs that do without.
+NATIVE = {"cpp_wrapper": True, "size_asserts": False, "cpp_cache_precompile_headers": False}
 
 Call = Callable[[list[Tensor]], Sequence[Tensor]]
 
@@ -382,6 +383,18 @@ def compile_function(function: Callable[..., Any], inputs: list[Tensor]) -> Prog
     return compile_graph(function, inputs, {"size_asserts": False})
 
 
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Collect garbage seldom in the calls of a function: compiling allocates much, most of which stays."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], 50_000) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@_seldom_collected()
 def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: Mapping[str, Any]) -> Program:
     """Compile a function of tensors by TorchInductor, whose configuration is changed by `options`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import math
@@ -240,11 +241,26 @@ def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], option
         return compiled
 
     # Not from PyTorch's cache of whole programs, in which the inner one is not seen; its kernels still are.
-    with config.patch(enable_autograd_cache=False), _without_notes():
+    with config.patch(enable_autograd_cache=False), _without_notes(), _without_trials():
+        options = {**options, "cpp.vec_isa_ok": True}
         whole: Any = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
     if len(inner) == 1 and callable(inner[0]) and not any(tensor.is_cuda for tensor in inputs):
         return Program(inner[0], _library(inner[0]))
     return Program(lambda given: whole(*given))
+
+
+@contextmanager
+def _without_trials() -> Iterator[None]:
+    """Have TorchInductor believe the processor about its vector instructions, with ``cpp.vec_isa_ok``.
+
+    It compiles up to seven programs to try them out, which together take half as long as a step's. Those for matrices and
+    for short numbers are in no program of ours, and count as missing. What it has found out for others stays as it is.
+    """
+    from torch._inductor import cpu_vec_isa as isa
+
+    found = functools.cache(isa.valid_vec_isa_list.__wrapped__)
+    with _replaced_by(isa, "valid_vec_isa_list", found), _replaced_by(isa.VecISA, "check_build", lambda *_: False):
+        yield
 
 
 @contextmanager
