@@ -25,17 +25,17 @@ from pyrodrop.sampling.compiled_density import CompiledDensity, Energies, Step
 from pyrodrop.sampling.kernel import DIVERGENT, Kernel, State
 from pyrodrop.sampling.tuning import (
     FEW,
-    DualAveraging,
     Mass,
+    StepSize,
     TrajectoryLength,
     chees_gradient,
     reasonable_step_size,
     van_der_corput,
 )
 
-_DESCENT, _LAST = 0.3, 0.15  # parts of the tuning
+_DESCENT, _LAST = 0.6, 0.15  # parts of the tuning
 _SHORT = 64  # leapfrog steps at most, in the descent
-_EVERY = 20  # transitions between updates of the mass matrix
+_EVERY = 10  # transitions between updates of the mass matrix
 
 
 class Tuned(NamedTuple):
@@ -65,6 +65,7 @@ class HMC(Kernel):
     """
 
     step = Step(leapfrog, chain_tensors=3, scalars=1, carried=(2, 3, 1))
+    tuning = 2
 
     def __init__(
         self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, *, target_acceptance: float,
@@ -74,7 +75,7 @@ class HMC(Kernel):
         self.descent = int(_DESCENT * tune)
         self.max_steps: int = max_steps
         self.mass: Mass = Mass(q[0])
-        self.step_size: DualAveraging = DualAveraging(reasonable_step_size(self._accepts), target_acceptance)
+        self.step_size: StepSize = StepSize(reasonable_step_size(self._accepts), target_acceptance)
         eps = self.step_size.now
         self.tuned = self.tuned._replace(step_size=eps, trajectory=_SHORT * eps)
 
@@ -120,7 +121,7 @@ class HMC(Kernel):
         if after == 0:
             inverse_mass, factor = self._renewed_mass()
             self.step_size.restart(self.step_size.averaged * factor)
-            self.length: TrajectoryLength = TrajectoryLength(2 * _SHORT * self.step_size.now)
+            self.length: TrajectoryLength = TrajectoryLength(1.0)  # for a Gaussian of variances M^-1 it becomes 2.25
         if 0 < after <= learning:
             time = self.share * self.tuned.trajectory
             centre = self.mass.mean.to(inverse_mass) if len(self.accepted) < FEW else None

@@ -53,7 +53,7 @@ def sample(
     start: Any = None,
     chains: Annotated[int, Count("the number of chains")] = 64,
     draws: Annotated[int, Count("the number of draws that are kept of each chain", least=4)] = 250,
-    tune: Annotated[int, Count("the number of transitions of tuning", least=100)] = 500,
+    tune: Annotated[int, Count("the number of transitions of tuning", least=100)] | None = None,
     thin: Annotated[int, Count("the number of transitions for each draw that is kept")] = 1,
     target_acceptance: Annotated[
         float, Real("the mean acceptance probability that tuning aims at", above=0, below=1)
@@ -99,7 +99,7 @@ def sample(
             with the mean of past transitions in place of that over chains, less often a good one: give a larger `tune`.
             R-hat of one chain compares its halves, which cannot show what other starts would have found.
         draws: that are kept of each chain after tuning.
-        tune: transitions of tuning.
+        tune: transitions of tuning; None for 250 of ``hmc`` and 500 of ``mclmc``.
         thin: transitions for each draw that is kept.
         target_acceptance: of ``hmc``, harmonic mean over chains of the acceptance probability.
         max_steps: of ``hmc``, leapfrog steps of a trajectory at most.
@@ -157,6 +157,7 @@ def sample(
     kind: type[Kernel] = HMC if kernel == "hmc" else MCLMC
     options: dict[str, Any] = {"target_acceptance": target_acceptance, "max_steps": max_steps}
     options = options if kernel == "hmc" else {"energy_variance": energy_variance}
+    tune = tune or (250 if kernel == "hmc" else 500)
     compiled = CompiledDensity(density, chains, engine, kind.step)
     compiling = compiled.seconds
     generator = torch.Generator(place).manual_seed(seed)
@@ -168,7 +169,8 @@ def sample(
         q = from_prior(compiled, generator) if start is None else from_runs(compiled, start, generator)
         common = {"kernel": kernel, "chains": chains, "tune": tune, "thin": thin, **options}
         common |= {"likelihood_power": float(likelihood_power), "device": place.type, "seed": seed}
-        file = None if at is None else DrawsFile(at, _identity(density, dataset, q, {**common, "dtype": dtype}))
+        choices = {**common, "dtype": dtype, "version of tuning": kind.tuning}
+        file = None if at is None else DrawsFile(at, _identity(density, dataset, q, choices))
         saved = None if file is None else file.read()
         precise = density
         if density.dtype == torch.float32 and kernel == "hmc":

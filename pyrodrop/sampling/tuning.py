@@ -2,8 +2,9 @@
 
 For Hamiltonian Monte Carlo, step size, trajectory length and mass matrix.
 
-Step size: dual averaging of ln eps so that the harmonic mean over chains of the acceptance probability a meets a target
-(Hoffman & Gelman 2014, The No-U-Turn Sampler, sec. 3.2, https://arxiv.org/abs/1111.4246).
+Step size: stochastic approximation (Robbins & Monro 1951, https://doi.org/10.1214/aoms/1177729586) of the ln eps at which
+the harmonic mean over chains of the acceptance probability a meets a target, by steps of (a - target) / sqrt(n). Those of
+Stan's dual averaging are about 20 times as large, and make ln eps oscillate where a is that of many chains.
 
 Trajectory length: a transition follows the trajectory for the time h T, where h in (0, 1) is the same for all chains and
 follows the van der Corput sequence. T climbs the change in the estimator of the expected square (ChEES),
@@ -42,15 +43,12 @@ _RATE = 0.05  # of these steps
 _KEPT = 0.8  # weight of the transition before in what is learned of the step size of microcanonical dynamics
 
 
-class DualAveraging:
-    """Dual averaging of the logarithm of the step size.
+class StepSize:
+    """Stochastic approximation of ln eps: every transition adds (acceptance - target) / sqrt(n).
 
     Args:
         initial: step size to start from.
         target: acceptance probability.
-
-    Attributes:
-        now: the step size to use while learning.
     """
 
     def __init__(self, initial: float, target: float) -> None:
@@ -59,11 +57,11 @@ class DualAveraging:
 
     def restart(self, initial: float) -> None:
         """Forget all acceptance probabilities and start from this step size."""
-        self._centre, self._steps, self._error = math.log(10 * initial), 0, 0.0
-        self._log, self._log_mean = math.log(initial), math.log(initial)
+        self._steps, self._log, self._log_mean = 0, math.log(initial), math.log(initial)
 
     @property
     def now(self) -> float:
+        """The step size to use while learning."""
         return math.exp(self._log)
 
     @property
@@ -74,9 +72,7 @@ class DualAveraging:
     def learn(self, accepted: float) -> None:
         """Account for the acceptance probability of a transition."""
         self._steps += 1
-        weight = 1 / (self._steps + 10)
-        self._error += weight * (self.target - accepted - self._error)
-        self._log = self._centre - math.sqrt(self._steps) / 0.05 * self._error
+        self._log += (accepted - self.target) / math.sqrt(self._steps)
         self._log_mean += self._steps**-0.75 * (self._log - self._log_mean)
 
 

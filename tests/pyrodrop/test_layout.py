@@ -67,11 +67,11 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_600,
+    "pyrodrop/compiled": 4_564,
     "pyrodrop/compression": 1_137,
     "pyrodrop/data": 2_816,
     "pyrodrop/distributions": 1_925,
-    "pyrodrop/divergences": 796,
+    "pyrodrop/divergences": 802,
     "pyrodrop/export": 798,
     "pyrodrop/likelihoods": 1_586,
     "pyrodrop/metrics": 967,
@@ -87,8 +87,8 @@ MOST_LINES = {
     "pyrodrop/*.py": 5_438,
     "models": 1_293,
     "guides": 2_179,
-    "analysis": 28_830,
-    "tests": 51_404,
+    "analysis": 28_844,
+    "tests": 51_455,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -51,7 +51,7 @@ def sample(problem: Problem, **options: Any) -> tuple[Any, dict[str, Any]]:
 
     x, y, points = tensors(problem)
     chains = min(CHAINS, problem.draws // 4)
-    how = {"chains": chains, "tune": max(100, problem.steps // 12), "draws": problem.draws // chains, **options}
+    how = {"chains": chains, "tune": max(100, problem.steps // 30), "draws": problem.draws // chains, **options}
     sampled = pyrodrop.sample(model_of(problem), (x, y), device="cpu", seed=problem.seed, progress=False, **how)
     return sampled.predict(points, problem.draws).f, how
 
@@ -64,7 +64,7 @@ METHODS = {
     "exact last layer": partial(trained, guide="ExactLastLayer", estimator="shared"),
     "ensemble of 5 points": partial(trained, guide="Point", members=MEMBERS),
     "sample": sample,
-    "sample, mclmc": partial(sample, kernel="mclmc"),
+    "sample, mclmc": partial(sample, kernel="mclmc", tune=250),
 }
 
 if __name__ == "__main__":

@@ -56,9 +56,9 @@ def standard_errors(values: Tensor, want: float) -> float:
     return abs(own.mean() - want) / (own.std() / math.sqrt(array_stats.ess(own, method="mean")))
 
 
-def exact(power: float = 1.0) -> tuple[Tensor, Tensor]:
+def exact(power: float = 1.0, x: Tensor = X) -> tuple[Tensor, Tensor]:
     """Mean and covariance of the weights and the bias, in closed form."""
-    design = torch.cat([X, torch.ones(12, 1, dtype=torch.float64)], 1)
+    design = torch.cat([x, torch.ones(12, 1, dtype=torch.float64)], 1)
     prior = torch.diag(torch.tensor([0.7, 0.7, 1.5], dtype=torch.float64) ** -2)
     covariance = torch.linalg.inv(prior + power * 4.0 * design.T @ design)
     return covariance @ (power * 4.0 * design.T @ Y)[:, 0], covariance
@@ -71,6 +71,16 @@ def test_a_conjugate_posterior(power: float, sampled: pyrodrop.Sampled) -> None:
     check_moments(found, *exact(power))
     assert array_stats.ess(found.samples["weight"][:, :, 0, 0].numpy()) > 500  # so that the errors above are small
     assert found.settings["dtype"] == "float64"
+
+
+def test_weights_that_are_strongly_correlated() -> None:
+    """Two inputs that are nearly the same, so that only the sum of their weights is known."""
+    x = X @ torch.tensor([[1.0, 1.0], [0.0, 0.1]], dtype=torch.float64)
+    mean, covariance = exact(4.0, x)
+    assert covariance[0, 1] / (covariance[0, 0] * covariance[1, 1]).sqrt() < -0.97
+    found = run(linear(), (x, Y), likelihood_power=4.0, tune=250, max_steps=64)
+    check_moments(found, mean, covariance)
+    assert array_stats.ess(found.samples["weight"][:, :, 0, 0].numpy()) > 500
 
 
 @pytest.mark.more

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyrodrop.sampling.tuning import DualAveraging, Mass, TrajectoryLength, chees_gradient, van_der_corput
+from pyrodrop.sampling.tuning import Mass, StepSize, TrajectoryLength, chees_gradient, van_der_corput
 
 
 def test_the_van_der_corput_sequence() -> None:
@@ -14,12 +14,23 @@ def test_the_van_der_corput_sequence() -> None:
 
 
 @pytest.mark.parametrize("initial", [1e-3, 5.0])
-def test_dual_averaging_finds_the_step_size_of_the_target(initial: float) -> None:
+def test_the_step_size_becomes_that_of_the_target(initial: float) -> None:
     """With the acceptance probability exp(-eps), the target 0.651 is met at eps = -ln 0.651."""
-    size = DualAveraging(initial, 0.651)
+    size = StepSize(initial, 0.651)
     for _ in range(2000):
         size.learn(math.exp(-size.now))
     assert size.averaged == pytest.approx(-math.log(0.651), rel=0.02)
+
+
+def test_the_step_size_stays_where_the_acceptance_falls_steeply() -> None:
+    """Many chains reject all together at a multiple of eps: a = exp(-eps^8). The gain must not make ln eps oscillate."""
+    size = StepSize(0.5, 0.651)
+    want, seen = (-math.log(0.651)) ** (1 / 8), []
+    for _ in range(50):
+        size.learn(math.exp(-(size.now**8)))
+        seen.append(size.now)
+    assert max(abs(math.log(now / want)) for now in seen[10:]) < 0.1
+    assert size.averaged == pytest.approx(want, rel=0.05)
 
 
 def test_the_gradient_is_that_of_chees() -> None:
