@@ -95,6 +95,10 @@ class InBlocks(Engine):
         """The minibatch of every group."""
         return [batch] if self.replicates is None else [batch.at(group) for group in self.replicates]
 
+    def rows_of(self, batch: Arguments) -> int:
+        """The size of a minibatch, of one replicate."""
+        return batch.rows if self.replicates is None else batch.at(0).rows
+
     def look_ahead(self, batch: Arguments, graphs: Sequence[Any]) -> None:
         """Make minibatches of this shape in blocks from now on, where several can be taken together.
 
@@ -108,8 +112,8 @@ class InBlocks(Engine):
         size = sum(tensor.nbytes for tensor in (*needed, *graphs[0].shapes()))
         steps = min(self.most_steps, self.most_bytes // max(1, size))
         if steps > 1:
-            rows = batch.rows if self.replicates is None else batch.at(0).rows
-            self._ahead[rows] = Ahead(batch, batches, [graph.noise for graph in graphs], steps, self.replicates)
+            noises = [graph.noise for graph in graphs]
+            self._ahead[self.rows_of(batch)] = Ahead(batch, batches, noises, steps, self.replicates)
 
     def advance(self, batches: Rows, count: int) -> None:
         end = len(self.made) + count

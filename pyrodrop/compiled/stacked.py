@@ -205,11 +205,12 @@ class Stacked(Traced):
     """
 
     most_bytes: ClassVar[int] = 2**22
-    most_steps: ClassVar[int] = 16
 
     def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer, *, record: bool = False) -> None:
         super().__init__(ByGraph(loss, call=attrgetter("program" if record else "evaluate")), optimizer)
-        self.replicates: list[slice] = [slice(0, len(loss.held))]
+
+    def rows_of(self, batch: Arguments) -> int:
+        return batch.at(0).rows
 
     def apply(self, results: Results, rates: Sequence[float]) -> None:
         loss, leaves = self.gradient.loss, self.gradient.leaves
