@@ -57,7 +57,7 @@ def sample(
     thin: Annotated[int, Count("the number of transitions for each draw that is kept")] = 1,
     target_acceptance: Annotated[
         float, Real("the mean acceptance probability that tuning aims at", above=0, below=1)
-    ] = 0.651,
+    ] = 0.8,
     max_steps: Annotated[int, Count("the largest number of leapfrog steps of a trajectory")] = 1000,
     energy_variance: Annotated[
         float, Real("the mean square of energy's change in a step of mclmc, per dimension", above=0)
