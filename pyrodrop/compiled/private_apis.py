@@ -124,9 +124,11 @@ def arguments_of(operation: Any) -> Sequence[Any]:
 
 
 class ScriptBuilder:
-    """Builds a program of TorchScript, operation by operation."""
+    """Builds a program of TorchScript, operation by operation; `Untraceable` where PyTorch has none."""
 
     def __init__(self) -> None:
+        if not hasattr(_c, "_create_function_from_graph"):
+            raise Untraceable("this PyTorch has no TorchScript")
         self._graph = _c.Graph()
         self._tensor = _c.TensorType.get()
         self._constants: dict[tuple[str, str], Any] = {}

@@ -67,7 +67,7 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_569,
+    "pyrodrop/compiled": 4_662,
     "pyrodrop/compression": 1_137,
     "pyrodrop/data": 2_816,
     "pyrodrop/distributions": 1_925,
@@ -88,7 +88,7 @@ MOST_LINES = {
     "models": 1_293,
     "guides": 2_179,
     "analysis": 28_844,
-    "tests": 51_455,
+    "tests": 51_534,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -1,0 +1,77 @@
+"""Where PyTorch has no TorchScript, recorded steps are lines of Python, with the same bits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.compiled.in_python import function_of_lines
+from pyrodrop.compiled.recorder import recorded
+
+X = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+Y = X[:, :1].sin()
+
+
+def dropout() -> pyrodrop.Fit:
+    model = models.MLP([3, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0, learned=True))
+    return pyrodrop.fit(model, guides.ConcreteDropout(model), (X, Y), estimator="local", **OPTIONS)
+
+
+def normalised() -> pyrodrop.Fit:
+    """Running statistics are updated, and the last minibatch is smaller."""
+    net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 1))
+    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(4.0))
+    return pyrodrop.fit(model, guides.MeanField(model), (X, Y), **OPTIONS)
+
+
+def replicates() -> pyrodrop.Fit:
+    model = models.MLP([3, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    made = pyrodrop.fit_replicates(model, guides.BernoulliDropout(model, 0.1), (X, Y), count=3, **OPTIONS)
+    return made[1]
+
+
+OPTIONS: dict[str, Any] = {"steps": 70, "lr": 1e-2, "batch_size": 16, "engine": "traced", "seed": 3, "progress": False}
+
+
+@pytest.mark.parametrize("fit", [dropout, normalised, replicates])
+def test_fits_without_torchscript_have_the_same_bits(
+    fit: Callable[[], pyrodrop.Fit], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def made() -> pyrodrop.Fit:
+        torch.manual_seed(0)
+        return fit()
+
+    want = made()
+    monkeypatch.delattr(torch._C, "_create_function_from_graph")
+    monkeypatch.delattr(torch.jit, "optimized_execution")
+    with caplog.at_level(logging.INFO, "pyrodrop"):
+        got = made()
+    assert "this PyTorch has no TorchScript" in caplog.text
+    assert got.settings["engine"] == "traced"
+    assert torch.equal(got.history, want.history)
+    for one, two in zip((got.model, got.guide), (want.model, want.guide), strict=True):
+        assert all(map(torch.equal, one.state_dict().values(), two.state_dict().values()))  # type: ignore[attr-defined]
+
+
+def test_lines_call_functions_that_are_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one that calls another operation than its name says, nor one that calls two."""
+
+    def function(x: Tensor) -> list[Tensor]:
+        return [(x.exp() * 2).sum(0), x.sinh()]
+
+    graph: fx.Graph = recorded(function, [X]).graph
+    want = [(X.exp() * 2).sum(0), X.sinh()]
+    wrong, twice, true = torch.cosh, lambda x: torch.exp(torch.exp(x)), torch.mul
+    called: list[Any] = []
+    monkeypatch.setattr(torch, "sinh", wrong)
+    monkeypatch.setattr(torch, "exp", twice)
+    monkeypatch.setattr(torch, "mul", lambda *args: called.append(args) or true(*args))
+    assert all(map(torch.equal, function_of_lines(graph)(X), want))
+    assert len(called) == 2  # tried, and called
