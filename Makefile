@@ -8,13 +8,14 @@ DOCS_STAMP := $(VENV)/.docs
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help co2 test test-all coverage any-processor slow gpu zoo docs paper lint types clean
+.PHONY: help co2 test test-all coverage any-processor any-torch slow gpu zoo docs paper lint types clean
 
 help:
 	@echo "make co2     install and run the Mauna Loa CO2 experiment: table and figure"
 	@echo "make test    install and run the tests; make test-all: these and further cases of them"
 	@echo "make coverage    lines and branches that make test runs, in one process"
 	@echo "make any-processor    all tests as on other processors, and with other seeds: hours"
+	@echo "make any-torch TORCH=2.14.1    the tests with other releases of PyTorch, on Python 3.12: gigabytes each"
 	@echo "make slow    the long reproductions"
 	@echo "make gpu     all that waits for a GPU, in pieces that continue where they were; ARGS='--list' shows them"
 	@echo "make zoo     every entry and experiment of the zoo anew, in such pieces: days; timeout 600 make zoo does ten minutes"
@@ -52,6 +53,11 @@ any-processor: $(STAMP)
 	  ATEN_CPU_CAPABILITY=$$kernels PYRODROP_SEED_SHIFT=$$shift \
 	    $(BIN)/python -m pytest -q $(PARALLEL) -m 'not slow and not gpu' $(ARGS) || failed=1; \
 	done; done; exit $${failed:-0}
+
+# With other releases of PyTorch, on Python 3.12.
+TORCH ?= 2.11.0 2.12.1 2.14.1
+any-torch:
+	.ci/any_torch $(TORCH) -- $(ARGS)
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)

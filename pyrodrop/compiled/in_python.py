@@ -64,7 +64,7 @@ def function_of_lines(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
 def _function(node: fx.Node) -> Callable[..., Any]:
     """The function of `torch`, or the method, that calls the operation of a node and nothing else; else the operation."""
     operation: Any = node.target
-    name = operation._schema.name.removeprefix("aten::")
+    name = operation.overloadpacket.__name__
     if name in _VIEWS:
         return getattr(Tensor, name)  # type: ignore[no-any-return]
     function: Any = getattr(torch, name, None)
