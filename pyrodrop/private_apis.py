@@ -109,7 +109,9 @@ def activations_kept() -> Iterator[_Recomputation]:
 @functools.cache
 def _replace_recomputation() -> None:
     by_function: Any = recomputation.CheckpointFunction
-    by_hooks: Any = recomputation._checkpoint_without_reentrant_generator
+    name = "_checkpoint_without_reentrant_generator"
+    name += "_impl" * hasattr(recomputation, f"{name}_impl")  # since PyTorch 2.14
+    by_hooks: Any = getattr(recomputation, name)
 
     class CheckpointFunction(by_function):  # type: ignore[misc, valid-type]
         @staticmethod
@@ -123,7 +125,7 @@ def _replace_recomputation() -> None:
             yield from by_hooks(*args, **kwargs)
 
     recomputation.CheckpointFunction = CheckpointFunction  # type: ignore[misc]
-    recomputation._checkpoint_without_reentrant_generator = generator
+    setattr(recomputation, name, generator)
 
 
 def pyro_handlers() -> list[Any]:
