@@ -258,21 +258,20 @@ def _untrained(pair: tuple[Any, Any]) -> dict[str, Tensor]:
 
 
 def _as_kept(fit: Fit) -> Fit:
-    """A copy with means of the losses, and 0 for the weights that are pruned."""
+    """A copy on the CPU, where it is compared, with means of the losses, and 0 for the weights that are pruned."""
     steps = len(fit.history)
     edges = [steps * n // STRETCHES for n in range(STRETCHES + 1)] if steps > STRETCHES else range(steps + 1)
     means = torch.stack([fit.history[a:b].double().mean(0) for a, b in itertools.pairwise(edges)]).float()
     means[-1, 2] = fit.history[-1, 2]
-    kept = replace(fit, history=means, settings=fit.settings | {"history_steps": steps})
-    if not prunes(fit):
-        return kept
-    guide: Any = copy.deepcopy(fit.guide)
-    masks = guide.keep_mask(THRESHOLD)
-    with torch.no_grad():
-        for tree in (guide.loc, guide.log_variance):
-            for name, mask in masks.items():
-                tree[name].mul_(mask)
-    return replace(kept, guide=guide)
+    model, guide = (part.cpu() for part in copy.deepcopy((fit.model, fit.guide)))
+    if prunes(fit):
+        masks = guide.keep_mask(THRESHOLD)
+        with torch.no_grad():
+            for tree in (guide.loc, guide.log_variance):
+                for name, mask in masks.items():
+                    tree[name].mul_(mask)
+    settings = fit.settings | {"history_steps": steps}
+    return replace(fit, model=model, guide=guide, history=means, settings=settings, device=torch.device("cpu"))
 
 
 def _packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

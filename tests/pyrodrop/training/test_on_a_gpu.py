@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, recipes
+from pyrodrop.data import Dataset
 from pyrodrop.distributions.coins import coins, fill_stacked
+from pyrodrop.zoo import trained as zoo_file
+from pyrodrop.zoo.entry import Check, Entry
 
 DEVICE = "pretend" if hasattr(torch, "pretend") else "cuda"  # see tests/devices
 pytestmark = [
@@ -236,6 +240,21 @@ def test_a_fit_is_saved_on_one_device_and_loaded_on_another(to: str, tmp_path: P
     for name, value in means[0].items():
         assert torch.equal(value.cpu(), means[1][name].cpu())
     assert there.predict(X[:4], 10).f.shape == (10, 4, 1)
+
+
+def test_the_zoo_keeps_what_was_trained_there(tmp_path: Path) -> None:
+    data, likelihood = Dataset(X, Y), likelihoods.Gaussian(4.0)
+    of = Entry(
+        "own/waves", "waves", "here", "line-1000",
+        lambda data: models.MLP([5, 8, 1], prior=priors.ARD(), likelihood=likelihood, seed=None),
+        functools.partial(guides.SparseDropout, log_variance=1.6),
+        lambda data: {"steps": 60, "lr": 1e-2, "device": DEVICE, "progress": False}, {}, Check(steps=2),
+    )  # fmt: skip
+    fit = of.fit(data)
+    assert zoo_file.prunes(fit)
+    path = zoo_file.save(tmp_path / "waves.safetensors", of, [fit], [data], X, {"scores": {"rmse": 1.0}})
+    assert zoo_file.difference(zoo_file.restore(of, path, "cpu"), path) <= zoo_file.TOLERANCE
+    assert next(fit.model.parameters()).device.type == torch.device(DEVICE).type
 
 
 def test_an_elbo_is_that_of_a_cpu() -> None:
