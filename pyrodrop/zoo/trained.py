@@ -263,7 +263,8 @@ def _as_kept(fit: Fit) -> Fit:
     edges = [steps * n // STRETCHES for n in range(STRETCHES + 1)] if steps > STRETCHES else range(steps + 1)
     means = torch.stack([fit.history[a:b].double().mean(0) for a, b in itertools.pairwise(edges)]).float()
     means[-1, 2] = fit.history[-1, 2]
-    model, guide = (part.cpu() for part in copy.deepcopy((fit.model, fit.guide)))
+    parts: tuple[Any, Any] = copy.deepcopy((fit.model, fit.guide))
+    model, guide = (part.cpu() for part in parts)
     if prunes(fit):
         masks = guide.keep_mask(THRESHOLD)
         with torch.no_grad():

@@ -199,7 +199,11 @@ def rows_of_chains() -> list[str]:
     chains = {f"{run['chains']:,} {run['how']}": run for run in runs}
     here = result("benchmarks/results/sampling-cpu.json")["cases"]["2-50-1, origin"]["rows"]["ours"]
     order = ["64 hmc", "1,000 hmc", "64 mclmc", "1,000 mclmc"]
-    rows = {**{name: chains[name] for name in order}, "64 NUTS, NumPyro": chains["64 NUTS"], "64 hmc, one CPU thread": here}
+    rows = {
+        **{name: chains[name] for name in order},
+        "64 NUTS, NumPyro": chains["64 NUTS"],
+        "64 hmc, one CPU thread": here,
+    }
     return [
         f"| {name} | {row['median per s']:,.0f} | {row['median, tuning too']:,.0f} | {row['R-hat']:.2f} |"
         for name, row in rows.items()
