@@ -161,8 +161,8 @@ def test_only_the_log_uniform_prior_has_a_divergence() -> None:
     assert q.constant_left_out != type_a.constant_left_out, "another constant, so that ELBOs are not compared"
 
 
-def network() -> models.NetworkModel:
-    return models.MLP([6, 20, 1], "tanh", prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(50.0))
+def network(hidden: int = 20) -> models.NetworkModel:
+    return models.MLP([6, hidden, 1], "tanh", prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(50.0))
 
 
 def data(count: int = 400, f: Any = lambda a: torch.sin(2 * a)) -> tuple[Tensor, Tensor]:
@@ -198,19 +198,19 @@ def test_inputs_that_do_not_matter_are_removed() -> None:
 
 
 def test_hidden_units_are_removed_and_the_compressed_network_is_that_of_the_means() -> None:
-    fit = trained(network(), data())
+    fit = trained(network(60), data())
     guide: Any = fit.guide
     left = guide.units_left()["layers.1.weight"]
-    assert 2 <= left <= 18
+    assert 2 <= left <= 54, "38 to 44 under eight seeds"
     x, y = data(1000)
     means = {name: guide.mean()[name] * mask for name, mask in guide.keep_mask().items()}
     want = fit.model.outputs(means, x).detach()  # type: ignore[attr-defined]
     small = fit.compress()
     torch.testing.assert_close(small(x), want, atol=1e-5, rtol=1e-5)
-    assert float((small(x) - y).square().mean().sqrt()) < 0.25
+    assert float((small(x) - y).square().mean().sqrt()) < 0.3
     report = fit.compression_report((x, y))
     assert report.threshold == 0.0
-    assert (report.dense.units, report.compressed.units) == ([20, 1], [left, 1])
+    assert (report.dense.units, report.compressed.units) == ([60, 1], [left, 1])
     kept = float((fit.model.outputs(guide.mean(), x).detach() - y).square().mean().sqrt())  # type: ignore[attr-defined]
     assert report.dense.error == pytest.approx(kept, rel=1e-4), "the dense network has the means of all weights"
 
