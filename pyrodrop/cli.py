@@ -1,4 +1,4 @@
-"""The command line: ``pyrodrop run``, ``list``, ``show``, ``pull``, ``check``, ``compare`` and ``report``.
+"""The command line: ``pyrodrop run``, ``list``, ``show``, ``cite``, ``pull``, ``check``, ``compare`` and ``report``.
 
 Commands are functions: cyclopts makes their options and help pages of signatures and docstrings. Whatever goes wrong is one
 line on stderr, which begins with ``pyrodrop:``; ``--debug`` anywhere shows its traceback too. Exit statuses:
@@ -66,7 +66,7 @@ def _command(arguments: list[str]) -> int:
         )
     else:
         app = _app("pyrodrop", help_epilogue=_MORE)
-        for command in (run, list_, show, pull, check, compare, report):
+        for command in (run, list_, show, cite, pull, check, compare, report):
             app.command(command, name=command.__name__.rstrip("_"))
     try:
         result = app(arguments)
@@ -203,6 +203,17 @@ def show(entry: str, /) -> None:
     from pyrodrop.analysis.zoo import card
 
     card.show(zoo.entry(entry))
+
+
+def cite(entry: str, /) -> None:
+    """BibTeX of what an entry rests on: papers, data, and this package.
+
+    Args:
+        entry: the name of a zoo entry, see pyrodrop list, or of an exact posterior.
+    """
+    from pyrodrop import zoo
+
+    print(zoo.cite(entry))
 
 
 def pull(entries: list[str], /) -> None:

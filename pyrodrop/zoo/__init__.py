@@ -6,10 +6,13 @@ Packages add entries of their own by an entry point of the group ``pyrodrop.zoo`
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import importlib.metadata
 import logging
+import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,7 +36,7 @@ from pyrodrop.zoo.exact import PROBLEMS, Problem
 from pyrodrop.zoo.sources import SOURCES, Source
 from pyrodrop.zoo.trained import Trained
 
-__all__ = ["ENTRIES", "Check", "Entry", "Source", "add", "entry", "every", "load"]
+__all__ = ["ENTRIES", "Check", "Entry", "Source", "add", "cite", "entry", "every", "load", "names"]
 
 _log = logging.getLogger("pyrodrop")
 
@@ -89,6 +92,42 @@ def _read_packages() -> None:
         except Exception as error:  # code of another package: whatever it raises, the other entries are there
             message = " ".join(f"{type(error).__name__}: {error}".split())
             _log.warning("the zoo entries of %s were left out: %s", point.value, message)
+
+
+def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
+    """Names of entries, and of exact posteriors, ``exact/NAME``.
+
+    Args:
+        pattern: which of them, as in a shell: ``uci/*``, ``*/mean-field``.
+        loads: only those whose trained posterior or draws `load` finds, here or to be downloaded.
+
+    Example:
+        >>> from pyrodrop import zoo
+        >>> zoo.names("*/yacht", loads=True)
+        ['exact/yacht', 'uci/yacht']
+    """
+    arguments.instance(pattern, str, "pattern", "a name, in which * stands for anything")
+    loads = arguments.flag(loads, "loads", "whether to name only what can be loaded")
+    all_of_them = sorted([*every(), *(problem.name for problem in PROBLEMS.values())])
+    chosen = [name for name in all_of_them if fnmatch.fnmatchcase(name, pattern)]
+    return [name for name in chosen if not loads or name in trained.RELEASED or trained.file(name)]
+
+
+def cite(name: str) -> str:
+    """BibTeX of what an entry or an exact posterior rests on: papers of its method, its data, and this package.
+
+    ``works.bib`` has the works. For entries of other packages it is this package alone; their papers are in `Entry.source`.
+
+    Raises:
+        TypeError: the name is no string.
+        ValueError: nothing has this name; the message suggests the most similar ones.
+    """
+    name, cited = _named(name).name, []
+    for work in (Path(__file__).parent / "works.bib").read_text(encoding="utf-8").strip().split("\n\n"):
+        text, patterns, end = re.split(r",\n  zoo = {(.*)}", work)
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns.split()):
+            cited.append(text + end)
+    return "\n\n".join(cited)
 
 
 def entry(name: str) -> Entry:

@@ -1,0 +1,75 @@
+"""What there is by name, and what to cite for it."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from pathlib import Path
+
+import pytest
+
+from pyrodrop import cli, zoo
+from pyrodrop.failed import Failed
+from pyrodrop.zoo import trained
+
+WORKS = (Path(zoo.__file__).parent / "works.bib").read_text(encoding="utf-8")
+NAMES = zoo.names()
+
+
+def test_names_are_those_of_entries_and_exact_posteriors() -> None:
+    assert {*zoo.ENTRIES, *(problem.name for problem in zoo.PROBLEMS.values())} == set(NAMES)
+    assert sorted(NAMES) == NAMES
+    assert zoo.names("*/yacht") == ["exact/yacht", "uci/yacht"]
+    assert zoo.names("Uci/*") == zoo.names("uci") == []
+
+
+def test_what_loads_is_what_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = trained.SHIPPED.rglob("*.safetensors")
+    shipped = sorted(file.relative_to(trained.SHIPPED).as_posix().removesuffix(".safetensors") for file in files)
+    monkeypatch.delenv("PYRODROP_ZOO", raising=False)
+    assert zoo.names(loads=True) == shipped != NAMES
+    (tmp_path / "cnn").mkdir()
+    (tmp_path / "cnn" / "lenet-ip.safetensors").touch()
+    monkeypatch.setenv("PYRODROP_ZOO", str(tmp_path))
+    monkeypatch.setitem(trained.RELEASED, "cnn/lenet-all", "hash")
+    assert zoo.names("cnn/*", loads=True) == ["cnn/lenet-all", "cnn/lenet-ip"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_authors_of_a_source_are_cited(name: str) -> None:
+    cited = zoo.cite(name)
+    assert cited.count("\n@") + 1 >= 2, "a paper or data, and this package"
+    assert cited.count("@software{pyrodrop,") == 1
+    if name in zoo.ENTRIES:
+        (authors, year), *_ = re.findall(r"^(.*?) \((\d{4})\)", zoo.ENTRIES[name].source)
+        works = [work for work in cited.split("\n\n") if f"year = {{{year}}}" in work]
+        assert any(all(surname in work for surname in re.split(", | & ", authors)) for work in works)
+
+
+def test_works_are_bibtex_and_none_is_idle() -> None:
+    keys = re.findall(r"^@[a-z]+{(\w+),$", WORKS, flags=re.MULTILINE)
+    patterns = re.findall(r"^  zoo = {(.*)}$", WORKS, flags=re.MULTILINE)
+    assert len(keys) == len(set(keys)) == len(patterns) == WORKS.count("@")
+    for pattern in " ".join(patterns).split():
+        assert fnmatch.filter(NAMES, pattern), pattern
+    for name in NAMES:
+        for work in zoo.cite(name).split("\n\n"):
+            assert work.count("{") == work.count("}")
+            assert re.fullmatch(r"@[a-z]+{\w+,\n(  [a-z]+ = {.*},\n)*  [a-z]+ = {.*}\n}", work), work
+            assert "zoo = " not in work
+
+
+def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["cite", "uci/yacht"]) == 0
+    assert capsys.readouterr().out == zoo.cite("uci/yacht") + "\n"
+    assert cli.main(["cite", "uci/yatch"]) == cli.WRONG
+
+
+def test_bad_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="did you mean 'uci/yacht'") as error:
+        zoo.cite("uci/yatch")
+    assert not isinstance(error.value, Failed)
+    with pytest.raises(TypeError, match="^pattern must be a name, in which"):
+        zoo.names(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="^loads "):
+        zoo.names(loads="yes")  # type: ignore[arg-type]
