@@ -4,7 +4,7 @@ it, and a notebook shows it once. In a loop, close figures by ``plt.close(figure
 prediction(run, data, held_out)     the function with bands of half, one, one and a half and two standard deviations
 traces(fit)                         ELBO, negative log likelihood and KL divergence by step
 calibration(predicted, y)           accuracy by confidence
-pit(tree), k_hat(loo)               ArviZ's plots of a data tree and a `Loo`
+pit(tree), k_hat(loo)               PIT values of a data tree, with a band; ArviZ's plot of the k-hat values of a `Loo`
 rates(guide), weights(fit)          learned rates, and posterior and prior histograms of the weights, by layer
 rotated_digit(run, image)           softmax inputs and outputs of a rotating digit (Gal & Ghahramani 2016, figure 4)
 """
@@ -16,7 +16,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import xarray as xr
@@ -26,7 +25,8 @@ from matplotlib.lines import Line2D
 from pyro import poutine
 from torch import Tensor
 
-from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, OF_PYPLOT, RED, SERIES, OfPyplot, figure_of, styled
+from pyrodrop.analysis.reports.ecdf import draw_ecdf
+from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, OfPyplot, styled, subplots
 from pyrodrop.data import Data, Dataset, turned
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import parts
@@ -81,7 +81,7 @@ def prediction(
     margin = reach * (high - low)
     x = torch.linspace(low - margin, high + margin, _CURVE, dtype=ends.dtype)[:, None]
     drawn = prediction_of(run, x, num_samples, seed=seed, needed_by="plots.prediction")
-    figure, (axes,) = _figure(1, 1, (8, 3.6))
+    figure, (axes,) = subplots(1, 1, (8, 3.6))
     shades(axes, x[:, 0], drawn.mean[:, 0], drawn.spread[:, 0])
     for rows, colour, label in zip(sets, (RED, BLACK), ("observed, for training", "observed, held out"), strict=False):
         axes.plot(rows.x[:, 0].numpy(), rows.y.reshape(-1).numpy(), ".", color=colour, markersize=3, label=label)
@@ -111,7 +111,7 @@ def traces(fit: Fit) -> Figure:
     steps = len(history)
     window = max(1, steps // 50)
     curves = {"ELBO": -history[:, :2].sum(1), "negative log likelihood": history[:, 0], "KL divergence": history[:, 1]}
-    figure, panels = _figure(1, 3, (10, 2.8))
+    figure, panels = subplots(1, 3, (10, 2.8))
     for axes, (name, values) in zip(panels, curves.items(), strict=True):
         axes.plot(range(steps), values.numpy(), color=BLUE, alpha=0.25, linewidth=0.6)
         smooth = values.unfold(0, window, 1).mean(1)
@@ -136,7 +136,7 @@ def calibration(predicted: Predicted, y: Tensor, bins: int = 15) -> Figure:
     curve = calibration_curve(predicted, y, bins)
     confidence, accuracy, share = (values.cpu().double().numpy() for values in curve)
     se = np.sqrt(np.clip(accuracy * (1 - accuracy), 1e-4, None) / np.maximum(share * len(y), 1))
-    figure, (top, bottom) = _figure(2, 1, (4.2, 4.6), sharex=True, height_ratios=(4, 1))
+    figure, (top, bottom) = subplots(2, 1, (4.2, 4.6), sharex=True, height_ratios=(4, 1))
     top.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=0.8, label="calibrated")
     top.errorbar(
         confidence, accuracy, yerr=2 * se, color=BLUE, marker="o", markersize=4, linewidth=1, label="observed ± 2 s.e."
@@ -150,7 +150,9 @@ def calibration(predicted: Predicted, y: Tensor, bins: int = 15) -> Figure:
 
 @styled(pyplot=True)
 def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) -> Figure:
-    """ArviZ's plot of the difference between the distribution of the PIT values and a uniform one, with a 99 % band.
+    """The empirical distribution function of the PIT values minus the uniform one, with a simultaneous band of 99 %.
+
+    The PIT value of y is the share of its replications below it, plus a random share of those that equal it.
 
     Args:
         tree: a result of `pyrodrop.to_arviz` for real y.
@@ -160,22 +162,21 @@ def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) ->
     Raises:
         ValueError: `held_out` for a tree without test observations, or a tree of several models.
     """
-    from pyrodrop.analysis.comparison.az import az
-
     if "model" in tree["posterior_predictive"].dims:
         models = ", ".join(tree["posterior_predictive"].to_dataset()["model"].values)
         raise ValueError(f"tree must be of one model: tree.sel(model=..., drop=True); got one of {models}")
+    group, data, name = "posterior_predictive", "observed_data", "y"
     if held_out:
         if "y_observed" not in tree.children.get("predictions_constant_data", {}):
             raise ValueError("the tree has no held-out observations: make it with to_arviz(fit, train, test)")
-        observed = tree["predictions_constant_data"]["y_observed"].rename("y")
-        tree = xr.DataTree.from_dict(
-            {
-                "posterior_predictive": tree["predictions"].to_dataset()[["y"]],
-                "observed_data": xr.Dataset({"y": observed}),
-            }
-        )
-    return figure_of(az.plot_ppc_pit(tree, coverage=coverage, backend="matplotlib", figure_kwargs=OF_PYPLOT))
+        group, data, name = "predictions", "predictions_constant_data", "y_observed"
+    drawn, y = tree[group].to_dataset()["y"], tree[data].to_dataset()[name]
+    below, equal = ((drawn < y).mean(("chain", "draw")).values, (drawn == y).mean(("chain", "draw")).values)
+    values = (below + equal * np.random.default_rng(0).uniform(size=equal.shape)).ravel()
+    figure, (axes,) = subplots(1, 1, (4.2, 3.2))
+    draw_ecdf(axes, 2 * np.abs(values - 0.5) if coverage else values, 0.01, BLUE)
+    axes.set(xlabel="probability of the central interval" if coverage else "PIT", ylabel="ECDF - uniform")
+    return figure
 
 
 @styled(pyplot=True)
@@ -185,11 +186,14 @@ def k_hat(loo: Loo) -> Figure:
     Raises:
         ValueError: the `Loo` has no k-hat values.
     """
-    from pyrodrop.analysis.comparison.az import az
+    from arviz_plots import plot_khat  # slow to import
 
     if loo.elpd_data is None:
         raise ValueError(f"there is no k-hat to plot: {loo.reason}")
-    return figure_of(az.plot_khat(loo.elpd_data, visuals={"hlines": {}}, backend="matplotlib", figure_kwargs=OF_PYPLOT))
+    options: Any = {"visuals": {"hlines": {}}, "figure_kwargs": {"FigureClass": OfPyplot}}
+    figure: Figure = plot_khat(loo.elpd_data, backend="matplotlib", **options).viz["figure"].item()
+    figure.set_layout_engine("constrained")
+    return figure
 
 
 @styled(pyplot=True)
@@ -204,13 +208,13 @@ def rates(guide: Any) -> Figure:
         raise ValueError(f"{type(guide).__name__} has no rates to plot")
     values = {name: torch.as_tensor(rate).detach().double().cpu().flatten() for name, rate in rates.items()}
     if all(len(rate) == 1 for rate in values.values()):
-        figure, (axes,) = _figure(1, 1, (1.5 + 1.1 * len(values), 3))
+        figure, (axes,) = subplots(1, 1, (1.5 + 1.1 * len(values), 3))
         axes.bar(list(values), [float(rate) for rate in values.values()], color=BLUE, width=0.6)
         axes.bar_label(axes.containers[0], fmt="%.3g", fontsize=8)  # type: ignore[arg-type]
         axes.set_ylabel("rate")
         axes.tick_params(axis="x", rotation=20)
         return figure
-    figure, panels = _figure(1, len(values), (2.8 * len(values), 2.8))
+    figure, panels = subplots(1, len(values), (2.8 * len(values), 2.8))
     for axes, (name, rate) in zip(panels, values.items(), strict=True):
         wide = float(rate.max()) > 20 * float(rate.min().clamp_min(1e-12))
         shown = rate.clamp_min(1e-12).log10() if wide else rate
@@ -234,7 +238,7 @@ def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
         drawn = {name: _thinned(value) for name, value in guide.draw(num_samples).items()}
         prior = {name: _prior_draws(model, name, num_samples) for name in drawn}
     columns = min(4, len(drawn))
-    figure, panels = _figure(-(-len(drawn) // columns), columns, (2.9 * columns, 2.6 * -(-len(drawn) // columns)))
+    figure, panels = subplots(-(-len(drawn) // columns), columns, (2.9 * columns, 2.6 * -(-len(drawn) // columns)))
     for axes, (name, posterior) in zip(panels, drawn.items(), strict=False):
         after, before = posterior.numpy(), prior[name]
         ends = np.quantile(after, [0.002, 0.998])
@@ -284,7 +288,7 @@ def rotated_digit(
     logits = run.predict(images, num_samples, seed=seed).f.detach().cpu()
     probabilities = logits.softmax(-1)
     classes = probabilities.mean(0).amax(0).topk(min(shown, logits.shape[-1])).indices.sort().values.tolist()
-    figure, (upper, lower, pictures) = _figure(3, 1, (9, 5.2), sharex=True, height_ratios=(4, 4, 1))
+    figure, (upper, lower, pictures) = subplots(3, 1, (9, 5.2), sharex=True, height_ratios=(4, 4, 1))
     step = min((abs(b - a) for a, b in itertools.pairwise(degrees)), default=10.0)
     colours = dict(zip(classes, itertools.cycle(SERIES), strict=False))
     for place, label in enumerate(classes):
@@ -310,11 +314,6 @@ def rotated_digit(
     ]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(classes))
     return figure
-
-
-def _figure(rows: int, columns: int, size: tuple[float, float], **grid: Any) -> tuple[Figure, Sequence[Axes]]:
-    figure = plt.figure(figsize=size, layout="constrained", FigureClass=OfPyplot)
-    return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).ravel())
 
 
 def _thinned(values: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ def row(f: Any, seconds: float, before: float, steps: int) -> dict[str, float]:
         "effective": float(np.median(size)),
         "us per step": 1e6 * seconds / steps,
         "steps per effective": steps / float(np.median(size)),
-        "R-hat": max(float(array_stats.rhat(f[..., i])) for i in range(f.shape[-1])),
+        "R-hat": max(float(array_stats.rhat(f[..., i], method="rank")) for i in range(f.shape[-1])),
         "seconds": seconds,
         "tuning": before,
     }
@@ -145,7 +145,7 @@ def row(f: Any, seconds: float, before: float, steps: int) -> dict[str, float]:
 
 def ess(f: Any) -> Any:
     """Bulk effective sample size at every point."""
-    return np.array([float(array_stats.ess(f[..., i])) for i in range(f.shape[-1])])
+    return np.array([float(array_stats.ess(f[..., i], method="bulk")) for i in range(f.shape[-1])])
 
 
 def agreement(f: Any, other: Any) -> dict[str, float]:

@@ -1,18 +1,16 @@
-"""ArviZ's figure of PIT values with simultaneous bands."""
+"""Figures of PIT values with simultaneous bands."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-import xarray as xr
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyrodrop.analysis.calibration.uniformity import LEVEL
-from pyrodrop.analysis.reports.style import BLUE, GREY, OF_PYPLOT, RED, figure_of, styled
+from pyrodrop.analysis.reports.ecdf import draw_ecdf
+from pyrodrop.analysis.reports.style import BLUE, RED, styled, subplots
 
 _PANEL = (2.6, 2.1)  # inches
 
@@ -33,7 +31,7 @@ class Calibrated(Protocol):
 @styled(pyplot=True)
 def plot_sbc(results: Mapping[str, Calibrated]) -> Figure:
     """One row of panels per result, one panel per quantity: the empirical distribution function of the PIT values minus the
-    uniform one, with a simultaneous band of level 0.05 over the number of quantities. Lines that leave it are orange.
+    uniform one, with a simultaneous band of level 0.05 over the number of quantities. Lines of problems are orange.
 
     Args:
         results: by name, with the same quantities and equally many data sets.
@@ -41,10 +39,6 @@ def plot_sbc(results: Mapping[str, Calibrated]) -> Figure:
     Raises:
         ValueError: there are none, or their quantities or numbers of data sets differ.
     """
-    from arviz_stats.ecdf_utils import ecdf_pit
-
-    from pyrodrop.analysis.comparison.az import az
-
     if not results:
         raise ValueError("results must contain at least one result by name; got none")
     first = next(iter(results.values()))
@@ -59,30 +53,15 @@ def plot_sbc(results: Mapping[str, Calibrated]) -> Figure:
         for name, result in results.items()
         for quantity in result.ranks
     }
-    values = {title: result.pit[quantity].numpy()[None] for title, (result, quantity) in panels.items()}
     columns = len(first.ranks) if len(results) > 1 else min(4, len(first.ranks))
     rows = -(-len(panels) // columns)
-    plotted = az.plot_ecdf_pit(
-        xr.DataTree.from_dict({"prior_sbc": xr.Dataset({n: (("chain", "draw"), v) for n, v in values.items()})}),
-        backend="matplotlib",
-        col_wrap=columns,
-        figure_kwargs={"figsize": (columns * _PANEL[0], rows * _PANEL[1]), "sharey": False, **OF_PYPLOT},
-        visuals=dict.fromkeys(_left_out(az), False),
-    )
-    at, _, low, high = ecdf_pit(np.linspace(0, 1, first.count), 1 - LEVEL / len(first.ranks), 1000)
-    for title, (result, quantity) in panels.items():
-        line = plotted.viz["ecdf_lines"][title].item()
-        line.set_color(RED if quantity in result.problems else BLUE)
-        x, y = line.get_data()
-        below = np.linspace(0, x[0], 100)  # where ArviZ draws no line the distribution function is 0
-        line.set_data((*below, *x), (*-below, *y))
-        line.axes.fill_between(at, low - at, high - at, color=GREY, alpha=0.25, linewidth=0)
-    figure = figure_of(plotted)
+    figure, grid = subplots(rows, columns, (columns * _PANEL[0], rows * _PANEL[1]), sharex=True)
+    for axes, (title, (result, quantity)) in zip(grid, panels.items(), strict=False):
+        color = RED if quantity in result.problems else BLUE
+        draw_ecdf(axes, result.pit[quantity].numpy(), LEVEL / len(first.ranks), color)
+        axes.set_title(title)
+    for axes in grid[len(panels) :]:
+        axes.axis("off")
+    figure.supxlabel("PIT")
     figure.supylabel("ECDF of the PIT values - uniform")
     return figure
-
-
-def _left_out(az: Any) -> list[str]:
-    """What `plot_ecdf_pit` must not draw: its bands, which ArviZ 1 replaces by another test, and the axes' removal."""
-    newer = "envelope_prob" in inspect.signature(az.plot_ecdf_pit).parameters
-    return ["credible_interval", "remove_axis", *(["suspicious_points", "p_value_text"] if newer else [])]

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -53,6 +54,7 @@ By = Literal["log_density", "loo", "elbo", "total_variation", "agreement", "wass
 Bar: TypeAlias = Any  # of tqdm
 _ELBO_DRAWS = 100
 _FEW = 100  # observations, below which the normal approximation of a mean is rough
+_ROUNDS, _SCORE_ERROR = 5_000, 1e-4  # at most, and in nats of the log score, of stacking weights
 _REFERENCE = "reference"  # the name of its row
 _FORMS = {
     "weight": ".2f",
@@ -366,9 +368,8 @@ def _add_loo(
     seed: int,
     bar: Bar,
 ) -> list[str]:
-    """Add ArviZ's comparison of the fits that have a LOO estimate; return why the others have none."""
-    from pyrodrop.analysis.comparison.az import az
-    from pyrodrop.analysis.comparison.loo import UnreliableLoo, loo
+    """Add the LOO estimates and stacking weights of the fits that have one; return why the others have none."""
+    from pyrodrop.analysis.comparison.loo import UnreliableLoo, loo, se_of_sum
 
     results, notes = {}, []
     bar.total += len(fits)
@@ -389,17 +390,33 @@ def _add_loo(
             continue
         results[name] = result
         rows[name] |= {"elpd": result.elpd, "elpd_se": result.se, "p": result.p, "k_hat": result.k_hat}
-    if len(results) == 1:
-        rows[next(iter(results))] |= {"difference": 0.0, "difference_se": 0.0, "weight": 1.0}
-    elif results:
-        table = az.compare({name: result.elpd_data for name, result in results.items()})
-        best = max(results, key=lambda name: results[name].elpd)
-        for name in results:
-            difference = results[name].pointwise[0] - results[best].pointwise[0]
-            total = float(difference.sum())
-            rows[name] |= {"difference": total, "difference_se": _se(difference) * len(difference)}
-            rows[name]["weight"] = float(table.loc[name, "weight"])
+    if results:
+        elpds = torch.stack([result.pointwise[0] for result in results.values()])
+        differences = elpds - elpds[elpds.sum(1).argmax()]
+        for name, difference, weight in zip(results, differences, stacking_weights(elpds), strict=True):
+            se = se_of_sum(difference) if difference.any() else 0.0
+            rows[name] |= {"difference": float(difference.sum()), "difference_se": se, "weight": float(weight)}
     return notes
+
+
+def stacking_weights(elpds: Tensor) -> Tensor:
+    """Weights ``[C]`` of the mixture with the largest log score sum_n ln sum_c w_c exp elpd_cn, for elpds ``[C, N]``.
+
+    By expectation maximisation: w_c g_c with g_c = mean_n p_cn / sum_k w_k p_kn, and longer steps w_c g_c^a while they are
+    better. No score is more than N (max g - 1) above that of w. ArviZ's weights are uniform where all of an observation's
+    elpds are below -745. Yao, Vehtari, Simpson & Gelman (2018), https://arxiv.org/abs/1704.02030, section 3.1.
+    """
+    densities = (elpds - elpds.amax(0)).exp()
+    weights, power = torch.full_like(densities[:, 0], 1 / len(densities)), 1.0
+    for _ in range(_ROUNDS):
+        mixture = weights @ densities
+        gain = (densities / mixture).mean(1)
+        if elpds.shape[1] * (float(gain.max()) - 1) < _SCORE_ERROR:
+            break
+        longer = (weights.log() + power * gain.log()).softmax(0).clamp(min=1e-12)
+        better = bool((longer @ densities / mixture).log().sum() > 0)
+        weights, power = (longer, 2 * power) if better else (weights * gain, 1.0)
+    return weights
 
 
 def _add_elbo(

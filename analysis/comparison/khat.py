@@ -12,10 +12,9 @@ import math
 
 import numpy as np
 import torch
-import xarray as xr
+from arviz_stats.base import array_stats
 from torch import Tensor
 
-from pyrodrop.analysis.comparison.az import az
 from pyrodrop.arrays import tensor_of
 
 LIMIT = 0.7
@@ -48,8 +47,6 @@ def k_hat(log_ratio: Tensor) -> float:
     top = log_ratio.double().max()
     if bool(top - log_ratio.double().min() <= _EQUAL * top.abs().clamp(min=1)):
         return -math.inf
-    ratios = xr.DataArray(log_ratio.double().cpu().numpy(), dims="draw")
-    assert az is not None  # importing arviz-stats adds the accessor
     with np.errstate(divide="ignore", invalid="ignore"):  # a tail of equal ratios
-        _, k = (-ratios).azstats.psislw(r_eff=1.0, dim="draw")
+        _, k = array_stats.psislw(-log_ratio.double().cpu().numpy(), r_eff=1.0)
     return float(k)

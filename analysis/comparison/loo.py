@@ -17,11 +17,11 @@ import warnings
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import arviz_stats
 import torch
 import xarray as xr
 from torch import Tensor
 
-from pyrodrop.analysis.comparison.az import az
 from pyrodrop.analysis.comparison.draws import check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
 from pyrodrop.analysis.comparison.moment_match import moment_matched
@@ -129,7 +129,7 @@ def loo(
     tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": _sampled(log_likelihood, "obs_id")})})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")  # an error below says so
-        estimate = az.loo_approximate_posterior(
+        estimate = arviz_stats.loo_approximate_posterior(
             tree, _sampled(draws.log_joint), _sampled(draws.log_q), var_name="y", pointwise=True
         )
     return _checked(_result(estimate, k_hat(draws.log_joint - draws.log_q)), force)
@@ -148,7 +148,7 @@ def _of_exact(sampled: Sampled, data: Data | None, moment_match: bool) -> Loo:
     tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": array}), "posterior": xr.Dataset({"y": array})})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")
-        estimate = az.loo(tree, var_name="y", pointwise=True)
+        estimate = arviz_stats.loo(tree, var_name="y", pointwise=True)
         if moment_match and bool((estimate.pareto_k > estimate.good_k).any()):
             estimate = moment_matched(sampled, chosen, tree, estimate)
         return _result(estimate, None)
@@ -159,13 +159,18 @@ def _result(estimate: Any, k_hat_q: float | None) -> Loo:
     elpd, k = (torch.as_tensor(values.values.copy()).double() for values in (estimate.elpd_i, estimate.pareto_k))
     return Loo(
         elpd=float(estimate.elpd),
-        se=float(estimate.se),
+        se=se_of_sum(elpd),
         p=float(estimate.p),
         k_hat=float(k.max()),
         k_hat_q=k_hat_q,
         pointwise=(elpd, k),
         elpd_data=estimate,
     )
+
+
+def se_of_sum(terms: Tensor) -> float:
+    """Standard error of the sum of independent terms ``[N]``; NaN of one."""
+    return float(terms.std() * math.sqrt(len(terms))) if len(terms) > 1 else math.nan
 
 
 def _checked(result: Loo, force: bool) -> Loo:

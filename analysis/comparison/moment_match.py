@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
+from arviz_stats import loo_moment_match
 from torch import Tensor
 
-from pyrodrop.analysis.comparison.az import az
 from pyrodrop.data import Dataset
 from pyrodrop.inputs import mapped
 from pyrodrop.likelihoods import aligned
@@ -66,4 +66,4 @@ def moment_matched(sampled: Sampled, data: Dataset, tree: xr.DataTree, estimate:
 
     coords = {"chain": range(chains), "draw": range(draws)}
     upars = xr.DataArray(u.numpy(), dims=("chain", "draw", "parameter"), coords=coords)
-    return az.loo_moment_match(tree, estimate, log_density, log_likelihood, upars=upars, var_name="y", pointwise=True)
+    return loo_moment_match(tree, estimate, log_density, log_likelihood, upars=upars, var_name="y", pointwise=True)

@@ -11,7 +11,6 @@ second one the density under a fit: they are the same thing only as far as a fit
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from pyrodrop.analysis.comparison.held_out import log_density
 from pyrodrop.analysis.comparison.khat import LIMIT
-from pyrodrop.analysis.comparison.loo import Loo, loo
+from pyrodrop.analysis.comparison.loo import Loo, loo, se_of_sum
 from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.models.network import mixes_examples
@@ -99,7 +98,7 @@ def reloo(
 
 def _replaced(plain: Loo, elpd: Tensor, k: Tensor) -> Loo:
     """The result with other values per observation, also in the form of ArviZ, whose `reloo` computes the same from them."""
-    total, se = float(elpd.sum()), float(elpd.std(correction=0) * math.sqrt(len(elpd)))
+    total, se = float(elpd.sum()), se_of_sum(elpd)
     p = plain.p + plain.elpd - total
     whole = copy.deepcopy(plain.elpd_data)
     whole.elpd_i.values[:], whole.pareto_k.values[:] = elpd.numpy(), k.numpy()

@@ -28,13 +28,13 @@ import matplotlib.pyplot as plt
 import pyro
 import pyro.distributions as dist
 import torch
+from arviz_stats import summary
 from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, config_enumerate
 from pyro.infer.autoguide import AutoDelta
 from torch.distributions import constraints, transforms
 
 import pyrodrop
-from pyrodrop.analysis.comparison.az import az
 
 # %% [markdown]
 # ## Eight schools
@@ -131,7 +131,7 @@ plt.show()
 
 # %%
 tree = pyrodrop.to_arviz(run, num_samples=2000, log_likelihood=False)
-az.summary(tree, var_names=["eta"], kind="stats")
+summary(tree, var_names=["eta"], kind="stats", ci_prob=0.89, ci_kind="eti", round_to=2)
 
 # %% [markdown]
 # ## A mixture whose assignments are summed out

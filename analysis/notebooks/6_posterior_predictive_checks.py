@@ -22,11 +22,12 @@
 # %matplotlib inline
 import matplotlib.pyplot as plt
 import torch
+from arviz_plots import plot_ppc_dist
+from arviz_stats import summary
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis import plots
-from pyrodrop.analysis.comparison.az import az
 
 torch.manual_seed(0)
 x = torch.cat([torch.rand(200, 1) - 2, torch.rand(200, 1) + 0.5])[torch.randperm(400)]
@@ -72,7 +73,7 @@ for name, group in trees["learned"].children.items():
 
 # %%
 for name in trees:
-    az.plot_ppc_dist(trees[name], num_samples=50, backend="matplotlib", figure_kwargs={"figsize": (7, 3)})
+    plot_ppc_dist(trees[name], kind="kde", num_samples=50, backend="matplotlib", figure_kwargs={"figsize": (7, 3)})
     plt.title(f"noise {name}")
     plt.show()
 
@@ -112,7 +113,7 @@ restarts = pyrodrop.fit_replicates(
     starts="new",
 )
 tree = pyrodrop.to_arviz(restarts, train, num_samples=250, log_likelihood=False)
-az.summary(tree, var_names=["f"], coords={"obs_id": [0, 1, 2, 3]}, kind="all")
+summary(tree, var_names=["f"], coords={"obs_id": [0, 1, 2, 3]}, kind="all", ci_prob=0.89, ci_kind="eti", round_to=2)
 
 # %% [markdown]
 # What the tree says of the fit itself. An ELBO carries its convention; k-hat above .7 means that these draws cannot be

@@ -15,6 +15,7 @@ from typing import Any
 
 import matplotlib
 from cycler import cycler
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pyrodrop.files import whole
@@ -85,11 +86,9 @@ class OfPyplot(Figure):
         raise NotImplementedError  # IPython then shows it as any figure
 
 
-OF_PYPLOT = {"FigureClass": OfPyplot}
+def subplots(rows: int, columns: int, size: tuple[float, float], **grid: Any) -> tuple[Figure, list[Axes]]:
+    """A figure of pyplot, its size in inches, and its panels row by row."""
+    import matplotlib.pyplot as plt
 
-
-def figure_of(plotted: Any) -> Figure:
-    """The figure of an ArviZ plot, made with ``figure_kwargs=OF_PYPLOT``."""
-    figure: Figure = plotted.viz["figure"].item()
-    figure.set_layout_engine("constrained")
-    return figure
+    figure = plt.figure(figsize=size, layout="constrained", FigureClass=OfPyplot)
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).ravel())

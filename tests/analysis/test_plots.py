@@ -76,6 +76,10 @@ def test_arvizs_pictures(small: Any) -> None:
     tree = pyrodrop.to_arviz(fit, fit.data, fit.data, num_samples=200)
     for options in ({}, {"coverage": True}, {"held_out": True}):
         assert_drawn(plots.pit(tree, **options))
+    figure, replicated = plots.pit(tree, held_out=True), tree["predictions"]["y"].values[0]
+    assert_drawn(figure)
+    below = np.sort((replicated < fit.data.y.squeeze(-1).numpy()).mean(0))
+    np.testing.assert_allclose(figure.axes[0].get_lines()[0].get_xdata()[1:-1:2], below)
     both = pyrodrop.to_arviz({"a": fit, "b": fit}, num_samples=30)
     assert_drawn(plots.pit(both.sel(model="a", drop=True)))
     with pytest.raises(

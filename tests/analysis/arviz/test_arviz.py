@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import arviz_plots
+import arviz_stats
 import numpy as np
 import pyro.distributions as dist
 import pytest
@@ -14,7 +16,6 @@ import xarray as xr
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.comparison.az import az
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
@@ -296,15 +297,15 @@ def test_arvizs_own_functions_take_the_tree(small: Any, chains: int) -> None:
     train = small.waves()
     fit = small.fitted(guides.MeanField, **({} if chains == 1 else {"count": chains}))
     tree = pyrodrop.to_arviz(fit, train, small.waves(9, seed=1), num_samples=400, log_likelihood=True)
-    assert math.isfinite(az.loo(tree).elpd)
-    summary = az.summary(tree, var_names=["noise_sd", "f"], kind="stats")
+    assert math.isfinite(arviz_stats.loo(tree).elpd)
+    summary = arviz_stats.summary(tree, var_names=["noise_sd", "f"], kind="stats")
     assert len(summary) == 41
-    table = az.compare({"one": tree, "two": tree})
+    table = arviz_stats.compare({"one": tree, "two": tree})
     assert set(table.index) == {"one", "two"}
-    for draw in (az.plot_ppc_dist, az.plot_ppc_pit, az.plot_loo_pit, az.plot_lm):
+    for draw in (arviz_plots.plot_ppc_dist, arviz_plots.plot_ppc_pit, arviz_plots.plot_loo_pit, arviz_plots.plot_lm):
         figure = draw(tree, backend="matplotlib").viz["figure"].item()
         figure.canvas.draw()
-    az.plot_lm(tree, group="predictions", backend="matplotlib")
+    arviz_plots.plot_lm(tree, group="predictions", backend="matplotlib")
 
 
 def test_log_likelihoods_are_left_out_where_loo_would_be_wrong(small: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -318,9 +319,9 @@ def test_log_likelihoods_are_left_out_where_loo_would_be_wrong(small: Any, caplo
     assert tree.attrs["log_likelihood_missing"] == said
     assert [said in message for message in caplog.messages] == [True]
     with pytest.raises(TypeError, match="log likelihood not found"):
-        az.loo(tree)
+        arviz_stats.loo(tree)
     asked = pyrodrop.to_arviz(fit, train, num_samples=400, log_likelihood=True)
-    assert float(az.loo(asked, pointwise=True).pareto_k.max()) < 0.7 < asked.attrs["khat"]
+    assert float(arviz_stats.loo(asked, pointwise=True).pareto_k.max()) < 0.7 < asked.attrs["khat"]
     assert "log_likelihood_missing" not in asked.attrs
     assert len(caplog.messages) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import arviz_stats
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -11,7 +12,6 @@ from scipy import stats
 
 import pyrodrop
 from pyrodrop import guides, priors
-from pyrodrop.analysis.comparison.az import az
 
 ALPHAS = (0.8, 1.25)
 N, TAU = 60, 1.0  # of small.conjugate
@@ -48,7 +48,7 @@ def sensitivity(draws: NDArray[Any], mean: float, scaled: str) -> float:
 def test_the_sensitivity_of_the_exact_posterior(small: Any, scaled: str) -> None:
     fit, _ = small.conjugate(1.0)
     tree = pyrodrop.to_arviz(fit, fit.data, num_samples=20_000, weights=True)
-    found = az.psense(tree, var_names=["weight"], group=scaled, alphas=ALPHAS)["weight"].values[0]
+    found = arviz_stats.psense(tree, var_names=["weight"], group=scaled, alphas=ALPHAS)["weight"].values[0]
     draws = tree["posterior"]["weight"].values[0, :, 0]
     means = fit.guide.loc["weight"][0].tolist()
     want = [sensitivity(draws[:, j], mean, scaled) for j, mean in enumerate(means)]
@@ -72,4 +72,4 @@ def test_without_a_density_there_is_no_log_prior(small: Any) -> None:
     tree = pyrodrop.to_arviz(fit, small.waves(), num_samples=30)
     assert "log_prior" not in tree.children
     with pytest.raises(TypeError, match="log prior not found"):
-        az.psense(tree, group="prior")
+        arviz_stats.psense(tree, group="prior")

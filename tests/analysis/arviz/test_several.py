@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import arviz_plots
+import arviz_stats
 import numpy as np
 import pytest
 import xarray as xr
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.comparison.az import az
 from pyrodrop.analysis.gp import GaussianProcess
 
 
@@ -40,9 +41,9 @@ def test_every_model_has_its_own_variables(small: Any, tmp_path: Path, caplog: p
     with xr.open_datatree(tmp_path / "fits.nc", engine="h5netcdf") as back:
         xr.testing.assert_equal(tree, back.load())
         assert set(back.attrs) == set(tree.attrs)
-    assert len(az.summary(tree, var_names=["noise_sd"], kind="stats")) == 2
-    az.plot_forest(tree, var_names=["noise_sd"], backend="matplotlib")
-    az.plot_ppc_dist(tree.sel(model="rates", drop=True), backend="matplotlib", num_samples=20)
+    assert len(arviz_stats.summary(tree, var_names=["noise_sd"], kind="stats")) == 2
+    arviz_plots.plot_forest(tree, var_names=["noise_sd"], backend="matplotlib")
+    arviz_plots.plot_ppc_dist(tree.sel(model="rates", drop=True), backend="matplotlib", num_samples=20)
 
 
 def test_chains_and_draws_of_other_numbers_are_thinned(small: Any) -> None:

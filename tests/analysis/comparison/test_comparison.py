@@ -14,6 +14,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.comparison import comparison
 from pyrodrop.analysis.comparison.held_out import kfold, log_density
+from pyrodrop.analysis.comparison.loo import loo
 from pyrodrop.analysis.comparison.reloo import reloo
 from pyrodrop.analysis.gp import GaussianProcess
 from pyrodrop.data import Dataset
@@ -245,7 +246,10 @@ def test_by_loo_for_those_that_have_one(small: Any) -> None:
     table = pyrodrop.compare(fits, by="loo", num_samples=3000)
     assert set(list(table.rows)[:2]) == {"good", "wide"}
     assert abs(table.rows["good"]["elpd"] - float(exact.sum())) < 0.15
-    assert table.rows["good"]["weight"] + table.rows["wide"]["weight"] == pytest.approx(1)
+    elpds = torch.stack([loo(fit, num_samples=3000).pointwise[0] for fit in (good, wide)])
+    weights = [table.rows["good"]["weight"], table.rows["wide"]["weight"]]
+    assert weights == pytest.approx(comparison.stacking_weights(elpds).tolist(), rel=1e-9)
+    assert sum(weights) == pytest.approx(1)
     assert table.rows["narrow"]["elpd"] is None
     assert any(note.startswith("no LOO of narrow: the largest k-hat is") for note in table.notes)
     assert any(note.startswith("no LOO of dropout: log p - log q does not exist") for note in table.notes)
