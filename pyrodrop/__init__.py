@@ -6,6 +6,7 @@ What users call is found here, whichever file it lives in. Each part is imported
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,18 @@ _FILES = {
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
 _EXTRAS = ("analysis", "sklearn")  # what ``from pyrodrop import *`` leaves out: they need an extra, or import for long
+
+
+class _BeforePyro:
+    """Has Pyro find what it asks of TorchScript where PyTorch no longer has it; a finder of `sys.meta_path`."""
+
+    @staticmethod
+    def find_spec(name: str, *_: Any) -> None:
+        if name == "pyro":
+            import_module(f"{__name__}.torchscript").stand_in()
+
+
+sys.meta_path.insert(0, _BeforePyro)
 
 
 def __getattr__(name: str) -> Any:

@@ -26,7 +26,7 @@ from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
-from pyrodrop.private_apis import name_in_store, pyro_handlers
+from pyrodrop.private_apis import in_torchscript, name_in_store, pyro_handlers
 from pyrodrop.threads import reserved_elsewhere
 
 _JITTED = (
@@ -45,7 +45,7 @@ class LocalModule(PyroModule):
     from_data: tuple[str, ...] = ()  # names in the state of numbers that data give, one or one of each column
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.jit.is_tracing():
+        if in_torchscript():
             raise NotImplementedError(_JITTED)
         return nn.Module.__call__(self, *args, **kwargs)  # no parameter store to swap
 

@@ -1,7 +1,7 @@
 """Private APIs of PyTorch and Pyro that tensors, optimisers and Pyro's store need.
 
-No file but this one and `pyrodrop.compiled.private_apis` uses any, because a release may change them. `.ci/run` tests
-them with the oldest versions that `pyproject.toml` allows and with those of `constraints.txt`.
+No file but this one, `pyrodrop.compiled.private_apis` and `pyrodrop.torchscript` uses any, because a release may change
+them. `.ci/run` tests them with the oldest versions that `pyproject.toml` allows and with those of `constraints.txt`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ fused_adam, fused_adamw, fused_sgd = _torch._fused_adam_, _torch._fused_adamw_, 
 def in_function_transform() -> bool:
     """Whether the caller runs inside a transform of torch.func, such as vmap."""
     return _c._functorch.peek_interpreter_stack() is not None
+
+
+def in_torchscript() -> bool:
+    """Whether `torch.jit.trace` traces the caller."""
+    return _c._get_tracing_state() is not None
 
 
 def without_overrides(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from pyrodrop.private_apis import in_function_transform, pyro_handlers
+from pyrodrop.private_apis import in_function_transform, in_torchscript, pyro_handlers
 
 
 def refuse_without_values(what: str) -> None:
@@ -50,7 +50,7 @@ def outside(what: str) -> Iterator[None]:
             dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             where = f"inside torch.autocast({device!r}, {dtype}), which rounds what it computes"
             raise _refusal(what, f"{where}: fit(..., precision='bfloat16') uses it for matrix products alone")
-    if in_function_transform() or torch.jit.is_tracing():
+    if in_function_transform() or in_torchscript():
         raise _refusal(what, "inside a transform of torch.func or torch.jit.trace, which cannot follow a training")
     yield
 

@@ -33,7 +33,7 @@ from pyrodrop.protocols import HasPosterior, HasRows, HasWeights
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, Watch
-from pyrodrop.steps.buffers import places_of
+from pyrodrop.steps.buffers import modules_of, places_of
 from pyrodrop.steps.loss import making
 from pyrodrop.steps.watched import Watched
 from pyrodrop.training.autoguides import autoguides, check_model, prepare
@@ -99,7 +99,7 @@ class Problem:
             check_model(guide, model)
         else:
             copies: dict[int, Any] = {}
-            model, guide = copy.deepcopy((model, guide), copies)
+            model, guide = _copied(model, guide, copies)
             modules = [component for component in copies.values() if isinstance(component, nn.Module)]
             _part_from_originals(modules)
         if start is not None:
@@ -247,6 +247,20 @@ class Problem:
         return tensors | {
             f"prior.{site}.{n}": value for site, prior in priors.items() for n, value in prior.numbers().items()
         }
+
+
+def _copied(model: Any, guide: Any, copies: dict[int, Any]) -> tuple[Any, Any]:
+    """A copy of both; a ValueError where a module keeps a tensor that a call has computed from parameters."""
+    try:
+        return copy.deepcopy((model, guide), copies)
+    except RuntimeError as error:
+        kept = [n for m in modules_of(model, guide).values() for n, v in vars(m).items() if getattr(v, "grad_fn", None)]
+        if not kept:
+            raise
+        raise ValueError(
+            f"model and guide cannot be copied: the attribute {kept[0]} is a tensor that a call has computed. "
+            "Make them anew and train them before their first call, or train them in place by pyrodrop.compile_svi"
+        ) from error
 
 
 def _part_from_originals(copies: Sequence[nn.Module]) -> None:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 # CONTRIBUTING shows the same list.
 LAYERS = (
     ("pyrodrop/arguments.py", "pyrodrop/failed.py", "pyrodrop/names.py", "pyrodrop/private_apis.py")
-    + ("pyrodrop/protocols.py",),
+    + ("pyrodrop/protocols.py", "pyrodrop/torchscript.py"),
     ("pyrodrop/cards.py", "pyrodrop/constraints.py", "pyrodrop/surroundings.py"),
     (
         "pyrodrop/arrays.py",
@@ -82,13 +82,13 @@ MOST_LINES = {
     "pyrodrop/reparam": 1_041,
     "pyrodrop/sampling": 2_649,
     "pyrodrop/steps": 839,
-    "pyrodrop/training": 6_337,
+    "pyrodrop/training": 6_351,
     "pyrodrop/zoo": 2_105,
-    "pyrodrop/*.py": 5_451,
+    "pyrodrop/*.py": 5_507,
     "models": 1_293,
     "guides": 2_179,
     "analysis": 28_844,
-    "tests": 51_667,
+    "tests": 52_233,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -20,7 +20,6 @@ from pyro.distributions.transforms import affine_autoregressive, iterated, plana
 from pyro.infer import (
     SVI,
     EnergyDistance,
-    JitTrace_ELBO,
     JitTraceEnum_ELBO,
     RenyiELBO,
     ReweightedWakeSleep,
@@ -33,10 +32,8 @@ from pyro.infer import (
 from pyro.infer.autoguide import (
     AutoDelta,
     AutoGaussian,
-    AutoGuideList,
     AutoIAFNormal,
     AutoLaplaceApproximation,
-    AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
     AutoNormal,
     AutoNormalizingFlow,
@@ -65,7 +62,7 @@ def _in_float64() -> Iterator[None]:
 
 def by_svi(model: Any, guide: Any, loss: Any, data: Mapping[str, Any], steps: int) -> Tensor:
     """The losses of Pyro's own loop."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # as `fit` does
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), loss)
     return torch.tensor([svi.step(**data) for _ in range(steps)])
 
@@ -119,13 +116,6 @@ class Grouped(EasyGuide):
         both.sample("both", dist.Normal(loc, pyro.param("scale", 0.1 + 0 * loc, constraint=POSITIVE)).to_event(1))
         with self.plate("groups", 4):
             pyro.sample("a", dist.Normal(pyro.param("a_loc", torch.zeros(4)), 0.1))
-
-
-def in_two(model: Any) -> Any:
-    guide = AutoGuideList(model)
-    guide.append(AutoDelta(poutine.block(model, expose=["mu", "tau"])))
-    guide.append(AutoLowRankMultivariateNormal(poutine.block(model, expose=["a", "s", "b"]), rank=2))
-    return guide
 
 
 def by_hand(x: Tensor, y: Tensor, group: Tensor) -> None:
@@ -272,8 +262,6 @@ CONTINUOUS = {
     "nested plates": Case(nested, AutoNormal),
     "factors": Case(factors, AutoNormal),
     "EasyGuide": Case(regression, Grouped, data=REGRESSION),
-    "two guides": Case(regression, in_two, data=REGRESSION),
-    "autoregressive flow": Case(regression, AutoIAFNormal, data=REGRESSION),
     "planar flow": Case(regression, lambda m: AutoNormalizingFlow(m, partial(iterated, 2, planar)), data=REGRESSION),
     "flow": Case(
         regression, lambda m: AutoNormalizingFlow(m, partial(iterated, 1, affine_autoregressive)), data=REGRESSION
@@ -281,10 +269,6 @@ CONTINUOUS = {
     "structured": Case(regression, lambda m: AutoStructured(m, conditionals="normal", dependencies="linear"),
                        data=REGRESSION),
     "Gaussian": Case(regression, AutoGaussian, data=REGRESSION),
-    "Laplace": Case(regression, AutoLaplaceApproximation, data=REGRESSION),
-    "conditioned": Case(poutine.condition(regression, data={"b": torch.tensor(0.4)}), AutoNormal, data=REGRESSION),
-    "graph": Case(scalar, AutoNormal, TraceGraph_ELBO),
-    "Renyi": Case(scalar, AutoNormal, lambda: RenyiELBO(alpha=0.5, num_particles=2)),
     "particles": Case(scalar, AutoNormal, lambda: Trace_ELBO(num_particles=3)),
     "particles at once": Case(scalar, AutoNormal, lambda: TraceMeanField_ELBO(**VECTORISED)),
 }  # fmt: skip
@@ -570,11 +554,6 @@ def test_a_program_that_changes_with_its_values_is_trained_by_pyro(
         pyrodrop.fit(model, guide, {"x": X}, steps=2, engine="traced", objective=Trace_ELBO())
     assert "at test_objectives.py, line" in caplog.text
     assert f": {line}" in caplog.text
-
-
-@pytest.mark.more
-def test_a_jitted_loss_is_trained_by_pyro() -> None:
-    assert_as_svi(scalar, AutoNormal, JitTrace_ELBO, {"x": X}, "pyro")
 
 
 def test_torch_jit_goes_on_after_a_jitted_loss_that_cannot_be_traced() -> None:
