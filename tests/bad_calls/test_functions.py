@@ -236,6 +236,8 @@ CALLS = [
         function=lambda number: data.Splits(**TABLE)[number],
     ),
     Call("zoo.entry", lambda: {"name": next(iter(zoo.ENTRIES))}, {"name": NAME}),
+    Call("zoo.cite", lambda: {"name": "uci/yacht"}, {"name": NAME}),
+    Call("zoo.names", lambda: {"pattern": "uci/*", "loads": True}, {"pattern": OBJECT.but("string")}),
     Call(
         "zoo.add",
         lambda: {"entries": zoo.entry("uci/yacht")},
