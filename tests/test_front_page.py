@@ -19,6 +19,25 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def test_it_is_short() -> None:
+    """At most 700 words and 25 numbers outside of code, addresses not counted."""
+    text = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    assert len(text.split()) <= 700
+    assert len(re.findall(r"(?<![\w.])\d[\d.,]*", text)) <= 25
+
+
+def test_what_it_says_of_other_packages_was_run() -> None:
+    """The versions are those of the scripts, and a cell with words has a script about it."""
+    rows = [line.strip("| ").split(" | ") for line in README.splitlines() if re.match(r"\| [\w-]+ \d", line)]
+    others = (ROOT / "docs" / "what-others-compute.md").read_text(encoding="utf-8")
+    assert len(rows) == 6
+    for package, divergence, functional in rows:
+        titles = " ".join(re.findall(rf"^\| {re.escape(package)} \| \[([^\]]+)", others, flags=re.MULTILINE))
+        assert (divergence != "–") == ("KL" in titles), package
+        assert (functional != "–") == ("F.dropout" in titles), package
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "analysis/reference/README.md"])
 def test_its_links_lead_somewhere(page: str) -> None:
     path = ROOT / page

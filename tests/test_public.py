@@ -75,4 +75,4 @@ def test_the_first_block_of_the_readme_is_found() -> None:
     first = re.search(r"^```python\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
     assert first is not None
     compile(first[1], "README.md", "exec")
-    assert "data.mauna_loa()" in first[1]  # a data set that comes with the package
+    assert "read(net" in first[1]  # which needs nothing but the package

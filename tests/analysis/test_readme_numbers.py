@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 UCI = ROOT / "analysis" / "reference" / "uci"
-PAGES = ("README.md", "docs/paper/paper.md")
+PAGES = ("README.md", "docs/measured.md", "docs/paper/paper.md")
 SCALE = re.findall(
     r"^\| (.+) \| (.+) \| `([\w-]+\.json): (.+)` \|$",
     (ROOT / "docs" / "scale.md").read_text(encoding="utf-8"),
@@ -142,6 +142,8 @@ QUOTED: list[tuple[str, str, Callable[[Any], tuple[float, ...]]]] = [
      PEERS, of_whole_runs),
     ("20,000 steps of {} programs, {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times where",
      "benchmarks/results/programs-cpu.json", of_programs),
+    ("Whole fits of {} programs were {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times where",
+     "benchmarks/results/programs-cpu.json", of_programs),
     ("is {:.1f} times that at them ({:.1f} times with two), the exact posterior's {:.0f} times", "reference/critiques.json",
      of_clusters),
     ("is {0:.1f} times that at the clusters, and that of the exact posterior {2:.0f} times", "reference/critiques.json",
@@ -220,5 +222,5 @@ def test_the_verdict_of_calibration() -> None:
     verdict = result("reference/sbc.json")["posteriors"]["mc-dropout"]["verdict"]
     assert "f[0], f[1], f[2]: too narrow" in verdict
     assert "MC dropout at rate 0.1, of inputs and units, is too narrow at all three inputs tried" in text_of(
-        "README.md"
+        "docs/measured.md"
     )
