@@ -142,7 +142,7 @@ QUOTED: list[tuple[str, str, Callable[[Any], tuple[float, ...]]]] = [
      PEERS, of_whole_runs),
     ("20,000 steps of {} programs, {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times where",
      "benchmarks/results/programs-cpu.json", of_programs),
-    ("Whole fits of {} programs were {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times where",
+    ("Whole fits of {} programs were {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times",
      "benchmarks/results/programs-cpu.json", of_programs),
     ("is {:.1f} times that at them ({:.1f} times with two), the exact posterior's {:.0f} times", "reference/critiques.json",
      of_clusters),
