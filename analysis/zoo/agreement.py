@@ -59,8 +59,8 @@ def verdict(entry: Entry, result: Mapping[str, Any] | str | None) -> str:
 
 
 def waiting(result: str | None) -> str:
-    """Why there is no result, in two or four words: the sentence of the reference continues after them."""
-    return "waits for a GPU" if result is not None and result.startswith("waits for a GPU") else "not run yet"
+    """Why there is no result, in two to four words: the sentence of the reference continues after them."""
+    return begins if (begins := (result or "").partition(":")[0]) in ("waits for a GPU", "not kept") else "not run yet"
 
 
 def _agreement(entry: Entry, name: str, result: Mapping[str, Any]) -> Agreement:

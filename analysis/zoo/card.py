@@ -51,7 +51,7 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     lines.append(("check", ", ".join(parts)))
     lines.append(("trained", _trained(entry)))
     if not entry.published:
-        lines.append(("published", "only curves or text, no scores to compare with"))
+        lines.append(("published", "no scores to compare with"))
     result = None if reference is None else reference["result"]
     more = _of_sparse(entry)
     if not isinstance(result, Mapping):

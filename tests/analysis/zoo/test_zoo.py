@@ -314,6 +314,7 @@ def test_z_is_the_difference_in_standard_errors() -> None:
         "no published figure"
     )
     assert verdict(entry, "waits for a GPU: a million steps") == "waits for a GPU"
+    assert (verdict(entry, "not kept: it diverged"), verdict(entry, "3 hours")) == ("not kept", "not run yet")
     assert verdict(entry, "10,000 steps") == "not run yet"
 
 
