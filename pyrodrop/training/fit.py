@@ -55,105 +55,54 @@ def fit(
 ) -> Fit:
     """Train a guide of a model on data.
 
-    Training runs in training mode: submodules that were in it when the model was made, such as nn.BatchNorm, normalise by
-    the minibatch and update their buffers, with every engine. The trained model is in evaluation mode.
-
-    The trained model and guide, ``Fit.model`` and ``Fit.guide``, are copies; `model` and `guide` do not change, so one model
-    can be fitted with many guides and the same call gives the same result. Two things are trained in place: parameters in
-    Pyro's global store, and a guide that is or contains one of Pyro's autoguides, together with its model. An autoguide
-    refers to its model, which must be the `model` of this call.
-
-    Several processes train together (``torchrun --nproc-per-node 4 train.py``) if all of them make the same call. Every
-    minibatch is divided between them: `batch_size` counts the rows of all ranks, so the same call makes as many steps on any
-    number of ranks. Every rank reads its own rows and draws noise of its own. Each estimates the whole loss, and one
-    all-reduce per step takes the mean of their gradients: by nccl on GPUs, by gloo otherwise. Parameters and buffers start
-    from those of rank 0. Layers that normalise over the rows of a minibatch, such as nn.BatchNorm, do so over those of a
-    rank; floating-point buffers that a step updates, such as running statistics, are averaged with the gradients, and others
-    must not depend on the rows. Rank 0 shows progress and reads and writes the checkpoint; every rank returns the same fit.
-    A rank that fails ends the job.
-
-    Data that are read a minibatch at a time need not fit into memory. Rows of a `torch.utils.data.Dataset` or a
-    `numpy.memmap` are read by their numbers, in the order and with the noise of tensors: the same call has the same bits,
-    several ranks read their own rows, and a run continues from a checkpoint. A loader makes the minibatches itself; in epoch
-    e, torch's, Python's and NumPy's generators, and those of a DataLoader, have states for it that depend on `seed` and e
-    alone, and ``set_epoch(e)`` of whatever has it is called. A run that continues begins the epoch again in which it was
-    interrupted, unless the loader has ``state_dict`` and ``load_state_dict``. A minibatch is a pair (x, y), or a mapping
-    with y as y, label, labels, target or targets. Values are checked when they are read. A likelihood that starts from
-    y, such as `likelihoods.Gaussian()`, starts from that of a sample, 256 rows or the first minibatch, and so from
-    another number than for tensors. x and y are not standardised: pass ``data.Dataset(...).standardized()`` of some rows
-    to ``model.standardize`` before. `Fit.settings` names the source. An augmentation
-    changes the likelihood (Wenzel et al. 2020, https://arxiv.org/abs/2002.02405, appendix K).
+    The trained model and guide, ``Fit.model`` and ``Fit.guide``, are copies in evaluation mode: a model serves many guides,
+    and the same call gives the same result. Two things are trained in place: parameters in Pyro's global store, and Pyro's
+    autoguides with the model that they were made of, which must be `model`. Several ranks that make the same call train
+    together (docs/scale.md); data may be read a minibatch at a time (docs/loaders.md).
 
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
         guide: its guide, called with the same arguments.
-        data: a `Dataset` or a pair (x, y), in their own units. A model of `pyrodrop.models` takes over the standardisation
-            of a `Dataset`. Or, for a Pyro program with other arguments, a mapping of these: every step calls
-            ``guide(**data)`` and ``model(**data)``, whose plates take subsamples, and an epoch is a step. Or data that are
-            read a minibatch at a time: a `torch.utils.data.Dataset`, or a pair of arrays of which one is a `numpy.memmap`,
-            whose rows are read in the order of tensors; a `torch.utils.data.DataLoader`, or another iterable of minibatches,
-            which makes the minibatches itself and is iterated once per epoch. See above.
+        data: a pair (x, y) in their own units; a `Dataset`, whose standardisation a model of `pyrodrop.models` takes over;
+            a mapping of the arguments of another Pyro program, whose plates take subsamples, an epoch being a step; or what
+            is read: a `torch.utils.data.Dataset`, a `numpy.memmap` in a pair, a loader, another iterable of minibatches.
         steps: number of gradient steps.
-        num_data: number of rows of the data set behind a loader, which may be left out for a DataLoader that visits every
-            row once per epoch. More rows in an epoch are refused, except where a sampler of a DataLoader draws them.
+        num_data: rows of the data set behind a loader; may be left out for a DataLoader that visits each once per epoch.
         batch_size: rows per minibatch, of all ranks together; all rows if None.
-        accumulate: k, to evaluate every minibatch in k parts, one after the other, where it does not fit into memory. Their
-            gradients are averaged before the step, weighted by rows. Every part draws noise of its own. Layers that
-            normalise over the rows of a minibatch do so over those of a part, and every part updates their running
-            statistics.
+        accumulate: k, to evaluate a minibatch in k parts with noise of their own, and average their gradients by rows.
         lr: learning rate, or a function from a parameter's name to its learning rate.
         optimizer: a `torch.optim` class or a function with the same arguments; Adam by default.
-        lr_schedule: factor of the learning rate as a function of the number of steps done, such as
-            ``schedules.cosine(steps)``.
-        estimator: how the examples of a minibatch share noise, see `pyrodrop.reparam`: one weight draw for all of them
-            (``shared``), one per example (``per_example``), noise on the activations (``local``, as `torch.nn.Dropout`), or
-            random signs per example (``flipout``). The expected gradient is the same, its variance is not. One exception:
-            under ``local``, noise that belongs to weights and not to input units (Gaussian posteriors, DropConnect,
-            theta > 0) is drawn independently for every row of an example. For convolutions and tokens this is the objective
-            of another posterior, over activations (``Fit.settings["noise_by_row"]`` names the weights). Where the output of
-            one example depends on the others, in a graph or through BatchNorm in training mode, only ``shared`` is allowed.
+        lr_schedule: factor of the learning rate by the number of steps done, such as ``schedules.cosine(steps)``.
+        estimator: how the examples of a minibatch share noise, see `pyrodrop.reparam`: one weight draw for all (``shared``),
+            one each (``per_example``), noise on the activations (``local``, as `torch.nn.Dropout`), or random signs
+            (``flipout``). The expected gradient is the same, but for ``local`` with noise of weights in convolutions and on
+            tokens, another posterior's. Only ``shared`` goes where an example's output depends on others.
         kl_weight: factor of the KL divergence of the weights in the loss, at least 0: a number, or a function of the number
             of epochs done, such as ``schedules.linear(20)``. It does not apply to hyperparameters, nor to `Fit.elbo`.
         likelihood_power: power of the likelihood in the loss, positive: beta of Psaros et al. (2023), 1 / T of tempered
             posteriors. It does not apply to `Fit.elbo`.
-        objective: a loss object of Pyro that is minimised in place of minus the ELBO with closed-form divergences, such as
-            ``pyro.infer.Trace_ELBO(num_particles=4)``, ``TraceEnum_ELBO()`` for discrete sites that are summed out, or
-            ``RenyiELBO(alpha=0, num_particles=k)``, the bound of k importance-weighted draws, for all rows at once under the
-            estimator ``shared``; or `pyrodrop.AlphaDivergence`. It estimates and differentiates as under ``pyro.infer.SVI``,
-            with the same random numbers; `Fit.losses` has its values, and `Fit.elbo` stays the ELBO of the guide.
-        engine: how the steps are computed, see `pyrodrop.compiled`: ``pyro``, ``traced``, ``compiled``, or ``auto``, which
-            weighs the work against the time for tracing and compiling. All draw the same noise. Models that cannot be traced
-            are trained with ``pyro``, and the logger `pyrodrop` says why.
+        objective: a loss of Pyro in place of minus the ELBO with closed-form divergences, such as ``TraceEnum_ELBO()`` or
+            ``RenyiELBO(alpha=0, num_particles=k)``, with the random numbers of ``pyro.infer.SVI``; or an `AlphaDivergence`.
+        engine: how steps are computed, see `pyrodrop.compiled`: ``pyro``, ``traced``, ``compiled``; ``auto`` weighs the work
+            against the time for compiling. All draw the same noise. What cannot be traced is trained with ``pyro``.
         precision: of matrix products: ``bfloat16`` for autocast, ``tf32`` for TensorFloat-32 on NVIDIA GPUs; KL divergences
             keep the dtype of the parameters. None for that dtype throughout, also of convolutions on a GPU.
-        starts: ``model`` to start from the weights that the model has, ``new`` to start from new ones: those of
-            ``restart(model, guide, seed)``.
+        starts: ``model`` for the weights that it has, ``new`` for those of ``restart(model, guide, seed)``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
-        distributed: whether to train together with the other ranks of `torch.distributed`, which make the same call. None:
-            with those of the default process group, or those that ``torchrun`` has started; otherwise alone. False: alone.
-            True: an error if there is no group. See below.
-        seed: of minibatches and noise. The same seed gives the same bits on the same machine with the same number of
-            threads; the caller's random state does not change.
+        distributed: whether to train with the other ranks; None: where there are some; True: an error if there are none.
+        seed: of minibatches and noise: the same bits on one machine with as many threads. The caller's random state stays.
         progress: whether to show a progress bar; if None, where the output is a terminal.
-        checkpoint: file to save the state of the training to, every 10,000 steps and at the end, and to continue from if it
-            exists; or a `Checkpoint`, which says how often. See there for what may differ from the run that wrote the file.
-        after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch, with the fit in evaluation mode and the number
-            of epochs done; also when a run continues from a checkpoint at the end of an epoch. Its random draws do not
-            change the training, which ends where it returns True. With several ranks, called on each of them, and rank 0
-            ends the training. An object with an attribute ``every`` is called after so many steps, None for an epoch, and
-            after the last one, such as `EarlyStopping`.
+        checkpoint: file to save the state to, every 10,000 steps and at the end, and to continue from; or a `Checkpoint`.
+        after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch, or so many steps as its attribute ``every``,
+            on every rank; its random draws change nothing, and training ends where it returns True, as by `EarlyStopping`.
 
     Raises:
-        TypeError: an unknown argument, or one of the wrong kind, such as a schedule of the learning rate for `kl_weight`.
-        ValueError: before the first step, for data, shapes, settings or a device that cannot be trained with, and for a
-            guide of another model, a checkpoint of another run or a damaged one, a rank whose model, guide, data or
-            arguments are not those of rank 0; before a step at which a schedule is negative, NaN or infinite.
-        RuntimeError: the first step changes no parameter, as when a model reaches its network through a closure; another
-            thread trains for ten minutes: see `pyrodrop.threads`; the call is inside a block that would change what it
-            computes, such as ``torch.autocast``, ``torch.device("meta")`` or a handler of Pyro: see `pyrodrop.surroundings`;
-            or, from torch, another rank has ended.
-        FloatingPointError: the loss or a parameter is no longer finite. The message says the step, a parameter that is not
-            finite, and the file to continue from. With several ranks, all of them raise it.
+        TypeError: an unknown argument, or one of the wrong kind.
+        ValueError: before the first step, what cannot be trained with, such as a guide of another model, a checkpoint of
+            another run, a rank unlike the first; later, a schedule that is negative, NaN or infinite.
+        RuntimeError: the first step changes no parameter; another thread trains for ten minutes (`pyrodrop.threads`); the
+            call is inside of ``torch.autocast`` or a handler of Pyro (`pyrodrop.surroundings`); another rank has ended.
+        FloatingPointError: the loss or a parameter is no longer finite; the message says where, and what to continue from.
         OSError: the checkpoint cannot be read or written.
 
     Example:
