@@ -107,6 +107,7 @@ axes.plot(known.year, known.co2, "k.", ms=2, label="seen")
 axes.plot(later.year, later.co2, ".", color="0.6", ms=2, label="not seen")
 axes.set(xlabel="year", ylabel="CO2 in ppm")
 axes.legend(frameon=False)
+plt.show()
 
 # %% [markdown]
 # ## Months as an embedding

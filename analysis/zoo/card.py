@@ -50,8 +50,7 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     parts += [f"{run.splits} splits"] if run.splits > 1 else []
     lines.append(("check", ", ".join(parts)))
     lines.append(("trained", _trained(entry)))
-    if not entry.published:
-        lines.append(("published", "no scores to compare with"))
+    lines += [] if entry.published else [("published", "no scores to compare with")]
     result = None if reference is None else reference["result"]
     more = _of_sparse(entry)
     if not isinstance(result, Mapping):
