@@ -108,6 +108,11 @@ def of_sparse(first: Any) -> tuple[float, ...]:
     return 100 * own["error"], again["error_percent"], own["compression"], again["compression"]
 
 
+def of_seeds(stored: Any) -> tuple[float, ...]:
+    errors, ratios = ([run["result"][name] for run in stored["runs"]] for name in ("error", "compression"))
+    return 100 * min(errors), 100 * max(errors), min(ratios), max(ratios)
+
+
 def distances(method: str) -> Callable[[Any], tuple[float, ...]]:
     return lambda stored: tuple(
         problem["rows"][method]["values"]["wasserstein"] for problem in stored["problems"].values()
@@ -150,6 +155,7 @@ QUOTED: list[tuple[str, str, Callable[[Any], tuple[float, ...]]]] = [
      of_clusters),
     ("LeNet-300-100 at {:.2f} and {:.2f} % error with 1 of {:.0f} and {:.0f} weights, two runs",
      "reference/sparse-lenet-300-100-molchanov2017.json", of_sparse),
+    ("three seeds, a fifth as long: {:.2f} to {:.2f} % with 1 of {:.0f} to {:.0f}", "reference/sparse-seeds.json", of_seeds),
     (f"{SIX}dropout at rate 0.05", PEERS, distances("pyrodrop, MC dropout .05")),
     (f"{SIX}a mean field", PEERS, distances("pyrodrop, mean field")),
     (f"{SIX}a last-layer Laplace approximation", PEERS, distances("laplace-torch, last layer")),
