@@ -33,10 +33,13 @@ from pyrodrop.zoo import (
 )
 from pyrodrop.zoo.entry import Check, Entry
 from pyrodrop.zoo.exact import PROBLEMS, Problem
+from pyrodrop.zoo.posterior import ExactPosterior
 from pyrodrop.zoo.sources import SOURCES, Source
 from pyrodrop.zoo.trained import Trained
 
-__all__ = ["ENTRIES", "Check", "Entry", "Source", "add", "cite", "entry", "every", "load", "names"]
+__all__ = [
+    "ENTRIES", "Check", "Entry", "ExactPosterior", "Source", "add", "cite", "entry", "every", "load", "names", "problem",
+]  # fmt: skip
 
 _log = logging.getLogger("pyrodrop")
 
@@ -168,6 +171,25 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
         (20, torch.Size([50, 1, 1]))
     """
     return trained.restore(_named(name), trained.pull(name), device)
+
+
+def problem(name: str) -> ExactPosterior:
+    """An exact posterior, ``exact/yacht`` or ``yacht``, for methods of any package: data, log density, draws, moments.
+
+    Raises:
+        TypeError: the name is no string.
+        ValueError: no exact posterior has this name.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import zoo
+        >>> target = zoo.problem("foong")
+        >>> weights = torch.zeros(4, target.num_weights, dtype=torch.float64, requires_grad=True)
+        >>> target.log_density(weights).shape, target.f(weights).shape
+        (torch.Size([4]), torch.Size([4, 100, 1]))
+    """
+    arguments.instance(name, str, "name", "the name of an exact posterior")
+    return ExactPosterior(PROBLEMS[known(name.removeprefix("exact/"), PROBLEMS, "exact posterior")])
 
 
 def _named(name: str) -> Entry | Problem:
