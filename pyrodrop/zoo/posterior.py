@@ -9,6 +9,7 @@ Draws are written as those of posteriordb, https://github.com/stan-dev/posterior
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -135,15 +136,18 @@ class ExactPosterior:
             "log_likelihood": (log_likelihood.mean(), _error(log_likelihood)),
         }
 
-    def to_json(self) -> list[dict[str, list[float]]]:
-        """The draws as posteriordb's files have them: by chain and parameter, such as ``layers.0.weight[1,2]``."""
-        names = [
-            f"{name}[{','.join(str(int(place) + 1) for place in places)}]"
+    def parameters(self) -> list[str]:
+        """The names of the numbers of a flat vector, as Stan and posteriordb have them: ``layers.0.weight[1,2]``."""
+        return [
+            f"{name}[{','.join(str(place + 1) for place in places)}]"
             for name, shape in self.shapes.items()
-            for places in torch.ones(shape).nonzero()
+            for places in itertools.product(*map(range, shape))
         ]
+
+    def to_json(self) -> list[dict[str, list[float]]]:
+        """The draws as posteriordb's files have them: for every chain, draws by name of `parameters`."""
         flat = torch.cat([self.sampled.samples[name].flatten(2) for name in self.shapes], -1)
-        return [dict(zip(names, chain.mT.tolist(), strict=True)) for chain in flat]
+        return [dict(zip(self.parameters(), chain.mT.tolist(), strict=True)) for chain in flat]
 
     def _log_likelihood(self, by_name: Mapping[str, Tensor]) -> Tensor:
         f = self.f(by_name, self.x)

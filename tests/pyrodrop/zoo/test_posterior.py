@@ -123,7 +123,7 @@ def test_draws_are_written_as_posteriordb_has_them(tmp_path: Path) -> None:
         (torch.zeros(201, dtype=torch.int64), "must be real numbers.*of torch.int64"),
         ("w", "weights must be a tensor, a NumPy array.*got the str 'w'"),
         ({"layers.0.weight": torch.zeros(50, 2)}, "weights must have the names layers.0.weight, layers.0.bias.*; got l"),
-        ({"layers.0.bias": torch.zeros(49)}, r"weights\['layers.0.bias'\] must be real numbers \[..., 50\].*shape \[49\] of"),
+        ({"layers.0.bias": torch.zeros(49)}, r"weights\['layers.0.bias'\] must be real numbers \[..., 50\].*shape \[49\]"),
         ({"layers.0.bias": torch.zeros(3, 50)}, r"of the leading dimensions \[\] and the dtype of"),
         ({"layers.1.bias": torch.zeros(1).double()}, r"the dtype of the others; got shape \[1\] of torch.float64"),
     ],
