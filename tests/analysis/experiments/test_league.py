@@ -20,6 +20,7 @@ from pyrodrop.analysis.experiments.references import PROBLEMS, facts
 from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.zoo.exact import TAGS
 
+ROOT = Path(__file__).parents[3]
 TARGET = zoo.problem("foong")
 PRIOR = torch.randn(40, TARGET.num_weights, generator=torch.Generator().manual_seed(0)) * torch.cat(
     [torch.full((int(np.prod(shape)),), TARGET.prior_sd[name]) for name, shape in TARGET.shapes.items()]
@@ -212,6 +213,25 @@ def test_single_fits_are_about_where_an_earlier_training_left_them() -> None:
         for method, row in of_problem["rows"].items():
             ratio = row["wasserstein"] * of_problem["spread"] / earlier[method]["wasserstein"]
             assert 0.8 < ratio < 1.45, (name, method, ratio)
+
+
+def test_what_the_page_says_of_the_league() -> None:
+    leagues = {name: rows.league(name) for name in PROBLEMS}
+    w2: dict[str, dict[str, float]] = {
+        name: {method: row["wasserstein"] or 0.0 for method, row in each.items()} for name, each in leagues.items()
+    }
+    nearer = [each[f"ensemble {m}"] < each[m] for each in w2.values() for m in each if f"ensemble {m}" in each]
+    text = (ROOT / "docs" / "league.md").read_text()
+    assert f"{sum(nearer)} of {len(nearer)} cells" in text
+    chains = {m for m in w2["co2"] if m.startswith(("blackjax, ", "numpyro, NUTS", "pyrodrop, sample"))}
+    for name in set(PROBLEMS) - {"mnist"}:
+        assert min(w2[name].keys() - chains, key=lambda method: w2[name][method]) == "pyrodrop, exact last layer"
+    for name in ("co2", "foong"):
+        for method in ("mean field", "numpyro, AutoNormal", "tyxe, mean field"):
+            assert 0.89 < w2[name][method] / w2[name]["point"] < 1.05
+    counts = {name: zoo.problem(name).sampled.chains * zoo.problem(name).sampled.draws for name in ("co2", "mnist")}
+    assert f"{counts['co2']} on co2 and foong" in text
+    assert f"{counts['mnist']} on mnist" in text
 
 
 def test_approximations_are_compared_with_the_exact_draws_of_their_problem() -> None:
