@@ -87,8 +87,8 @@ MOST_LINES = {
     "pyrodrop/*.py": 5_532,
     "models": 1_293,
     "guides": 2_179,
-    "analysis": 29_330,
-    "tests": 52_688,
+    "analysis": 29_331,
+    "tests": 52_694,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -14,6 +14,7 @@ Nothing in it is executed or trusted.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,19 +79,10 @@ def submit(
             raise Failed(f"{file} has draws of {each} that are too large: their distance is not finite")
         nearer = sum(other["wasserstein"] < row["wasserstein"] for other in rows.values())  # type: ignore[operator]
         problems[each] = {"draws": draws, "place": nearer + 1, "of": len(rows) + 1, "row": row, "chance": chance(each)}
-        shown = best_first({**rows, label: row}, "wasserstein", smallest=True)
-        title = f"{each}: {PROBLEMS[each].summary}"
-        apart = {"chance": chance(each)}
-        print_table(
-            score_table(
-                shown,
-                title=title,
-                caption=CAPTION,
-                headers=peers.HEADERS | {"wasserstein_se": "s.e."},
-                forms=FORMS,
-                apart=apart,
-            )
-        )
+        print_table(score_table(
+            best_first({**rows, label: row}, "wasserstein", smallest=True), title=f"{each}: {PROBLEMS[each].summary}",
+            caption=CAPTION, headers=peers.HEADERS | {"wasserstein_se": "s.e."}, forms=FORMS, apart={"chance": chance(each)},
+        ))  # fmt: skip
         few = f", which is fewer than the {referee.draws} of the others" if draws < referee.draws else ""
         paragraph(f"{method} is number {nearer + 1} of {len(rows) + 1} on {each}, by {draws} draws{few}.")
     content = {"method": method, "problems": problems, "versions": versions()}
@@ -117,8 +109,8 @@ def _scored(file: Path, method: str, referee: Referee, arrays: Mapping[str, Any]
         raise Failed(f"{file} must have as many draws of every array of {target.name}; it has {counts}")
     size = min(count, referee.draws)
     values = {name: value[torch.arange(size) * count // size] for name, value in values.items()}
-    away = None
-    if (f := values.get("f")) is None:
+    f, away = values.get("f"), None
+    if f is None:
         weights, inputs = values.get("weights", values), target.train.inputs or Standardize()
         f, away = target.f(weights), target.f(weights, inputs(referee.away))
     return size, referee.row(method, Prediction.of_draws(f, target.problem.likelihood()), away)
@@ -187,7 +179,16 @@ def _read(file: Path) -> dict[str, Any]:
         arrays = _READERS[kind](file)
     except Failed:
         raise
-    except (OSError, ValueError, LookupError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        EOFError,
+        RuntimeError,
+        MemoryError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise Failed(f"{file} is no {kind} file with arrays: {error}") from None
     if not arrays:
         raise Failed(f"{file} has no arrays")
