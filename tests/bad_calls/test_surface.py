@@ -24,7 +24,7 @@ NOT_CALLED: dict[str, str] = {
     **dict.fromkeys(
         ["Elbo", "Objective", "StepLosses", "compression.CompressionReport", "compression.Measured",
          "distributions.ConstantLeftOut", "guides.RateKind", "metrics.CalibrationCurve", "metrics.Uncertainty",
-         "Moments", "Replicates", "Report", "Sampled", "Worth", "analysis.acquire.Batch", "analysis.Comparison",
+         "metrics.Conformal", "Moments", "Replicates", "Report", "Sampled", "Worth", "analysis.acquire.Batch", "analysis.Comparison",
          "analysis.KFold", "analysis.Loo", "analysis.SBC"],
         "a record that functions return, without checks of its own",
     ),
