@@ -32,6 +32,7 @@ NOT_CALLED: dict[str, str] = {
     **dict.fromkeys(["priors.Prior", "schedules.KLSchedule", "schedules.LRSchedule"], "an abstract base class"),
     "Reading": "a Fit, made by read",
     "zoo.every": "has no arguments",
+    "zoo.ExactPosterior": "made by zoo.problem",
     "recipes.Recipe": "made by recipes.regressor and recipes.classifier",
     **dict.fromkeys(["analysis.compare", "analysis.to_arviz"], "called by the function of this name of pyrodrop"),
 }  # fmt: skip
