@@ -14,7 +14,6 @@ Turner (2019), https://arxiv.org/abs/1906.11537; *forrester* that of Forrester, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -86,8 +85,8 @@ def _of_file(name: str) -> Callable[[_Random], _Made]:
 
 def _airfoil(random: _Random) -> _Made:
     """Sound level by frequency, alone of five inputs."""
-    rows = np.loadtxt(Path(os.environ["PYRODROP_DATA"]) / "tables" / "airfoil.csv", delimiter=",", skiprows=1)
-    return rows[:, 0], rows[:, -1], None
+    table = data.airfoil()
+    return table.x[:, 0].numpy(), table.y[:, 0].numpy(), None
 
 
 def _series(split: data.Split, ahead: int | None) -> _Made:

@@ -23,7 +23,7 @@ from pyrodrop.analysis.zoo.card import scores as card_scores
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.entry import guide_class
 
-HEADS = ("Entry", "Data set", "Posterior", "Network", "Published", "Ours", "Agreement", "Loads")
+HEADS = ("Entry", "For", "Data set", "Posterior", "Network", "Published", "Ours", "Agreement", "Loads")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -126,6 +126,7 @@ def row(entry: Entry) -> list[str]:
         cells = [f"`{score}` {number(error)} (pyrodrop run sparse, {epochs} epochs)", "no error to compare"]
     return [
         f"[{entry.name}]({entry.name}.md)",
+        plain(entry.purpose),
         entry.data,
         posterior.__name__ if posterior else "own",
         network,

@@ -13,6 +13,7 @@ from pyrodrop.data.mauna_loa import mauna_loa
 from pyrodrop.data.mnist import mnist, turned
 from pyrodrop.data.resampled import bootstrapped, perturbed
 from pyrodrop.data.splits import Split, Splits
+from pyrodrop.data.tables import airfoil, bikes
 from pyrodrop.data.uci import uci
 from pyrodrop.names import missing
 
@@ -22,6 +23,8 @@ __all__ = [
     "Keywords",
     "Split",
     "Splits",
+    "airfoil",
+    "bikes",
     "bootstrapped",
     "cifar10",
     "foong2020",

@@ -28,6 +28,7 @@ from pyrodrop.zoo import (
     rnn,
     rotated_digit,
     sparse,
+    tables,
     trained,
     uci,
 )
@@ -40,7 +41,7 @@ __all__ = ["ENTRIES", "Check", "Entry", "Source", "add", "cite", "entry", "every
 
 _log = logging.getLogger("pyrodrop")
 
-_SETS = (cnn, co2, co2_paper, concrete, kingma, uci, rotated_digit, rnn, sparse)
+_SETS = (cnn, co2, co2_paper, concrete, kingma, uci, rotated_digit, rnn, sparse, tables)
 ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
 
 

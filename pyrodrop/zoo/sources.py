@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyrodrop import arguments
-from pyrodrop.data import Split, gal2016, gospels, line_split, mauna_loa, mnist, solar, uci
+from pyrodrop.data import Dataset, Split, airfoil, bikes, gal2016, gospels, line_split, mauna_loa, mnist, solar, uci
 from pyrodrop.data.uci import TABLES
 
 
@@ -31,7 +31,23 @@ class Source:
         arguments.function(self.load, "load", "a function that loads splits")
 
 
+def _grades() -> list[Split]:
+    """The first five splits of red wine, with its grades, 3 to 8, as classes from 0."""
+    return [
+        replace(
+            split,
+            **{
+                name: Dataset(rows.x, rows.y[:, 0].long() - 3, inputs=rows.inputs)
+                for name, rows in (("train", split.train), ("test", split.test))
+            },
+        )
+        for split in uci("wine")[:5]
+    ]
+
+
 SOURCES: dict[str, Source] = {
+    "airfoil": Source("sound level of airfoils, dB: 1,503 rows of 5 inputs, 5 random splits", airfoil),
+    "bikes": Source("bicycles hired per hour: 17,379 rows of 12 inputs, one random split", bikes),
     "mauna-loa": Source(
         "monthly CO2 at Mauna Loa, ppm by year: 272 months to train, 249 to test", lambda: [mauna_loa()]
     ),
@@ -50,6 +66,10 @@ SOURCES: dict[str, Source] = {
     "solar": Source(
         "change of solar irradiance in 5 years from those of the last 22: 273 windows to train, 75 years to test",
         lambda: [solar()],
+    ),
+    "uci/wine-grades": Source(
+        "UCI wine-quality-red, grades as 6 ordered classes: 1,599 rows of 11 inputs, the first 5 published splits",
+        _grades,
     ),
     **{
         f"uci/{name}": Source(
