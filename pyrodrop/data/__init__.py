@@ -14,6 +14,7 @@ from pyrodrop.data.mnist import mnist, turned
 from pyrodrop.data.resampled import bootstrapped, perturbed
 from pyrodrop.data.splits import Split, Splits
 from pyrodrop.data.tables import airfoil, bikes
+from pyrodrop.data.toys import toy
 from pyrodrop.data.uci import uci
 from pyrodrop.names import missing
 
@@ -36,6 +37,7 @@ __all__ = [
     "mnist",
     "perturbed",
     "solar",
+    "toy",
     "turned",
     "uci",
 ]

@@ -29,6 +29,7 @@ from pyrodrop.zoo import (
     rotated_digit,
     sparse,
     tables,
+    toys,
     trained,
     uci,
 )
@@ -41,7 +42,7 @@ __all__ = ["ENTRIES", "Check", "Entry", "Source", "add", "cite", "entry", "every
 
 _log = logging.getLogger("pyrodrop")
 
-_SETS = (cnn, co2, co2_paper, concrete, kingma, uci, rotated_digit, rnn, sparse, tables)
+_SETS = (cnn, co2, co2_paper, concrete, kingma, uci, rotated_digit, rnn, sparse, tables, toys)
 ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
 
 

@@ -7,7 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pyrodrop import arguments
-from pyrodrop.data import Dataset, Split, airfoil, bikes, gal2016, gospels, line_split, mauna_loa, mnist, solar, uci
+from pyrodrop.data import (
+    Dataset,
+    Split,
+    airfoil,
+    bikes,
+    gal2016,
+    gospels,
+    line_split,
+    mauna_loa,
+    mnist,
+    solar,
+    toy,
+    uci,
+)
 from pyrodrop.data.uci import TABLES
 
 
@@ -66,6 +79,14 @@ SOURCES: dict[str, Source] = {
     "solar": Source(
         "change of solar irradiance in 5 years from those of the last 22: 273 windows to train, 75 years to test",
         lambda: [solar()],
+    ),
+    "toys/motorcycle": Source(
+        "head acceleration by time after an impact: 90 rows to train, 43 to test", lambda: [toy("motorcycle")]
+    ),
+    "toys/snelson": Source("Snelson's example: 136 rows to train, 64 to test", lambda: [toy("snelson")]),
+    "toys/in-between": Source(
+        "a cosine on both sides of a gap: 60 rows to train, 15 to test among them and 85 in the gap",
+        lambda: [toy("in-between")],
     ),
     "uci/wine-grades": Source(
         "UCI wine-quality-red, grades as 6 ordered classes: 1,599 rows of 11 inputs, the first 5 published splits",

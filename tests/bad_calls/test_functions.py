@@ -182,6 +182,7 @@ CALLS = [
     Call("data.gospels", function=lambda **kwargs: _read_nothing(data.gospels, **kwargs)),
     Call("data.solar", function=lambda **kwargs: _read_nothing(data.solar, **kwargs)),
     Call("data.mauna_loa"),
+    Call("data.toy", lambda: {"name": "snelson"}, {"name": NAME}),
     Call(
         "AlphaDivergence", dict, {"alpha": INSIDE.but("one"), "num_particles": COUNT.but("huge") | {"one": lambda: 1}}
     ),
