@@ -8,6 +8,7 @@ from pyrodrop.data.foong2020 import foong2020
 from pyrodrop.data.gal2016 import gal2016, solar
 from pyrodrop.data.gospels import gospels
 from pyrodrop.data.keywords import Keywords
+from pyrodrop.data.larynx import larynx
 from pyrodrop.data.line import line, line_split
 from pyrodrop.data.mauna_loa import mauna_loa
 from pyrodrop.data.mnist import mnist, turned
@@ -31,6 +32,7 @@ __all__ = [
     "foong2020",
     "gal2016",
     "gospels",
+    "larynx",
     "line",
     "line_split",
     "mauna_loa",

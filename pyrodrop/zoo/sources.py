@@ -6,6 +6,9 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import torch
+
 from pyrodrop import arguments
 from pyrodrop.data import (
     Dataset,
@@ -14,6 +17,7 @@ from pyrodrop.data import (
     bikes,
     gal2016,
     gospels,
+    larynx,
     line_split,
     mauna_loa,
     mnist,
@@ -22,6 +26,7 @@ from pyrodrop.data import (
     uci,
 )
 from pyrodrop.data.uci import TABLES
+from pyrodrop.scaling import Standardize
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,19 @@ class Source:
     def __post_init__(self) -> None:
         arguments.instance(self.summary, str, "summary", "a str")
         arguments.function(self.load, "load", "a function that loads splits")
+
+
+def _folds(data: Dataset, name: str, units: tuple[str, str], source: str, count: int = 5) -> list[Split]:
+    """Every row in the test part of one split, and x standardised by the training rows."""
+    order = torch.from_numpy(np.random.RandomState(0).permutation(len(data)))
+    splits = []
+    for number in range(count):
+        held_out = torch.arange(len(data)) % count == number
+        train, test = data.rows(order[~held_out]), data.rows(order[held_out])
+        inputs = Standardize.of(train.x)
+        train, test = (Dataset(rows.x, rows.y, inputs=inputs) for rows in (train, test))
+        splits.append(Split(f"{name}-{number}", train, test, *units, source))
+    return splits
 
 
 def _grades() -> list[Split]:
@@ -79,6 +97,10 @@ SOURCES: dict[str, Source] = {
     "solar": Source(
         "change of solar irradiance in 5 years from those of the last 22: 273 windows to train, 75 years to test",
         lambda: [solar()],
+    ),
+    "larynx": Source(
+        "survival of 90 men with cancer of the larynx, 40 censored: 72 to train, 18 to test, 5 folds",
+        lambda: _folds(larynx(), "larynx", ("years and stage", "years"), "Kardaun (1983), in lifelines (MIT)"),
     ),
     "toys/motorcycle": Source(
         "head acceleration by time after an impact: 90 rows to train, 43 to test", lambda: [toy("motorcycle")]

@@ -1,4 +1,4 @@
-"""Tables by the kind of their y: counts, numbers whose noise depends on x, ordered classes.
+"""Tables by the kind of their y: counts, numbers whose noise depends on x, ordered classes, censored times.
 
 Two hidden layers of 50 ReLU units with MC dropout at rate .01, the posterior, learning rate and prior of `pyrodrop.recipes`:
 at an x of mean length every unit has the standard deviation 1 under the prior, and the outputs have 2. Rates of .01 and .05,
@@ -6,7 +6,8 @@ learning rates of 1e-3 and 1e-2, and a dispersion of one number and by the netwo
 rows of the first splits. Each is one network; `recipes.regressor` mixes several.
 
 The splits of wine are the published ones. Between 23 and 32 % of their test rows are in the training part too, which a
-random forest remembers: it errs in 27.5 % of all test rows, this network in 40.4 %.
+random forest remembers: it errs in 27.5 % of all test rows, this network in 40.4 %. Of *censored*, five folds of 90 rows, a
+line with log-normal noise predicts as well as the network.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _model(data: Dataset, *, likelihood: Callable[[], Likelihood]) -> NetworkMod
     inputs, scale, noise = data.x.shape[1], math.sqrt(2 / HIDDEN), likelihood()
     scales = {"layers.0.*": inputs**-0.5, "layers.1.*": scale, "layers.2.*": OF_F * scale}
     return MLP(
-        [inputs, HIDDEN, HIDDEN, noise.outputs(1)],
+        [inputs, HIDDEN, HIDDEN, noise.outputs(data.y[0].numel())],
         prior={name: priors.Gaussian(each) for name, each in scales.items()},
         likelihood=noise,
         seed=None,
@@ -87,5 +88,14 @@ ENTRIES = (
         functools.partial(likelihoods.Ordinal, 6),
         2000,
         "ordered classes",
+    ),
+    _entry(
+        "censored",
+        "larynx",
+        "survival with cancer of the larynx, log-normal, right-censored",
+        "Kardaun (1983), Statistical survival analysis of male larynx-cancer patients; the data",
+        lambda: likelihoods.Censored(likelihoods.LogNormal()),
+        300,
+        "censored times",
     ),
 )

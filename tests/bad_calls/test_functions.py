@@ -181,6 +181,7 @@ CALLS = [
     Call("data.foong2020", function=lambda: _read_nothing(data.foong2020)),
     Call("data.gospels", function=lambda **kwargs: _read_nothing(data.gospels, **kwargs)),
     Call("data.solar", function=lambda **kwargs: _read_nothing(data.solar, **kwargs)),
+    Call("data.larynx"),
     Call("data.mauna_loa"),
     Call("data.toy", lambda: {"name": "snelson"}, {"name": NAME}),
     Call(

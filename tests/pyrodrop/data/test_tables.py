@@ -64,3 +64,20 @@ def test_grades_of_wine_are_its_numbers_less_three(data_folder: Path) -> None:
         twins.append(np.mean([tuple(row) in known for row in split.test.x.tolist()]))
     assert len(splits) == 5
     assert (round(min(twins), 2), round(max(twins), 2)) == (0.23, 0.32)
+
+
+def test_larynx_has_ends_of_times_and_folds_that_are_all_of_it() -> None:
+    """Sizes as Klein & Moeschberger (2003), section 1.8, have them: 90 men, stages of 33, 17, 27 and 13, 50 deaths."""
+    rows = data.larynx()
+    assert torch.bincount(rows.x[:, 1].long()).tolist() == [0, 33, 17, 27, 13]
+    died = rows.y[:, 0] == rows.y[:, 1]
+    assert (len(rows), int(died.sum())) == (90, 50)
+    assert bool(rows.y[~died, 1].isposinf().all())
+    assert bool(((rows.x[:, 0] > 40) & (rows.x[:, 0] < 90) & (rows.y[:, 0] < 11)).all())
+    splits = SOURCES["larynx"].load()
+    tested = torch.cat([split.test.x for split in splits])
+    assert sorted(map(tuple, tested.tolist())) == sorted(map(tuple, rows.x.tolist()))
+    for split in splits:
+        assert (len(split.train), len(split.test)) == (72, 18)
+        torch.testing.assert_close(split.train.inputs.loc, split.train.x.mean(0))
+        assert split.test.inputs is split.train.inputs
