@@ -1,4 +1,5 @@
-"""What scikit-learn's models predict on the data of an entry, with their defaults and standardised inputs.
+"""What scikit-learn's models predict on the data of an entry, with their defaults and the inputs, flattened, as
+our network takes them.
 
     Ridge, or PoissonRegressor of counts, or LogisticRegression of classes, and a random forest
     of censored times a log-normal accelerated failure time model, ln y ~ N(w x + b, s^2), by SciPy
@@ -20,6 +21,7 @@ from scipy.stats import norm, poisson
 
 from pyrodrop.analysis.zoo.train import means_and_errors
 from pyrodrop.data import Split
+from pyrodrop.scaling import Standardize
 
 
 def beside(splits: Sequence[Split]) -> dict[str, Any]:
@@ -37,8 +39,8 @@ def _of_split(split: Split) -> dict[str, dict[str, float]]:
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
     from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
-    assert split.train.inputs is not None
-    x, new = (split.train.inputs(rows.x).double().numpy() for rows in (split.train, split.test))
+    inputs = split.train.inputs or Standardize()
+    x, new = (inputs(rows.x).double().flatten(1).numpy() for rows in (split.train, split.test))
     if split.train.y.shape[1:] == (2,):  # ends of times
         return {"log-normal AFT": {"log_density": _failure_times(x, split.train.y.numpy(), new, split.test.y.numpy())}}
     y, truth = (rows.y.numpy().astype(float).reshape(-1) for rows in (split.train, split.test))

@@ -66,7 +66,7 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     )
     lines += [("diagnostics", f"the loss of {fits} {falls}"), ("command", result["command"])]
     if "beside" in result:
-        lines.append(("beside", f"{result['beside']['by']}, with its defaults, on the same rows, standardised"))
+        lines.append(("beside", f"{result['beside']['by']}, with its defaults, on the same rows"))
     return [*lines, *_checked(reference)]
 
 

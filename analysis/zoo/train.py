@@ -113,7 +113,7 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
         if isinstance(fit.guide, Guide) and data.y.dim() == 1:
             one_pass = averaged(fit).predict(data.x, 1)
             scores["error_percent_averaged"] = 100 * (1 - accuracy(one_pass, data.y))
-    elif isinstance(fit.model.likelihood, Censored):  # type: ignore[union-attr]
+    elif isinstance(getattr(fit.model, "likelihood", None), Censored):
         scores = {"log_density": float(prediction.log_density(data.y).double().mean())}
     else:
         scores = {

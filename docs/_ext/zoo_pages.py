@@ -91,7 +91,8 @@ def index() -> str:
     lines = [
         "# Zoo",
         "",
-        "Published models and posteriors by name, each with its data, training and published results.",
+        "Models and posteriors by name: published ones, each with its data, training and published results, and others by "
+        "the kind of data that one takes them for.",
         "",
     ]
     lines += ["```{list-table}", ":header-rows: 1", ":class: zoo", ""]
@@ -126,7 +127,7 @@ def row(entry: Entry) -> list[str]:
         cells = [f"`{score}` {number(error)} (pyrodrop run sparse, {epochs} epochs)", "no error to compare"]
     return [
         f"[{entry.name}]({entry.name}.md)",
-        plain(entry.purpose),
+        plain(entry.purpose) or "own",
         entry.data,
         posterior.__name__ if posterior else "own",
         network,

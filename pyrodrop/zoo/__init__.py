@@ -25,6 +25,7 @@ from pyrodrop.zoo import (
     co2_paper,
     concrete,
     kingma,
+    read,
     rnn,
     rotated_digit,
     sparse,
@@ -42,7 +43,7 @@ __all__ = ["ENTRIES", "Check", "Entry", "Source", "add", "cite", "entry", "every
 
 _log = logging.getLogger("pyrodrop")
 
-_SETS = (cnn, co2, co2_paper, concrete, kingma, uci, rotated_digit, rnn, sparse, tables, toys)
+_SETS = (cnn, co2, co2_paper, concrete, kingma, uci, rotated_digit, rnn, sparse, tables, toys, read)
 ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
 
 

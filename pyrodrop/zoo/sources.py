@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch.nn.functional import avg_pool2d
 
 from pyrodrop import arguments
 from pyrodrop.data import (
@@ -51,27 +52,32 @@ class Source:
 
 def _folds(data: Dataset, name: str, units: tuple[str, str], source: str, count: int = 5) -> list[Split]:
     """Every row in the test part of one split, and x standardised by the training rows."""
-    order = torch.from_numpy(np.random.RandomState(0).permutation(len(data)))
+    number = torch.arange(len(data)) % count
+    data = data.rows(torch.from_numpy(np.random.RandomState(0).permutation(len(data))))
     splits = []
-    for number in range(count):
-        held_out = torch.arange(len(data)) % count == number
-        train, test = data.rows(order[~held_out]), data.rows(order[held_out])
-        inputs = Standardize.of(train.x)
-        train, test = (Dataset(rows.x, rows.y, inputs=inputs) for rows in (train, test))
-        splits.append(Split(f"{name}-{number}", train, test, *units, source))
+    for fold in range(count):
+        rows = data.rows(number != fold), data.rows(number == fold)
+        inputs = Standardize.of(rows[0].x)
+        train, test = (Dataset(part.x, part.y, inputs=inputs) for part in rows)
+        splits.append(Split(f"{name}-{fold}", train, test, *units, source))
     return splits
+
+
+def _changed(split: Split, change: Callable[[Dataset], Dataset]) -> Split:
+    return replace(split, train=change(split.train), test=change(split.test))
+
+
+def _small_digits() -> list[Split]:
+    """The first digits of both parts of MNIST, averaged over squares of 2 x 2 pixels: ``[N, 1, 14, 14]``."""
+    split = mnist(flat=False)
+    first = replace(split, name="mnist-small", train=split.train.first(6000), test=split.test.first(2000))
+    return [_changed(first, lambda rows: Dataset(avg_pool2d(rows.x, 2), rows.y))]
 
 
 def _grades() -> list[Split]:
     """The first five splits of red wine, with its grades, 3 to 8, as classes from 0."""
     return [
-        replace(
-            split,
-            **{
-                name: Dataset(rows.x, rows.y[:, 0].long() - 3, inputs=rows.inputs)
-                for name, rows in (("train", split.train), ("test", split.test))
-            },
-        )
+        _changed(split, lambda rows: Dataset(rows.x, rows.y[:, 0].long() - 3, inputs=rows.inputs))
         for split in uci("wine")[:5]
     ]
 
@@ -94,6 +100,9 @@ SOURCES: dict[str, Source] = {
     "mnist/images": Source(
         "digits as images of 28 x 28 grey values: 60,000 to train, 10,000 to test", lambda: [mnist(flat=False)]
     ),
+    "mnist/small": Source(
+        "digits as images of 14 x 14, means of 2 x 2 pixels: the first 6,000 to train, 2,000 to test", _small_digits
+    ),
     "solar": Source(
         "change of solar irradiance in 5 years from those of the last 22: 273 windows to train, 75 years to test",
         lambda: [solar()],
@@ -113,6 +122,10 @@ SOURCES: dict[str, Source] = {
     "uci/wine-grades": Source(
         "UCI wine-quality-red, grades as 6 ordered classes: 1,599 rows of 11 inputs, the first 5 published splits",
         _grades,
+    ),
+    "solar/plain": Source(
+        "the windows of solar as they are, without a standardisation: 273 to train, 75 to test",
+        lambda: [_changed(solar(), lambda rows: Dataset(rows.x, rows.y))],
     ),
     **{
         f"uci/{name}": Source(

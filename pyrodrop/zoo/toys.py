@@ -51,7 +51,7 @@ def _entry(name: str, what: str, source: str) -> Entry:
         source=source,
         data=f"toys/{name}",
         model=functools.partial(_model, scales=SCALES[name]),
-        guide=ExactLastLayer,
+        guide=ExactLastLayer,  # type: ignore[arg-type]
         training=_training,
         published={},
         purpose="uncertainty one can see",

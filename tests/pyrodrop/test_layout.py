@@ -52,7 +52,8 @@ LAYERS = (
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction"),
     ("pyrodrop/export", "pyrodrop/metrics", "pyrodrop/result_files.py"),
     ("pyrodrop/sampling", "pyrodrop/training"),
-    ("pyrodrop/reading", "pyrodrop/recipes.py", "pyrodrop/zoo"),
+    ("pyrodrop/reading", "pyrodrop/recipes.py"),
+    ("pyrodrop/zoo",),
     ("pyrodrop/sklearn.py",),
     ("pyrodrop/__init__.py",),
     ("analysis/__init__.py", "analysis/reports"),
@@ -83,12 +84,12 @@ MOST_LINES = {
     "pyrodrop/sampling": 2_649,
     "pyrodrop/steps": 839,
     "pyrodrop/training": 6_300,
-    "pyrodrop/zoo": 2_367,
+    "pyrodrop/zoo": 2_510,
     "pyrodrop/*.py": 5_507,
     "models": 1_293,
     "guides": 2_179,
-    "analysis": 28_911,
-    "tests": 52_530,
+    "analysis": 28_913,
+    "tests": 52_594,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -111,6 +111,7 @@ def test_a_check_misses_what_changed(
     [
         ({"source": ""}, "uci/yacht: it has no source"),
         ({"summary": ""}, "uci/yacht: it has no summary"),
+        ({"purpose": ""}, "uci/yacht: it has no purpose"),
         ({"data": "uci/yatch"}, "uci/yacht: no data set is called 'uci/yatch'"),
         ({"guide": lambda model: guides.Point(model)}, "uci/yacht: its guide is no class of pyrodrop.guides"),
         (
