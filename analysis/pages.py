@@ -15,6 +15,7 @@ from typing import Any
 from pyrodrop.analysis.benchmarks import estimators, own_data, small_pages
 from pyrodrop.analysis.benchmarks.tables import report
 from pyrodrop.analysis.experiments import peers, published, references, remedies, uci
+from pyrodrop.analysis.experiments.league import page as league
 from pyrodrop.analysis.reports import generated
 from pyrodrop.json_files import read_record
 from pyrodrop.names import known
@@ -43,6 +44,9 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     "uci": (generated.REFERENCES, uci.text),
     "references": (generated.REFERENCES, references.text),
     "peers": (generated.REFERENCES, peers.text),
+    "league w2": (DOCS / "league.md", functools.partial(league.text, "wasserstein")),
+    "league away": (DOCS / "league.md", functools.partial(league.text, "away")),
+    "league tv": (DOCS / "league.md", functools.partial(league.text, "total_variation")),
     "networks": (DOCS / "your-own-network.md", networks),
     **{
         f"{title} {kind}s": (DOCS / "tables.md", functools.partial(report.part, kind, half))

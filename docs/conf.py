@@ -70,7 +70,12 @@ html_js_files = ["scrolls.js"]
 html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
-html_theme_options = {"navigation_with_keys": False}
+html_theme_options = {
+    "navigation_with_keys": False,
+    "light_logo": "wordmark-light.svg",
+    "dark_logo": "wordmark-dark.svg",
+    "sidebar_hide_name": True,
+}
 pygments_style = "a11y-light"
 pygments_dark_style = "github-dark"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -15,7 +15,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pyro
 import torch
@@ -126,6 +126,7 @@ class NetworkModel(Part, LocalModule):
         self.in_features = in_features
         self.inputs: Standardize = Standardize()
         self.targets: Standardize = Standardize()
+        self.settled = False  # whether its priors are in the units of its standardisation, which then stays
         self.columns: Columns | None = None  # of the data frame that it was trained on
         # A sentence about the Python attributes that forward changes; empty if there are none.
         self.changes_itself: str = ""
@@ -218,6 +219,34 @@ class NetworkModel(Part, LocalModule):
             if first in self.free:
                 self.free[first].copy_(value)
 
+    def with_priors(self, priors: Mapping[str, Prior]) -> Self:
+        """A copy with other priors, for the next data: it starts at their means, and keeps its standardisation.
+
+        Parameters without a prior, such as biases with ``bias_prior=None`` and a learned precision, start where they are and
+        are then trained on the next data alone.
+
+        Args:
+            priors: of every weight, by the name of its site, as `priors.from_posterior` returns.
+
+        Raises:
+            ValueError: a weight has no prior or an unknown one, or a prior has another shape. When it is trained: the data
+                have another standardisation; `data.Dataset.like` of the first ones makes data with the same.
+            TypeError: `priors` is no mapping of `Prior`s.
+        """
+        given = dict(instance(priors, Mapping, "priors", "a mapping from the names of sites to priors"))
+        if given.keys() != self.priors.keys():
+            wrong = sorted(map(str, given.keys() ^ self.priors.keys()))
+            raise ValueError(f"priors must have one for each of the {len(self.priors)} weights; differs in {wrong[:4]}")
+        for name, prior in given.items():
+            instance(prior, Prior, f"priors[{name!r}]", "a Prior of pyrodrop.priors")
+        model = copy.deepcopy(self)
+        model.priors = {name: given[name] for name in self.priors}
+        for name, value in model.weight_sites().items():
+            model.priors[name].for_site(name, value, self._units[name])
+        model._set_initial({n: model.priors[n].initial(value) for n, value in model.weight_sites().items()})
+        model.settled = True
+        return model
+
     def _arrange(self, values: Mapping[str, Tensor]) -> None:
         """Change initial values that the network's modules drew, in place, where this kind of model starts from others."""
 
@@ -229,10 +258,14 @@ class NetworkModel(Part, LocalModule):
         """
         self.columns = data.columns
         reference = next(iter(self.weight_sites().values()))
-        if data.inputs is not None:
-            self.inputs = data.inputs.beside(reference)
-        if data.targets is not None:
-            self.targets = self.likelihood.units(data.targets).beside(reference)
+        inputs = self.inputs if data.inputs is None else data.inputs.beside(reference)
+        targets = self.targets if data.targets is None else self.likelihood.units(data.targets).beside(reference)
+        if self.settled and not (inputs.equals(self.inputs) and targets.equals(self.targets)):
+            raise ValueError(
+                "data must have the standardisation of those that the priors come from, in whose units the weights are: "
+                "make them with like() of the earlier data set, or pass tensors in the units of the data"
+            )
+        self.inputs, self.targets = inputs, targets
         self.likelihood.start(data.y)
 
     def describe(self) -> str:

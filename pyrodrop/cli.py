@@ -1,4 +1,5 @@
-"""The command line: ``pyrodrop run``, ``list``, ``show``, ``cite``, ``pull``, ``check``, ``compare`` and ``report``.
+"""The command line: ``pyrodrop run``, ``list``, ``show``, ``cite``, ``pull``, ``check``, ``compare``, ``report``
+and ``league``.
 
 Commands are functions: cyclopts makes their options and help pages of signatures and docstrings. Whatever goes wrong is one
 line on stderr, which begins with ``pyrodrop:``; ``--debug`` anywhere shows its traceback too. Exit statuses:
@@ -30,6 +31,7 @@ _MORE = """pyrodrop COMMAND --help and pyrodrop run NAME --help show the options
 
 Tables are as wide as the terminal, or as COLUMNS says; with NO_COLOR, and where the output is not a terminal, they are \
 plain text."""
+_OUTPUT = Parameter(alias="-o")
 FAILED, WRONG, DEFECT, INTERRUPTED, NO_READER = 1, 2, 70, 130, 141
 
 
@@ -68,6 +70,8 @@ def _command(arguments: list[str]) -> int:
         app = _app("pyrodrop", help_epilogue=_MORE)
         for command in (run, list_, show, cite, pull, check, compare, report):
             app.command(command, name=command.__name__.rstrip("_"))
+        app.command(leagues := _app("league", help="Score draws against exact posteriors, beside other methods."))
+        leagues.command(submit)
     try:
         result = app(arguments)
     except CycloptsError as error:
@@ -259,7 +263,7 @@ def compare(folders: list[str], /) -> None:
         print_table(table)
 
 
-def report(folder: str, /, *, output: Annotated[Path | None, Parameter(alias="-o")] = None) -> None:
+def report(folder: str, /, *, output: Annotated[Path | None, _OUTPUT] = None) -> None:
     """One page with a run's tables and pictures.
 
     Args:
@@ -270,3 +274,24 @@ def report(folder: str, /, *, output: Annotated[Path | None, Parameter(alias="-o
     from pyrodrop.analysis.reports.runs import read_run
 
     print(f"report: {write_page(read_run(folder), output or f'{folder}/report.html')}")
+
+
+def submit(
+    file: Path,
+    /,
+    *,
+    problem: str | None = None,
+    name: str | None = None,
+    output: Annotated[Path | None, _OUTPUT] = None,
+) -> None:
+    """Score draws of weights, or of functions, against the exact posteriors, and print them in the leagues.
+
+    Args:
+        file: a .npz, .nc or .json file with draws, called PROBLEM.NAME, such as yacht.f: see the page of the league.
+        problem: the problem that all draws are of; names in the file are then without it.
+        name: of the method in the tables; that of the file if left out.
+        output: a JSON file to write the rows to.
+    """
+    from pyrodrop.analysis.experiments import league
+
+    league.submit(file, problem=problem, name=name, out=output)

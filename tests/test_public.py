@@ -45,10 +45,21 @@ def test_commands_of_workflows_exist(name: str) -> None:
     assert ".ci/run" in commands("ci")
 
 
-def test_a_tag_must_be_the_version() -> None:
-    script, version = ROOT / ".ci" / "tag_is_version.py", PROJECT["project"]["version"]
-    for tag, code in ((f"v{version}", 0), (version, 1), ("v9.9.9", 1)):
-        assert subprocess.run([sys.executable, "-P", script, tag], capture_output=True).returncode == code, tag
+def test_a_tag_must_be_the_version_and_the_address_be_set(tmp_path: Path) -> None:
+    version, address = PROJECT["project"]["version"], PROJECT["project"]["urls"]["Repository"]
+    script = tmp_path / ".ci" / "tag_is_version.py"
+    script.parent.mkdir()
+    for file in (".ci/tag_is_version.py", "CITATION.cff"):
+        (tmp_path / file).write_bytes((ROOT / file).read_bytes())
+    public = (ROOT / "pyproject.toml").read_text(encoding="utf-8").replace(address, "https://pyro.ai")
+    for tag, url, code in (
+        (f"v{version}", "https://pyro.ai", 0),
+        (version, "https://pyro.ai", 1),
+        ("v9.9.9", "https://pyro.ai", 1),
+        (f"v{version}", "https://example.org/pyrodrop", 1),
+    ):
+        (tmp_path / "pyproject.toml").write_text(public.replace("https://pyro.ai", url), encoding="utf-8")
+        assert subprocess.run([sys.executable, "-P", script, tag], capture_output=True).returncode == code, (tag, url)
 
 
 def test_hooks_have_the_version_that_is_tested() -> None:

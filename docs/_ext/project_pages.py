@@ -12,6 +12,8 @@ from sphinx.application import Sphinx
 
 _PICTURE = re.compile(r'((?:src|srcset)=")(?!https?:)([^"]+)"|(!\[[^\]]*\]\()(?!https?:)([^)]+)\)')
 
+_WORDMARK = "# ![pyrodrop](docs/_static/wordmark.svg)\n"
+
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Write the pages when a build starts."""
@@ -23,7 +25,10 @@ def write(app: Sphinx) -> None:
     """Write a page for each of these files."""
     with Folder(Path(app.srcdir) / "project") as folder:
         for name, page in PROJECT.items():
-            text = rewritten((ROOT / name).read_text(encoding="utf-8"), name, page)
+            text = (
+                (ROOT / name).read_text(encoding="utf-8").replace(_WORDMARK, "# pyrodrop\n", 1)
+            )  # a page needs a title
+            text = rewritten(text, name, page)
             folder.write(
                 Path(page).name, _PICTURE.sub(lambda match, name=name, page=page: _picture(match, name, page), text)
             )

@@ -2,7 +2,7 @@
 
 Scores of real observations are in `regression`; scores of class labels, and whether confident predictions have a low loss,
 in `classification`. `uncertainty` splits uncertainty into aleatoric and epistemic. `recalibration` calibrates predictions by
-held-out observations.
+held-out observations, and `conformal` makes intervals of them that cover what they say.
 """
 
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from pyrodrop.metrics.classification import (
     negative_log_likelihood,
     risk_coverage,
 )
+from pyrodrop.metrics.conformal import Conformal, conformal
 from pyrodrop.metrics.recalibration import Calibration, calibrate
 from pyrodrop.metrics.regression import (
     coverage,
@@ -46,6 +47,7 @@ from pyrodrop.names import missing
 __all__ = [
     "Calibration",
     "CalibrationCurve",
+    "Conformal",
     "Predicted",
     "Uncertainty",
     "accuracy",
@@ -56,6 +58,7 @@ __all__ = [
     "calibrate",
     "calibration_curve",
     "classification_scores",
+    "conformal",
     "coverage",
     "crps",
     "ece",

@@ -1,6 +1,6 @@
 """Priors over weights, one file each. A prior returns the distribution of a weight of a given name and shape.
 
-`from_gp` chooses Gaussian ones for a network and its data.
+`from_gp` chooses Gaussian ones for a network and its data; `from_posterior` makes a posterior the prior of the next data.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from pyrodrop.priors.anchored import Anchored
 from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Gaussian
 from pyrodrop.priors.heavy_tailed import Horseshoe, Laplace, ScaleMixture, SpikeAndSlab, StudentT
+from pyrodrop.priors.informative import Informative, from_posterior
 from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform, TruncatedLogUniform
 from pyrodrop.priors.prior import Prior
 
@@ -19,6 +20,7 @@ __all__ = [
     "Gaussian",
     "Horseshoe",
     "ImproperPrior",
+    "Informative",
     "Laplace",
     "LogUniform",
     "Prior",
@@ -27,6 +29,7 @@ __all__ = [
     "StudentT",
     "TruncatedLogUniform",
     "from_gp",
+    "from_posterior",
 ]
 
 if TYPE_CHECKING:

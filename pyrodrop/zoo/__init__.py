@@ -35,11 +35,14 @@ from pyrodrop.zoo import (
     uci,
 )
 from pyrodrop.zoo.entry import Check, Entry
-from pyrodrop.zoo.exact import PROBLEMS, Problem
+from pyrodrop.zoo.exact import NAMED, PROBLEMS, Problem
+from pyrodrop.zoo.posterior import ExactPosterior
 from pyrodrop.zoo.sources import SOURCES, Source
 from pyrodrop.zoo.trained import Trained
 
-__all__ = ["ENTRIES", "Check", "Entry", "Source", "add", "cite", "entry", "every", "load", "names"]
+__all__ = [
+    "ENTRIES", "Check", "Entry", "ExactPosterior", "Source", "add", "cite", "entry", "every", "load", "names", "problem",
+]  # fmt: skip
 
 _log = logging.getLogger("pyrodrop")
 
@@ -98,7 +101,7 @@ def _read_packages() -> None:
 
 
 def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
-    """Names of entries, and of exact posteriors, ``exact/NAME``.
+    """Names of entries, of exact posteriors, ``exact/NAME``, and of approximations of these, ``exact/NAME.TAG``.
 
     Args:
         pattern: which of them, as in a shell: ``uci/*``, ``*/mean-field``.
@@ -111,7 +114,7 @@ def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
     """
     arguments.instance(pattern, str, "pattern", "a name, in which * stands for anything")
     loads = arguments.flag(loads, "loads", "whether to name only what can be loaded")
-    all_of_them = sorted([*every(), *(problem.name for problem in PROBLEMS.values())])
+    all_of_them = sorted([*every(), *NAMED])
     chosen = [name for name in all_of_them if fnmatch.fnmatchcase(name, pattern)]
     return [name for name in chosen if not loads or name in trained.RELEASED or trained.file(name)]
 
@@ -128,7 +131,7 @@ def cite(name: str) -> str:
     name, cited = _named(name).name, []
     for work in (Path(__file__).parent / "works.bib").read_text(encoding="utf-8").strip().split("\n\n"):
         text, patterns, end = re.split(r",\n  zoo = {(.*)}", work)
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns.split()):
+        if any(fnmatch.fnmatchcase(each, p) for p in patterns.split() for each in (name, name.partition(".")[0])):
             cited.append(text + end)
     return "\n\n".join(cited)
 
@@ -152,7 +155,8 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
     run, its seed, date and versions.
 
     Args:
-        name: of an entry, such as ``uci/yacht``, or ``exact/NAME``, where NAME is a problem of ``pyrodrop run references``.
+        name: of an entry, such as ``uci/yacht``; ``exact/NAME``, with NAME a problem of ``pyrodrop run references``; or
+            ``exact/NAME.TAG``, a trained approximation of it.
         device: where to put the parameters; draws of an exact posterior stay on the CPU.
 
     Returns:
@@ -173,10 +177,28 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
     return trained.restore(_named(name), trained.pull(name), device)
 
 
+def problem(name: str) -> ExactPosterior:
+    """An exact posterior, ``exact/yacht`` or ``yacht``, for methods of any package: data, log density, draws, moments.
+
+    Raises:
+        TypeError: the name is no string.
+        ValueError: no exact posterior has this name.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import zoo
+        >>> target = zoo.problem("foong")
+        >>> weights = torch.zeros(4, target.num_weights, dtype=torch.float64, requires_grad=True)
+        >>> target.log_density(weights).shape, target.f(weights).shape
+        (torch.Size([4]), torch.Size([4, 100, 1]))
+    """
+    arguments.instance(name, str, "name", "the name of an exact posterior")
+    return ExactPosterior(PROBLEMS[known(name.removeprefix("exact/"), PROBLEMS, "exact posterior")])
+
+
 def _named(name: str) -> Entry | Problem:
     """The entry or problem of this name."""
     arguments.instance(name, str, "name", "the name of an entry or of an exact posterior")
-    exact = {problem.name: problem for problem in PROBLEMS.values()}
-    if name in ENTRIES or name in exact:
-        return ENTRIES.get(name) or exact[name]
-    return entry(known(name, {**every(), **exact}, "trained posterior", "pyrodrop list"))
+    if name in ENTRIES or name in NAMED:
+        return ENTRIES.get(name) or NAMED[name]
+    return entry(known(name, {**every(), **NAMED}, "trained posterior", "pyrodrop list"))

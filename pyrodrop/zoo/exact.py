@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch.nn import functional as F
 
@@ -148,3 +148,12 @@ PROBLEMS = {
     "energy": _table("energy", 8, draws=350, tune=250, kept=256),
 }
 """In the order of their size, the smallest first."""
+
+TAGS = (
+    "point", "mc-dropout-0.05", "mc-dropout-0.5", "mixture-0.05", "concrete-dropout", "variational-dropout-b", "mean-field",
+    "low-rank-4",
+)  # fmt: skip
+NAMED = {of.name: of for of in PROBLEMS.values()} | {
+    name: replace(of, name=name) for of in PROBLEMS.values() for tag in TAGS for name in [f"{of.name}.{tag}"]
+}
+"""By name: the exact posteriors, and trained approximations of them, such as ``exact/yacht.mean-field``."""

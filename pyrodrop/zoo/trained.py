@@ -144,9 +144,9 @@ def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto"
     if content["name"] != of.name:
         raise Failed(f"{path} is of {content['name']}; it must be of {of.name}")
     if isinstance(of, Problem):
-        sampled = Sampled.load(path, of.model())
-        sampled.settings["zoo"] = content
-        return sampled
+        loaded = Sampled.load(path, of.model()) if "." not in of.name else Fit.load(path, of.model(), device=device)
+        loaded.settings["zoo"] = content
+        return loaded
     described = Record(path, content, where="zoo").records("data")
     if len(described) != len(about.get("fits") or ()):
         raise Failed(
@@ -205,8 +205,8 @@ def save(
     return path
 
 
-def save_sampled(path: Path, problem: Problem, sampled: Sampled, x: Tensor, result: Mapping[str, Any]) -> Path:
-    """Write draws of an exact posterior; the arguments are as of `save`."""
+def save_sampled(path: Path, problem: Problem, sampled: Sampled | Fit, x: Tensor, result: Mapping[str, Any]) -> Path:
+    """Write draws of an exact posterior, or a fit that approximates it; the arguments are as of `save`."""
     sampled.save(path)
     tensors, about = read_tensors(path)
     points = _spread(x)

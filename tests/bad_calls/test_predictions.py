@@ -244,6 +244,12 @@ CALLS = [
         works={"y: array": (lambda: Y.numpy(), lambda calibration: calibration.temperature > 0)},
     ),
     Call(
+        "metrics.conformal",
+        lambda: {"prediction": predicted(), "y": Y},
+        {"y": NO_Y, "groups": kind(word="a", number=3, few=["a"]), "blocks": kind(word="a", few=[1, 2])},
+        works={"groups: array": (lambda: np.arange(N) % 2, lambda made: len(made.units) == 2)},
+    ),
+    Call(
         "metrics.Calibration",
         lambda: {"temperature": 2.0},
         {"temperature": POSITIVE, "residuals": OBJECT.but("None", "tensor")},

@@ -13,7 +13,7 @@ from pyrodrop import likelihoods, priors
 
 from .harness import Call, Case, cases
 from .kinds import DROP_RATE, FLAG, INSIDE, OBJECT, POSITIVE, REAL, SEED, UNCHECKED, Kind, Shows, tensor
-from .shared import N, X, Y, model
+from .shared import N, X, Y, fit, model
 from .test_predictions import DATA
 from .test_training import NO_Y
 
@@ -69,6 +69,12 @@ CALLS = [
     Call(
         "priors.Anchored", dict, {"scale": POSITIVE}, works={"scale: int": (lambda: 2, lambda prior: prior.scale == 2)}
     ),
+    Call(
+        "priors.Informative",
+        lambda: {"loc": torch.zeros(2, 3), "scale": 0.5},
+        {"loc": tensor(2, 3).but("another axis"), "scale": POSITIVE, "factor": tensor(6, 2).but("None")},
+    ),
+    Call("priors.from_posterior", lambda: {"fit": fit()}, {"fit": OBJECT}),
     Call("priors.Laplace", lambda: {"scale": 2.0}, {"scale": POSITIVE}, works={"scale: int": (lambda: 2, like(2.0))}),
     Call("priors.StudentT", lambda: {"df": 3.0, "scale": 1.0}, {"df": POSITIVE, "scale": POSITIVE}),
     Call("priors.ScaleMixture", dict, {"wide": POSITIVE, "narrow": POSITIVE, "mix": INSIDE}),

@@ -24,14 +24,15 @@ NOT_CALLED: dict[str, str] = {
     **dict.fromkeys(
         ["Elbo", "Objective", "StepLosses", "compression.CompressionReport", "compression.Measured",
          "distributions.ConstantLeftOut", "guides.RateKind", "metrics.CalibrationCurve", "metrics.Uncertainty",
-         "Moments", "Replicates", "Report", "Sampled", "Worth", "analysis.acquire.Batch", "analysis.Comparison",
-         "analysis.KFold", "analysis.Loo", "analysis.SBC"],
+         "metrics.Conformal", "Moments", "Replicates", "Report", "Sampled", "Worth", "analysis.acquire.Batch",
+         "analysis.Comparison", "analysis.KFold", "analysis.Loo", "analysis.SBC"],
         "a record that functions return, without checks of its own",
     ),
     **dict.fromkeys(["divergences.NoDivergence", "priors.ImproperPrior", "analysis.UnreliableLoo"], "an error or a warning"),
     **dict.fromkeys(["priors.Prior", "schedules.KLSchedule", "schedules.LRSchedule"], "an abstract base class"),
     "Reading": "a Fit, made by read",
     "zoo.every": "has no arguments",
+    "zoo.ExactPosterior": "made by zoo.problem",
     "recipes.Recipe": "made by recipes.regressor and recipes.classifier",
     **dict.fromkeys(["analysis.compare", "analysis.to_arviz"], "called by the function of this name of pyrodrop"),
 }  # fmt: skip

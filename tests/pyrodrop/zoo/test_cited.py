@@ -10,14 +10,16 @@ import pytest
 
 from pyrodrop import cli, zoo
 from pyrodrop.failed import Failed
-from pyrodrop.zoo import trained
+from pyrodrop.zoo import exact, trained
 
 WORKS = (Path(zoo.__file__).parent / "works.bib").read_text(encoding="utf-8")
 NAMES = zoo.names()
 
 
 def test_names_are_those_of_entries_and_exact_posteriors() -> None:
-    assert {*zoo.ENTRIES, *(problem.name for problem in zoo.PROBLEMS.values())} == set(NAMES)
+    approximations = {f"exact/{name}.{tag}" for name in zoo.PROBLEMS for tag in exact.TAGS}
+    assert {*zoo.ENTRIES, *(problem.name for problem in zoo.PROBLEMS.values()), *approximations} == set(NAMES)
+    assert zoo.cite("exact/yacht.mean-field") == zoo.cite("exact/yacht")
     assert sorted(NAMES) == NAMES
     assert zoo.names("*/yacht") == ["exact/yacht", "uci/yacht"]
     assert zoo.names("Uci/*") == zoo.names("uci") == []

@@ -1,0 +1,6 @@
+"""The league of approximations of the exact posteriors: stored rows, and draws of anybody's method beside them."""
+
+from pyrodrop.analysis.experiments.league.rows import LEAGUE, compare, league
+from pyrodrop.analysis.experiments.league.submission import submit
+
+__all__ = ["LEAGUE", "compare", "league", "submit"]

@@ -1,0 +1,157 @@
+"""Conformal intervals and sets: coverage over repetitions is k / (n + 1), whatever the model."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import Tensor
+
+import pyrodrop
+from pyrodrop import Prediction
+from pyrodrop.metrics import conformal
+
+LEVEL = 0.8
+
+
+def predicted(x: Tensor, sd: float = 0.1) -> Prediction:
+    """A wrong model, and too sure: y is a skew function of x with a noise that grows."""
+    f = torch.stack([0.5 * x, 0.6 * x])
+    return Prediction(f, dist.Normal(f, sd * (1 + x.abs())).to_event(1))
+
+
+def drawn(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x = torch.randn(rows, 1, generator=generator)
+    return x, x + x.abs() * torch.empty(rows, 1).exponential_(generator=generator)
+
+
+def covered(held_out: int, repetitions: int, **options: Any) -> float:
+    """The share of new rows that lie inside, one per held-out set."""
+    generator, inside = torch.Generator().manual_seed(0), 0
+    for _ in range(repetitions):
+        x, y = drawn(held_out + 1, generator)
+        made = conformal(predicted(x[1:]), y[1:], **options)
+        low, high = made.interval(predicted(x[:1]), LEVEL)
+        inside += int(low[0, 0] <= y[0, 0] <= high[0, 0])
+    return inside / repetitions
+
+
+@pytest.mark.parametrize("score", ["quantiles", "residuals"])
+def test_coverage_is_exact_in_finite_samples(score: str) -> None:
+    n, repetitions = 8, 600
+    exact = math.ceil((n + 1) * LEVEL) / (n + 1)  # 8 / 9, not .8
+    se = math.sqrt(exact * (1 - exact) / repetitions)
+    assert abs(covered(n, repetitions, score=score) - exact) < 4 * se
+    x, y = drawn(2000, torch.Generator().manual_seed(1))
+    low, high = predicted(x).interval(LEVEL)
+    assert float(((low <= y) & (y <= high)).double().mean()) < 0.4  # what the model says of itself
+
+
+def test_ends_are_order_statistics() -> None:
+    """Computed again in NumPy, of two columns of y."""
+    torch.manual_seed(0)
+    f, y, new = torch.randn(3, 30, 2), torch.randn(30, 2), torch.randn(3, 4, 2)
+    held_out, later = (Prediction(each, dist.Normal(each, 0.5).to_event(1)) for each in (f, new))
+    low, high = conformal(held_out, y, score="residuals").interval(later, 0.9)
+    mean, sd = held_out.mean.double().numpy(), held_out.sd.double().numpy()
+    scores = np.sort(np.abs(y.double().numpy() - mean) / sd, axis=0)
+    reach = scores[math.ceil(31 * 0.9) - 1] * later.sd.double().numpy()
+    np.testing.assert_allclose(high.numpy(), later.mean.double().numpy() + reach)
+    np.testing.assert_allclose(low.numpy(), later.mean.double().numpy() - reach)
+
+
+def test_groups_are_covered_each() -> None:
+    generator = torch.Generator().manual_seed(2)
+    rows, repetitions, hits = 60, 150, {"quiet": [], "loud": []}
+    f = torch.zeros(1, rows, 1)
+    flat = Prediction(f, dist.Normal(f, 1.0).to_event(1))
+    group = ["quiet"] * 40 + ["loud"] * 20
+    noise = torch.tensor([[0.1 if each == "quiet" else 5.0] for each in group])
+    together = []
+    for _ in range(repetitions):
+        y, new = (noise * torch.randn(rows, 1, generator=generator) for _ in range(2))
+        low, high = conformal(flat, y, groups=group).interval(flat, LEVEL, groups=np.array(group))
+        inside = ((low <= new) & (new <= high))[:, 0]
+        hits["quiet"].append(float(inside[:40].double().mean()))
+        hits["loud"].append(float(inside[40:].double().mean()))
+        low, high = conformal(flat, y).interval(flat, LEVEL)
+        together.append(float(((low <= new) & (new <= high))[40:].double().mean()))
+    for each, n in (("quiet", 40), ("loud", 20)):
+        exact = math.ceil((n + 1) * LEVEL) / (n + 1)
+        assert abs(np.mean(hits[each]) - exact) < 4 * np.std(hits[each]) / math.sqrt(repetitions)
+    assert np.mean(together) < LEVEL - 0.2  # without groups the loud ones are not covered
+
+
+def test_whole_new_blocks_are_covered() -> None:
+    """Days of ten hours with a shift of their own: a band that contains all hours of a new day."""
+    generator, inside, alone, repetitions, days = torch.Generator().manual_seed(3), 0, 0, 400, 9
+    f = torch.zeros(1, 10 * days, 1)
+    flat, one_day = (Prediction(each, dist.Normal(each, 1.0).to_event(1)) for each in (f, f[:, :10]))
+    blocks = [day for day in range(days) for _ in range(10)]
+    for _ in range(repetitions):
+        shift = 2 * torch.randn(days + 1, 1, generator=generator)
+        y = (shift + torch.randn(days + 1, 10, generator=generator)).flatten()[:, None]
+        low, high = conformal(flat, y[10:], blocks=blocks).interval(one_day, LEVEL)
+        inside += bool(((low <= y[:10]) & (y[:10] <= high)).all())
+        low, high = conformal(flat, y[10:]).interval(one_day, LEVEL)
+        alone += bool(((low <= y[:10]) & (y[:10] <= high)).all())
+    exact = math.ceil((days + 1) * LEVEL) / (days + 1)
+    assert abs(inside / repetitions - exact) < 4 * math.sqrt(exact * (1 - exact) / repetitions)
+    assert alone / repetitions < exact - 0.1
+
+
+def test_sets_contain_the_label() -> None:
+    generator, n, repetitions, hits = torch.Generator().manual_seed(4), 19, 400, 0
+    for _ in range(repetitions):
+        logits = 2 * torch.randn(1, n + 1, 3, generator=generator)
+        y = torch.multinomial((logits[0] / 3).softmax(-1), 1, generator=generator)[:, 0]  # far less sure than the model
+        of = [Prediction(part, dist.Categorical(logits=part)) for part in (logits[:, 1:], logits[:, :1])]
+        hits += int(conformal(of[0], y[1:]).sets(of[1], LEVEL)[0, y[0]])
+    exact = math.ceil((n + 1) * LEVEL) / (n + 1)
+    assert abs(hits / repetitions - exact) < 4 * math.sqrt(exact * (1 - exact) / repetitions)
+
+
+def test_counts_and_missing_rows() -> None:
+    rate = torch.full((1, 40, 1), 4.0)
+    counts = Prediction(rate, dist.Poisson(rate).to_event(1))
+    low, high = conformal(counts, torch.arange(40)[:, None] % 9).interval(counts, 0.9)
+    assert (low[0], high[0]) == (0.0, 9.0)  # 1 to 8 by the model, and 5 of the 40 are zeros
+    f = torch.zeros(1, 20, 1)
+    missing = Prediction(f, dist.Normal(f, 1.0).to_event(1), missing=float("nan"))
+    y = torch.arange(20.0)[:, None]
+    y[10:] = float("nan")
+    with pytest.raises(ValueError, match="needs at least 19 held-out rows, or blocks; got 10"):
+        conformal(missing, y).interval(missing, 0.95)
+
+
+def test_refusals() -> None:
+    x, y = drawn(20, torch.Generator().manual_seed(0))
+    of, group = predicted(x), ["a"] * 15 + ["b"] * 5
+    logits = torch.zeros(1, 20, 3)
+    labels = Prediction(logits, dist.Categorical(logits=logits))
+    other = Prediction(torch.zeros(1, 2, 2), dist.Normal(torch.zeros(1, 2, 2), 1.0).to_event(1))
+    for call, words in (
+        (lambda: conformal(of, y, groups=group).interval(of, 0.9, groups=group), "of group 'b', or blocks; got 5"),
+        (lambda: conformal(of, y, groups=group).interval(of, 0.5), "must be given for new rows, too"),
+        (lambda: conformal(of, y).interval(of, 0.5, groups=group), "must be given for the held-out rows first"),
+        (lambda: conformal(of, y, groups=group).interval(of, 0.5, groups=["c"] * 20), "of the held-out rows; got"),
+        (lambda: conformal(of, y, groups=group[:3]), "one label for each of the 20 rows; got .* with 3"),
+        (lambda: conformal(of, y, groups=group, blocks=[0] * 20), "must lie in one group each"),
+        (lambda: conformal(of, y).interval(other, 0.5), "a y of shape"),
+        (lambda: conformal(of, y[:5]), "shape of the prediction"),
+        (lambda: conformal(of, y).interval(of, 1.0), "level"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+    for call, words in (
+        (lambda: conformal(labels, torch.zeros(20, dtype=torch.long)).interval(labels), "see sets"),
+        (lambda: conformal(of, y).sets(of), "see interval"),
+        (lambda: conformal(y, y), "must be a Prediction"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            call()
+    assert pyrodrop.metrics.Conformal is type(conformal(of, y))
