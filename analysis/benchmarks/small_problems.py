@@ -14,7 +14,6 @@ Turner (2019), https://arxiv.org/abs/1906.11537; *forrester* that of Forrester, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -24,9 +23,10 @@ import torch
 
 from pyrodrop import data
 from pyrodrop.data import Dataset
+from pyrodrop.data.toys import divided, in_between
 
-MOST_ROWS, TEST_SHARE = 300, 0.2
-_FOLDER = Path(__file__).with_name("small")
+MOST_ROWS = 300
+_FOLDERS = Path(__file__).with_name("small"), Path(data.__file__).parent
 _Random = np.random.Generator
 _Made = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
@@ -52,17 +52,11 @@ def problem(name: str, seed: int = 0) -> Problem:
     if len(x) > MOST_ROWS:
         kept = random.permutation(len(x))[:MOST_ROWS]
         x, y, away = x[kept], y[kept], None if away is None else away[kept]
-    if away is None:
-        low, high, end = np.quantile(x[:, 0], (0.55, 0.65, 0.95))
-        away = ((x[:, 0] > low) & (x[:, 0] <= high)) | (x[:, 0] > end)
-    order = random.permutation(np.flatnonzero(~away))
-    size = round(TEST_SHARE * len(order))
     targets = (
         torch.from_numpy(y).long() if y.dtype.kind == "i" and name != "counts" else torch.tensor(y).float()[:, None]
     )
     rows = Dataset(torch.tensor(x).float(), targets)
-    parts = (rows.rows(torch.from_numpy(of)) for of in (order[size:], order[:size], np.flatnonzero(away)))
-    train, inside, outside = parts
+    train, inside, outside = (rows.rows(torch.from_numpy(of)) for of in divided(x, y, away, random))
     classes = 0 if targets.is_floating_point() else int(targets.max()) + 1
     scaled = Dataset(train.x, train.y, inputs=Dataset(train.x, train.x).standardized().inputs)
     return Problem(
@@ -78,7 +72,8 @@ def problem(name: str, seed: int = 0) -> Problem:
 
 def _of_file(name: str) -> Callable[[_Random], _Made]:
     def load(random: _Random) -> _Made:
-        rows = np.loadtxt(_FOLDER / f"{name}.csv", delimiter=",", skiprows=1)
+        (file,) = (file for folder in _FOLDERS if (file := folder / f"{name}.csv").is_file())
+        rows = np.loadtxt(file, delimiter=",", skiprows=1)
         return rows[:, :-1], rows[:, -1], None
 
     return load
@@ -86,8 +81,8 @@ def _of_file(name: str) -> Callable[[_Random], _Made]:
 
 def _airfoil(random: _Random) -> _Made:
     """Sound level by frequency, alone of five inputs."""
-    rows = np.loadtxt(Path(os.environ["PYRODROP_DATA"]) / "tables" / "airfoil.csv", delimiter=",", skiprows=1)
-    return rows[:, 0], rows[:, -1], None
+    table = data.airfoil()
+    return table.x[:, 0].numpy(), table.y[:, 0].numpy(), None
 
 
 def _series(split: data.Split, ahead: int | None) -> _Made:
@@ -160,9 +155,7 @@ PROBLEMS: dict[str, Callable[[_Random], _Made]] = {
     "airfoil": _airfoil,
     "diabetes": _diabetes,
     "two clusters": _foong,
-    "in between": _noisy(
-        160, -1.0, 1.0, lambda x: np.cos(4 * x + 0.8), 0.1, lambda x: (x > -0.7) & (x < 0.5)
-    ),
+    "in between": in_between,
     "step": _noisy(120, -1.0, 1.0, np.sign, 0.2),
     "forrester": _noisy(45, 0.0, 1.0, lambda x: (6 * x - 2) ** 2 * np.sin(12 * x - 4), 1.0),
     "sinc with a gap": _noisy(150, -10.0, 10.0, lambda x: np.sinc(x / np.pi), 0.05, lambda x: (x > 1) & (x < 5)),

@@ -34,6 +34,7 @@ def show(entry: Entry) -> None:
 def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """The lines of a card above its scores: titles, empty where a line belongs to the one before, and texts."""
     lines = [
+        ("for", entry.purpose or "whatever its source is about"),
         ("source", entry.source),
         ("data", f"{entry.data}: {SOURCES[entry.data].summary}"),
         ("network", recipe["network"]),
@@ -64,6 +65,8 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
         else "did not fall any more at the end"
     )
     lines += [("diagnostics", f"the loss of {fits} {falls}"), ("command", result["command"])]
+    if "beside" in result:
+        lines.append(("beside", f"{result['beside']['by']}, with its defaults, on the same rows"))
     return [*lines, *_checked(reference)]
 
 
@@ -137,6 +140,9 @@ def scores(entry: Entry, result: Mapping[str, Any] | str | None) -> dict[str, di
             "its s.e.": entry.published_errors.get(name),
             "z": agreement.z if agreement else None,
         }
+    for model, theirs in ours.get("beside", {"scores": {}})["scores"].items():
+        for name in rows:
+            rows[name][model] = theirs.get(name)
     shown = {column for row in rows.values() for column, value in row.items() if value is not None}
     return {name: {c: v for c, v in row.items() if c in shown} for name, row in rows.items()}
 

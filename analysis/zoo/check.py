@@ -20,6 +20,7 @@ import torch
 from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.analysis.zoo import references
+from pyrodrop.analysis.zoo.beside import beside
 from pyrodrop.analysis.zoo.train import Measured, keep, load_splits, measure, result_of
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
@@ -136,6 +137,7 @@ def record(
     seeds: Sequence[int] = (0,),
     device: str = "cpu",
     folder: Path | None = None,
+    with_others: bool = False,
 ) -> dict[str, Any]:
     """Measure an entry and write its reference; existing results are kept if the entry has not changed.
 
@@ -143,6 +145,7 @@ def record(
         full: whether to train as published, in addition to the short runs.
         why: the reason for not making the full run.
         folder: where the trained posterior of the first is written, ``NAME.safetensors``; nowhere if None.
+        with_others: whether the result also has the scores of scikit-learn's models, `beside`.
 
     Returns:
         The content of the reference file.
@@ -156,6 +159,8 @@ def record(
         result = result_of(entry, runs, where)
         if folder is not None:
             keep(folder, entry, runs[seeds[0]].fits, splits, result)
+    if with_others and isinstance(result, dict):
+        result["beside"] = beside(load_splits(entry))
     content = {
         "entry": entry.name,
         "recipe": recipe,

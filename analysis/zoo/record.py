@@ -25,12 +25,14 @@ def main(argv: list[str] | None = None) -> None:
         "--seeds", type=int, nargs="+", default=[0], help="seeds of the full runs, the first is described"
     )
     parser.add_argument("--device", default="cpu", help="device of the full runs")
+    parser.add_argument("--beside", action="store_true", help="also fit the models of scikit-learn to the same data")
     parser.add_argument("--save", type=Path, help="folder to write the trained posterior to")
     chosen = parser.parse_args(argv)
     for entry in chosen.entries:
         content = record(
-            entry, full=chosen.full, why=chosen.why, seeds=chosen.seeds, device=chosen.device, folder=chosen.save
-        )
+            entry, full=chosen.full, why=chosen.why, seeds=chosen.seeds, device=chosen.device, folder=chosen.save,
+            with_others=chosen.beside,
+        )  # fmt: skip
         result = content["result"]
         outcome = result if isinstance(result, str) else f"{result['seconds']:.0f} s"
         print(f"{entry.name}: {outcome}", flush=True)

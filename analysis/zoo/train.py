@@ -3,6 +3,7 @@
 Scores are means over the data's splits: those of `pyrodrop.metrics` for class labels or real observations, and
 
     training_nll    nats per observation     training_kl    nats      means over the last tenth of the steps
+    log_density alone         of times of which some are censored
     error_percent_averaged    of class labels: the error of one pass with the mean weights (weight averaging)
     compression     weights over kept weights, for a pruning posterior at the full weight of the KL divergence;
                     no score if no weight is kept
@@ -40,7 +41,7 @@ from pyrodrop.data import Dataset, Split
 from pyrodrop.files import write_json
 from pyrodrop.guides import Guide, Point
 from pyrodrop.json_files import read_record
-from pyrodrop.likelihoods import elements
+from pyrodrop.likelihoods import Censored, elements
 from pyrodrop.metrics import accuracy, classification_scores, regression_scores
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction
@@ -112,6 +113,8 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
         if isinstance(fit.guide, Guide) and data.y.dim() == 1:
             one_pass = averaged(fit).predict(data.x, 1)
             scores["error_percent_averaged"] = 100 * (1 - accuracy(one_pass, data.y))
+    elif isinstance(getattr(fit.model, "likelihood", None), Censored):
+        scores = {"log_density": float(prediction.log_density(data.y).double().mean())}
     else:
         scores = {
             **regression_scores(prediction, data.y),

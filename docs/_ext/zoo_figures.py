@@ -2,6 +2,7 @@
 
 uci/...     root mean square error and log density of every posterior of our table on this data set, and the published ones
 co2/...     predictions, which ``co2_figures.py`` has drawn from a run
+toys/...    predictions of the trained posterior over the data
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from themes import THEMES, Theme, themed
@@ -20,7 +22,8 @@ from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
 from pyrodrop.analysis.experiments.uci.table import METRICS
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.reports.style import GREY, RED
-from pyrodrop.zoo import Entry
+from pyrodrop.zoo import Entry, load
+from pyrodrop.zoo.sources import SOURCES
 from pyrodrop.zoo.uci import PUBLISHED
 
 PROTOCOL = "gal2016"
@@ -45,6 +48,12 @@ def figures(entry: Entry) -> Figures | None:
         )
         return Figures({end: path.read_bytes() for end, path in drawn.items()}, description)
     kind, _, name = entry.name.partition("/")
+    if kind == "toys":
+        described = (
+            "Predictions over x: the mean in blue, bands of one and two standard deviations of y, training rows in orange, "
+            "and test rows as rings."
+        )
+        return Figures({f"-{theme.name}.svg": toy(entry, theme) for theme in THEMES}, described)
     cells = uci_cells(name) if kind == "uci" else {}
     if not cells:
         return None
@@ -54,6 +63,26 @@ def figures(entry: Entry) -> Figures | None:
         "dropout is the line in orange, with two standard errors."
     )
     return Figures({f"-{theme.name}.svg": uci(name, cells, theme) for theme in THEMES}, description)
+
+
+def toy(entry: Entry, theme: Theme) -> bytes:
+    """Mean and standard deviation of y under the stored posterior, a tenth of the range beyond the data on each side."""
+    [split], posterior = SOURCES[entry.data].load(), load(entry.name, device="cpu")
+    every = torch.cat([split.train.x, split.test.x])[:, 0]
+    beyond = float(every.max() - every.min()) / 10
+    x = torch.linspace(float(every.min()) - beyond, float(every.max()) + beyond, 200)
+    predicted = posterior.predict(x[:, None], entry.draws, seed=0)
+    mean, sd = predicted.mean[:, 0], predicted.sd[:, 0]
+    with themed(theme):
+        figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+        axes = figure.subplots()
+        for width in (2, 1):
+            axes.fill_between(x, mean - width * sd, mean + width * sd, color=theme.model, alpha=0.2, linewidth=0)
+        axes.plot(x, mean, color=theme.model)
+        axes.plot(split.test.x[:, 0], split.test.y[:, 0], "o", color=theme.ink, fillstyle="none", markersize=3)
+        axes.plot(split.train.x[:, 0], split.train.y[:, 0], ".", color=RED, markersize=4)
+        axes.set(xlabel=split.x_unit or "x", ylabel=split.y_unit or "y")
+        return theme.svg(figure)
 
 
 def uci_cells(name: str) -> dict[str, Mapping[str, Any]]:

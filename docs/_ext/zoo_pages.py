@@ -23,7 +23,7 @@ from pyrodrop.analysis.zoo.card import scores as card_scores
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.entry import guide_class
 
-HEADS = ("Entry", "Data set", "Posterior", "Network", "Published", "Ours", "Agreement", "Loads")
+HEADS = ("Entry", "For", "Data set", "Posterior", "Network", "Published", "Ours", "Agreement", "Loads")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -91,7 +91,8 @@ def index() -> str:
     lines = [
         "# Zoo",
         "",
-        "Published models and posteriors by name, each with its data, training and published results.",
+        "Models and posteriors by name: published ones, each with its data, training and published results, and others by "
+        "the kind of data that one takes them for.",
         "",
     ]
     lines += ["```{list-table}", ":header-rows: 1", ":class: zoo", ""]
@@ -126,6 +127,7 @@ def row(entry: Entry) -> list[str]:
         cells = [f"`{score}` {number(error)} (pyrodrop run sparse, {epochs} epochs)", "no error to compare"]
     return [
         f"[{entry.name}]({entry.name}.md)",
+        plain(entry.purpose) or "own",
         entry.data,
         posterior.__name__ if posterior else "own",
         network,

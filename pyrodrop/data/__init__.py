@@ -8,11 +8,14 @@ from pyrodrop.data.foong2020 import foong2020
 from pyrodrop.data.gal2016 import gal2016, solar
 from pyrodrop.data.gospels import gospels
 from pyrodrop.data.keywords import Keywords
+from pyrodrop.data.larynx import larynx
 from pyrodrop.data.line import line, line_split
 from pyrodrop.data.mauna_loa import mauna_loa
 from pyrodrop.data.mnist import mnist, turned
 from pyrodrop.data.resampled import bootstrapped, perturbed
 from pyrodrop.data.splits import Split, Splits
+from pyrodrop.data.tables import airfoil, bikes
+from pyrodrop.data.toys import toy
 from pyrodrop.data.uci import uci
 from pyrodrop.names import missing
 
@@ -22,17 +25,21 @@ __all__ = [
     "Keywords",
     "Split",
     "Splits",
+    "airfoil",
+    "bikes",
     "bootstrapped",
     "cifar10",
     "foong2020",
     "gal2016",
     "gospels",
+    "larynx",
     "line",
     "line_split",
     "mauna_loa",
     "mnist",
     "perturbed",
     "solar",
+    "toy",
     "turned",
     "uci",
 ]

@@ -25,9 +25,12 @@ from pyrodrop.zoo import (
     co2_paper,
     concrete,
     kingma,
+    read,
     rnn,
     rotated_digit,
     sparse,
+    tables,
+    toys,
     trained,
     uci,
 )
@@ -43,7 +46,7 @@ __all__ = [
 
 _log = logging.getLogger("pyrodrop")
 
-_SETS = (cnn, co2, co2_paper, concrete, kingma, uci, rotated_digit, rnn, sparse)
+_SETS = (cnn, co2, co2_paper, concrete, kingma, uci, rotated_digit, rnn, sparse, tables, toys, read)
 ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
 
 

@@ -52,6 +52,7 @@ def _entry(name: str, where: str, dropped: Sequence[str], differs: str = "") -> 
         guide=_guide(dropped),
         training=functools.partial(_training, dropped=dropped),
         published={},
+        purpose="classification of digits",
         check=CHECK,
         draws=DRAWS,
     )

@@ -60,6 +60,7 @@ def _entry(name: str, activation: str, drop_rate: float, input_gain: float) -> E
         guide=functools.partial(BernoulliDropout, drop_rate=drop_rate, mask_input=False),
         training=functools.partial(_training, estimator="local"),
         published={},
+        purpose="a series and what comes after it",
         check=CHECK,
         draws=1000,
     )
@@ -78,6 +79,7 @@ ENTRIES = (
         guide=functools.partial(MeanField, init_scale=0.05),
         training=functools.partial(_training, lr=6e-3),
         published={},
+        purpose="a series and what comes after it",
         check=Check(steps=30, draws=100),  # at this rate rounding grows fast
         draws=1000,
     ),

@@ -84,6 +84,7 @@ def _entry(name: str, activation: str, drop_rate: float, lr: float, decay: float
         guide=functools.partial(BernoulliDropout, drop_rate=drop_rate, mask_input=False),
         training=functools.partial(_training, lr=lr, keep=1 - drop_rate),
         published={},
+        purpose="a series and what comes after it",
         check=CHECK,
     )
 
@@ -101,6 +102,7 @@ ENTRIES = (
         guide=functools.partial(MeanField, init_scale=0.025),
         training=lambda data: {"steps": 100_000, "batch_size": 200, "lr": 1e-4},
         published={},
+        purpose="a series and what comes after it",
         check=CHECK,
     ),
 )

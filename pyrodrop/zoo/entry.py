@@ -65,6 +65,7 @@ class Entry:
         published_runs: number of runs that they are means of. With errors and more than one, a single run of ours is taken
             to vary as one of theirs.
         published_as: what the published results are called in tables; says so if they were read off a figure, and how well.
+        purpose: what one takes the entry for, in a few words that several may share, such as "counts".
 
     Raises:
         ValueError: `draws` or `published_runs` is below 1, a published result is not finite, or an error is of none.
@@ -84,9 +85,10 @@ class Entry:
     published_as: str = "published"
     published_errors: Mapping[str, float] = field(default_factory=dict)
     published_runs: Annotated[int, Count("the number of published runs")] = 1
+    purpose: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("name", "summary", "source", "data", "published_as"):
+        for name in ("name", "summary", "source", "data", "published_as", "purpose"):
             arguments.instance(getattr(self, name), str, name, "a str")
         for name in ("model", "guide", "training"):
             arguments.function(getattr(self, name), name, "a function that makes a part of a run")

@@ -132,6 +132,7 @@ _TABLE_1 = tuple(
         guide=METHODS["variational-b"].guide,
         training=_table_1_training,
         published={},
+        purpose="classification of digits",
         check=Check(steps=30, train=10_000, test=1000),
     )
     for name, width in (("variational-b-small", 200), ("variational-b", 1000))
@@ -147,6 +148,7 @@ _FIGURE_1A = tuple(
         guide=method.guide,
         training=training,
         published={"error_percent": method.published[PUBLISHED_WIDTHS.index(WIDTH)]},
+        purpose="classification of digits",
         check=Check(steps=60, train=5000, test=1000),
         published_as=READ_OFF,
         published_errors={"error_percent": ERROR_BARS[name]},

@@ -91,6 +91,7 @@ def _entry(
         guide=guide,
         training=training,
         published={},
+        purpose="uncertainty at images unlike the data",
         check=CHECK,
     )
 
@@ -109,6 +110,7 @@ ENTRIES = (
         guide=functools.partial(guides.BernoulliDropout, drop_rate=RATES),
         training=caffe_training,
         published={},
+        purpose="uncertainty at images unlike the data",
         check=CHECK,
     ),
     _entry("drop-connect", "DropConnect .5", functools.partial(guides.DropConnect, drop_rate=RATES)),

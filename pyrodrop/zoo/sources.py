@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch.nn.functional import avg_pool2d
 
 from pyrodrop import arguments
-from pyrodrop.data import Split, gal2016, gospels, line_split, mauna_loa, mnist, solar, uci
+from pyrodrop.data import (
+    Dataset,
+    Split,
+    airfoil,
+    bikes,
+    gal2016,
+    gospels,
+    larynx,
+    line_split,
+    mauna_loa,
+    mnist,
+    solar,
+    toy,
+    uci,
+)
 from pyrodrop.data.uci import TABLES
+from pyrodrop.scaling import Standardize
 
 
 @dataclass(frozen=True)
@@ -31,7 +50,41 @@ class Source:
         arguments.function(self.load, "load", "a function that loads splits")
 
 
+def _folds(data: Dataset, name: str, units: tuple[str, str], source: str, count: int = 5) -> list[Split]:
+    """Every row in the test part of one split, and x standardised by the training rows."""
+    number = torch.arange(len(data)) % count
+    data = data.rows(torch.from_numpy(np.random.RandomState(0).permutation(len(data))))
+    splits = []
+    for fold in range(count):
+        rows = data.rows(number != fold), data.rows(number == fold)
+        inputs = Standardize.of(rows[0].x)
+        train, test = (Dataset(part.x, part.y, inputs=inputs) for part in rows)
+        splits.append(Split(f"{name}-{fold}", train, test, *units, source))
+    return splits
+
+
+def _changed(split: Split, change: Callable[[Dataset], Dataset]) -> Split:
+    return replace(split, train=change(split.train), test=change(split.test))
+
+
+def _small_digits() -> list[Split]:
+    """The first digits of both parts of MNIST, averaged over squares of 2 x 2 pixels: ``[N, 1, 14, 14]``."""
+    split = mnist(flat=False)
+    first = replace(split, name="mnist-small", train=split.train.first(6000), test=split.test.first(2000))
+    return [_changed(first, lambda rows: Dataset(avg_pool2d(rows.x, 2), rows.y))]
+
+
+def _grades() -> list[Split]:
+    """The first five splits of red wine, with its grades, 3 to 8, as classes from 0."""
+    return [
+        _changed(split, lambda rows: Dataset(rows.x, rows.y[:, 0].long() - 3, inputs=rows.inputs))
+        for split in uci("wine")[:5]
+    ]
+
+
 SOURCES: dict[str, Source] = {
+    "airfoil": Source("sound level of airfoils, dB: 1,503 rows of 5 inputs, 5 random splits", airfoil),
+    "bikes": Source("bicycles hired per hour: 17,379 rows of 12 inputs, one random split", bikes),
     "mauna-loa": Source(
         "monthly CO2 at Mauna Loa, ppm by year: 272 months to train, 249 to test", lambda: [mauna_loa()]
     ),
@@ -47,9 +100,32 @@ SOURCES: dict[str, Source] = {
     "mnist/images": Source(
         "digits as images of 28 x 28 grey values: 60,000 to train, 10,000 to test", lambda: [mnist(flat=False)]
     ),
+    "mnist/small": Source(
+        "digits as images of 14 x 14, means of 2 x 2 pixels: the first 6,000 to train, 2,000 to test", _small_digits
+    ),
     "solar": Source(
         "change of solar irradiance in 5 years from those of the last 22: 273 windows to train, 75 years to test",
         lambda: [solar()],
+    ),
+    "larynx": Source(
+        "survival of 90 men with cancer of the larynx, 40 censored: 72 to train, 18 to test, 5 folds",
+        lambda: _folds(larynx(), "larynx", ("years and stage", "years"), "Kardaun (1983), in lifelines (MIT)"),
+    ),
+    "toys/motorcycle": Source(
+        "head acceleration by time after an impact: 90 rows to train, 43 to test", lambda: [toy("motorcycle")]
+    ),
+    "toys/snelson": Source("Snelson's example: 136 rows to train, 64 to test", lambda: [toy("snelson")]),
+    "toys/in-between": Source(
+        "a cosine on both sides of a gap: 60 rows to train, 15 to test among them and 85 in the gap",
+        lambda: [toy("in-between")],
+    ),
+    "uci/wine-grades": Source(
+        "UCI wine-quality-red, grades as 6 ordered classes: 1,599 rows of 11 inputs, the first 5 published splits",
+        _grades,
+    ),
+    "solar/plain": Source(
+        "the windows of solar as they are, without a standardisation: 273 to train, 75 to test",
+        lambda: [_changed(solar(), lambda rows: Dataset(rows.x, rows.y))],
     ),
     **{
         f"uci/{name}": Source(

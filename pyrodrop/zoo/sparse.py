@@ -218,6 +218,7 @@ def _entry(method: Method, net: Net, recipe: Recipe) -> Entry:
         guide=_guide(method, recipe),
         training=functools.partial(training, net=net, recipe=recipe),
         published=PUBLISHED.get(name, {}),
+        purpose="few weights",
         check=CHECKS[net],
     )
 

@@ -152,6 +152,7 @@ def _entry(name: str) -> Entry:
             for score, (_, error) in (("rmse", published.rmse), ("log_density", published.log_density))
             if error is not None
         },
+        purpose="regression of a table",
         check=Check(steps=300, splits=2),
         draws=1000,
     )

@@ -176,10 +176,14 @@ CALLS = [
         "data.cifar10",
         function=lambda **kwargs: _read_nothing(data.cifar10, **kwargs),
     ),
+    Call("data.airfoil", function=lambda: _read_nothing(data.airfoil)),
+    Call("data.bikes", function=lambda: _read_nothing(data.bikes)),
     Call("data.foong2020", function=lambda: _read_nothing(data.foong2020)),
     Call("data.gospels", function=lambda **kwargs: _read_nothing(data.gospels, **kwargs)),
     Call("data.solar", function=lambda **kwargs: _read_nothing(data.solar, **kwargs)),
+    Call("data.larynx"),
     Call("data.mauna_loa"),
+    Call("data.toy", lambda: {"name": "snelson"}, {"name": NAME}),
     Call(
         "AlphaDivergence", dict, {"alpha": INSIDE.but("one"), "num_particles": COUNT.but("huge") | {"one": lambda: 1}}
     ),

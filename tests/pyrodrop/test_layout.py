@@ -52,7 +52,8 @@ LAYERS = (
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction"),
     ("pyrodrop/export", "pyrodrop/metrics", "pyrodrop/result_files.py"),
     ("pyrodrop/sampling", "pyrodrop/training"),
-    ("pyrodrop/reading", "pyrodrop/recipes.py", "pyrodrop/zoo"),
+    ("pyrodrop/reading", "pyrodrop/recipes.py"),
+    ("pyrodrop/zoo",),
     ("pyrodrop/sklearn.py",),
     ("pyrodrop/__init__.py",),
     ("analysis/__init__.py", "analysis/reports"),
@@ -69,7 +70,7 @@ LAYERS = (
 MOST_LINES = {
     "pyrodrop/compiled": 4_662,
     "pyrodrop/compression": 1_137,
-    "pyrodrop/data": 2_816,
+    "pyrodrop/data": 2_986,
     "pyrodrop/distributions": 1_925,
     "pyrodrop/divergences": 826,
     "pyrodrop/export": 798,
@@ -83,12 +84,12 @@ MOST_LINES = {
     "pyrodrop/sampling": 2_649,
     "pyrodrop/steps": 839,
     "pyrodrop/training": 6_300,
-    "pyrodrop/zoo": 2_298,
+    "pyrodrop/zoo": 2_703,
     "pyrodrop/*.py": 5_539,
     "models": 1_326,
     "guides": 2_179,
-    "analysis": 29_526,
-    "tests": 53_114,
+    "analysis": 29_595,
+    "tests": 53_461,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -111,6 +111,7 @@ def test_a_check_misses_what_changed(
     [
         ({"source": ""}, "uci/yacht: it has no source"),
         ({"summary": ""}, "uci/yacht: it has no summary"),
+        ({"purpose": ""}, "uci/yacht: it has no purpose"),
         ({"data": "uci/yatch"}, "uci/yacht: no data set is called 'uci/yatch'"),
         ({"guide": lambda model: guides.Point(model)}, "uci/yacht: its guide is no class of pyrodrop.guides"),
         (
@@ -204,6 +205,21 @@ def test_data_without_truth_are_scored_in_training(data_folder: Path) -> None:
     measured = measure(entry, load_splits(entry), draws=2, steps=1, device="cpu", progress=False)
     assert "train_rmse" in measured.scores
     assert "rmse" not in measured.scores
+
+
+def test_censored_times_have_a_log_density_alone() -> None:
+    """That of an exact time or of the probability beyond the last one, by the log-normal draws."""
+    entry = zoo.entry("tables/censored")
+    [split] = load_splits(entry, 1)
+    measured = measure(entry, [split], draws=7, steps=5, device="cpu", engine="traced", progress=False)
+    assert set(measured.scores) == {"log_density", "training_nll", "training_kl"}
+    fit: Any = measured.fits[0]
+    median = fit.predict(split.test.x, 7, seed=0).f.double()
+    of = scipy.stats.lognorm(float(fit.model.likelihood.likelihood.scale.detach()), scale=median[..., 0].numpy())
+    lower, upper = split.test.y.double().numpy().T
+    p = [of.pdf(lower).mean(0), of.sf(lower).mean(0)]
+    wanted = sum(math.log(p[int(math.isinf(upper[n]))][n]) for n in range(len(lower))) / len(lower)
+    assert measured.scores["log_density"] == pytest.approx(wanted, rel=1e-4)
 
 
 def test_run_of_an_entry(

@@ -1,0 +1,72 @@
+"""What scikit-learn's models predict on the data of an entry, with their defaults and the inputs, flattened, as
+our network takes them.
+
+    Ridge, or PoissonRegressor of counts, or LogisticRegression of classes, and a random forest
+    of censored times a log-normal accelerated failure time model, ln y ~ N(w x + b, s^2), by SciPy
+
+Scores have the names of ours. The log density of Ridge is that of a Gaussian with the standard deviation of its training
+residuals, of PoissonRegressor that of Poisson counts; a forest of real numbers has none, and one of classes gives
+some rows the probability 0.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.stats import norm, poisson
+
+from pyrodrop.analysis.zoo.train import means_and_errors
+from pyrodrop.data import Split
+from pyrodrop.scaling import Standardize
+
+
+def beside(splits: Sequence[Split]) -> dict[str, Any]:
+    """Means over the splits by model and score, and the version: ``{"by": ..., "scores": {model: {score: mean}}}``."""
+    each = [_of_split(split) for split in splits]
+    scores = {
+        model: means_and_errors({score: [rows[model][score] for rows in each] for score in each[0][model]})[0]
+        for model in each[0]
+    }
+    package = "SciPy" if "log-normal AFT" in scores else "scikit-learn"
+    return {"by": f"{package} {importlib.metadata.version(package)}", "scores": scores}
+
+
+def _of_split(split: Split) -> dict[str, dict[str, float]]:
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+    from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
+
+    inputs = split.train.inputs or Standardize()
+    x, new = (inputs(rows.x).double().flatten(1).numpy() for rows in (split.train, split.test))
+    if split.train.y.shape[1:] == (2,):  # ends of times
+        return {"log-normal AFT": {"log_density": _failure_times(x, split.train.y.numpy(), new, split.test.y.numpy())}}
+    y, truth = (rows.y.numpy().astype(float).reshape(-1) for rows in (split.train, split.test))
+    if not split.train.y.is_floating_point():
+        linear, forest = LogisticRegression(max_iter=1000).fit(x, y), RandomForestClassifier(random_state=0).fit(x, y)
+        density = linear.predict_log_proba(new)[np.arange(len(truth)), truth.astype(int)]  # of classes 0, 1, ...
+        wrong = {type(model).__name__: 100 * (1 - float(model.score(new, truth))) for model in (linear, forest)}
+        scores = {name: {"error_percent": error} for name, error in wrong.items()}
+    else:
+        counts = bool((y == y.round()).all() and y.min() >= 0)
+        linear, forest = (PoissonRegressor() if counts else Ridge()).fit(x, y), RandomForestRegressor(random_state=0)
+        mean, sd = linear.predict(new), (y - linear.predict(x)).std()
+        density = poisson.logpmf(truth, mean) if counts else norm.logpdf(truth, mean, sd)
+        of_forest = forest.fit(x, y).predict(new)
+        off = {type(linear).__name__: mean - truth, type(forest).__name__: of_forest - truth}
+        scores = {name: {"rmse": float(np.sqrt((error**2).mean()))} for name, error in off.items()}
+    scores[type(linear).__name__]["log_density"] = float(density.mean())
+    return scores
+
+
+def _failure_times(x: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray) -> float:
+    """The log density of the most probable line and scale, by the ends ``[N, 2]`` of exact and right-censored times."""
+
+    def density(parameters: np.ndarray, x: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        z = np.log(ends[:, 0]), x @ parameters[2:] + parameters[1], np.exp(parameters[0])
+        return np.where(np.isfinite(ends[:, 1]), norm.logpdf(*z) - z[0], norm.logsf(*z))
+
+    best = minimize(lambda parameters: -density(parameters, x, y).sum(), np.zeros(x.shape[1] + 2))
+    return float(density(best.x, new, truth).mean())

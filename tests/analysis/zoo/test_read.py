@@ -1,0 +1,62 @@
+"""Networks with dropout of their own: the guide is that which `pyrodrop.read` finds, draws are passes of the module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import guides, zoo
+from pyrodrop.analysis.zoo import references
+from pyrodrop.zoo import read
+from pyrodrop.zoo.entry import Entry
+from pyrodrop.zoo.sources import SOURCES
+
+PASSES = 1000
+
+
+@pytest.mark.parametrize("name", read.NETWORKS)
+def test_what_each_dropout_becomes_is_what_the_docstring_says(name: str) -> None:
+    """And the guide of the entry drops what the guide of the reading drops, with its rates."""
+    entry: Entry = zoo.entry(f"read/{name}")
+    x = torch.randn(4, 22, 1) if name == "lstm" else torch.randn(4, 1, 14, 14)
+    likelihood = entry.model.keywords["likelihood"]()  # type: ignore[attr-defined]
+    reading = pyrodrop.read(read.NETWORKS[name][0](), x, likelihood=likelihood, weight_decay=read.DECAY, num_data=10)
+    ours = entry.guide(reading.model)  # type: ignore[arg-type]
+    assert ours.describe() == reading.guide.describe()  # type: ignore[union-attr]
+    shown = {(row[0], row[3].partition(" ")[2].partition(" of ")[0]) for row in reading.rows() if row[2] is not None}
+    columns = {
+        "resnet": {"blocks.0.conv2.weight", "blocks.2.conv2.weight", "head.weight"},
+        "transformer": {"head.weight"},
+        "lstm": {"head.weight"},
+    }[name]
+    assert {layer for layer, kind in shown if kind == "columns"} == columns
+    assert any(layer == "-" for layer, _ in shown) == (name != "resnet")
+
+
+def test_what_is_said_of_the_forecast_is_stored() -> None:
+    ours, result = references.scores("read/lstm"), references.load("read/lstm")["result"]
+    ridge = result["beside"]["scores"]["Ridge"]
+    said = " ".join((read.__doc__ or "").split())
+    assert f"RMSE of {ridge['rmse']:.3f} against {ours['rmse']:.3f}" in said
+
+
+@pytest.mark.unshifted
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", read.NETWORKS)
+def test_draws_are_passes_of_the_module_in_training_mode(name: str, data_folder: Path) -> None:
+    """Mean and standard deviation of f, within five standard errors of both."""
+    fit: Any = zoo.load(f"read/{name}", device="cpu")
+    x = SOURCES[zoo.entry(f"read/{name}").data].load()[0].test.x[:4]
+    net = guides.to_module(fit).train()
+    with torch.no_grad():
+        passes = torch.stack([net(x) for _ in range(PASSES)]).double()
+    f = fit.predict(x, PASSES, seed=1, joint=False).f.double()
+    sd = passes.std(0)
+    assert float(sd.mean()) > 1e-3
+    assert float(((f.mean(0) - passes.mean(0)).abs() / (sd * (2 / PASSES) ** 0.5)).max()) < 5
+    fourth = ((passes - passes.mean(0)) ** 4).mean(0) / sd**4
+    assert float(((f.std(0) / sd - 1).abs() / ((fourth - 1) / (2 * PASSES)).sqrt()).max()) < 5
