@@ -83,12 +83,12 @@ MOST_LINES = {
     "pyrodrop/sampling": 2_649,
     "pyrodrop/steps": 839,
     "pyrodrop/training": 6_300,
-    "pyrodrop/zoo": 2_105,
+    "pyrodrop/zoo": 2_144,
     "pyrodrop/*.py": 5_507,
     "models": 1_293,
     "guides": 2_179,
-    "analysis": 28_844,
-    "tests": 52_263,
+    "analysis": 29_054,
+    "tests": 52_516,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
