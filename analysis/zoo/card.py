@@ -9,8 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from pyrodrop.analysis.reports.score_table import score_table
-from pyrodrop.analysis.reports.terminal import console, pairs, print_table
-from pyrodrop.analysis.zoo import references
+from pyrodrop.analysis.reports.terminal import console, pairs, paragraph, print_table
+from pyrodrop.analysis.zoo import references, shifted
 from pyrodrop.analysis.zoo.agreement import agreements, verdict
 from pyrodrop.analysis.zoo.train import load_splits
 from pyrodrop.zoo import Entry, trained
@@ -29,6 +29,9 @@ def show(entry: Entry) -> None:
     rows = scores(entry, reference["result"] if reference else None)
     if rows:
         print_table(score_table(rows, title="scores", corner="score", forms=FORMS))
+    if changed := shifted.stored(entry.name):
+        print_table(score_table(changed["digits"], title="1,000 test digits", corner="digits"))
+        paragraph(foreign(changed))
 
 
 def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -68,6 +71,17 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     if "beside" in result:
         lines.append(("beside", f"{result['beside']['by']}, with its defaults, on the same rows"))
     return [*lines, *_checked(reference)]
+
+
+def foreign(changed: Mapping[str, Any]) -> str:
+    """What the trained posterior makes of letters, and the temperature of its calibrated scores."""
+    information = changed["auroc_information"]
+    also = "" if information is None else f", by mutual information {information:.3f}"
+    return (
+        f"ece_tempered is that under the temperature {changed['temperature']:.3g}, fitted to other test digits. AUROC of "
+        f"960 letters against these digits as they are: by entropy {changed['auroc_entropy']:.3f}{also}. "
+        f"{changed['draws']} draws."
+    )
 
 
 def _of_sparse(entry: Entry) -> list[tuple[str, str]]:

@@ -24,8 +24,11 @@ from pyrodrop.analysis.zoo.beside import beside
 from pyrodrop.analysis.zoo.train import Measured, keep, load_splits, measure, result_of
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
+from pyrodrop.failed import Failed
 from pyrodrop.files import write_json
+from pyrodrop.json_files import read_record
 from pyrodrop.training.jobs import run_each, through_joblib
+from pyrodrop.training.result import Fit
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo import entry as entry_of
 
@@ -138,6 +141,7 @@ def record(
     device: str = "cpu",
     folder: Path | None = None,
     with_others: bool = False,
+    run: Path | None = None,
 ) -> dict[str, Any]:
     """Measure an entry and write its reference; existing results are kept if the entry has not changed.
 
@@ -146,6 +150,7 @@ def record(
         why: the reason for not making the full run.
         folder: where the trained posterior of the first is written, ``NAME.safetensors``; nowhere if None.
         with_others: whether the result also has the scores of scikit-learn's models, `beside`.
+        run: folder of a finished ``pyrodrop run NAME``, whose fits and result are taken in place of those of a full run.
 
     Returns:
         The content of the reference file.
@@ -153,26 +158,45 @@ def record(
     where, recipe = resolve(device), entry.recipe(load_splits(entry, 1)[0].train)
     kept = _kept(entry, recipe)
     result: dict[str, Any] | str = kept.get("result") or why or "not made yet"
-    if full:
-        splits = load_splits(entry)
-        runs = {seed: measure(entry, splits, seed=seed, device=where, progress=False) for seed in seeds}
-        result = result_of(entry, runs, where)
+    if full or run is not None:
+        splits, others = load_splits(entry), result["seeds"] if isinstance(result, dict) else {}
+        fits: Sequence[Fit]
+        if run is not None:
+            fits, result = _finished(entry, splits, run)
+            result["seeds"] = {**others, **result["seeds"]}
+        else:
+            runs = {seed: measure(entry, splits, seed=seed, device=where, progress=False) for seed in seeds}
+            fits, result = runs[seeds[0]].fits, result_of(entry, runs, where)
         if folder is not None:
-            keep(folder, entry, runs[seeds[0]].fits, splits, result)
+            result = trained.header(keep(folder, entry, fits, splits, result))["result"]
     if with_others and isinstance(result, dict):
         result["beside"] = beside(load_splits(entry))
     content = {
         "entry": entry.name,
         "recipe": recipe,
         "result": why if why and not isinstance(result, dict) else result,
-        "check": kept.get("check") or _short_runs(entry),
-        "versions": versions(),
-        "machine": machine(where),
+        **(
+            {key: kept[key] for key in ("check", "versions", "machine")}
+            if kept
+            else {"check": _short_runs(entry), "versions": versions(), "machine": machine(where)}
+        ),
     }
     path = references.file(entry.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, content)
     return content
+
+
+def _finished(entry: Entry, splits: Sequence[Split], run: Path) -> tuple[list[Fit], dict[str, Any]]:
+    """The fits and the result of ``pyrodrop run NAME`` in its folder."""
+    record = read_record(run / "results.json", "make the run again").record("result")
+    seed, fits = record.whole("seed"), []
+    for number, split in enumerate(splits):
+        path = run / ("fit.safetensors" if len(splits) == 1 else f"fit-{number}.safetensors")
+        fits.append(Fit.load(path, *entry.build(split.train, seed + number), device="cpu"))
+        if fits[-1].fingerprint != split.train.fingerprint:
+            raise Failed(f"{path} must be of the training data of {entry.name}; it is of other data")
+    return fits, dict(record.content)
 
 
 def _kept(entry: Entry, recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Write references of zoo entries: ``python -m pyrodrop.analysis.zoo.record ENTRY... [--full] [--device cuda]``.
 
-Makes the short runs of ``pyrodrop check`` with several seeds and, with ``--full``, the full run. Without ``--full`` an
-existing result of the full run is kept if the entry has not changed.
+Makes the short runs of ``pyrodrop check`` with several seeds and, with ``--full``, the full run; ``--runs FOLDER`` takes the
+one that ``pyrodrop run ENTRY --out FOLDER/ENTRY`` made. Without either, an existing result of the full run is kept if the
+entry has not changed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("entries", nargs="+", type=zoo.entry, metavar="ENTRY")
     parser.add_argument("--full", action="store_true", help="also make the full run, as published")
+    parser.add_argument(
+        "--runs", type=Path, help="folder of finished full runs, each as ENTRY/results.json and its fits"
+    )
     parser.add_argument("--why", default="", help="the reason for not making the full run")
     parser.add_argument(
         "--seeds", type=int, nargs="+", default=[0], help="seeds of the full runs, the first is described"
@@ -32,6 +36,7 @@ def main(argv: list[str] | None = None) -> None:
         content = record(
             entry, full=chosen.full, why=chosen.why, seeds=chosen.seeds, device=chosen.device, folder=chosen.save,
             with_others=chosen.beside,
+            run=chosen.runs and chosen.runs / entry.name,
         )  # fmt: skip
         result = content["result"]
         outcome = result if isinstance(result, str) else f"{result['seconds']:.0f} s"

@@ -85,11 +85,16 @@ def measure(
     """Train on every split and score; `overrides` are arguments of `pyrodrop.fit`."""
     start = time.perf_counter()
     fits = entry.fit_splits(splits, seed=seed, **overrides)
+    return replace(scored(fits, splits, draws or entry.draws, seed), seconds=time.perf_counter() - start)
+
+
+def scored(fits: Sequence[Fit], splits: Sequence[Split], draws: int, seed: int) -> Measured:
+    """The scores of trained fits, split r with ``seed + r``; the duration is 0."""
     pairs = zip(fits, splits, strict=True)
-    each = [_scores(fit, split, draws or entry.draws, seed + number) for number, (fit, split) in enumerate(pairs)]
+    each = [_scores(fit, split, draws, seed + number) for number, (fit, split) in enumerate(pairs)]
     common = [name for name in each[0] if all(name in row for row in each)]
     by_score = {name: [row[name] for row in each] for name in common}
-    return Measured(fits, *means_and_errors(by_score), by_score, time.perf_counter() - start)
+    return Measured(fits, *means_and_errors(by_score), by_score, 0.0)
 
 
 def means_and_errors(each: Mapping[str, Sequence[float]]) -> tuple[dict[str, float], dict[str, float]]:
@@ -177,7 +182,7 @@ def run_entry(
             fit.save(folder / ("fit.safetensors" if len(splits) == 1 else f"fit-{number}.safetensors"))
         fitted = measured.fits[0].settings
         settings = {name: value for name, value in fitted.items() if name not in ("seconds", "seed")}
-        content = {
+        content: dict[str, Any] = {
             "models": {entry.name: measured.scores},
             "standard_errors": measured.errors,
             "published": dict(entry.published),
@@ -185,22 +190,31 @@ def run_entry(
             "settings": {"data": entry.data, "seed": job.seed, "draws": entry.draws, **settings},
             "versions": versions(),
             "machine": machine(job.device),
+            "result": result_of(entry, {job.seed: measured}, job.device),
         }
         write_json(folder / "results.json", content)
-        result = result_of(entry, {job.seed: measured}, job.device)
         title = f"{entry.name}, seed {job.seed}, {measured.seconds:.0f} s"
         print_table(scores_table(title, entry, {"this run": measured.scores}))
         print(f"results: {folder / 'results.json'}")
         if save is not None:
-            path = keep(save, entry, measured.fits, splits, result)
+            path = keep(save, entry, measured.fits, splits, content["result"])
             print(f"trained posterior: {path}; PYRODROP_ZOO={save} lets zoo.load find it")
         return content
 
 
 def keep(folder: Path, entry: Entry, fits: Sequence[Fit], splits: Sequence[Split], result: Mapping[str, Any]) -> Path:
-    """Write a trained posterior into a folder, ``NAME.safetensors``, with predictions for the first split."""
+    """Write a trained posterior into a folder, ``NAME.safetensors``, with predictions for the first split.
+
+    Large tensors are rounded to 16 bits, and pruned weights left out; then its scores are measured again.
+    """
+    kept = [trained.rounded(fit) for fit in fits]
+    loaded = [fit.pruned(trained.THRESHOLD) if trained.prunes(fit) else fit for fit in kept]
+    if any(new is not fit for new, fit in zip(loaded, fits, strict=True)):
+        again = scored(loaded, splits, entry.draws, result["seed"])
+        seeds = {**result["seeds"], str(result["seed"]): again.scores}
+        result = {**result, **_scores_of(entry, again), "seeds": seeds}
     sets = [split.train for split in splits]
-    return trained.save(folder / f"{entry.name}.safetensors", entry, fits, sets, judged(splits[0]).x, result)
+    return trained.save(folder / f"{entry.name}.safetensors", entry, kept, sets, judged(splits[0]).x, result)
 
 
 def result_of(entry: Entry, runs: Mapping[int, Measured], device: torch.device) -> dict[str, Any]:
@@ -215,19 +229,24 @@ def result_of(entry: Entry, runs: Mapping[int, Measured], device: torch.device) 
     seed, first = next(iter(runs.items()))
     splits = len(first.fits)
     return {
-        "scores": first.scores,
-        "standard_errors": first.errors,
+        **_scores_of(entry, first),
         "splits": splits,
         "seed": seed,
         "seconds": first.seconds,
         "seeds": {str(number): run.scores for number, run in runs.items()},
-        "each": {name: row for name, row in first.each.items() if splits > 1 and name in entry.published},
         "diagnostics": {"fits": splits, "still_falling": sum(bool(still_falls(fit)) for fit in first.fits)},
         "date": datetime.date.today().isoformat(),
         "versions": versions(),
         "machine": machine(device),
         "command": f"pyrodrop run {entry.name} --seed {seed}",
     }
+
+
+def _scores_of(entry: Entry, first: Measured) -> dict[str, Any]:
+    """Scores, their standard errors and the published ones by split, as a result has them."""
+    several = len(first.fits) > 1
+    each = {name: row for name, row in first.each.items() if several and name in entry.published}
+    return {"scores": first.scores, "standard_errors": first.errors, "each": each}
 
 
 def scores_table(title: str, entry: Entry, ours: Mapping[str, Mapping[str, float]]) -> Table:

@@ -16,9 +16,9 @@ from zoo_figures import Figures, figures
 
 from pyrodrop import zoo
 from pyrodrop.analysis.reports.score_table import cell
-from pyrodrop.analysis.zoo import references
+from pyrodrop.analysis.zoo import references, shifted
 from pyrodrop.analysis.zoo.agreement import verdict, waiting
-from pyrodrop.analysis.zoo.card import FORMS, facts
+from pyrodrop.analysis.zoo.card import FORMS, facts, foreign
 from pyrodrop.analysis.zoo.card import scores as card_scores
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.entry import guide_class
@@ -57,6 +57,15 @@ def card(entry: Entry, drawn: Figures | None) -> str:
     for title, text in facts(entry, reference["recipe"] if reference else None, reference):
         lines += [f"* - {title}", f"  - {plain(text)}"]
     lines += ["```", "", "## Scores", "", *scores(entry, reference), ""]
+    if changed := shifted.stored(entry.name):
+        lines += [
+            "## Shifted and foreign images",
+            "",
+            *table(changed["digits"], "digits"),
+            "",
+            plain(foreign(changed)),
+            "",
+        ]
     if drawn:
         stem = entry.name.rpartition("/")[2]
         for end in drawn.files:
@@ -78,11 +87,16 @@ def scores(entry: Entry, reference: Mapping[str, Any] | None) -> list[str]:
     rows = card_scores(entry, reference["result"] if reference else None)
     if not rows:
         return ["Neither the source nor a full run of ours gives scores."]
+    return table({f"`{name}`": row for name, row in rows.items()}, "score")
+
+
+def table(rows: Mapping[str, Mapping[str, float | None]], corner: str) -> list[str]:
+    """A Markdown table with a row per name."""
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    lines = [f"| score | {' | '.join(columns)} |", "|---|" + "--:|" * len(columns)]
+    lines = [f"| {corner} | {' | '.join(columns)} |", "|---|" + "--:|" * len(columns)]
     for name, row in rows.items():
         cells = [cell(row.get(column), FORMS.get(column, ".4g")) for column in columns]
-        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 

@@ -50,6 +50,7 @@ SHIPPED = Path(__file__).parent / "posteriors"
 POINTS, DRAWS, STRETCHES, THRESHOLD = 10, 100, 100, 3.0
 TOLERANCE = 1e-6  # of predictions on any processor, in units of the largest of them
 _LARGE = 1000  # elements from which a tensor that is mostly 0 is kept as places and values
+_HALVED = 10_000  # elements from which a tensor is rounded to 16 bits
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
 _ROWS = 2**31
 
@@ -225,8 +226,11 @@ def difference(trained: Trained, path: Path) -> float:
     if points.keys() != {"x", "mean", "sd"}:
         raise Failed(f"{path} is damaged: it lacks the points x, mean and sd")
     predicted = _predicted(trained, points["x"])
-    apart = max(float((value - points[name]).abs().max()) for name, value in predicted.items())
-    return apart / max(float(points[name].abs().max()) for name in predicted)
+    for name, value in predicted.items():
+        if points[name].shape != value.shape:
+            raise Failed(f"{path} is damaged: its {name} at the points must have the shape {[*value.shape]}")
+    now, then = (torch.cat([of[name].flatten() for name in predicted]) for of in (predicted, points))
+    return float((now - then).abs().max() / then.abs().max().clamp(min=torch.finfo(torch.float64).tiny))
 
 
 def _spread(x: Tensor) -> Tensor:
@@ -257,6 +261,21 @@ def _untrained(pair: tuple[Any, Any]) -> dict[str, Tensor]:
     return {name: value for name, value in tensors.items() if name != "history"}
 
 
+def rounded(fit: Fit) -> Fit:
+    """A copy whose guide has large tensors of numbers that 16 bits hold, half the size in a file; the fit if it has none."""
+    parts: tuple[Any, Any] = copy.deepcopy((fit.model, fit.guide))
+    model, guide = parts
+    large = [value for value in guide.state_dict().values() if _is_large(value)]
+    for value in large:
+        value.copy_(value.half())
+    return replace(fit, model=model, guide=guide) if large else fit
+
+
+def _is_large(value: Tensor) -> bool:
+    """Whether this is a float32 tensor with many elements, none beyond the range of 16 bits."""
+    return value.dtype == torch.float32 and value.numel() >= _HALVED and bool(value.half().isfinite().all())
+
+
 def _as_kept(fit: Fit) -> Fit:
     """A copy on the CPU, where it is compared, with means of the losses, and 0 for the weights that are pruned."""
     steps = len(fit.history)
@@ -276,7 +295,10 @@ def _as_kept(fit: Fit) -> Fit:
 
 
 def _packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that are mostly 0 as ``NAME:places`` and ``NAME:values`` of the rest, with ``NAME:shape``."""
+    """Tensors that are mostly 0 as ``NAME:places`` and ``NAME:values`` of the rest, with ``NAME:shape``.
+
+    Large ones of numbers that 16 bits hold are then ``NAME:half``.
+    """
     packed: dict[str, Tensor] = {}
     for name, value in tensors.items():
         places = value.reshape(-1).nonzero()[:, 0]
@@ -288,7 +310,10 @@ def _packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 f"{name}:values": value.reshape(-1)[places],
                 f"{name}:shape": torch.tensor(value.shape),
             }
-    return packed
+    in_16_bits = {
+        name for name, value in packed.items() if _is_large(value) and torch.equal(value, value.half().float())
+    }
+    return {f"{n}:half" if n in in_16_bits else n: v.half() if n in in_16_bits else v for n, v in packed.items()}
 
 
 def _unpacked(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -297,6 +322,7 @@ def _unpacked(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         Failed: places and values do not fit to each other or to the shape.
     """
+    tensors = {n.removesuffix(":half"): v.float() if n.endswith(":half") else v for n, v in tensors.items()}
     whole = {name: value for name, value in tensors.items() if ":" not in name}
     for name in {name.partition(":")[0] for name in tensors.keys() - whole.keys()}:
         places, values, shape = (tensors.get(f"{name}:{kind}") for kind in ("places", "values", "shape"))

@@ -1,0 +1,64 @@
+"""What is stored of a run: scores of the weights that are kept, and the run itself where it is taken from its folder."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pyrodrop import cli, guides, likelihoods, models, priors, zoo
+from pyrodrop.analysis.zoo import check, record, references
+from pyrodrop.data import Dataset, Split
+from pyrodrop.zoo import trained
+from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.sources import SOURCES
+
+
+def network(data: Dataset) -> Any:
+    return models.MLP([2, 4000, 3], prior=priors.ARD("weight"), likelihood=likelihoods.Categorical(), seed=None)
+
+
+def classes(rows: int) -> Dataset:
+    x = torch.randn(rows, 2, generator=torch.Generator().manual_seed(rows))
+    return Dataset(x, (x[:, 0] > 0).long() + (x[:, 1] > 0))
+
+
+@pytest.mark.parametrize("guide", [guides.MeanField, functools.partial(guides.ARDDropout, log_variance=1.0)])
+def test_a_reference_has_the_scores_of_what_loads(
+    guide: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run has more digits; its loss and duration stay, and so do the scores of other seeds."""
+    split, other = (Split("s", classes(rows), classes(50), "m", "kg", "here") for rows in (40, 39))
+    splits = [split]
+    monkeypatch.setitem(SOURCES, "small", SOURCES["line-1000"].__class__("classes", lambda: splits))
+    settings = {"steps": 5, "engine": "traced", "device": "cpu", "progress": False}
+    of = Entry("own/wide", "w", "here", "small", network, guide, lambda data: settings, {}, Check(1, draws=2), draws=5)
+    monkeypatch.setitem(zoo.ENTRIES, "own/wide", of)
+    monkeypatch.setattr(references, "FOLDER", tmp_path / "reference")
+    assert cli.main(["run", "own/wide", "--out", str(tmp_path / "own/wide"), "--seed", "3", "--quiet"]) == 0
+    ran = json.loads((tmp_path / "own/wide/results.json").read_text())
+    record.main(["own/wide", "--runs", str(tmp_path), "--save", str(tmp_path / "zoo")])
+    first = references.load("own/wide")["result"]
+    assert first == trained.header(tmp_path / "zoo/own/wide.safetensors")["result"]
+    fit: Any = trained.restore(of, tmp_path / "zoo/own/wide.safetensors", "cpu")
+    density = float(fit.predict(split.test.x, 5, seed=3).log_density(split.test.y).double().mean())
+    assert first["scores"]["log_density"] == pytest.approx(density, abs=1e-7)
+    assert first["scores"]["log_density"] != ran["result"]["scores"]["log_density"]
+    assert first["scores"]["training_nll"] == ran["models"]["own/wide"]["training_nll"]
+    assert {**first, "scores": 0, "seeds": 0} == {**ran["result"], "scores": 0, "seeds": 0}
+
+    content = references.load("own/wide")
+    content["result"]["seeds"], content["machine"] = {"0": {"brier": 1.0}, "3": {}}, {"processor": "another"}
+    references.file("own/wide").write_text(json.dumps(content))
+    check.record(of, run=tmp_path / "own/wide")
+    again = references.load("own/wide")
+    assert again["result"]["seeds"] == {"0": {"brier": 1.0}, "3": ran["models"]["own/wide"]}
+    assert again["machine"] == {"processor": "another"}  # that of the check
+
+    splits[0] = other
+    with pytest.raises(ValueError, match="must be of the training data of own/wide"):
+        check.record(of, run=tmp_path / "own/wide")
