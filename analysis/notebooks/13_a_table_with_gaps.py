@@ -25,7 +25,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.compose import make_column_transformer
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
@@ -34,7 +34,8 @@ from pyrodrop import data, likelihoods, metrics
 from pyrodrop.sklearn import NetworkRegressor
 
 bikes = data.bikes()[0]
-names = ["season", "year", "month", "hour", "holiday", "weekday", "working", "weather", "temp", "felt", "humidity", "wind"]
+calendar = ["season", "year", "month", "hour", "holiday", "weekday", "working"]
+names = [*calendar, "weather", "temp", "felt", "humidity", "wind"]
 
 
 def frame(part):
@@ -104,8 +105,8 @@ for name, (low, high) in shown.items():
 pd.DataFrame(rows).T.round(2)
 
 # %% [markdown]
-# The network was nearly right by itself, and a little too sure by day; by the held-out rows all parts of the day are near nine
-# of ten. Below, 200 of the new hours in the order of their prediction, in red those outside.
+# The network was nearly right by itself, and a little too sure by day; by the held-out rows all parts of the day are near
+# nine of ten. Below, 200 of the new hours in the order of their prediction, in red those outside.
 
 # %%
 low, high = (end[:200, 0].numpy() for end in shown["conformal"])
