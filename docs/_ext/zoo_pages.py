@@ -119,7 +119,7 @@ def index() -> str:
         "",
         "The first score of each card is shown; ± is one standard error over the splits of the data. *Fits the paper*: "
         "every published score is within two standard errors of ours. Where nobody published a score, *Published* "
-        "says what an entry is made after. What *loads* is trained, and `zoo.load` has it at once.",
+        "says which work an entry is made after. What *loads* is trained, and `zoo.load` has it at once.",
         "",
     ]
     lines += ["```{toctree}", ":hidden:", "", *zoo.ENTRIES, "```", ""]
@@ -145,10 +145,15 @@ def row(entry: Entry) -> list[str]:
         entry.data,
         posterior.__name__ if posterior else "own",
         network,
-        _published(entry, score) if score in entry.published else plain(entry.source),
+        _published(entry, score) if score in entry.published else plain(_work(entry.source)),
         *cells,
         "yes" if trained.file(entry.name) else "no",
     ]
+
+
+def _work(source: str) -> str:
+    """Authors and year of a source, whose title and figures are on the card."""
+    return source[: match.end()] if (match := re.match(r".*?\(\d{4}\)", source)) else source
 
 
 def _published(entry: Entry, score: str) -> str:
