@@ -240,7 +240,7 @@ def size(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_of_any_shape(name: str, cut_fit: Any, oracle: Any) -> None:
     build, shape = NETWORKS[name]
@@ -354,10 +354,10 @@ def random_chain(seed: int) -> tuple[nn.Module, tuple[int, ...]]:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("first", range(0, 120, 20))
+@pytest.mark.parametrize("first", range(0, 120, 10))
 def test_random_chains(first: int, cut_fit: Any, oracle: Any) -> None:
     """No chain is refused, and all outputs are right."""
-    for seed in range(first, first + 20):
+    for seed in range(first, first + 10):
         torch.manual_seed(seed)
         net, shape = random_chain(seed)
         fit = cut_fit(net, seed, share=(seed % 5) / 4, dead=(seed % 3) / 3)
