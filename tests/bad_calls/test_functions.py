@@ -241,7 +241,7 @@ CALLS = [
     ),
     Call("zoo.entry", lambda: {"name": next(iter(zoo.ENTRIES))}, {"name": NAME}),
     Call("zoo.cite", lambda: {"name": "uci/yacht"}, {"name": NAME}),
-    Call("zoo.problem", lambda: {"name": "foong"}, {"name": NAME}),
+    Call("zoo.problem", lambda: {"name": "co2"}, {"name": NAME}),
     Call("zoo.names", lambda: {"pattern": "uci/*", "loads": True}, {"pattern": OBJECT.but("string")}),
     Call(
         "zoo.add",

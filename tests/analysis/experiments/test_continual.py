@@ -32,7 +32,7 @@ def test_fisher_information_is_that_of_softmax_regression() -> None:
 
 
 @pytest.mark.more
-def test_a_run_in_little(tmp_path: Path) -> None:
+def test_a_run_in_little(tmp_path: Path, data_folder: Path) -> None:
     words = ["run", "continual", "--seeds", "1", "--steps", "3", "--digits", "300", "--jobs", "1", "--quiet"]
     assert cli.main([*words, "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["rows"]
@@ -43,6 +43,7 @@ def test_a_run_in_little(tmp_path: Path) -> None:
     assert (tmp_path / "first-lot.png").stat().st_size
 
 
+@pytest.mark.usefixtures("data_folder")
 def test_split_lots_ask_whether_a_digit_is_odd() -> None:
     lots = continual.lots("split", 300, 0)
     assert all(set(train.y.tolist()) == {0, 1} for train, _ in lots)
