@@ -95,7 +95,7 @@ def layers(network: nn.Module) -> list[Any]:
     return [module for module in network.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["tanh", "lenet-5", "functional"])
 def test_cuts_of_all_degrees(name: str, seed: int) -> None:

@@ -240,7 +240,7 @@ def size(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_of_any_shape(name: str, cut_fit: Any, oracle: Any) -> None:
     build, shape = NETWORKS[name]
@@ -268,7 +268,7 @@ def test_a_network_whose_units_end_is_refused_and_keeps_its_shape(name: str, cut
     assert [name for name, _ in whole.named_parameters()] == [name for name, _ in net.named_parameters()]
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", [*NETWORKS, *REFUSED])
 def test_an_ensemble_of_any_network(name: str, cut_fit: Any, drawn: Any) -> None:
     """The networks are the user's network at these draws, with the same seed as drawing them by hand."""
