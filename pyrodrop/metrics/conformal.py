@@ -31,6 +31,7 @@ from torch.distributions import Categorical
 from pyrodrop.arguments import instance, shown
 from pyrodrop.constraints import Real, checked
 from pyrodrop.likelihoods import elements
+from pyrodrop.metrics.recalibration import finite_sd
 from pyrodrop.prediction.prediction import Prediction
 
 Score = Literal["quantiles", "residuals"]
@@ -62,7 +63,8 @@ class Conformal:
             groups: the group of every new row, if the held-out rows have groups.
 
         Raises:
-            ValueError: a group has too few held-out rows for this level, or none; the predictions are of another shape.
+            ValueError: a group has too few held-out rows for this level, or none; the predictions are of another shape,
+                or, for residuals, have no finite standard deviation.
             TypeError: y are class labels, see `sets`; `prediction` is no `Prediction`.
         """
         _numbers(prediction, "sets")
@@ -85,8 +87,8 @@ class Conformal:
         if self.score == "quantiles":
             low, high = (end.double() for end in prediction.interval(level))
             return low, high, torch.ones_like(low)
-        mean = prediction.mean.double()
-        return mean, mean, prediction.sd.double()
+        sd, mean = finite_sd(prediction).double(), prediction.mean.double()
+        return mean, mean, sd
 
     def _scores(self, level: float) -> Tensor:
         """The score of every element of y, ``[N, ...]``."""

@@ -151,7 +151,8 @@ def _real(prediction: Prediction) -> Any:
     return of_element
 
 
-def _finite_sd(prediction: Prediction) -> Tensor:
+def finite_sd(prediction: Prediction) -> Tensor:
+    """The predictive standard deviation; a ValueError where it is not finite."""
     sd = prediction.sd
     if not bool(sd.isfinite().all()):
         raise ValueError(
@@ -168,7 +169,7 @@ def _by_residuals(prediction: Prediction, mean: Tensor, z: Tensor) -> Prediction
             f"prediction must be of a y of shape {list(z.shape[1:])} at a point, as the residuals are; got "
             f"{list(mean.shape[1:])}"
         )
-    sd = _finite_sd(prediction)
+    sd = finite_sd(prediction)
     location = mean + sd * z[:, None]
     kernel = dist.StudentT(_DEGREES, location, (sd * _width(z)).expand_as(location)).to_event(mean.dim() - 1)
     return replace(prediction, f=location, distribution=kernel, f_sd=None, joint=False)
@@ -176,7 +177,7 @@ def _by_residuals(prediction: Prediction, mean: Tensor, z: Tensor) -> Prediction
 
 def _residuals(prediction: Prediction, y: Any) -> Tensor:
     """Standardised residuals of at most 1000 rows, evenly spaced in the order of their first element."""
-    mean, sd = _real(prediction).loc.mean(0), _finite_sd(prediction)
+    mean, sd = _real(prediction).loc.mean(0), finite_sd(prediction)
     y, seen = prediction.observed(y)
     z = (y - mean) / sd
     z = z if seen is None else z[seen.flatten(1).all(1)]

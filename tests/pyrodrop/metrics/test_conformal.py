@@ -134,7 +134,9 @@ def test_refusals() -> None:
     logits = torch.zeros(1, 20, 3)
     labels = Prediction(logits, dist.Categorical(logits=logits))
     other = Prediction(torch.zeros(1, 2, 2), dist.Normal(torch.zeros(1, 2, 2), 1.0).to_event(1))
+    heavy = Prediction(of.f, dist.StudentT(2.0, of.f, 1.0).to_event(1))
     for call, words in (
+        (lambda: conformal(heavy, y, score="residuals").interval(heavy, 0.5), "a finite standard deviation"),
         (lambda: conformal(of, y, groups=group).interval(of, 0.9, groups=group), "of group 'b', or blocks; got 5"),
         (lambda: conformal(of, y, groups=group).interval(of, 0.5), "must be given for new rows, too"),
         (lambda: conformal(of, y).interval(of, 0.5, groups=group), "must be given for the held-out rows first"),
