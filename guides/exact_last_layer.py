@@ -1,4 +1,4 @@
-"""The exact posterior of the last layer given the layers below, whose posterior is that of any other guide.
+"""The exact posterior of the last layer given the layers below, for which any other guide can be used.
 
     W ~ q(W)                        weights of the layers below; Phi [N, H] are the inputs of the last layer at all N rows
     y_d = Phi w_d + b_d + noise of precision tau_d,     w_d ~ N(m_d, diag(s_d^2))       for each of D outputs

@@ -174,7 +174,7 @@ def _check_observed(name: str, value: Any, fn: Any, columns: str) -> None:
 
 
 def called(what: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Call model or guide; what its own code raises becomes a ValueError or TypeError that says so."""
+    """Call model or guide. Errors of its code become a ValueError or TypeError that names model or guide."""
     try:
         function(*args, **kwargs)
     except (RuntimeError, IndexError, KeyError, AttributeError, TypeError, AssertionError) as error:

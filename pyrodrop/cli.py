@@ -210,7 +210,7 @@ def show(entry: str, /) -> None:
 
 
 def cite(entry: str, /) -> None:
-    """BibTeX of what an entry rests on: papers, data, and this package.
+    """BibTeX for citing an entry: its papers, its data, and this package.
 
     Args:
         entry: the name of a zoo entry, see pyrodrop list, or of an exact posterior.

@@ -168,7 +168,7 @@ def keep_heap() -> None:
 
 
 def available(device: torch.device) -> float:
-    """Available memory of the device in bytes, including what the system would reclaim.
+    """Available memory of the device in bytes, including memory that the system can reclaim.
 
     In a container with a memory limit (cgroup v2), at most the limit minus the memory in use, cached files not counted.
     """

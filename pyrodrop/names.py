@@ -57,9 +57,9 @@ def known(name: str, names: Collection[str], what: str, listed: str = "") -> str
     """Return `name` if it is one of `names`.
 
     Args:
-        name: what was typed.
-        names: what it may be.
-        what: what they are the names of, for the message.
+        name: the name that was passed.
+        names: the allowed names.
+        what: the kind of the names, for the message, such as ``activation``.
         listed: where they are all listed, if they are too many for a message.
 
     Raises:

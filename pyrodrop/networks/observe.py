@@ -1,11 +1,11 @@
 """Find properties of a network by calling it on a few rows of x, before training and prediction.
 
     mode         weights                     rows    shows
-    evaluation   that record their use       2, 3    axes and rows of examples, derivatives, whether examples are apart
+    evaluation   that record their use       2, 3    axes and rows of examples, derivatives, whether examples interact
     evaluation   as they are                 2       random numbers
     evaluation   others, and both by vmap    2       whether `torch.vmap` can map over weights
     training     with gradients              2       random numbers, parameters of others, what a call changes
-    training     without                     3       whether gradients matter, and whether examples are apart
+    training     without                     3       whether gradients matter, and whether examples interact
     evaluation   with gradients              2       weights that have no gradient
 
 `observe` makes the first three calls and `observe_training` the last three; the results are in `Properties`. Every call
