@@ -170,9 +170,9 @@ def _of_list(values: Sequence[Any], name: str) -> Tensor:
 def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> bool:
     """Whether two tensors agree up to rounding, relative to the largest entry or to `least` if that is larger.
 
-    Integers must be equal. If `want` has NaN or infinite values, the result is True.
+    Integers must be equal. Entries are not compared where `want` is NaN or infinite.
     """
     if want.shape != got.shape or not (want.is_floating_point() and want.numel()):
         return torch.equal(want, got)
-    scale = want.abs().max().clamp_min(max(least, torch.finfo(want.dtype).tiny))
-    return bool(((want - got).abs().max() <= tolerance * scale) | ~torch.isfinite(scale))
+    error, size = (value.where(want.isfinite(), 0).abs().max() for value in (want - got, want))
+    return bool(error <= tolerance * size.clamp_min(max(least, torch.finfo(want.dtype).tiny)))

@@ -88,8 +88,8 @@ MOST_LINES = {
     "pyrodrop/*.py": 5_539,
     "models": 1_325,
     "guides": 2_179,
-    "analysis": 29_951,
-    "tests": 53_746,
+    "analysis": 29_990,
+    "tests": 53_791,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

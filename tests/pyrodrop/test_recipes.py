@@ -138,6 +138,7 @@ def test_weights_of_densities_maximise_their_mixture() -> None:
         assert at(changed / changed.sum()) < at(weights)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("columns", [1, 2])
 def test_the_line_is_ridge_regression_with_the_best_penalty_for_rows_left_out(columns: int) -> None:
     """Against scikit-learn's, fitted without one row at a time; a constant column and a copy among them."""
@@ -185,6 +186,7 @@ def test_one_wild_row_widens_no_network() -> None:
     assert float((high - low).median()) < 1.0  # with one variance for all rows it is 10
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("skewed", "name"), [(True, "HeteroscedasticLogNormal"), (False, "HeteroscedasticGaussian")])
 def test_positive_y_may_be_log_normal(skewed: bool, name: str) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -215,6 +217,7 @@ def test_a_row_far_from_the_data_is_predicted_within_bounds() -> None:
             assert float(predicted.mean) == pytest.approx(1500, rel=0.05)
 
 
+@pytest.mark.more
 def test_several_columns_of_y_have_their_own_noise() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 2, generator=generator)

@@ -81,6 +81,7 @@ def masked(fit: pyrodrop.Fit, x: Tensor) -> Tensor:
         return model.likelihood.location(model.outputs(weights, x), model.targets)  # type: ignore[no-any-return]
 
 
+@pytest.mark.few(2)
 @pytest.mark.few(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_are_the_masked_networks(name: str) -> None:
@@ -95,6 +96,7 @@ def layers(network: nn.Module) -> list[Any]:
     return [module for module in network.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["tanh", "lenet-5", "functional"])
@@ -131,6 +133,7 @@ def test_a_constant_unit_goes_into_the_next_bias() -> None:
     assert last.weight.shape == (1, 2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "pool", [nn.Identity(), nn.AvgPool2d(3, stride=1, padding=1), nn.MaxPool2d(3, stride=1, padding=1)]
 )
@@ -203,6 +206,7 @@ def test_export(name: str) -> None:
     torch.testing.assert_close(program.module()(x[:5]), masked(fit, x[:5]), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.more
 def test_onnx() -> None:
     pytest.importorskip("onnx", reason="needs onnx, which is not installed")
     pytest.importorskip("onnxscript", reason="needs onnxscript, which is not installed")
@@ -253,6 +257,7 @@ def test_convolutions_count_their_places() -> None:
     assert report.dense.weights == 430_500
 
 
+@pytest.mark.more
 def test_the_widths_of_a_deep_network_are_not_cut_in_the_report() -> None:
     fit = cut(
         models.MLP([3, *[11] * 20, 1], prior=priors.ARD(), likelihood=likelihoods.Gaussian(1.0)), share=0.0, dead=0.0
