@@ -17,7 +17,7 @@ from pyrodrop.steps.loss import making
 
 
 class MeanField(Objective):
-    """factors[0] nll + factors[1] kl(weights) + kl(hyperparameters), with divergences in closed form where there are."""
+    """factors[0] nll + factors[1] kl(weights) + kl(hyperparameters), with divergences in closed form where one exists."""
 
     def terms(self, batch: Arguments) -> Tensor:
         return self._loss(batch, (1.0, 1.0))[0]

@@ -126,7 +126,7 @@ class Settings:
 
 
 def _made_optimizer(value: Any) -> str:
-    """What to pass instead of an optimiser of other parameters."""
+    """A hint for an optimiser object of other parameters; empty for other values."""
     name = type(value).__name__
     return (
         f": fit makes it for its own parameters, optimizer=torch.optim.{name}, lr=..." if hasattr(value, "step") else ""
@@ -161,7 +161,7 @@ def _check_kl_weight(value: Any) -> None:
 
 
 def _check_objective(settings: Settings) -> None:
-    """Raise for an objective that is no loss object of Pyro, or with factors that only the default's terms have."""
+    """Raise an error for an objective that is no loss object of Pyro, or with settings that only the default supports."""
     loss = settings.objective
     if loss is None:
         return
