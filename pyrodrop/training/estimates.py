@@ -51,8 +51,8 @@ class Elbo(Described):
         value: the estimate, ``-(nll + kl)``.
         se: its standard error; NaN for one sample.
         nll: mean over draws of minus the log likelihood.
-        kl: the KL divergence of the posterior from the prior. Both are NaN where a loss object of Pyro estimated their sum
-            alone.
+        kl: the KL divergence of the posterior from the prior. After training with ``TraceEnum_ELBO``, which estimates only
+            their sum, nll and kl are NaN.
         convention: how `kl` was computed. Bounds of different conventions cannot be compared.
         num_samples: number of draws.
     """

@@ -104,7 +104,7 @@ def run_each(
 
     Raises:
         ValueError: as `through_joblib`.
-        Exception: whatever a unit raises.
+        Exception: an error that a unit raises.
     """
     caller = os.getpid()
     units = [joblib.delayed(_alone)(caller, number, function, values) for number, values in enumerate(arguments)]

@@ -88,7 +88,7 @@ class LoadedMinibatches:
         return state
 
     def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
-        """Go to a place that `state` has given, or to the beginning of its epoch."""
+        """Go to a place that `state` has returned, or to the beginning of its epoch."""
         try:
             epoch, position = int(state["epoch"]), int(state["position"])
             place = _unpacked(state["loader"]) if self._knows_its_place else None

@@ -178,8 +178,8 @@ class Minibatches(Ordered):
     """Minibatches of rows in memory, as arguments of model and guide: x, y and, for some of the rows, ``num_data``.
 
     Args:
-        data: a data set; or for R replicates a list of as many, of equal shapes, whose minibatches are ``[R, size, ...]``.
-            Where all are the same object, it is stored once.
+        data: a data set; or a list of R data sets of equal shapes, one per replicate, for minibatches ``[R, size, ...]``. If
+            all are the same object, it is stored once.
         size: rows per minibatch; all rows if None.
         options: of `Ordered`.
     """
@@ -413,7 +413,7 @@ def _check_parts(problem: Problem, size: int, rows: int, accumulate: int, ranks:
 
 
 def _check_weighted_draws(problem: Problem, size: int | None, ranks: int) -> None:
-    """Raise a ValueError where the mean of importance weights p(y, W) / q(W) over draws is not that of all rows."""
+    """Raise a ValueError if importance weights p(y, W) / q(W) of all rows cannot be computed: too few rows, or no q(W)."""
     all_rows = size is None or (isinstance(problem.data, Dataset) and size >= len(problem.data))
     if not all_rows or isinstance(problem.data, Loader) or ranks > 1:
         raise ValueError(

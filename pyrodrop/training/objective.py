@@ -1,4 +1,4 @@
-"""Minus the ELBO with closed-form divergences, which training minimises unless it is given a loss object of Pyro."""
+"""Minus the ELBO with closed-form divergences, which training minimises unless `objective` is a loss object of Pyro."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def check_whole(site: Any) -> None:
 
 
 def _check_memory(size: int, num_samples: int, device: torch.device) -> None:
-    """Raise a ValueError for draws of so many bytes that do not fit into the memory that can be had."""
+    """Raise a ValueError if this number of draws, of `size` bytes each, does not fit into the free memory."""
     if 2 * num_samples * size > available(device):
         raise ValueError(
             f"{num_samples:,} draws take {num_samples * size / 2**30:,.1f} GiB, and {available(device) / 2**30:,.1f} GiB "
@@ -221,7 +221,7 @@ def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -
 
 
 def _several(graph: Any, device: torch.device) -> Callable[[int], list[Tensor]]:
-    """A recorded draw, mapped over the noise of many, as many at a time as fit into memory."""
+    """A recorded draw, mapped over the noise of many draws, in blocks that fit into memory."""
     start = torch.zeros((), device=device)
     axes = (None, *(None for _ in graph.constants), *(0 for _ in graph.noise))
     mapped = graph.mapped(axes)

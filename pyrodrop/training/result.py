@@ -102,8 +102,8 @@ class Fit:
 
     @checked
     def report(self, held_out: Data | Split | None = None, *, seed: Seed = 0) -> Report:
-        """A page about the fit: its scores beside those of a constant, ridge regression, a random forest, if scikit-learn is
-        installed, and a Gaussian process, calibration, rates, k-hat, and what to try next. It takes seconds.
+        """A page about the fit: its scores beside those of a constant, ridge regression, a random forest (if scikit-learn is
+        installed) and a Gaussian process; calibration, rates, k-hat, and what to try next. It takes seconds.
 
         Args:
             held_out: rows to score all predictors on; for a `Split`, its test rows. If None, a fifth of the training rows,
@@ -160,10 +160,10 @@ class Fit:
     ) -> Elbo:
         """Estimate the ELBO on all of the training data, or on `data`. The network is in evaluation mode.
 
-        The likelihood and the KL divergence count in full, whatever `kl_weight`, `likelihood_power` and the guide's
-        ``kl_scale`` were in training (`objective` includes these factors), and the posterior is the one over weights, with
-        one draw for all of the data, whatever estimator trained it. Trained with ``TraceEnum_ELBO``, which sums out discrete
-        sites, it is the mean of that loss, of which nll and kl are not known: they are NaN.
+        The likelihood and the KL divergence count in full: `kl_weight`, `likelihood_power` and the guide's ``kl_scale`` are
+        left out (`objective` includes them). The posterior is the one over weights, with one draw for all of the data, also
+        if another estimator than ``shared`` trained it. After training with ``TraceEnum_ELBO``, which sums out discrete
+        sites, the value is minus the mean of that loss, and nll and kl are NaN.
 
         Args:
             num_samples: number of draws from the guide.
@@ -201,7 +201,7 @@ class Fit:
 
         With all factors 1 it is the ELBO. Otherwise it is not a bound on the evidence: with a smaller weight of the KL
         divergence it can exceed the evidence. After training with an `objective` of Pyro it is minus the mean of that loss,
-        of which nll and kl are not known: they are NaN.
+        and nll and kl are NaN.
 
         Args:
             num_samples: number of draws from the guide.
@@ -335,11 +335,11 @@ class Fit:
         )
 
     def pruned(self, threshold: float = 3.0) -> Fit:
-        """A copy of this fit whose weights with ln alpha above `threshold` are 0, without noise.
+        """A copy of this fit in which weights with ln alpha of at least `threshold` are 0, without noise.
 
         Raises:
-            TypeError: the guide has no alpha per weight; `guides.SparseDropout` and `guides.ARDDropout` have. Noise by unit
-                is for `compress` only.
+            TypeError: the guide is no `guides.SparseDropout` or `guides.ARDDropout`, with an alpha per weight.
+            ValueError: `threshold` is outside the range of ln alpha.
         """
         guide = self.guide
         if not isinstance(guide, SparseDropout):
@@ -362,8 +362,8 @@ class Fit:
         It maps x to f, both in their own units, and equals the pruned network up to rounding.
 
         Args:
-            threshold: weights with a larger ln alpha, of their own noise or of their input unit's, are pruned. If None, 3,
-                or what the guide has: 0 for `guides.LogNormalDropout`, a signal-to-noise ratio of 1.
+            threshold: weights are pruned if their ln alpha, or that of their input unit, reaches it. If None, the guide's
+                default: 3, or 0 for `guides.LogNormalDropout`, a signal-to-noise ratio of 1.
             structured: whether constant units go into the biases of the layers that read them, and units that no layer reads
                 are removed. If False, every unit stays, and any network is returned with its own shape.
             x: example inputs, at least two rows, from which the shapes between layers are found; the training data if None.
@@ -399,7 +399,7 @@ class Fit:
         Args:
             count: number of networks.
             threshold: prune weights with a larger ln alpha, and units that are then unused; None keeps all.
-            seed: of the first network; the others have the seeds that follow.
+            seed: of network 0; network i has the seed ``seed + i``.
             x: example inputs, as in `compress`.
         """
         return DrawnNetworks(self.model, self.guide, count, threshold=threshold, seed=seed, x=self._example(x))

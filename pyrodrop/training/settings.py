@@ -103,7 +103,7 @@ class Settings:
         return nullcontext() if self.precision == "tf32" else threads.sharing()
 
     def factors(self, epochs: float) -> tuple[float, float]:
-        """The power of the likelihood and the weight of the KL divergence after so many epochs.
+        """The power of the likelihood and the weight of the KL divergence after this number of epochs.
 
         Raises:
             TypeError, ValueError: the schedule returns no number, or one that is negative, NaN or infinite.
@@ -114,7 +114,7 @@ class Settings:
         return self.likelihood_power, real(self.kl_weight(epochs), "kl_weight", at, least=0)
 
     def lr_factor(self, steps: int) -> float:
-        """The factor of the learning rate after so many steps.
+        """The factor of the learning rate after this number of steps.
 
         Raises:
             TypeError, ValueError: the schedule returns no number, or one that is negative, NaN or infinite.

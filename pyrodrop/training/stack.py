@@ -105,15 +105,15 @@ class Stack:
     Args:
         problems: one per replicate, equal but for their tensors. Several replicates may share one, and then differ in data,
             noise and initial parameters alone.
-        losses: one per replicate, that of its problem by `loss_of`.
+        losses: one per replicate, from `loss_of` for its problem.
         data: one data set per replicate, of equal shapes; those of the problems if None.
-        starts: initial values of what is trained, ``[R, ...]`` by name; those of the problems if None.
+        starts: initial values of the parameters, ``[R, ...]`` by name; those of the problems if None.
 
     Raises:
         ValueError: the replicates cannot be stacked, or differ in more than their tensors.
 
     Attributes:
-        parameters: what is trained, ``[R, ...]`` by name.
+        parameters: the trained parameters, ``[R, ...]`` by name.
     """
 
     def __init__(
