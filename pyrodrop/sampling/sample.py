@@ -234,7 +234,7 @@ def _identity(density: Density, dataset: Dataset, q: Tensor, choices: Mapping[st
 
 
 def _check_memory(numbers: int, dtype: torch.dtype) -> None:
-    """Raise a ValueError if so many numbers, and a copy of them, do not fit into half of the free memory."""
+    """Raise a ValueError if this many numbers, and a copy of them, do not fit into half of the free memory."""
     need, free = 2 * numbers * dtype.itemsize, available(torch.device("cpu"))
     if need > 0.5 * free:
         raise ValueError(
