@@ -51,7 +51,7 @@ class Objective(ABC):
         precision: dtype of matrix products under autocast; None for the dtype of the parameters.
 
     Attributes:
-        jitted: whether `torch.jit` traces the loss, which must not be traced again: that breaks it for the whole process.
+        jitted: whether `torch.jit` traces the loss; another trace around that would break `torch.jit` for the whole process.
     """
 
     jitted: bool = False
