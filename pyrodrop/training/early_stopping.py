@@ -26,7 +26,7 @@ class EarlyStopping:
 
     Args:
         validation: rows that are not trained on: a `Dataset` or a pair (x, y).
-        patience: number of scores without improvement after which training ends.
+        patience: number of scores in a row without improvement after which training ends.
         seconds: time limit of the training, checked whenever a score is computed; no limit if None.
         every: number of steps between scores; an epoch if None.
         num_samples: draws from the posterior for each score.
@@ -37,7 +37,7 @@ class EarlyStopping:
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind or out of range; before the first step: the model is not one
-            of `pyrodrop.models` or cannot be called on the rows, the guide is no module, or a checkpoint is asked for.
+            of `pyrodrop.models` or cannot be called on the rows, the guide is no module, or `fit` has a `checkpoint`.
 
     Example:
         >>> import torch, pyrodrop
