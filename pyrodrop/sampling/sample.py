@@ -76,7 +76,7 @@ def sample(
     Many short chains cost less than few long ones, since one step moves them together. There are two kernels:
 
     - ``hmc``, Hamiltonian Monte Carlo with ChEES (Hoffman, Radul & Sountsov 2021,
-      https://proceedings.mlr.press/v130/hoffman21a.html; see `pyrodrop.sampling.tuning`). Its only error is of Monte Carlo.
+      https://proceedings.mlr.press/v130/hoffman21a.html; see `pyrodrop.sampling.tuning`). It has Monte Carlo error only.
     - ``mclmc``, microcanonical Langevin Monte Carlo (Robnik & Seljak 2023, https://arxiv.org/abs/2303.18221; see
       `pyrodrop.sampling.mclmc`). It never rejects, so it has a bias, which is smaller for a smaller `energy_variance`. It
       moves where steps of ``hmc`` would have to be tiny: in networks of several layers, from trained weights as `start`
