@@ -147,7 +147,7 @@ class Recipe(Described):
             )
         few = settings["steps"] < self.settings["steps"]
         for message in messages:  # not those about the quality of one network, for which the weights account
-            if message.startswith("training") and (few or "diverged" in message):
+            if message.startswith("replicate") or (message.startswith("training") and (few or "diverged" in message)):
                 say(message)
         mixed = self._mixed(runs, left_out, lines)
         self._warn_of_negative_r2(mixed, settings["steps"])
@@ -193,7 +193,7 @@ class Recipe(Described):
                 torch.cat([p.log_density(data.y).double().cpu() for p, data in zip(each, held_out, strict=True)])
                 for each in predicted
             ]
-            return _joined(groups, stacked_densities(torch.stack(densities)))
+            return _joined(groups, stacked_densities(torch.stack(densities)), runs.failed)
         unit, observed = self._unit, [self._observed(data) for data in held_out]
         components = [
             Component.of(
@@ -217,7 +217,7 @@ class Recipe(Described):
             [_alone(fit, line, factor, unit) for fit, line in zip(groups[0], each, strict=True)]
             for each, factor in zip((lines, wide), factors[-2:], strict=True)
         ]
-        return _joined(groups, weights)
+        return _joined(groups, weights, runs.failed)
 
     def _warn_of_negative_r2(self, run: Replicates, steps: int) -> None:
         """Warn if R2 of the training rows is below 0: then the mean of y predicts them better than the networks."""
@@ -437,12 +437,11 @@ def _parts_of_groups(groups: Any, size: int, parts: int) -> Tensor:
     return torch.from_numpy(chosen[group])
 
 
-def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor) -> Replicates:
+def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor, failed: dict[int, int]) -> Replicates:
     """The fits of all groups, each with its part of the weight of the group."""
     fits = [fit for group in groups for fit in group]
-    return Replicates(
-        fits, weights=[float(w) / len(group) for w, group in zip(weights, groups, strict=True) for _ in group]
-    )
+    each = [float(w) / len(group) for w, group in zip(weights, groups, strict=True) for _ in group]
+    return Replicates(fits, failed, each)
 
 
 def _with_line(model: WideAndDeep, line: Line, unit: Standardize) -> WideAndDeep:

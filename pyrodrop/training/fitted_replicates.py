@@ -33,7 +33,7 @@ class Replicates(Sequence[Fit]):
         fits: one per replicate; a failed one has its parameters before the step that failed.
         failed: for every replicate whose loss or gradient stopped being finite, the number of that step, counted from 0, by
             the replicate's number.
-        weights: of the fits in predictions, not negative, with the sum 1; None for equal weights of those that did not fail.
+        weights: of all fits in predictions, not negative, with the sum 1; None for equal weights of those that did not fail.
     """
 
     fits: list[Fit]

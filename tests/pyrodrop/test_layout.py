@@ -85,11 +85,11 @@ MOST_LINES = {
     "pyrodrop/steps": 839,
     "pyrodrop/training": 6_300,
     "pyrodrop/zoo": 2_742,
-    "pyrodrop/*.py": 5_539,
+    "pyrodrop/*.py": 5_538,
     "models": 1_325,
     "guides": 2_179,
     "analysis": 29_990,
-    "tests": 53_791,
+    "tests": 53_809,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -434,3 +436,19 @@ def test_whole_numbers_far_from_zero_are_told_apart() -> None:
     far, near = (recipes.regressor((start + steps[:, None], start + steps)).data for start in (10**9, 0))
     for ours, wanted in ((far.inputs(far.x), near.inputs(near.x)), (far.targets(far.y), near.targets(near.y))):
         torch.testing.assert_close(ours.float(), wanted.float())
+
+
+def test_a_network_that_failed_is_named(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mixture has it with the weight that the rows left out give to its last finite parameters."""
+
+    def train(*arguments: Any, **settings: Any) -> pyrodrop.Replicates:
+        runs = pyrodrop.fit_replicates(*arguments, **settings)
+        logging.getLogger("pyrodrop").warning("replicate 1 stopped at step 3: its loss or gradient was not finite")
+        return replace(runs, failed={1: 3})
+
+    monkeypatch.setattr(recipes, "fit_replicates", train)
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    with caplog.at_level("WARNING", "pyrodrop"):
+        runs = recipes.regressor((x, x.prod(1)), hidden=(4,)).fit(2, steps=20, progress=False)
+    assert runs.failed == {1: 3}
+    assert any(text.startswith("replicate 1 stopped at step 3") for text in caplog.messages)
