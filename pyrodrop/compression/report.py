@@ -1,9 +1,9 @@
 """Report on a compression: measurements of a network before and after.
 
-Parameters are all weights and biases that a network stores, including zeros. Weights are counted as in the papers: those
-that are not 0, without biases. FLOPs are for one example, of dense layers and convolutions, with two per weight and position
-that it is applied at. Latency is the median of interleaved calls on this machine, in this process, with the current number
-of PyTorch threads.
+Parameters are all weights and biases that a network stores, including zeros. Weights are counted as in papers on pruning:
+those of dense layers and convolutions that are not 0, without biases. FLOPs are those of one example in dense layers and
+convolutions, two per weight and position. Latency is the median of interleaved calls on this machine, in this process, with
+the current number of PyTorch threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.distributions.censored import exact_values
 
 _ROWS = 1000  # rows that are evaluated at a time, and size of the larger batch that is timed
-_ROUNDS, _SECONDS = 7, 0.02  # of timing
+_ROUNDS, _SECONDS = 7, 0.02  # number of timing rounds, and least seconds of each
 _WIDE = 100_000  # characters per line, so that Rich does not truncate the table
 
 
@@ -54,7 +54,7 @@ class Measured:
 
 @dataclass(frozen=True, repr=False)
 class CompressionReport:
-    """Measurements of the dense network of all posterior means and of the compressed network.
+    """Measurements of the dense network, with the posterior means of all weights, and of the compressed network.
 
     Attributes:
         dense: measurements of the dense network.
@@ -75,7 +75,7 @@ class CompressionReport:
 
     @property
     def ratios(self) -> dict[str, float | None]:
-        """Dense divided by compressed, for the measurements where less is better; None if the compressed value is 0."""
+        """Dense divided by compressed, for sizes, FLOPs and latencies; None if the compressed value is 0."""
         dense, small = asdict(self.dense), asdict(self.compressed)
         names = ("weights", "parameters", "flops", "latency_1", "latency_1000")
         return {name: ratio(dense[name], small[name]) for name in names}
@@ -182,7 +182,7 @@ def error(network: nn.Module, data: Dataset) -> float:
     """Fraction of wrong labels if y has an integer dtype, otherwise the root mean squared error in the units of y.
 
     Raises:
-        ValueError: y are the ends of intervals.
+        ValueError: y has censored observations.
     """
     total, count = 0.0, 0
     with torch.no_grad():
