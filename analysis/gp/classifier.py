@@ -128,7 +128,7 @@ class GaussianProcessClassifier(Described):
         with seeded(seed, points.device):
             f, _, variance = draw(self._latent, points, num_samples, joint=joint)
         f = f + self._offset
-        return Prediction(f=f, distribution=dist.Categorical(logits=f), seed=seed, f_sd=variance.sqrt())
+        return Prediction(f, dist.Categorical(logits=f), seed, joint=joint, f_sd=variance.sqrt())
 
     def log_density(self, data: Data, num_samples: int = 1000, *, seed: int = 0) -> Tensor:
         """ln p(y_n | x_n, training data) per observation, ``[N]`` in nats, from `num_samples` samples of the logits."""

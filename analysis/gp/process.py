@@ -132,7 +132,7 @@ class GaussianProcess(Described):
         f_sd = self.targets.scale * variance.sqrt()
         sd = self.targets.scale * (variance + self._latent.noise).sqrt()
         distribution = dist.Normal(self.targets.inverse(mean)[None], sd[None]).to_event(1)
-        return Prediction(f=self.targets.inverse(f), distribution=distribution, seed=seed, f_sd=f_sd)
+        return Prediction(self.targets.inverse(f), distribution, seed, joint=joint, f_sd=f_sd)
 
     def log_density(self, data: Data) -> Tensor:
         """ln p(y_n | x_n, training data) per observation in closed form, ``[N]`` in nats, for y in its own units."""

@@ -91,7 +91,7 @@ def compression_report(
     small = compress(model, guide, threshold=threshold, x=data.x)
     model = on_cpu(model)
     dense = plain_network(model, uncut_weights(guide), examples(model, data.x))
-    return measure(dense, small, data, bound_of(guide, threshold), kl_weight)
+    return measure(model, dense, small, data, bound_of(guide, threshold), kl_weight)
 
 
 def smaller(network: nn.Module, rows: Inputs | None) -> nn.Module:

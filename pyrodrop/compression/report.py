@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import pyro.distributions as dist
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +24,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from pyrodrop.compression.kept import ratio
 from pyrodrop.data import Dataset
 from pyrodrop.distributions.censored import exact_values
+from pyrodrop.likelihoods import Bernoulli, HeteroscedasticGaussian
+from pyrodrop.likelihoods.dispersed import Dispersed
+from pyrodrop.likelihoods.shapes import elements
 
 _ROWS = 1000  # rows that are evaluated at a time, and size of the larger batch that is timed
 _ROUNDS, _SECONDS = 7, 0.02  # number of timing rounds, and least seconds of each
@@ -118,8 +122,10 @@ def _times(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}x"
 
 
-def measure(dense: nn.Module, small: nn.Module, data: Dataset, threshold: float, kl_weight: float) -> CompressionReport:
-    """Measure two networks on `data`."""
+def measure(
+    model: Any, dense: nn.Module, small: nn.Module, data: Dataset, threshold: float, kl_weight: float
+) -> CompressionReport:
+    """Measure two networks of a model on `data`."""
     networks = {"dense": dense, "compressed": small}
     x = data.x if not data.x.is_floating_point() else data.x.float()
     rows = x if len(x) >= _ROWS else x.repeat(-(-_ROWS // len(x)), *(1,) * (x.dim() - 1))
@@ -132,11 +138,11 @@ def measure(dense: nn.Module, small: nn.Module, data: Dataset, threshold: float,
             flops=_flops(network, x[:1]),
             latency_1=latency_1[name],
             latency_1000=latency_1000[name],
-            error=error(network, data),
+            error=error(model, network, data),
         )
         for name, network in networks.items()
     }
-    name = "RMSE" if data.y.is_floating_point() else "error"
+    name = "error" if _of_classes(model, data) else "RMSE"
     return CompressionReport(**measured, error_name=name, threshold=threshold, kl_weight=kl_weight,
                              threads=torch.get_num_threads())  # fmt: skip
 
@@ -178,22 +184,31 @@ def _seconds(network: Callable[[Tensor], Tensor], x: Tensor, calls: int) -> floa
     return (time.perf_counter() - start) / calls
 
 
-def error(network: nn.Module, data: Dataset) -> float:
-    """Fraction of wrong labels if y has an integer dtype, otherwise the root mean squared error in the units of y.
+def error(model: Any, network: nn.Module, data: Dataset) -> float:
+    """Fraction of wrong labels under a likelihood of classes, otherwise the root mean squared error in the units of y.
 
     Raises:
         ValueError: y has censored observations.
     """
-    total, count = 0.0, 0
+    total, of_classes = 0.0, _of_classes(model, data)
     with torch.no_grad():
         for x, y in zip(data.x.split(_ROWS), data.y.split(_ROWS), strict=True):
             f = network(x.float())
-            if y.is_floating_point():
-                y = y.reshape(len(y), -1)
-                if y.shape[1] == 2 * f.shape[1]:
-                    y = exact_values(y, "the error of a network")
-                total += float((f.double() - y).square().sum())
-                count += y.numel()
-            else:
-                total += int((f.argmax(-1) != y).sum())
-    return (total / count) ** 0.5 if data.y.is_floating_point() else total / len(data)
+            if of_classes:
+                distribution: Any = elements(model.likelihood(f, model.targets))
+                binary = isinstance(distribution, dist.Bernoulli)
+                guess = distribution.probs > 0.5 if binary else distribution.probs.argmax(-1)
+                total += float((guess.reshape(y.shape) != y).double().mean()) * len(y)
+                continue
+            y = y.reshape(len(y), -1)
+            if y.shape[1] == 2 * f.shape[1]:
+                y = exact_values(y, "the error of a network")
+            total += float((f.double() - y).square().mean()) * len(y)
+    return total / len(data) if of_classes else (total / len(data)) ** 0.5
+
+
+def _of_classes(model: Any, data: Dataset) -> bool:
+    """Whether y are labels: binary ones may be floats, and whole numbers may be values of a Gaussian y."""
+    likelihood = getattr(model.likelihood, "likelihood", model.likelihood)
+    of_numbers = isinstance(likelihood, Dispersed | HeteroscedasticGaussian)
+    return isinstance(likelihood, Bernoulli) or not (of_numbers or data.y.is_floating_point())

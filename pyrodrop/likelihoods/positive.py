@@ -142,7 +142,8 @@ class HeteroscedasticLogNormal(HeteroscedasticGaussian):
 
     def start(self, y: Tensor) -> None:
         if self.of_log.loc.dim() == 0:  # otherwise it is known, as when training continues
-            self.of_log = Standardize.of(y.detach().double().log()).to(y.dtype)
+            dtype = y.dtype if y.is_floating_point() else torch.get_default_dtype()
+            self.of_log = Standardize.of(y.detach().double().log()).to(dtype)
 
     def units(self, targets: Standardize) -> Standardize:
         return Standardize()

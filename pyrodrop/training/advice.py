@@ -216,6 +216,6 @@ def _may_be_a_constant(fit: Fit) -> bool:
     if likelihood is None or not isinstance(fit.data, Dataset):
         return False
     y = fit.data.y.detach().cpu()
-    best = constant(likelihood, y, y.double() if y.is_floating_point() else y)
+    best = constant(likelihood, y, y)
     nll = float(fit.history[-max(1, len(fit.history) // 10) :, 0].double().mean())
     return best is not None and nll > -float(best.sum()) - _MARGIN * len(fit.data)

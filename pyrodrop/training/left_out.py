@@ -44,17 +44,17 @@ def constant(likelihood: Likelihood, data: Tensor, y: Tensor) -> Tensor | None:
     Returns:
         ``[n]``, in float64.
     """
-    if has_one_value(y):
-        return None
     if isinstance(likelihood, Categorical):
         labels = data.detach().long().flatten().cpu()
-        density = (torch.bincount(labels).double() / len(labels)).log()[y.long()]
-    elif isinstance(likelihood, LogNormal):
+        return (torch.bincount(labels).double() / len(labels)).log()[y.long()].reshape(len(y), -1).sum(1)
+    y = y.double()
+    if has_one_value(y):
+        return None
+    if isinstance(likelihood, LogNormal):
         density = dist.LogNormal(y.log().mean(0), y.log().std(0, correction=0)).log_prob(y)
     elif isinstance(likelihood, Gaussian | HeteroscedasticGaussian):
         density = dist.Normal(y.mean(0), y.std(0, correction=0)).log_prob(y)
     elif isinstance(likelihood, Bernoulli | Poisson):
-        y = y.double()
         density = (dist.Bernoulli if isinstance(likelihood, Bernoulli) else dist.Poisson)(y.mean(0)).log_prob(y)
     else:
         return None

@@ -124,11 +124,11 @@ def _affordable(fit: Trained, data: Dataset) -> int:
 def _beside(fit: Trained, data: Dataset, rows: Dataset) -> Iterator[tuple[str, Tensor, Tensor]]:
     """The predictors that a fit is compared with: name, indices of the rows predicted, and their log densities."""
     y, likelihood = rows.y.detach().cpu(), fit.model.likelihood
-    y = y.double().reshape(len(y), -1) if y.is_floating_point() else y
+    y = y if isinstance(likelihood, Categorical) else y.double().reshape(len(y), -1)
     every = torch.arange(len(y))
     if (of_constant := constant(likelihood, data.y, y)) is not None:
         yield "constant", every, of_constant
-    real = isinstance(likelihood, _REAL) and y.is_floating_point() and not has_one_value(y)
+    real = isinstance(likelihood, _REAL) and not has_one_value(y)
     labels = isinstance(likelihood, Categorical) and y.dim() == 1 and int(y.max()) < _CLASSES
     if len(y) < _FEWEST or not (real or labels):
         return

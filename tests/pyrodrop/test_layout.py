@@ -69,12 +69,12 @@ LAYERS = (
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
     "pyrodrop/compiled": 4_662,
-    "pyrodrop/compression": 1_136,
+    "pyrodrop/compression": 1_151,
     "pyrodrop/data": 2_986,
     "pyrodrop/distributions": 1_925,
     "pyrodrop/divergences": 826,
     "pyrodrop/export": 798,
-    "pyrodrop/likelihoods": 1_585,
+    "pyrodrop/likelihoods": 1_586,
     "pyrodrop/metrics": 1_180,
     "pyrodrop/networks": 2_243,
     "pyrodrop/prediction": 1_786,
@@ -89,7 +89,7 @@ MOST_LINES = {
     "models": 1_325,
     "guides": 2_179,
     "analysis": 29_987,
-    "tests": 53_809,
+    "tests": 53_851,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -214,6 +214,34 @@ def test_onnx() -> None:
     torch.onnx.export(fit.compress(), (torch.randn(2, 784),), io.BytesIO(), dynamo=True)
 
 
+@pytest.mark.parametrize("kind", ["binary", "binary, two columns", "ordinal", "whole numbers"])
+def test_the_error_is_that_of_the_predicted_class_or_number(kind: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1100, 3)  # more than are evaluated at a time
+    y: Tensor = (x[:, :1] + 0.5 * torch.randn(1100, 1) > 0).long()
+    likelihood: likelihoods.Likelihood = likelihoods.Bernoulli()
+    if kind == "binary, two columns":
+        y = torch.cat([y, 1 - y], 1).float()
+    elif kind == "ordinal":
+        y, likelihood = (x[:, 0] > 0).long() + (x[:, 0] > 1).long(), likelihoods.Ordinal(3)
+    elif kind == "whole numbers":
+        y, likelihood = (3 * x[:, :1]).round().long(), likelihoods.Gaussian()
+    outputs = y.shape[1] if y.dim() == 2 else 1
+    model = models.MLP([3, 4, outputs], prior=priors.LogUniform(), likelihood=likelihood)
+    fit = pyrodrop.fit(model, guides.SparseDropout(model), (x, y), steps=150, lr=0.03, kl_weight=1e-3, progress=False)
+    likelihood, f = fit.model.likelihood, fit.model.outputs(fit.guide.mean(), x).detach()  # type: ignore[attr-defined]
+    if kind == "whole numbers":
+        want = float((f - y).square().mean().sqrt())
+    elif kind == "ordinal":
+        want = float(((f > likelihood.cutpoints).sum(-1) != y).float().mean())  # type: ignore[attr-defined]
+        assert want < 0.45, "the middle class is never the most probable one between near cutpoints"
+    else:
+        want = float(((f > 0) != y).float().mean())
+    report = fit.compression_report((x, y))
+    assert report.error_name == ("RMSE" if kind == "whole numbers" else "error")
+    assert report.dense.error == pytest.approx(want, rel=1e-3, abs=2e-3)
+
+
 def test_the_report_counts_by_hand() -> None:
     """A net of 4-3-2 with one hidden unit cut: 2 (4 + 2) weights are left of 3 (4 + 2), 2 of their biases and 2."""
     model = models.MLP([4, 3, 2], prior=priors.ARD(), likelihood=likelihoods.Categorical())
