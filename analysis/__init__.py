@@ -1,7 +1,7 @@
-"""Comparison, baselines, plots and experiments. Heavier imports than the core's live here.
+"""Comparison, baselines, plots and experiments, with heavier dependencies than the core.
 
-The functions and classes that users call are found here, whichever file they live in: ``from pyrodrop.analysis import loo``.
-Each is imported when it is first asked for. `gp` and `plots` are modules of this package.
+Public functions and classes can be imported from this package, whichever file defines them:
+``from pyrodrop.analysis import loo``. Each is loaded on first access. `gp` and `plots` are modules of this package.
 """
 
 from __future__ import annotations

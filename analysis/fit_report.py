@@ -1,11 +1,11 @@
-"""The page about a fit that `pyrodrop.Fit.report` returns: its scores beside those of simple predictors, and what to try.
+"""The report that `pyrodrop.Fit.report` returns: scores of a fit beside those of simple predictors, and advice.
 
     constant        mean and variance of y, or the frequencies of the classes
-    ridge           ridge regression of standardised columns, with the penalty and noise of the smallest leave-one-out error
-    random forest   scikit-learn's, where it is installed, with the noise of its out-of-bag errors
-    GP              a Gaussian process with a squared-exponential kernel and one length scale per column
+    ridge           for real y: ridge regression of standardised columns, by the smallest leave-one-out error
+    random forest   scikit-learn's, if installed; for real y with the variance of its out-of-bag errors as noise
+    GP              a Gaussian process with a squared-exponential kernel and one length scale per column, for one column of y
 
-They learn from the training rows, at most 2,000 of them, the last from 500. All are judged on the same held-out rows.
+They are fitted to at most 2,000 training rows (GP: 500). Unless x is a table of real numbers, only the constant is shown.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from pyrodrop.training.result_data import rows_of
 
 _MOST, _GP_ROWS, _DRAWS, _KHAT_DRAWS, _KHAT_ROWS = 2000, 500, 300, 200, 10_000
 _FEWEST = 10  # rows to learn from and to be judged on
-_CALIBRATED = 40  # held-out rows, half of which calibrate
-_BETTER = 0.1  # nats per row
+_CALIBRATED = 40  # least number of held-out rows for a calibration, by half of them
+_BETTER = 0.1  # nats per row by which another predictor must be better to be recommended
 _REAL, _CLASSES = ("log_density", "rmse", "coverage_95"), ("log_density", "accuracy", "ece")
 _LEVELS = (0.85, 0.99)  # of the share of rows in 95 % intervals
 
 
 @exclusive()
 def report(fit: Fit, held_out: Data | Split | None, seed: int) -> Report:
-    """The page of `Fit.report`, which says what the arguments are."""
+    """The report that `Fit.report` returns; its docstring describes the arguments."""
     train = rows_of(fit, "report")
     if train is None:
         raise ValueError("report needs the training data, which a loaded fit, or one that read them, does not have")
@@ -135,7 +135,7 @@ def _beside(learn: Dataset, judge: Dataset, labels: bool, seed: int) -> Iterator
 
 
 def _gaussian(mean: Tensor, variance: Tensor, judge: Dataset) -> Prediction:
-    """One Gaussian per value of y, in the shape that y has."""
+    """A prediction with one Gaussian per value of y, in the shape of y."""
     sd = variance.clamp(min=1e-300).sqrt().expand_as(mean)
     shape = (1, *judge.y.shape) if judge.y.dim() > 1 else (1, len(judge), 1)
     f = mean.reshape(shape)
@@ -143,14 +143,14 @@ def _gaussian(mean: Tensor, variance: Tensor, judge: Dataset) -> Prediction:
 
 
 def ridge(x: Tensor, y: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Ridge regression with the penalty of the smallest leave-one-out error, which is also the variance of the noise.
+    """Ridge regression with the penalty of the smallest leave-one-out error; its mean square is the variance of the noise.
 
     Args:
         x, y: ``[N, D]`` and ``[N, K]``; columns of x are standardised.
-        at: ``[M, D]``.
+        at: rows to predict, ``[M, D]``.
 
     Returns:
-        The mean ``[M, K]`` and the variance ``[K]``.
+        The mean ``[M, K]`` and the variance ``[K]`` of the noise.
     """
     middle, scale = x.mean(0), x.std(0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
@@ -187,7 +187,7 @@ def _rates(guide: Any) -> dict[str, str]:
 
 
 def _k_hat(fit: Fit, train: Dataset, seed: int) -> tuple[float, str]:
-    """k-hat of q, NaN if it is not known, and in words."""
+    """k-hat of q, NaN if it is not known, and a text for the report."""
     if len(train) > _KHAT_ROWS:
         return math.nan, f"not computed of more than {_KHAT_ROWS} rows"
     try:
@@ -240,7 +240,7 @@ def _advice(fit: Fit, scores: Mapping[str, Mapping[str, float]], k_hat_q: float,
 
 
 def _takes_an_exact_layer(fit: Fit) -> bool:
-    """Whether it is a regression of a few rows with Gaussian noise and a linear last layer, whose posterior is another."""
+    """Whether `ExactLastLayer` applies and is not used yet: few rows, Gaussian noise and a linear last layer."""
     linear = fit.worth is not None and fit.worth.point is not None
     few = fit.settings["num_data"] <= _MOST
     gaussian = type(getattr(fit.model, "likelihood", None)) is Gaussian

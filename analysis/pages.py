@@ -1,6 +1,6 @@
-"""The parts of pages that are made from stored results: ``python -m pyrodrop.analysis.pages [NAME ...]`` writes them.
+"""Generated parts of documentation pages: ``python -m pyrodrop.analysis.pages [NAME ...]`` writes them from stored results.
 
-`PARTS` has the page and the text of every part by its name. A test checks that all of them are up to date.
+`PARTS` maps the name of each part to its page and a function that returns its text. A test checks that all are up to date.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
 
 
 def write(names: list[str]) -> None:
-    """Write these parts into their pages; all if `names` is empty."""
+    """Write the parts of these names into their pages; all if `names` is empty."""
     for name in [known(name, PARTS, "part of a page") for name in names] or PARTS:
         page, text = PARTS[name]
         generated.put(page, name, text())

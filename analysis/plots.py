@@ -1,5 +1,5 @@
-"""Figures of a fit. Each function returns a matplotlib figure, pyplot's current one: ``plt.savefig`` and ``plt.show`` mean
-it, and a notebook shows it once. In a loop, close figures by ``plt.close(figure)``.
+"""Figures of a fit. Each function returns a matplotlib figure, which becomes pyplot's current figure: ``plt.savefig`` and
+``plt.show`` apply to it, and a notebook shows it once. In a loop, close figures with ``plt.close(figure)``.
 
 prediction(run, data, held_out)     the function with bands of half, one, one and a half and two standard deviations
 traces(fit)                         ELBO, negative log likelihood and KL divergence by step
@@ -59,7 +59,7 @@ def prediction(
 
     Args:
         run: a fit or a Gaussian process.
-        data: training observations, shown in orange.
+        data: training observations, shown in red.
         held_out: test observations, shown in black.
         reach: how far to extend x beyond the observations on both sides, as a share of their range.
         num_samples: number of sampled functions.
@@ -152,11 +152,11 @@ def calibration(predicted: Predicted, y: Tensor, bins: int = 15) -> Figure:
 def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) -> Figure:
     """The empirical distribution function of the PIT values minus the uniform one, with a simultaneous band of 99 %.
 
-    The PIT value of y is the share of its replications below it, plus a random share of those that equal it.
+    The PIT value of an observation is the share of its predictive draws below it, plus a random share of equal ones.
 
     Args:
         tree: a result of `pyrodrop.to_arviz` for real y.
-        held_out: use the test data, which `to_arviz` must have been given, instead of the training data.
+        held_out: use the test data instead of the training data; `to_arviz` must have been called with them.
         coverage: plot the coverage of central intervals instead.
 
     Raises:
@@ -279,7 +279,7 @@ def rotated_digit(
         seed: seed of the samples.
 
     Raises:
-        ValueError: an image that is not square.
+        ValueError: the image is not square.
     """
     side = math.isqrt(image.numel())
     if side * side != image.numel():

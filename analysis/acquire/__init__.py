@@ -1,12 +1,12 @@
-"""Acquisition: which unlabelled rows to ask a label for.
+"""Acquisition functions of active learning: which unlabelled rows to label next.
 
-The scores say how much the label of each row would tell by itself; `batch` picks rows whose labels tell the most together.
+Scores rate every row by itself; `batch` selects rows whose labels are most informative together.
 
-    entropy    H[y_n]                           all uncertainty, noise included
-    variance   Var[y_n]                         likewise
-    bald       I[y_n; f]                        what y_n tells about the function
-    epig       mean_m I[y_n; y*_m]              what y_n tells about predictions at the rows that matter
-    batch      argmax I[y_A; f], |A| = size     greedily
+    entropy    H[y_n]                           total uncertainty, noise included
+    variance   Var[y_n]                         total uncertainty, noise included
+    bald       I[y_n; f]                        information of y_n about the function
+    epig       mean_m I[y_n; y*_m]              information of y_n about observations at target rows
+    batch      argmax I[y_A; f], |A| = size     information of several y about the function, greedily maximised
 """
 
 from pyrodrop.analysis.acquire.greedy import Batch, batch

@@ -1,6 +1,6 @@
 """The draws of a prediction from which information is computed: class probabilities, or Gaussians of one real y.
 
-Likelihoods of classes are `Categorical`, `Ordinal`, and `Bernoulli` of one target, as two classes.
+Classes are those of `Categorical`, of `Ordinal`, and of `Bernoulli` with one target, which has two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyrodrop.likelihoods import elements
 from pyrodrop.prediction.prediction import Prediction
 
 _NUMBERS = 2**22  # double-precision values at a time
-_LEAST_NOISE = 1e-12  # of the variance of y, so that float64 tells f from y
+_LEAST_NOISE = 1e-12  # as a share of the variance of y; less noise is lost to rounding in float64
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Classes:
         return self.logits[:, rows].double().log_softmax(-1)
 
     def blocks(self, numbers: int = 0) -> Iterator[tuple[slice, Tensor]]:
-        """Some points at a time, and p(c | f_s(x_n)) there, ``[S, n, C]``; a point takes so many `numbers` besides."""
+        """Slices of points, and p(c | f_s(x_n)) there, ``[S, n, C]``; the caller needs `numbers` more values per point."""
         for rows in blocks(self.logits.shape[1], max(numbers, self.logits[:, 0].numel())):
             yield rows, self.log_probabilities(rows).exp()
 
@@ -62,14 +62,14 @@ class Gaussians:
 
 
 def draws_of(prediction: Any, needed_by: str, *, least: int = 2, joint: bool = False) -> Classes | Gaussians:
-    """The draws of a prediction, for the function `needed_by`.
+    """The draws of a prediction, checked for the function `needed_by`.
 
     Args:
-        joint: whether it needs functions, joint over the points.
+        least, joint: the smallest number of draws, and whether every draw must be a function, joint over the points.
 
     Raises:
-        TypeError: no `Prediction`, or one of something else than classes or one real y with Gaussian noise.
-        ValueError: fewer draws, or draws that are independent at every point; NaN or infinite parameters.
+        TypeError: `prediction` is no `Prediction`, or not of one label or one real y with Gaussian noise.
+        ValueError: it has fewer than `least` draws, draws that are independent per point, or NaN or infinite parameters.
     """
     instance(prediction, Prediction, "prediction", "a Prediction, as predict(...) returns it with keep='draws'")
     distribution = prediction.distribution
@@ -107,6 +107,6 @@ def draws_of(prediction: Any, needed_by: str, *, least: int = 2, joint: bool = F
 
 
 def blocks(count: int, numbers: int) -> Iterator[slice]:
-    """Slices of `count` points, where each point takes so many `numbers`."""
+    """Slices that cover `count` points, limited in size, where each point needs `numbers` values."""
     size = max(1, _NUMBERS // numbers)
     yield from (slice(first, min(first + size, count)) for first in range(0, count, size))

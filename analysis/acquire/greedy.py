@@ -1,11 +1,11 @@
-"""BatchBALD: rows whose labels tell the most about the function together.
+"""BatchBALD: rows whose labels are together most informative about the function.
 
     A_k = A_(k-1) + argmax_n I[y_n; f | y_A],   A = A_(k-1)
     I[y_A; f] = sum over the picks of I[y_n; f | y_A]
 
 Kirsch, van Amersfoort & Gal (2019), https://arxiv.org/abs/1906.08158. I[y_A; f] is submodular, so that the greedy batch has
-at least 1 - 1/e of the information of the best one. Each pick has the largest conditional information of the chain rule,
-which needs no difference between entropies of many labels:
+at least 1 - 1/e of the information of the best one. The conditional information is computed directly, not as a difference
+between entropies of many labels:
 
     classes   I[y_n; f | y_A] = sum_c q_c ( H[ sum_s r_cs p(y_n | f_s) ] - sum_s r_cs H[y_n | f_s] )
               c = labels of A,   q_c = mean_s p(c | f_s),   r_cs = p(c | f_s) / (S q_c)
@@ -13,9 +13,9 @@ which needs no difference between entropies of many labels:
     real y    I[y_n; f | y_A] = 1/2 ln Var[y_n | y_A] - mean_s ln v_ns          v_ns: sd of the noise
               Var[y_n | y_A] = K_nn - K_nA K_AA^-1 K_An,   K = Cov_s[f_s] + diag(mean_s v_ns^2)
 
-The sum over c has C^|A| terms. While these are few, all are enumerated; beyond that it is the mean over samples of c,
-each under one draw, where the draws have equal shares (systematic sampling). Of a real y the entropy is that of the Gaussian
-with the moments of the draws, which is at least that of their mixture, so that the information is an upper bound.
+The sum over c has C^|A| terms. If there are few, all are enumerated. Otherwise the sum is estimated from samples of c, each
+given one draw, where all draws are used equally often (systematic sampling). For a real y the entropy is that of a Gaussian
+with the moments of the draws. This is at least the entropy of their mixture, so the information is an upper bound.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from pyrodrop.arguments import count
 from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.prediction.prediction import Prediction
 
-_LEAST = 1e-12  # nats that rounding does not give
+_LEAST = 1e-12  # nats; less may be due to rounding
 
 
 class Batch(NamedTuple):
     """Rows in the order in which they were picked.
 
     Attributes:
-        rows: their numbers, ``[size]``.
-        information: of the labels of the first k rows about the function, I[y_A; f] in nats, ``[size]`` in float64.
+        rows: row numbers, ``[size]``.
+        information: element k - 1 is I[y_A; f] for the labels of the first k rows, in nats, ``[size]`` in float64.
     """
 
     rows: Tensor
@@ -54,26 +54,26 @@ def batch(
     configurations: Annotated[int, Count("the number of label configurations", most=2**20)] = 1000,
     seed: Seed = 0,
 ) -> Batch:
-    """Rows whose labels tell the most about the function together: BatchBALD, by greedy picks.
+    """Rows whose labels are together most informative about the function: BatchBALD, by greedy selection.
 
-    Two rows that tell the same are not both picked where a third one tells more, as the best rows by `bald` would be.
+    Unlike the best rows by `bald`, the batch does not contain redundant rows if another row is more informative.
 
-    Of labels the information is exact for the draws while the rows picked before have at most `configurations` labellings,
-    C^k of k rows with C classes; beyond that it is estimated from as many samples of labellings. It never exceeds ln S of S
-    draws, up to the error of the estimate: where `Batch.information` comes near that, further picks need more draws.
+    For labels the information is exact given the draws, as long as the rows selected so far have at most `configurations`
+    labellings, C^k for k rows and C classes. Beyond that it is estimated from `configurations` sampled labellings. Up to the
+    error of the estimate it is at most ln S for S draws: if `Batch.information` is close to this, use more draws.
 
-    Of a real y with Gaussian noise it is that of a joint Gaussian with the covariance of y over the draws (moment-matched):
-    a log-determinant, without sampling. It is at least the information of the mixture, which `bald` computes, so that the
-    first pick need not be the largest by `bald`, and it is not bounded by ln S.
+    For a real y with Gaussian noise it is the information of a joint Gaussian with the covariance of y over the draws
+    (moment-matched): a log-determinant, without sampling. It is not bounded by ln S, and is at least the information of the
+    mixture, which `bald` computes. The first pick may therefore differ from the best row by `bald`.
 
     Kirsch, van Amersfoort & Gal (2019), BatchBALD, https://arxiv.org/abs/1906.08158.
 
     Args:
-        prediction: at the N rows of the pool, with joint draws.
+        prediction: prediction at the N rows of the pool, with joint draws.
         size: number of rows to pick, from 1 to N.
-        configurations: the most labellings that are enumerated, and the number that is sampled beyond. Time of a pick is
-            proportional to it.
-        seed: of the samples. The same seed picks the same rows.
+        configurations: largest number of labellings to enumerate, and the number to sample if there are more. The time of a
+            pick is proportional to it.
+        seed: seed of the sampled labellings.
 
     Returns:
         Row numbers and the joint information, see `Batch`.
@@ -81,9 +81,9 @@ def batch(
     Raises:
         TypeError: `prediction` is no `Prediction`, or not of one label or one real y with Gaussian noise; an argument is of
             the wrong kind.
-        ValueError: the prediction has one draw only, draws that are independent at every point (``joint=False``), all equal
-            or distinguished by fewer labels, or parameters that are not finite; noise is less than 1e-6 of the standard
-            deviation of a real y; a number is out of range.
+        ValueError: the prediction has one draw only, draws that are independent at every point (``joint=False``), or
+            parameters that are not finite; no further label is informative before `size` rows are picked; noise is less than
+            1e-6 of the standard deviation of a real y; a number is out of range.
 
     Example:
         >>> import torch, pyro.distributions as dist, pyrodrop
@@ -122,7 +122,7 @@ def batch(
 
 
 def _labellings(log_p: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]:
-    """r ``[K, S]`` and q ``[K]`` for ln p(y | f_s) of k rows, ``[S, k, C]``: of all C^k labellings, or of `most` samples."""
+    """r ``[K, S]`` and q ``[K]`` for ln p(y | f_s) of k rows, ``[S, k, C]``: K = C^k labellings, or K = `most` samples."""
     draws, rows, classes = log_p.shape
     if classes**rows <= most:
         joint = log_p.new_zeros(1, draws)
@@ -130,7 +130,7 @@ def _labellings(log_p: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]:
             joint = (joint[:, None] + log_p[:, row].T).flatten(0, 1)
         return joint.softmax(1), (joint.logsumexp(1) - math.log(draws)).exp()
     uniform = torch.rand(rows + 1, most, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    uniform = uniform.to(log_p.device)  # drawn alike on every device, and for any number of rows
+    uniform = uniform.to(log_p.device)  # the same on every device, and in its first rows for any number of rows
     draw = ((uniform[0, 0] + torch.arange(most, device=log_p.device)) * (draws / most)).long().clamp_max(draws - 1)
     joint = log_p.new_zeros(most, draws)
     for row in range(rows):

@@ -1,12 +1,12 @@
-"""Scores of single rows: how uncertain y is, and what it would tell.
+"""Scores of single rows: the uncertainty of y, and the information in it.
 
     entropy    H[y_n] = H[ p(y_n) ],   p(y_n) = mean_s p(y_n | f_s)
     variance   Var[y_n]
     BALD       I[y_n; f] = H[y_n] - mean_s H[y_n | f_s]
     EPIG       mean_m I[y_n; y*_m] = mean_m ( H[y_n] + H[y*_m] - H[y_n, y*_m] ),   p(y, y*) = mean_s p(y | f_s) p(y* | f_s)
 
-Entropies are in nats; of real y they are those of densities, in the units of y. With S draws neither BALD nor EPIG of
-classes exceeds ln S.
+Entropies are in nats; for real y they are differential entropies, with y in its units. With S draws, BALD, and EPIG of
+classes, are at most ln S.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pyrodrop.prediction.prediction import Prediction
 def entropy(prediction: Prediction) -> Tensor:
     """H[y_n], the entropy of the predictive distribution of every row, ``[N]`` in float64, in nats.
 
-    Of a label between 0 and ln C. Of a real y it is the entropy of the mixture of Gaussians, in the units of y, by
-    deterministic quadrature to 1e-8.
+    For a label it is between 0 and ln C. For a real y it is the differential entropy of the mixture of Gaussians, with y in
+    its units, by deterministic quadrature with an error below 1e-8.
 
     Raises:
         TypeError: `prediction` is no `Prediction`, or not of one label or one real y with Gaussian noise.
@@ -49,8 +49,8 @@ def entropy(prediction: Prediction) -> Tensor:
 def variance(prediction: Prediction) -> Tensor:
     """Var[y_n] of every row, ``[N]`` in float64, observation noise included.
 
-    Of a real y it is `Prediction.variance`, in the units of y squared. Of a label it is the sum of the variances of the
-    class indicators, sum_c p_c (1 - p_c), between 0 and 1 - 1 / C.
+    For a real y it is `Prediction.variance`, in squared units of y. For a label it is the sum of the variances of the class
+    indicators, sum_c p_c (1 - p_c), between 0 and 1 - 1 / C.
 
     Raises:
         TypeError: `prediction` is no `Prediction`, or not of one label or one real y with Gaussian noise.
@@ -71,13 +71,13 @@ def variance(prediction: Prediction) -> Tensor:
 
 
 def bald(prediction: Prediction) -> Tensor:
-    """I[y_n; f] = H[y_n] - mean_s H[y_n | f_s], what y_n would tell about the function, ``[N]`` in float64, in nats.
+    """I[y_n; f] = H[y_n] - mean_s H[y_n | f_s], the information of y_n about the function, ``[N]`` in float64, in nats.
 
-    Between 0 and ln S for S draws. Of a real y both terms are those of the mixture of Gaussians, the first by deterministic
-    quadrature to 1e-8, and not 1/2 ln(Var[y] / noise variance), the moment-matched approximation.
+    It is between 0 and ln S for S draws. For labels it is `metrics.mutual_information`. For a real y, H[y_n] is the entropy
+    of the mixture of Gaussians, by deterministic quadrature with an error below 1e-8, not of a moment-matched Gaussian.
 
     Houlsby et al. (2011), https://arxiv.org/abs/1112.5745, eq. 2; Gal, Islam & Ghahramani (2017),
-    https://arxiv.org/abs/1703.02910. Of labels it is `metrics.mutual_information`.
+    https://arxiv.org/abs/1703.02910.
 
     Raises:
         TypeError: `prediction` is no `Prediction`, or not of one label or one real y with Gaussian noise.
@@ -98,28 +98,28 @@ def bald(prediction: Prediction) -> Tensor:
 
 
 def epig(prediction: Prediction, targets: Any) -> Tensor:
-    """mean_m I[y_n; y*_m], what y_n would tell about new observations at the target rows, ``[N]`` in float64, in nats.
+    """mean_m I[y_n; y*_m], the information of y_n about new observations at target rows, ``[N]`` in float64, in nats.
 
-    y_n and y*_m depend on each other by f alone, also where n = m. Targets that are not in the pool are predicted together
-    with it, so that all rows have the same draws: ``run.predict(torch.cat([pool, wanted]))``, with the targets
-    ``range(len(pool), len(pool) + len(wanted))``; the first ``len(pool)`` scores are then those of the pool.
+    y_n and y*_m are independent given f, also if n = m. To use targets outside the pool, predict them together with it, so
+    that all rows have the same draws: ``run.predict(torch.cat([pool, wanted]))``, with the targets
+    ``range(len(pool), len(pool) + len(wanted))``. The first ``len(pool)`` scores are then those of the pool.
 
-    Of labels I is that of p(y, y*) = mean_s p(y | f_s) p(y* | f_s), summed over all pairs of classes. Of a real y it is that
-    of the Gaussian with the mean and covariance of y_n and y*_m over the draws (moment-matched): -1/2 ln(1 - rho^2) for
-    their correlation rho. Where f at n and m are independent, S draws give up to about 1 / (2 S) by chance.
+    For labels I is computed from p(y, y*) = mean_s p(y | f_s) p(y* | f_s), over all pairs of classes. For a real y it is
+    that of a Gaussian with the covariance of y_n and y*_m over the draws (moment-matched): -1/2 ln(1 - rho^2) for their
+    correlation rho. If f at n and m are independent, the estimate from S draws is not 0 but on average up to 1 / (2 S).
 
     Smith et al. (2023), Prediction-Oriented Bayesian Active Learning, https://arxiv.org/abs/2304.08151.
 
     Args:
-        prediction: with joint draws.
-        targets: M row numbers of the prediction, 0 ... N - 1: the rows at which predictions matter. They are averaged with
-            equal weights.
+        prediction: prediction at all N rows, with joint draws.
+        targets: M row numbers of the prediction, 0 ... N - 1: the rows at which predictions matter. They have equal weights
+            in the mean.
 
     Raises:
-        TypeError: as `bald`; `targets` are no whole numbers.
-        ValueError: the prediction has one draw only, has draws that are independent at every point (``joint=False``), or
-            parameters that are not finite; noise is less than 1e-6 of the standard deviation of a real y; targets are no row
-            numbers.
+        TypeError: as for `bald`, or `targets` are no whole numbers.
+        ValueError: the prediction has one draw only, draws that are independent at every point (``joint=False``), or
+            parameters that are not finite; noise is less than 1e-6 of the standard deviation of a real y; targets are not a
+            list or vector of row numbers.
 
     Example:
         >>> import torch, pyro.distributions as dist, pyrodrop

@@ -1,10 +1,10 @@
-"""Network-steps a second over the number of networks that are trained at once: where a GPU passes a CPU.
+"""Network-steps per second by the number of networks that are trained at once: when a GPU becomes faster than a CPU.
 
 ``python -m pyrodrop.analysis.benchmarks.crossing [--counts '[1, 100]'] [--device cuda] [--out FILE]``: networks 13-50-1 with
 Bernoulli masks and Adam, on the same data, each with its own weights, masks and minibatches of 128 rows. Ours are replicates
 with compiled steps; beside them `torch.func.vmap` of the same network under `torch.compile` with fused Adam, and `jax.vmap`
-of a jitted loop, if JAX is installed. One thread, process time (on a GPU wall time), interleaved medians; what comes before
-the first step is timed apart. The file of results is written after every number of networks.
+of a jitted loop, if JAX is installed. One thread, process time (on a GPU wall time), interleaved medians; the time before
+the first step is measured separately. The file of results is written after every number of networks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interl
 from pyrodrop.analysis.peers.networks import BATCH, RATE, Network, Parameters, networks
 
 COUNTS = (1, 10, 100, 1_000, 10_000, 100_000)
-STEPS = 20  # of a call
+STEPS = 20  # steps per call
 
 Steps = tuple[Callable[[], object], Parameters]
 
@@ -33,14 +33,14 @@ Steps = tuple[Callable[[], object], Parameters]
 def main(
     counts: Sequence[int] = COUNTS, rounds: int = 3, out: Path | None = None, device: str = "cpu", seconds: float = 1e9
 ) -> None:
-    """Time all of them.
+    """Time all variants.
 
     Args:
-        counts: how many networks, in this order.
+        counts: numbers of networks, in this order.
         rounds: timings of every variant.
         out: JSON file for the results.
         device: cpu, cuda, cuda:1 ...
-        seconds: after so many no further number of networks is begun.
+        seconds: no further number of networks is begun after this time.
     """
     begin(device)
     start, rows = time.perf_counter(), {}
@@ -63,7 +63,7 @@ def main(
 def row(
     network: Network, count: int, makers: Mapping[str, Callable[[Network, int], Steps]], rounds: int
 ) -> dict[str, dict[str, Any]]:
-    """What every variant does with so many networks: network-steps a second, the seconds before, and bytes of the device."""
+    """Every variant's network-steps per second for `count` networks, seconds before the steps, and bytes of a GPU."""
     on_gpu, results, variants = network.x.is_cuda, dict[str, dict[str, Any]](), dict[str, Callable[[], object]]()
 
     for name, make in makers.items():
@@ -73,7 +73,7 @@ def row(
         try:
             steps, parameters = make(network, count)
             moves_all(steps, parameters, name)
-        except Exception as error:  # of the card's memory, or of a compiler: the others go on
+        except Exception as error:  # out of memory, or an error of a compiler: the others continue
             results[name] = {"error": why(error), "steps a second": float("nan")}
             continue
         results[name] = {"before, s": time.perf_counter() - before}

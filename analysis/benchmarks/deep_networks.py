@@ -5,16 +5,16 @@
 The tables and the split of bde (https://github.com/scikit-learn-contrib/bde): ``train_test_split(test_size=0.2,
 random_state=0)`` of columns that are standardised by the training rows. Its network, four hidden layers of 16 ReLU units,
 its prior, N(0, 1) for every weight and bias, and its noise, whose standard deviation is ln(1 + exp r) + 1e-6. Every chain
-starts from a maximum a posteriori of its own. Scores are of the standardised y: RMSE, and the negative log density of the
-mixture and, as bde has it, of the Gaussian with the mixture's mean and variance. bde took ten chains of 60,000 steps on ten
+starts from a separate maximum a posteriori. Scores are of the standardised y: RMSE, and the negative log density of the
+mixture and, as in bde, of the Gaussian with the mixture's mean and variance. bde used ten chains of 60,000 steps on ten
 cores.
 
-Beside these stands the bias of a posterior in closed form: variances of the 21 weights of a linear regression by the chains,
-over the exact ones, their mean at three values of `energy_variance`, with a standard error by the chains; the spread of f
-at the test points of two small networks over that of the stored draws by Hamiltonian Monte Carlo, in the median over points.
+Two further comparisons show the bias of the chains. For a linear regression: the variances of its 21 weights over the exact
+ones, their mean at three values of `energy_variance`, with a standard error over chains. For two small networks: the spread
+of f at the test points over that of the stored draws by Hamiltonian Monte Carlo, in the median over points.
 
-Time is that of the whole run with compiling, on one thread or more, as OMP_NUM_THREADS says. FILE is written after every
-run, and what is in it is not done again. Real data are read from PYRODROP_DATA.
+Time is that of the whole run including compilation, on the number of threads in OMP_NUM_THREADS. FILE is written after every
+run, and runs that it contains are not repeated. Real data are read from PYRODROP_DATA.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HOW: Mapping[str, Mapping[str, int]] = {
     "airfoil": {"chains": 8, "training": 5000, "tune": 600, "draws": 100, "thin": 10},
     "bike": {"chains": 12, "training": 20_000, "tune": 500, "draws": 100, "thin": 20},
 }
-ENERGY_VARIANCE = 0.1  # as bde ends
+ENERGY_VARIANCE = 0.1  # the value that bde ends with
 
 
 class Noise(likelihoods.HeteroscedasticGaussian):
@@ -70,7 +70,7 @@ def split(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
-    """RMSE, and negative log densities."""
+    """RMSE, and negative log densities of the mixture (`nll`) and of the Gaussian with its moments."""
     mean, sd = prediction.mean, prediction.sd
     moments = ((y - mean) / sd) ** 2 / 2 + sd.log() + math.log(2 * math.pi) / 2
     return {
@@ -81,7 +81,7 @@ def scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
 
 
 def run(name: str, seed: int) -> dict[str, Any]:
-    """Train the starts, sample, and score both."""
+    """Train the starts, sample from them, and score both."""
     begun, used, how = time.perf_counter(), time.process_time(), HOW[name]
     x, y, x_test, y_test = split(name)
     torch.manual_seed(seed)
@@ -164,7 +164,7 @@ def against_hmc(name: str) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make the runs that are not in the file."""
+    """Make the runs that are missing in the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--tables", nargs="+", choices=tuple(HOW), default=list(HOW))

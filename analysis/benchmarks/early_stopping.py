@@ -1,10 +1,10 @@
-"""What early stopping costs: a fit with it, as a ratio to the fit without.
+"""The cost of early stopping: the time of a fit with it, as a ratio to a fit without.
 
     python -m pyrodrop.analysis.benchmarks.early_stopping [--rounds 9] [--out FILE]
 
 A network 784-400-10 with dropout, 12,800 rows in minibatches of 128, 1,000 compiled steps; one thread, process time,
-interleaved medians. Held-out rows are 1,000, with 20 draws, scored every 500 steps and every epoch of 100; beside them a
-function that does nothing, called every epoch.
+interleaved medians. 1,000 held-out rows are scored with 20 draws every 500 steps, or after every epoch of 100 steps; another
+variant calls a function that does nothing after every epoch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(rounds: int = 9, out: Path | None = None) -> None:
 
 
 def fits(rounds: int, steps: int) -> dict[str, float]:
-    """Seconds of a fit by what is called while it trains, as ratios to that of one without."""
+    """Duration of a fit by the function that it calls while it trains, as a ratio to a fit without one."""
     torch.manual_seed(0)
     x, y = torch.randn(ROWS + HELD_OUT, WIDTHS[0]), torch.randint(WIDTHS[-1], (ROWS + HELD_OUT,))
     model = models.MLP(list(WIDTHS), prior=priors.Gaussian(), likelihood=likelihoods.Categorical())

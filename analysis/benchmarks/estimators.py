@@ -3,9 +3,9 @@
     python -m pyrodrop.analysis.benchmarks.estimators FILE [--again NAME ...]
 
 The split of bde (https://github.com/scikit-learn-contrib/bde) is ``train_test_split(test_size=0.2, random_state=0)`` of
-standardised columns; there are five more. XGBoost takes part where it is installed, as bde sets and seeds it. FILE is
-written after every fit, and what is in it is not done again, except the rows that `--again` names, such as ``default``. Data
-are read from PYRODROP_DATA.
+standardised columns; there are five more. XGBoost is included if it is installed, with the settings and seeds of bde. FILE
+is written after every fit, and fits that it contains are not repeated, except the rows that `--again` names, such as
+``default``. Data are read from PYRODROP_DATA.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyrodrop.analysis.reports import generated
 from pyrodrop.files import write_json
 from pyrodrop.sklearn import NetworkRegressor
 
-SPLITS = 6  # of airfoil; the first is bde's
+SPLITS = 6  # number of splits of airfoil; the first is that of bde
 HOW: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "20,000 steps": {"max_steps": 20_000},
@@ -46,9 +46,9 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 
 def network(train: Rows, test: Rows, **changes: Any) -> dict[str, float]:
-    """The scores of the default regressor with changes, and the seconds of one core that its fit took.
+    """The scores of the default regressor with changes, and the processor time of its fit in seconds.
 
-    density is of the mixture of its draws, density_of_moments of the Gaussian with the mean and variance of the mixture.
+    ``density`` is the log density of the mixture of its draws, ``density_of_moments`` of a Gaussian with its moments.
     """
     start = time.process_time()
     model = NetworkRegressor(random_state=0, **changes).fit(*train)
@@ -76,7 +76,7 @@ def boosted(train: Rows, test: Rows) -> dict[str, float]:
 
 
 def scores(split: int, how: str) -> dict[str, float]:
-    """Scores on standardised airfoil in a split."""
+    """Scores on a split of airfoil, standardised by its training rows."""
     from sklearn.model_selection import train_test_split
 
     x, y = table("airfoil")
@@ -88,7 +88,7 @@ def scores(split: int, how: str) -> dict[str, float]:
 
 
 def text(content: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """The table in Markdown: bde's split, and mean and standard error over the others."""
+    """The table in Markdown: scores of bde's split, and mean and standard error over the others."""
     lines = [["regressor", "split", "RMSE", "NLL of the mixture", "NLL of its moments", "seconds"]]
     for how in (how for how in (*HOW, XGBOOST) if how in content):
         splits = content[how]

@@ -4,8 +4,8 @@
 the file of 100 draws that returns mean and sd, and 100 calls of the file of one network, in process time, interleaved
 medians, each checked against `predict` or the network. The target is .2.
 
-What is noisy has products of its own in every draw. A call saves the overhead of 99 calls and the layers before the first
-noise, and no arithmetic of the others.
+Layers from the first noise on are computed separately for every draw. One call saves the overhead of 99 calls and of the
+layers before the first noise, but no arithmetic of the other layers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POSTERIORS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A network, and the rows of a call."""
+    """Widths of a network, and the number of rows of a call."""
 
     widths: tuple[int, ...]
     rows: int
@@ -72,7 +72,7 @@ def compare(cases: Sequence[Case], draws: int, rounds: int, out: Path | None) ->
 
 
 def timed(case: Case, draws: int, rounds: int) -> dict[str, float]:
-    """Median seconds of the calls, by posterior, and of the plain network's."""
+    """Median seconds of a call by posterior, and of `draws` calls of the plain network."""
     torch.manual_seed(0)
     x = torch.randn(case.rows, case.widths[0])
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +96,7 @@ def plain_file(widths: Sequence[int], x: Tensor, path: Path) -> Path:
     for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     network, rows = nn.Sequential(*layers[:-1]).eval(), torch.export.Dim("batch")
-    rows_of_x = torch.cat([x, x])  # a single row would be taken for a constant
+    rows_of_x = torch.cat([x, x])  # with a single row the size would be exported as a constant
     program: Any = torch.onnx.export(
         network, (rows_of_x,), input_names=["x"], dynamic_shapes=({0: rows},), dynamo=True, verbose=False
     )

@@ -1,9 +1,9 @@
 """Whole fits relative to a loop of plain PyTorch: `nn.Dropout` and fused Adam, for as many steps on the same rows.
 
 ``python -m pyrodrop.analysis.benchmarks.fits [--rounds N] [--out FILE]``: one thread, processor time of the process and of
-what it starts, such as a C++ compiler. Every timing is that of the first fit in a process that has imported all that it
-needs and has trained another network for three steps. *first* is a fit on a machine that has compiled nothing yet, *later*
-one for which an earlier process has compiled. Both must change each parameter.
+its child processes, such as a C++ compiler. Every timing is of the first fit in a process that has imported all modules and
+has trained another network for three steps. *first* is a fit on a machine that has compiled nothing yet; for *later* an
+earlier process has compiled. Both must change each parameter.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Case:
     """A network, its data and the number of steps.
 
     Attributes:
-        widths: of the network.
-        rows: of the data.
-        batch_size: rows per minibatch, all if None; the last of an epoch may be smaller.
-        steps: of the fit.
+        widths: widths of the network's layers.
+        rows: number of rows of the data.
+        batch_size: rows per minibatch, all if None; the last minibatch of an epoch may be smaller.
+        steps: number of steps.
     """
 
     widths: tuple[int, ...]
@@ -71,7 +71,7 @@ CASES = [
 
 
 def plain(case: Case) -> tuple[Callable[[], object], list[Tensor]]:
-    """The loop that one writes without pyrodrop, and its parameters."""
+    """A usual training loop without pyrodrop, and its parameters."""
     x, y = case.data()
     net = dense(lambda: nn.Dropout(RATE), *case.widths)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)

@@ -1,16 +1,16 @@
-"""Likelihoods by the log density of rows that the network was not trained on: counts, real numbers, ordered classes.
+"""Likelihoods compared by the log density of held-out rows: counts, real numbers, ordered classes.
 
 ``python -m pyrodrop.analysis.benchmarks.likelihoods [--splits 3] [--only '[bike]'] [--out FILE]``: two hidden layers of 50
 with MC dropout at rate 0.05 on bicycles hired per hour, the noise of airfoils and the grades of red wine, of `whole.table`.
-Four fifths of the rows are for training. The prior is that of `recipes`: at an x of mean length every unit has the standard
-deviation 1 under it, and the outputs have 2. Means over splits with their standard errors, in nats per row; *gain* is over
-the first likelihood of the same table, paired by split.
+Four fifths of the rows are for training. The prior is that of `recipes`: for an x of mean length every unit has the standard
+deviation 1 under it, and the outputs have 2. Scores are means over splits with standard errors, in nats per row; *gain* is
+the difference from the first likelihood of the same table, paired by split.
 
-A Gaussian has a density of real numbers, not of counts. Of counts it gets the probability that its y rounds to the count,
+A Gaussian has a density of real numbers, not of counts. Its score of a count is the probability that its y rounds to it,
 
     P(y - 1/2 < Y < y + 1/2) = F(y + 1/2) - F(y - 1/2)
 
-and its density is shown apart. The probability that it gives to counts below 0 is lost.
+and its density is shown separately. The probability of counts below 0 is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 
 HIDDEN, RATE, BATCH, LR, DRAWS, OF_F = 50, 0.05, 256, 1e-3, 200, 2.0
-LEAST = 1e-8  # difference of two float64 probabilities that has 8 digits
+LEAST = 1e-8  # smallest difference of two float64 probabilities with 8 correct digits
 HEADERS = {
     "log_density": "log density", "log_density_se": "s.e.", "gain_se": "its s.e.", "coverage": "in 90%", "seconds": "fit, s",
 }  # fmt: skip
@@ -49,14 +49,14 @@ Summary = dict[str, float | None]
 
 @dataclass(frozen=True)
 class Case:
-    """A table, and what is compared on it.
+    """A table, and the likelihoods that are compared on it.
 
     Attributes:
         table: name of the table, see `whole.table`.
-        likelihoods: by their titles; the first is what the others are compared with.
-        steps: of Adam.
+        likelihoods: likelihoods by title; the others are compared with the first.
+        steps: steps of Adam.
         counts: whether y are counts.
-        classes: whether y are ordered classes, of which the smallest becomes 0.
+        classes: number of ordered classes, of which the smallest becomes 0; None if y are no classes.
     """
 
     table: str
@@ -66,7 +66,7 @@ class Case:
     classes: int | None = None
 
     def data(self) -> Dataset:
-        """All rows."""
+        """All rows of the table."""
         x, y = (torch.tensor(values, dtype=torch.float32) for values in table(self.table))
         return Dataset(x, y[:, None] if self.classes is None else (y - y.min()).long())
 
@@ -111,10 +111,10 @@ def main(
     """Compare the likelihoods.
 
     Args:
-        splits: random divisions into training and test rows.
-        steps: of every fit, in place of those of its table.
-        rows: of every table, that many first ones of each random order; all if None.
-        draws: of the prediction.
+        splits: number of random divisions into training and test rows.
+        steps: steps of every fit; those of its table if None.
+        rows: number of rows to use of every table, the first ones of each random order; all if None.
+        draws: draws per prediction.
         only: names of the tables; all if None.
         out: JSON file for the results.
     """
@@ -150,7 +150,7 @@ def compare(case: Case, splits: int, rows: int | None, draws: int) -> dict[str, 
 
 
 def divided(whole: Dataset, seed: int, rows: int | None = None) -> tuple[Dataset, Dataset]:
-    """Random four fifths to train on, with their standardisation, and the other rows."""
+    """Random four fifths of the rows for training, standardised, and the other rows."""
     order = torch.from_numpy(np.random.RandomState(seed).permutation(len(whole))[:rows])
     size = len(order) // 5
     train, test = whole.rows(order[size:]), whole.rows(order[:size])
@@ -160,7 +160,7 @@ def divided(whole: Dataset, seed: int, rows: int | None = None) -> tuple[Dataset
 
 
 def network(case: Case, likelihood: Likelihood, inputs: int) -> models.MLP:
-    """Q-50-50 and as many outputs as the likelihood needs."""
+    """A network with two hidden layers of 50 and as many outputs as the likelihood needs."""
     labels = isinstance(likelihood, likelihoods.Categorical)
     outputs = case.classes if labels and case.classes is not None else likelihood.outputs(1)
     scale = math.sqrt(2 / HIDDEN)
@@ -176,7 +176,7 @@ def network(case: Case, likelihood: Likelihood, inputs: int) -> models.MLP:
 def scores(
     case: Case, likelihood: Likelihood, train: Dataset, test: Dataset, draws: int, seed: int
 ) -> dict[str, float]:
-    """Means over the test rows, and the seconds of a processor for the fit, those of what it starts included."""
+    """Mean scores of the test rows, and the processor time of the fit in seconds, with that of its child processes."""
     model = network(case, likelihood, train.x.shape[1])
     before = core_seconds()
     fit = pyrodrop.fit(
@@ -200,7 +200,7 @@ def scores(
 def log_probability(predicted: Prediction, y: Tensor) -> Tensor:
     """ln P(y - 1/2 < Y < y + 1/2) of the counts y ``[N, 1]`` under a distribution of real numbers, ``[N]``, float64.
 
-    Where the difference has lost its digits, far out, it is the density, times 1.
+    If the difference is too small to be accurate, far out, the log density is used instead.
     """
     exact = Prediction(predicted.f.double(), rebuilt(Tensor.double, predicted.distribution))
     y = y.double()
@@ -209,7 +209,7 @@ def log_probability(predicted: Prediction, y: Tensor) -> Tensor:
 
 
 def summary(scored: Mapping[str, list[dict[str, float]]], title: str) -> Summary:
-    """Means over splits, and standard errors of the log density and of what it is above that of the first likelihood."""
+    """Means over splits, with standard errors of the log density and of its gain over the first likelihood."""
     rows, first = scored[title], next(iter(scored))
     values: Summary = {key: statistics.fmean(row[key] for row in rows) for key in rows[0]}
     values["log_density_se"] = mean_and_error([row["log_density"] for row in rows])[1]

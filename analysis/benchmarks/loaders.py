@@ -1,13 +1,13 @@
-"""What reading data while training costs: a step by source of its minibatches, and the memory of a file that is mapped.
+"""The cost of reading data while training: the time of a step by source of minibatches, and the memory of a mapped file.
 
     python -m pyrodrop.analysis.benchmarks.loaders [--rounds 15] [--gigabytes 20] [--out FILE]
 
 A network 784-400-10 with dropout, minibatches of 128, a compiled step; one thread, process time, interleaved medians, as
-ratios to tensors in memory. The sources are rows of a ``torch.utils.data.Dataset``, of a mapped file, a list of the
-minibatches, and a ``DataLoader`` of the data set in the same process, whose own time is shown by iterating it alone.
+ratios to tensors in memory. The sources are rows of a ``torch.utils.data.Dataset``, rows of a mapped file, a list of the
+minibatches, and a ``DataLoader`` of the data set in the same process. Iterating the ``DataLoader`` alone is timed as well.
 
-Then a sparse file of so many gigabytes is trained on in a process of its own, whose largest resident memory is compared with
-that after the imports.
+Then a separate process trains on a sparse file of the given number of gigabytes. Its largest resident memory is compared
+with that after the imports.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from pyrodrop.analysis.benchmarks.timing import (
 )
 
 ROWS, WIDTHS, BATCH = 12_800, (784, 400, 10), 128
-STEPS = 20  # of a timed call
+STEPS = 20  # steps per timed call
 
 
 class Items(TorchDataset[tuple[Tensor, Tensor]]):
-    """Rows by their numbers, one at a time or several."""
+    """A data set whose rows are read by their indices, one or several at a time."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x: Tensor = x
@@ -74,7 +74,7 @@ def main(rounds: int = 15, gigabytes: float = 20.0, out: Path | None = None) -> 
 
 
 def steps(folder: Path, rounds: int) -> dict[str, float]:
-    """Seconds of a step by the source of its minibatches, as ratios to tensors, and of iterating the DataLoader alone."""
+    """Durations of a step by the source of its minibatches, and of iterating the DataLoader alone, as ratios to tensors."""
     torch.manual_seed(0)
     x, y = torch.randn(ROWS, WIDTHS[0]), torch.randint(WIDTHS[-1], (ROWS,))
     mapped: Any = np.memmap(folder / "x.npy", dtype=np.float32, mode="w+", shape=(ROWS, WIDTHS[0]))
@@ -118,7 +118,7 @@ def training_on(source: Any, options: Mapping[str, int]) -> pyrodrop.Training:
 
 
 def of_file(folder: Path, gigabytes: float) -> float:
-    """MiB of resident memory beyond the imports that training on a sparse file of this size takes, in its own process."""
+    """MiB of resident memory, beyond that of the imports, for training on a sparse file of this size in a new process."""
     path = folder / "large.npy"
     rows = int(gigabytes * 1e9 / (4 * WIDTHS[0]))
     with path.open("wb") as file:
@@ -127,7 +127,7 @@ def of_file(folder: Path, gigabytes: float) -> float:
 
 
 def memory(path: Path) -> float:
-    """MiB of the largest resident memory while training and estimating on a file, beyond that after the imports."""
+    """MiB of the largest resident memory while training on a file, beyond that after the imports."""
     torch.set_num_threads(1)
     before = psutil.Process().memory_info().rss
     x: Any = np.memmap(path, dtype=np.float32, mode="r").reshape(-1, WIDTHS[0])

@@ -1,8 +1,8 @@
-"""Memory of training beside other libraries: the largest resident memory of a process, and what more steps add to it.
+"""Memory of training beside other libraries: the largest resident memory of a process, and its growth with more steps.
 
-``python -m pyrodrop.analysis.benchmarks.memory [--steps N] [--out FILE]``: every variant in a process of its
-own with one thread, on a CPU. *Peak* is in MiB beyond the resident memory after the imports, so that it has the network, its
-optimiser, the data and what compiling takes; *growth* is what the second half of the steps adds. Installed peers take part
+``python -m pyrodrop.analysis.benchmarks.memory [--steps N] [--out FILE]``: every variant in a separate process with one
+thread, on a CPU. *Peak* is in MiB beyond the resident memory after the imports, so it includes the network, its optimiser,
+the data and compilation; *growth* is what the second half of the steps adds. Installed peers are included
 (`analysis/peers`).
 """
 

@@ -1,4 +1,4 @@
-"""Prior scale, standardisation, drop rate, steps and precision on data that one does not know: what depends on what.
+"""The effects of prior scale, standardisation, drop rate, number of steps and noise precision on a new data set.
 
     python -m pyrodrop.analysis.benchmarks.own_data [FILE]
 
@@ -8,8 +8,8 @@ points in standard deviations of y, for the same prior scale of all weights:
 
     f(x) = w2 . relu(W1 x),   w ~ N(0, s^2)      E f(x)^2 = K s^4 |x|^2 / 2
 
-so that the prior of the function depends on the units of x and y, to which raw data give any size. Means over sets and
-splits with their standard errors, which are mostly differences between the sets.
+so that the prior of the function depends on the units of x and y, which are arbitrary for raw data. Results are means over
+sets and splits, with standard errors that are mostly due to differences between the sets.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ SETS, SPLITS, UNITS, DRAWS = ("boston", "concrete", "yacht"), 3, 50, 200
 
 @dataclass(frozen=True)
 class Choice:
-    """What a user chooses.
+    """The settings that a user chooses.
 
     Attributes:
-        standardised: whether x and y are.
-        scale: s, of the prior of all weights.
+        standardised: whether x and y are standardised.
+        scale: s, the scale of the prior of all weights.
         rate: drop rate of the hidden units.
-        steps: of Adam with the learning rate 0.01.
-        precision: of the noise of y, as a multiple of 1 / Var(y); None if it is learned, from 1.
+        steps: number of steps of Adam with the learning rate 0.01.
+        precision: noise precision as a multiple of 1 / Var(y); if None it is learned, starting from 1 / Var(y).
     """
 
     standardised: bool = True
@@ -63,7 +63,7 @@ TABLES: dict[str, list[Choice]] = {
 
 
 def main(choices: dict[str, list[Choice]] = TABLES, sets: Iterable[str] = SETS, splits: int = SPLITS) -> dict[str, Any]:
-    """The tables as plain rows."""
+    """Train all choices, print the tables, and return them as plain rows."""
     parts = [data.uci(name)[number] for name in sets for number in range(splits)]
     cases = [(choice, split) for choice in dict.fromkeys(chain(*choices.values())) for split in parts]
     together: dict[Any, list[tuple[Choice, Split]]] = {}

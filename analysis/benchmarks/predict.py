@@ -1,8 +1,8 @@
 """Prediction by T passes of dropout, against the plain PyTorch loop: one thread, process time, interleaved medians.
 
 ``python -m pyrodrop.analysis.benchmarks.predict [--rounds 11] [--out FILE] [--device cuda]``: for each network the loop of T
-passes of ``nn.Dropout`` in training mode that collects its outputs, and the variants of ``predict``, each checked to have
-the loop's mean and variance at every point. On a GPU: wall time.
+passes of ``nn.Dropout`` in training mode that collects its outputs, and the variants of ``predict``. Each must have the
+mean and variance of the loop at 20 points, within Monte Carlo error. On a GPU: wall time.
 
 The loop samples one mask per example. ``predict`` samples functions, with one mask for all examples, which has the same
 distribution at every single point; ``joint=False`` samples like the loop.
@@ -25,7 +25,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interleaved, report, write
 
 RATE = 0.5
-CHECK_POINTS, CHECK_DRAWS, WITHIN = 20, 2000, 5.0  # of the distributions: how many points and draws, and how many s.e.
+CHECK_POINTS, CHECK_DRAWS, WITHIN = 20, 2000, 5.0  # check of distributions: points, draws, and most standard errors
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def main(rounds: int = 11, out: Path | None = None, device: str = "cpu") -> None
 
 
 def compare(case: Case, rounds: int, device: str = "cpu") -> dict[str, Any]:
-    """Medians of one network's variants, as ratios to the loop's, printed and returned."""
+    """Time the variants of one network, print their ratios to the loop, and return the results."""
     fit, loop = twins(case, device)
     x = torch.randn(case.points, case.widths[0], device=device)
     variants = forms(fit, x, case)
@@ -84,7 +84,7 @@ def compare(case: Case, rounds: int, device: str = "cpu") -> dict[str, Any]:
 
 
 def twins(case: Case, device: str = "cpu") -> tuple[pyrodrop.Fit, nn.Sequential]:
-    """The same posterior here and in plain PyTorch: ``nn.Dropout`` divides by 1 - rate, so its weights are the means."""
+    """The same posterior in pyrodrop and in PyTorch; ``nn.Dropout`` divides by 1 - rate, so its weights are the means."""
     model = models.MLP(case.widths, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
     guide = guides.BernoulliDropout(model, RATE, mask_input=False)
     layers: list[nn.Module] = []
@@ -124,7 +124,7 @@ def check_distribution(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor,
     few = Case(case.widths, len(x), CHECK_DRAWS, case.target)
     got: Any = forms(fit, x, few)[name]()
     f_mean, f_variance = (got.mean, got.spread**2)
-    share = 1.0 if name == "analytic" else 2.0  # whether the variant's own draws err as well
+    share = 1.0 if name == "analytic" else 2.0  # 2 if the variant has Monte Carlo error, too
     of_mean = (f_mean - draws.mean(0)) / (share * draws.var(0) / CHECK_DRAWS).sqrt()
     of_variance = (f_variance - squares.mean(0)) / (share * squares.var(0) / CHECK_DRAWS).sqrt()
     worst = float(torch.maximum(of_mean.abs(), of_variance.abs()).max())

@@ -1,14 +1,14 @@
 """Whole fits of Pyro programs (`analysis.programs`) relative to a loop of `SVI.step`, and to NumPyro's `SVI.run`.
 
 ``python -m pyrodrop.analysis.benchmarks.programs [--names schools] [--steps N] [--rounds N] [--out FILE]``: one thread,
-processor time, float32, validation off in both. Every program is timed in a process of its own, in turns: some steps of the
-loop, a whole fit. *first* is a fit on a machine that has compiled nothing yet; *later* the median of fits for which a
-program is there already. NumPyro takes part if it is installed (`analysis/peers`), and compiles, too.
+processor time, float32, validation off in both. Every program is timed in a separate process, alternating some steps of the
+loop and whole fits. *first* is a fit on a machine that has compiled nothing yet; *later* is the median of fits for which a
+compiled program exists. NumPyro is included if it is installed (`analysis/peers`); its time includes compilation.
 
 ``--device cuda`` compares steps on a device instead: those of `SVI.step`, of the engines, and of NumPyro's jitted loop, with
-the seconds of tracing and compiling apart; on a GPU in wall time when its work is done. `counts` is that of 5,000 cells and
-2,000 genes (`LARGE`) unless ``--small`` is given. Results are written after every variant; of one that fails they have the
-first line of its error. No variant is begun after ``--seconds``, nor one that will not have been compiled by then.
+tracing and compilation timed separately; on a GPU in wall time, after synchronising. `counts` has 5,000 cells and 2,000
+genes (`LARGE`) unless ``--small`` is given. Results are written after every variant; for a failed one they have the first
+line of its error. No variant is begun after ``--seconds``, nor one whose compilation would not end by then.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from pyrodrop.constraints import EngineName
 ON_A_DEVICE = ("counts", "vae", "markov")
 VARIANTS = ("SVI.step", "traced", "NumPyro", "compiled")
 WARM_UP = 5  # steps
-SECONDS = 2.0  # of the timed steps of a variant
-COMPILATION = {("markov", "compiled"): 240.0}  # in seconds, where it takes minutes
+SECONDS = 2.0  # duration of the timed steps of a variant
+COMPILATION = {("markov", "compiled"): 240.0}  # durations in seconds of compilations that take minutes
 
 
 def main(
@@ -65,13 +65,13 @@ def main(
     """Time programs.
 
     Args:
-        names: of the programs; if None all, or `ON_A_DEVICE`.
-        steps: of a fit whose step in Pyro is all overhead; a tenth for the others.
+        names: names of the programs; if None all, or with `device` those of `ON_A_DEVICE`.
+        steps: steps of a fit if Python overhead dominates a step in Pyro; a tenth for the other programs.
         rounds: timings of every variant.
         out: JSON file for the results.
-        device: cpu, cuda, cuda:1 ..., to compare steps there in place of whole fits.
-        small: whether to take the small form of programs that have a large one, there.
-        seconds: after which no other variant is begun, there.
+        device: cpu, cuda, cuda:1 ..., to compare steps there instead of whole fits.
+        small: with `device`, whether to use the small form of programs that have a large one.
+        seconds: with `device`, time after which no further variant is begun.
     """
     if device is not None:
         on_a_device(names or ON_A_DEVICE, device, rounds, seconds, out, small=small)
@@ -102,7 +102,7 @@ def _shown(row: dict[str, Any]) -> dict[str, float]:
 
 
 def timed(name: str, steps: int, rounds: int) -> dict[str, Any]:
-    """Time a program in this process: microseconds of a step, and what comes before the steps."""
+    """Time a program in this process: microseconds per step, and seconds before the steps."""
     torch.set_num_threads(1)
     program = PROGRAMS[name]
     model, guide, data = program.make(torch.float32)
@@ -149,7 +149,7 @@ def timed(name: str, steps: int, rounds: int) -> dict[str, Any]:
 
 
 def peer(name: str, steps: int, rounds: int) -> float:
-    """Microseconds of a step of NumPyro in this process, with its compilation."""
+    """Microseconds per step of NumPyro in this process, including its compilation."""
     data = PROGRAMS[name].make(torch.float32)[2]
     numpyro_programs.run("schools", PROGRAMS["schools"].make(torch.float32)[2], 3)  # imports
     times = [processor_seconds(lambda: numpyro_programs.run(name, data, steps)) for _ in range(rounds)]
@@ -173,7 +173,7 @@ def on_a_device(
             try:
                 results[name][variant] = row = _steps(variant, program, device, rounds)
                 print(f"{name}, {variant}: {row['step us']:.4g} us after {row['before s']:.3g} s", flush=True)
-            except Exception as error:  # as of a compiler or a library that is not there: the next variant may do
+            except Exception as error:  # such as a missing compiler or library: the next variant may work
                 results[name][variant] = {"failed": why(error)}
                 print(f"{name}, {variant}: {results[name][variant]['failed']}", flush=True)
             write(out, "programs", {"rounds": rounds, "small": small, "programs": results}, device)
@@ -187,7 +187,7 @@ def _steps(variant: str, program: Program, device: str, rounds: int) -> dict[str
     clock = clock_of(device)
     pyro.clear_param_store()
     model, guide, data = on(program.make(torch.float32), device)
-    seconds_before = core_seconds if device == "cpu" else clock  # with those of compilers that are other processes
+    seconds_before = core_seconds if device == "cpu" else clock  # including compilers in other processes
     start = seconds_before()
     if variant == "NumPyro":
         made, parameters = numpyro_programs.steps_of(program.name, data, device)
@@ -206,7 +206,7 @@ def _steps(variant: str, program: Program, device: str, rounds: int) -> dict[str
 
 
 def _by_pyro(program: Program, model: Any, guide: Any, data: dict[str, Any]) -> numpyro_programs.Steps:
-    """Steps of a loop of `SVI.step`, after the first one, of parameters on the device of the data."""
+    """Steps of a loop of `SVI.step`, after the first one; a RuntimeError if parameters are not on the device of the data."""
     set_up(guide, data)
     svi = SVI(model, guide, PyroOptim(torch.optim.Adam, {"lr": program.lr}), program.loss())
     svi.step(**data)
@@ -226,7 +226,7 @@ def _by_pyro(program: Program, model: Any, guide: Any, data: dict[str, Any]) -> 
 def _by_engine(
     engine: str, program: Program, model: Any, guide: Any, data: dict[str, Any], device: str
 ) -> numpyro_programs.Steps:
-    """Steps of `pyrodrop.Training` by an engine, after the first two, of which the second one records and compiles."""
+    """Steps of `pyrodrop.Training` by an engine, after two steps; the second of these records and compiles."""
     set_up(guide, data)
     training = pyrodrop.Training(
         model, guide, data, steps=200_000, objective=program.loss(), lr=program.lr, device=device,

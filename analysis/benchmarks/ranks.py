@@ -2,10 +2,10 @@
 
 ``python -m pyrodrop.analysis.benchmarks.ranks [--net mlp|lenet-5] [--epochs N] [--out FILE]`` starts, for each number W of
 processes, ``torchrun --nproc-per-node W`` on the function `train` of this file: one call of `pyrodrop.fit`, the same for any
-W. Every process has one thread, and noise of its own.
+W. Every process has one thread and separate noise.
 
-An epoch takes as long as its slowest process. On a machine with fewer cores than processes, or where other programs run, the
-seconds say little; the seconds of the processor are those of rank 0, with its share of waiting for the others.
+An epoch takes as long as its slowest process. On a machine with fewer cores than processes, or with other running programs,
+wall times are not meaningful. Processor times are those of rank 0 and include its waiting for the others.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def main(
     """Train with each number of processes.
 
     Args:
-        processes: numbers of processes; 1 is the one that the others are compared with.
-        net: mlp, of widths 784-400-400-10, or lenet-5, whose convolutions leave less beside the rows to compute.
-        epochs: of each training; the first, which includes tracing, is not timed.
+        processes: numbers of processes; if 1 is among them, the others are compared with it.
+        net: mlp, of widths 784-400-400-10, or lenet-5, which computes less besides the rows.
+        epochs: epochs of each training; the first, which includes tracing, is not timed.
         digits: number of training digits, the first ones.
         out: JSON file for the results.
-        row: JSON file for the result of this process, one of those that torchrun has started; None to start them.
+        row: JSON file for the result of this process, which torchrun has started; None to start the processes.
     """
     if row is not None:
         train(row, net, epochs, digits)
@@ -77,7 +77,7 @@ def main(
 
 
 def train(file: Path, net: Net, epochs: int, digits: int) -> None:
-    """Train on the ranks that torchrun has started, or alone; rank 0 writes the results."""
+    """Train on the ranks that torchrun has started, or in one process; rank 0 writes the results."""
     torch.set_num_threads(1)
     split = data.mnist(flat=net == "mlp")
     digits_seen = split.train.first(digits)

@@ -1,10 +1,10 @@
-"""Networks trained at once against as many one after the other: in plain PyTorch, and as compiled fits.
+"""Networks trained at once, compared with as many trained one after the other in plain PyTorch or as compiled fits.
 
 ``python -m pyrodrop.analysis.benchmarks.replicates [--network NAME] [--count R] [--rounds N] [--out FILE] [--device cuda]``:
-a network of `benchmarks.networks`, each replicate with its own data, minibatches of 128, against `nn.Dropout` with fused
-Adam and against one compiled fit, whose times are counted R times; one thread, process time (on a GPU wall time),
-interleaved medians. For 100 and more of 13-50-1 on a CPU also whole calls with minibatches of 32, for which an earlier call
-has compiled.
+a network of `analysis.peers.networks`, each replicate with separate data and minibatches of 128, against `nn.Dropout` with
+fused Adam and against one compiled fit, whose times are multiplied by R; one thread, process time (on a GPU wall time),
+interleaved medians. For 100 and more of 13-50-1 on a CPU, whole calls with minibatches of 32 are timed, too; an earlier call
+has compiled for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.stack import Stack, loss_of
 
-ROWS = 512  # of the data of each
+ROWS = 512  # rows of the data of each network
 _OWN = (
     1000  # replicates with a model and a guide of their own; more of them share the first one's, to be ready in minutes
 )
@@ -37,11 +37,11 @@ _OWN = (
 def main(
     network: str = "13-50-1", count: int = 240, rounds: int = 9, out: Path | None = None, device: str = "cpu"
 ) -> None:
-    """Time a step of all.
+    """Time a step of all networks.
 
     Args:
         network: MLP, LeNet, 13-50-1 or LSTM.
-        count: how many networks.
+        count: number of networks.
         rounds: timings of every variant.
         out: JSON file for the results.
         device: cpu, cuda, cuda:1 ...
@@ -64,7 +64,7 @@ def main(
 
 
 def row_of(seconds: dict[str, float], count: int) -> dict[str, float]:
-    """The numbers of a report, from seconds of a step of all together, of a plain step and of a step of a fit."""
+    """The row of a report, from seconds of a step of all networks together, of a plain step, and of a step of a fit."""
     ours, theirs, fits = (seconds[name] * 1e3 for name in ("together", "plain", "fits"))
     return {
         "replicated, ms": ours,
@@ -76,7 +76,7 @@ def row_of(seconds: dict[str, float], count: int) -> dict[str, float]:
 
 
 def whole_calls(network: Network, count: int, steps: int = 2_000, size: int = 32) -> dict[str, float]:
-    """The numbers of a report for whole calls of `fit_replicates`, and `count` fits and plain loops, from one of each."""
+    """The row of a report for whole calls: `fit_replicates`, and `count` fits and plain loops, timed for one of each."""
     model, guide = pair(network)
     sets = [data_of(network, r) for r in range(count)]
     settings: Any = {"batch_size": size, "estimator": "local", "engine": "compiled", "device": "cpu", "progress": False}
@@ -103,7 +103,7 @@ def data_of(network: Network, seed: int) -> Dataset:
 
 
 def stacked(network: Network, count: int, engine: Name = "compiled", *, own: bool = True) -> Loop:
-    """A training of that many networks, with data, model and guide of their own, or with the same."""
+    """A training loop of `count` networks. If `own`, data and, up to `_OWN` networks, models are separate; else shared."""
     device = network.x.device
     sets = [data_of(network, r) for r in range(count)] if own else [data_of(network, 0)] * count
     problems: list[Problem] = []

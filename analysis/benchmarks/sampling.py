@@ -2,9 +2,9 @@
 
 ``python -m pyrodrop.analysis.benchmarks.sampling [--python '[PYTHON]'] [--out FILE]``: 2-50-1 on the 100 points of Foong et
 al. (2020), at 20 points of their slice, and 6-50-1 on the first split of yacht, at its test points. One thread, processor
-time, one run, of NumPyro in the interpreter that has it (`analysis/peers`). All have the same posterior, and the table says
-by how many standard errors means and spreads of f differ from ours. ChEES of blackjax has as many chains, steps of tuning
-and draws as ours, with adapted masses and, as by its default, without; the better peer is among those that have mixed.
+time, one run; peers run in the interpreter that has them (`analysis/peers`). All have the same posterior, and the output has
+the differences of means and spreads of f from ours in standard errors. ChEES of blackjax has as many chains, tuning steps
+and draws as ours, with an adapted metric and, its default, without. Ratios are to the best peer among those that have mixed.
 Real data are read from PYRODROP_DATA.
 """
 
@@ -29,7 +29,7 @@ from pyrodrop.analysis.reports.terminal import paragraph
 
 @dataclass(frozen=True)
 class Case:
-    """A posterior and points to judge it at; x, y and points are used as they are."""
+    """A posterior, and points at which f is compared; x, y and points are not standardised further."""
 
     name: str
     widths: tuple[int, ...]
@@ -53,7 +53,7 @@ class Case:
         )
 
     def arrays(self, draws: int, steps: int) -> dict[str, Any]:
-        """The same for the scripts of the peers."""
+        """The content of the file for the scripts of the peers."""
         data = {name: getattr(self, name).numpy() for name in ("x", "y", "points")}
         sizes = {"widths": self.widths, "activation": "relu", "scales": self.scales, "precision": self.precision}
         numbers = {"draws": draws, "steps": steps, "seed": 0}
@@ -77,10 +77,10 @@ def yacht() -> Case:
     return Case("6-50-1, yacht", (6, 50, 1), (6**-0.5, 50**-0.5), 100.0, (train.x - mean) / sd, y, (points - mean) / sd)
 
 
-MIXED = 1.05  # R-hat below which a peer counts
+MIXED = 1.05  # R-hat below which the chains of a peer have mixed
 CASES: dict[str, Callable[[], Case]] = {"origin": origin, "yacht": yacht}
-CHAINS, TUNE, DRAWS = 64, 600, 250  # of ours, and of blackjax
-METHODS = {  # draws in all and steps, of which `scripts/numpyro_.py` tunes a sixth and `scripts/blackjax_.py` a twelfth
+CHAINS, TUNE, DRAWS = 64, 600, 250  # for ours and for blackjax
+METHODS = {  # total draws, and steps: `scripts/numpyro_.py` tunes for a sixth of them, `scripts/blackjax_.py` for a twelfth
     "NumPyro, NUTS": ("numpyro", "numpyro_.py", "NUTS", 2000, 3000),
     "blackjax, ChEES": ("blackjax", "blackjax_.py", "64 ChEES, masses", CHAINS * DRAWS, 12 * TUNE),
     "blackjax, ChEES, no masses": ("blackjax", "blackjax_.py", "64 ChEES", CHAINS * DRAWS, 12 * TUNE),
@@ -88,11 +88,11 @@ METHODS = {  # draws in all and steps, of which `scripts/numpyro_.py` tunes a si
 
 
 def main(cases: list[str] = list(CASES), python: list[Path] = [], out: Path | None = None) -> None:  # noqa: B006
-    """Sample by all and compare.
+    """Sample by all methods and compare.
 
     Args:
         cases: ``origin``, ``yacht``.
-        python: interpreters with the peers; this one is tried after them.
+        python: interpreters with the peers; the running one is tried last.
         out: JSON file for the results.
     """
     begin()
@@ -128,7 +128,7 @@ def main(cases: list[str] = list(CASES), python: list[Path] = [], out: Path | No
 
 
 def row(f: Any, seconds: float, before: float, steps: int) -> dict[str, float]:
-    """The numbers of one sampler from f ``[chains, draws, points]``, processor times and leapfrog steps."""
+    """The row of one sampler from f ``[chains, draws, points]``, seconds of drawing and before, and leapfrog steps."""
     size = ess(f)
     return {
         "median per s": float(np.median(size)) / seconds,

@@ -2,12 +2,12 @@
 
 ``python -m pyrodrop.analysis.benchmarks.sampling_chains [--device cuda] [--seconds 80] [--out FILE]``: 2-50-1 on the 100
 points of Foong et al. (2020), as in `sampling`, and 5-50-1 on airfoil in the split of `deep_networks`, with noise 0.25 of
-standardised y, at 20 points. All have the same posterior, in float32. Wall time by `sample` with both kernels, compilation
-apart; that of the peers, which run in processes of their own, is by JAX's own events. FILE is written after every run. A run
-begins only before the seconds are over, and one of a peer ends with them.
+standardised y, at 20 points. All have the same posterior, in float32. Times are wall times without compilation, which is
+reported separately; for the peers, which run in separate processes, it is measured by events of JAX. FILE is written after
+every run. No run begins after ``--seconds``, and runs of peers are stopped then, but not before 10 seconds.
 
-R-hat of many short chains is larger than that of few long ones, sqrt(1 + 1 / n) with n effective draws in half a chain. So
-means and spreads of f are compared with those of the first run on the case that has succeeded, in standard errors.
+R-hat of many short chains is larger than that of few long ones: sqrt(1 + 1 / n) for n effective draws in half a chain.
+Means and spreads of f are therefore compared, in standard errors, with those of the case's first successful run.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What the tables call it."""
+        """Name in the tables."""
         return f"{self.chains:,} {self.how}" + (f", {self.engine}" if self.engine != "auto" else "")
 
 
-RUNS = (  # what is most worth knowing first
+RUNS = (  # the most informative runs first
     Run("origin", "hmc", 64, 300, 100),
     Run("origin", "NUTS", 64, 150, 20),
     Run("origin", "ChEES, masses", 64, 300, 100),
@@ -83,13 +83,13 @@ RUNS = (  # what is most worth knowing first
 
 
 def main(device: str = "cpu", seconds: float = 80.0, shorter: int = 1, only: str = "", out: Path | None = None) -> None:
-    """Sample by all and compare.
+    """Sample by all methods and compare.
 
     Args:
         device: cpu, cuda, cuda:1 ...
-        seconds: after which no run begins.
-        shorter: divides chains, transitions and draws, to try the script.
-        only: the names of cases and methods of runs to make, such as ``origin hmc NUTS``; empty for all.
+        seconds: time after which no run begins.
+        shorter: divisor of the numbers of chains, transitions and draws, to try the script.
+        only: cases and methods of the runs to make, such as ``origin hmc NUTS``; empty for all.
         out: JSON file for the results.
 
     Raises:
@@ -150,7 +150,7 @@ def ours(case: Case, run: Run, device: str) -> tuple[Any, dict[str, Any]]:
 
 
 def theirs(case: Case, run: Run, device: str, seconds: float) -> tuple[Any, dict[str, Any]]:
-    """The same by a peer, in at most so many seconds."""
+    """f ``[chains, draws, points]`` by a peer, and its numbers; stopped after `seconds`, which are at least 10."""
     share = 6 if run.how == "NUTS" else 12  # of the steps, see the scripts
     content = case.arrays(run.chains * run.draws, share * run.tune)
     content |= {"chains": np.array(run.chains)}
@@ -165,7 +165,7 @@ def theirs(case: Case, run: Run, device: str, seconds: float) -> tuple[Any, dict
 
 
 def numbers_of(f: Any, run: Run, took: dict[str, float], steps: int, memory: float) -> dict[str, Any]:
-    """The numbers of `sampling.row`, with steps of single chains a second, seconds of compilation and memory."""
+    """The numbers of `sampling.row`, with steps of single chains per second, seconds of compilation, and memory."""
     numbers = row(f, took["drawing"], took["tuning"], steps)
     per_call = 1e6 * took["drawing"] * run.chains / steps
     return numbers | {

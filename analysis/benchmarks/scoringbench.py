@@ -1,11 +1,11 @@
-"""An estimator as an entry of ScoringBench, which takes a predictive distribution as the probabilities of bins.
+"""An estimator as an entry of ScoringBench, which represents a predictive distribution by the probabilities of bins.
 
     e_n0 < ... < e_nK                   ends of the bins of row n, between the quantiles of Phi(-5) and Phi(5)
-    p_nk = F_n(e_n,k+1) - F_n(e_nk)     F_n the cumulative distribution function of y_n; outer bins have what is beyond
+    p_nk = F_n(e_n,k+1) - F_n(e_nk)     F_n the cumulative distribution function of y_n; outer bins include the tails
 
 Quantiles of Phi(z) for equally spaced z divide each row's range, and each part is divided into equal bins, so that bins of a
-normal distribution are .025 standard deviations wide. ScoringBench computes in float32, so the ends are numbers that float32
-has, no two of them the same.
+normal distribution are .025 standard deviations wide. ScoringBench computes in float32, so the ends are rounded to distinct
+float32 numbers.
 
 ScoringBench: https://github.com/jonaslandsgesell/ScoringBench, https://arxiv.org/abs/2603.29928.
 """
@@ -29,7 +29,7 @@ _FAR, _PARTS, _BINS = 5.0, 100, 4  # standard deviations of a normal distributio
 
 @dataclass
 class Bins:
-    """What ScoringBench scores, where it is not installed: the attributes of its `DistributionPrediction`."""
+    """A substitute for ScoringBench's `DistributionPrediction` with the same attributes, if it is not installed."""
 
     probas: Array  # [n, K]
     bin_edges: Array  # [n, K + 1]
@@ -42,7 +42,7 @@ _Bins: Any = Bins
 try:
     from scoringbench.wrappers.base import DistributionPrediction as _Bins  # type: ignore[import-not-found,no-redef]
     from scoringbench.wrappers.base import ProbabilisticWrapper as _Wrapper  # type: ignore[no-redef]
-except ImportError:  # its scores need only these methods and attributes
+except ImportError:  # ScoringBench needs only these methods and attributes
     pass
 
 
@@ -67,10 +67,10 @@ class Entry(_Wrapper):  # type: ignore[misc]
         return self.regressor.prediction(X).mean[:, 0].double().numpy()  # type: ignore[no-any-return]
 
     def predict_distribution(self, X: Any) -> Any:
-        """The probabilities of bins of every row's own.
+        """The probabilities of bins, which differ between rows.
 
         Raises:
-            TypeError: y of the regressor's likelihood is no real number, such as a count, and has no density.
+            TypeError: the regressor predicts whole numbers such as counts, which have no density.
         """
         predicted = self.regressor.prediction(X)
         ends = predicted.quantile(norm.cdf(np.linspace(-_FAR, _FAR, _PARTS + 1)))[..., 0].T
@@ -89,7 +89,7 @@ class Entry(_Wrapper):  # type: ignore[misc]
 
 
 def _divided(ends: Array) -> Array:
-    """The ends of equal bins in every part, ``[n, parts * bins + 1]``, of those of the parts, ``[n, parts + 1]``."""
+    """The ends of equal bins in every part, ``[n, parts * bins + 1]``, from the ends of the parts, ``[n, parts + 1]``."""
     steps = np.arange(_BINS) / _BINS
     inner = ends[:, :-1, None] + np.diff(ends)[..., None] * steps
     return np.concatenate([inner.reshape(len(ends), -1), ends[:, -1:]], 1)

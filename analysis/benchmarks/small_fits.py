@@ -1,24 +1,24 @@
-"""The core flow on twenty small problems: how near to the exact posterior and to a Gaussian process do guides come?
+"""Guides on twenty small problems, compared with the exact posterior and with a Gaussian process.
 
     python -m pyrodrop.analysis.benchmarks.small_fits FILE [--settings NAME ...] [--problems NAME ...] [--seed N]
 
-A network D-50-K with tanh and priors for weights and biases; x and y are standardised. Six guides are trained by 3,000
+A network D-50-K with tanh and priors for weights and biases; x and real y are standardised. Six guides are trained by 3,000
 steps of Adam on all rows, in these settings:
 
     default                  priors N(0, 1), noise learned from 1 / Var(y)
     from gp                  priors and noise of `priors.from_gp`, noise fixed
 
-and some of them in those of what the noise should be:
+and some of them in further settings of the noise:
 
     default, GP's noise      noise fixed at that of `priors.from_gp`
     default, late            noise fixed at a tenth of sd(y) for half of the steps, then learned from the mean square error
     from gp, learned         noise learned from that of `priors.from_gp`
 
 The exact posterior, by Hamiltonian Monte Carlo, has the priors of ``default`` or of ``from gp``, and the noise of the
-latter, since a precision is no latent variable of a network here. Beside them stand a constant, N(mean, variance) or
-frequencies, and a Gaussian process: Matern-5/2, or of class labels. Counts and labels have only ``default``, since
+latter, since the precision is not a latent variable here. They are compared with a constant, N(mean, variance), Poisson or
+frequencies, and with a Gaussian process: Matern-5/2, or of class labels. Counts and labels have only ``default``, since
 `priors.from_gp` needs Gaussian noise. Scores are log densities in nats per row, of the rows inside and away
-(`small_problems`). FILE is written after every cell, and what is in it is not done again.
+(`small_problems`). FILE is written after every cell, and cells that it contains are not repeated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ GUIDES: Mapping[str, Callable[[Any], Any]] = {
     "MC dropout": lambda model: guides.BernoulliDropout(model, 0.05, mask_input=False),
     "concrete": lambda model: guides.ConcreteDropout(model, mask_input=False),
     "point": guides.Point,
-    "exact last layer": guides.ExactLastLayer,  # of Gaussian noise
+    "exact last layer": guides.ExactLastLayer,  # only for Gaussian noise
 }
 STUDIED = ("mean field", "MC dropout")
 SETTINGS: Mapping[str, Sequence[str]] = {
@@ -63,7 +63,7 @@ SETTINGS: Mapping[str, Sequence[str]] = {
 
 
 def network(of: Problem, setting: str, noise_sd: float) -> models.MLP:
-    """The network of a setting; `noise_sd` is its noise with default priors where that is fixed."""
+    """The network of a setting; `noise_sd` is the fixed noise of the setting ``default, GP's noise``."""
     gaussian = not of.classes and not of.counts
     likelihood = (
         likelihoods.Categorical() if of.classes else likelihoods.Poisson() if of.counts else likelihoods.Gaussian()
@@ -86,7 +86,7 @@ def network(of: Problem, setting: str, noise_sd: float) -> models.MLP:
 
 
 def fitted(of: Problem, model: Any, guide: str, *, late: bool) -> Any:
-    """A fit of all steps, or of two halves."""
+    """A fit; with `late` the noise is fixed in the first half of the steps, and learned in the second."""
     options: dict[str, Any] = {"lr": LR, "seed": of.seed, "progress": False}
     make = GUIDES[guide]
     if not late:
@@ -101,7 +101,7 @@ def fitted(of: Problem, model: Any, guide: str, *, late: bool) -> Any:
 
 
 def measured(of: Problem, setting: str, method: str, noise_sd: float) -> dict[str, Any]:
-    """The scores of a cell and what its figure shows."""
+    """The scores of a cell, and the values that its figure shows."""
     began = time.process_time()
     if method == "exact":
         of_gp = "default, GP's noise" if setting == "default" and noise_sd else setting
@@ -118,7 +118,7 @@ def measured(of: Problem, setting: str, method: str, noise_sd: float) -> dict[st
 
 
 def noise(of: Problem) -> float:
-    """The standard deviation of the noise by `priors.from_gp`; 0 where it is not Gaussian."""
+    """The standard deviation of the noise by `priors.from_gp`; 0 if the noise is not Gaussian."""
     if of.classes or of.counts:
         return 0.0
     return float(priors.from_gp(network(of, "default", 0.0), of.train).noise_sd)
@@ -165,7 +165,7 @@ def points(of: Problem) -> Tensor:
 
 
 def constant(of: Problem) -> dict[str, float]:
-    """The log density of what x does not change."""
+    """The log densities under a distribution of y that does not depend on x."""
     y = of.train.y
     if of.classes:
         frequency = torch.bincount(y, minlength=of.classes).double() / len(y)

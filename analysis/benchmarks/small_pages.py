@@ -29,7 +29,7 @@ Cells = Mapping[str, Any]
 
 
 def text(problems: Mapping[str, Cells], setting: str) -> str:
-    """The table of a setting in Markdown: log densities inside / away, and how many are close to the exact posterior's."""
+    """The table of a setting in Markdown: log densities inside / away, and numbers of problems close to the exact one."""
     methods = [f"{setting}: {method}" for method in SETTINGS[setting]]
     columns = ["GP", f"{setting}: exact", *(method for method in methods if not method.endswith("exact"))]
     lines = [["problem", "rows", "constant", *(name.split(": ")[-1] for name in columns)]]
@@ -66,12 +66,12 @@ def noise_text(problems: Mapping[str, Cells]) -> str:
 
 
 def _mixed(cell: Any) -> bool:
-    """Whether the chains of an exact posterior have mixed, which others have none of."""
+    """Whether the chains of an exact posterior have mixed; True for methods without chains."""
     return bool(cell.get("r_hat_f", 1.0) <= MIXED)
 
 
 def _scores(cell: Any) -> str:
-    """Both log densities, with a star where the chains have not mixed."""
+    """Both log densities, with a star if the chains have not mixed."""
     return f"{cell['inside']:.2f} / {cell['away']:.2f}{'' if _mixed(cell) else ' *'}" if cell else ""
 
 

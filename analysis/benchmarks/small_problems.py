@@ -1,11 +1,11 @@
-"""Twenty small problems where uncertainty can be seen: one or two inputs, 30 to 300 rows.
+"""Twenty small problems whose uncertainty can be plotted: one or two inputs, 30 to 300 rows.
 
-    train     what is fitted
-    inside    a fifth of the other rows, at random
-    away      rows between and beyond the training rows: where the problem has no others, those whose first input lies in
-              its quantiles .55 to .65 or above .95
+    train     training rows
+    inside    test rows: a fifth of the rows that are not ``away``, at random
+    away      test rows between and beyond the training rows: unless the problem defines them, those whose first input lies
+              in its quantiles .55 to .65 or above .95
 
-Measured data, in the folder ``small`` where no loader has them: *motorcycle*, head acceleration after an impact (Silverman
+Measured data, in the folder ``small`` if no loader has them: *motorcycle*, head acceleration after an impact (Silverman
 1985; R's MASS::mcycle); *snelson*, Snelson & Ghahramani (2006); *cars*, stopping distances (Ezekiel 1930; R's cars);
 *faithful*, waiting times by eruptions of a geyser (Azzalini & Bowman 1990; R's faithful); *ethanol*, NOx by compression and
 mixture of an engine (Brinkman 1981; R's lattice::ethanol). *in between* is the example of Foong, Li, Hernandez-Lobato &
@@ -32,8 +32,8 @@ _Made = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 
 class Problem(NamedTuple):
-    """The three parts of a problem; `classes` is the number of classes, 0 if y is a number or a count. The seed is that of
-    its rows, and of networks and training."""
+    """The three parts of a problem; `classes` is the number of classes, 0 if y is a real number or a count. The seed
+    determines its rows, and the networks and their training."""
 
     name: str
     train: Dataset
@@ -80,13 +80,13 @@ def _of_file(name: str) -> Callable[[_Random], _Made]:
 
 
 def _airfoil(random: _Random) -> _Made:
-    """Sound level by frequency, alone of five inputs."""
+    """Sound level by frequency, the first of five inputs."""
     table = data.airfoil()
     return table.x[:, 0].numpy(), table.y[:, 0].numpy(), None
 
 
 def _series(split: data.Split, ahead: int | None) -> _Made:
-    """The training rows, and rows of the test part away from them."""
+    """All training rows and the first `ahead` test rows (all if None), which are ``away``."""
     test = split.test.first(ahead) if ahead else split.test
     x, y = (torch.cat(both).double().numpy() for both in ((split.train.x, test.x), (split.train.y, test.y)))
     return x, y[:, 0], np.arange(len(x)) >= len(split.train)

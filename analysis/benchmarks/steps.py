@@ -2,8 +2,8 @@
 
 ``python -m pyrodrop.analysis.benchmarks.steps [--rounds N] [--names '[LSTM]'] [--out FILE] [--device cuda]``: one thread,
 process time (on a GPU wall time), interleaved medians; every variant must first change each of its parameters. Installed
-peers take part (`analysis/peers`), but for the LSTM, of which they have no layer. Compiling that takes minutes. On a GPU the
-peers are `torch.compile` and NumPyro, and a variant that fails there is a line of the results.
+peers are included (`analysis/peers`), except for the LSTM, for which they have no layer. Compilation takes minutes. On a GPU
+the peers are `torch.compile` and NumPyro, and the results have the error of a variant that fails.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(
 
     Args:
         rounds: timings of every variant.
-        names: of the networks, of MLP, LeNet, 13-50-1 and LSTM.
+        names: networks to time, of MLP, LeNet, 13-50-1 and LSTM.
         sizes: rows of a minibatch.
         out: JSON file for the results.
         device: cpu, cuda, cuda:1 ...
@@ -76,7 +76,7 @@ def main(
 def prepared(
     network: Network, engines: Mapping[str, tuple[str, Name]], others: Sequence[Trainer], on_gpu: bool
 ) -> tuple[dict[str, Steps], dict[str, Any]]:
-    """The steps of every variant, which were shown to train, and the seconds that this took; or why there are none."""
+    """The steps of every variant, checked to train, and the seconds that this took, or on a GPU the error of the variant."""
     makers: dict[str, Callable[[], Steps]] = {
         "plain": lambda: plain(network),
         "plain PyTorch, fused Adam": lambda: plain(network, fused=True),

@@ -1,4 +1,4 @@
-"""What every benchmark is run with: a command line, interleaved timings, other processes, a table, a file of results."""
+"""Tools of all benchmarks: a command line, interleaved timings, other processes, a table, a file of results."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ T = TypeVar("T")
 
 
 def command(main: Callable[..., object], arguments: list[str] | None = None) -> None:
-    """Call a function with options from the command line, which are its keyword arguments."""
+    """Call a function with its keyword arguments from the options of the command line."""
     App(default_command=main, result_action="return_value")(arguments)
 
 
 def begin(device: str | torch.device = "cpu") -> None:
-    """One thread, no warnings, and a line about the machine."""
+    """Set one thread, disable warnings, and print a line about the machine."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     print(machine(device))
 
 
 def elsewhere(function: Callable[..., T], *arguments: Any, **environment: str) -> T:
-    """What a function returns in a process of its own, which has imported its module and nothing more."""
+    """The result of a function in a new process, which imports its module and nothing more."""
     context = multiprocessing.get_context("spawn")
     with mock.patch.dict(os.environ, environment), ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def processor_seconds(call: Callable[[], object]) -> float:
-    """Processor time of a call, with that of processes it starts and waits for, such as a compiler."""
+    """Processor time of a call, including processes that it starts and waits for, such as a compiler."""
     before = core_seconds()
     call()
     return core_seconds() - before
@@ -75,7 +75,7 @@ def interleaved(
 
 
 def clock_of(device: str | torch.device) -> Callable[[], float]:
-    """The clock for single-threaded work on a device: process time on a CPU; on a GPU wall time, when its work is done."""
+    """The clock for single-threaded work on a device: process time on a CPU; on a GPU wall time after synchronising."""
     if torch.device(device).type == "cpu":
         return time.process_time
 
@@ -128,7 +128,7 @@ def moves_all(steps: Callable[[], object], parameters: Parameters, name: str) ->
 
 
 def report(title: str, rows: Mapping[str, Mapping[str, float]], form: str = ".2f") -> None:
-    """A table of numbers: one row per name, one column per key of the rows."""
+    """Print a table of numbers: one row per name, one column per key of the rows."""
     print_table(score_table(rows, title=title, form=form))
 
 

@@ -1,4 +1,4 @@
-"""Runs the scripts of docs/what-others-compute, stores what they print, and writes it into docs/what-others-compute.md.
+"""Run the scripts of docs/what-others-compute, store their output, and write it into docs/what-others-compute.md.
 
 ``PYTHONPATH=folders-of-packages python -m pyrodrop.analysis.benchmarks.what_others_compute`` runs the scripts whose package
 is installed in the version that their first line pins, and keeps the stored output of the others. ``--page`` only writes the
@@ -33,7 +33,7 @@ def scripts() -> list[Path]:
 
 
 def requirement(script: Path) -> tuple[str, str]:
-    """Package and version that the first line of the script pins."""
+    """The package and version that the first line of the script pins."""
     name, version = script.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").split("==")
     return name, version
 
@@ -55,10 +55,10 @@ def lacking(script: Path) -> str | None:
 
 
 def printed(script: Path) -> list[str]:
-    """The lines that the script prints, in a process of its own.
+    """The lines that the script prints, run in a separate process.
 
     Raises:
-        RuntimeError: it fails; with its error.
+        RuntimeError: the script fails; the message has its error.
     """
     done = subprocess.run([sys.executable, "-P", str(script)], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -67,12 +67,12 @@ def printed(script: Path) -> list[str]:
 
 
 def stored() -> dict[str, dict[str, Any]]:
-    """What was printed, by the name of the script."""
+    """The stored output by the name of the script; empty if there is none."""
     return dict(json.loads(OUTPUTS.read_text(encoding="utf-8"))) if OUTPUTS.is_file() else {}
 
 
 def record(script: Path) -> dict[str, Any]:
-    """What the script prints now, and with which versions."""
+    """The output of running the script now, with date and versions."""
     name, version = requirement(script)
     lines = printed(script)
     return {
@@ -94,7 +94,7 @@ def line(lines: list[str], start: str) -> str:
 
 
 def parts_of(outputs: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """The generated parts of the page: the table, and each script with what it printed."""
+    """The generated parts of the page: the table, and each script with its output."""
     rows = ["| package | what | the call is | it computes | it should be |", "|---|---|---|---|---|"]
     parts = {}
     for script in scripts():
@@ -109,7 +109,7 @@ def parts_of(outputs: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Run what can be run, then write the stored outputs and the page."""
+    """Run the scripts that can be run here, then write the stored outputs and the page."""
     outputs = stored()
     for script in [] if "--page" in arguments else scripts():
         reason = lacking(script)

@@ -45,8 +45,8 @@ def fit(s: Any, ratio: Any, degree: int, steps: int = 60) -> Any:
     Args:
         s: points in [0, 1].
         ratio: the function at these points.
-        degree: of Q; P has one degree less.
-        steps: of reweighting.
+        degree: degree of Q; P has one degree less.
+        steps: number of reweightings.
 
     Returns:
         The largest relative error, and the coefficients of P and of Q, ascending in r.

@@ -31,7 +31,7 @@ from pyrodrop.divergences import NoDivergence, convention, divergence
 
 SHAPE, DRAWS = (3, 4), 100_000
 EULER = 0.5772156649015329
-# Per weight; added to E[ln q + ln |w|] it gives a KL divergence that is zero at alpha -> infinity.
+# Per weight: E[ln q + ln |w|] plus this constant is the KL divergence that tends to zero for alpha -> infinity.
 LOG_UNIFORM_CONSTANT = math.log(2 * math.pi * math.e) / 2 + (EULER + math.log(2)) / 2
 
 
@@ -52,7 +52,7 @@ def posteriors() -> dict[str, Distribution]:
 
 def prior_examples() -> dict[str, Distribution]:
     """An example of each prior without latent hyperparameters, for a weight ``[3, 4]`` in float64. Priors with latent
-    hyperparameters are Gaussian given these."""
+    hyperparameters are left out: given these, they are Gaussian."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", priors.ImproperPrior)
         made: dict[str, Callable[..., Any]] = {
@@ -71,10 +71,10 @@ def prior_examples() -> dict[str, Distribution]:
 
 
 def cell(q: Any, p: Any) -> str:
-    """How far the KL divergence of a pair can be trusted, and its distance from Monte Carlo.
+    """How far the KL divergence of a pair can be trusted, and its distance from Monte Carlo if both have densities.
 
     Args:
-        q: a posterior, for a weight ``[3, 4]``.
+        q, p: posterior and prior of a weight ``[3, 4]``.
     """
     value: Tensor = q.sample()
     try:

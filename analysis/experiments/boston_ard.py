@@ -2,10 +2,10 @@
 
     minimise  mean (y - f)^2 + factor KL(q || log-uniform),     f = relu(W_2 tanh(W_1 x + b_1) + b_2)
 
-150 hidden units; x and y as they are, not standardised; all rows in every step, Adam, 100,000 steps. The squared error is
-N times the expected minus log likelihood under a precision of 2 / N. https://github.com/HolyBayes/pytorch_ard, first commit
-with results. The error of the training rows is that of one draw, as there; that of the test rows is of the mean weights
-without those of log alpha >= 3. Published is one random split that is not known; here are several.
+150 hidden units; x and y are not standardised; all rows in every step, Adam, 100,000 steps. Up to a constant, the mean
+squared error is minus the log likelihood of all rows under a precision of 2 / N. Source: the first commit with results of
+https://github.com/HolyBayes/pytorch_ard. The training error is that of one draw, as there; the test error is that of the
+mean weights without those of log alpha >= 3. The published numbers are of one unknown random split; here are several.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def run(job: JobOptions, *, splits: int = 3, steps: int = STEPS, out: Path = Pat
 def measure(
     name: str, *, splits: int, steps: int, seed: int, device: torch.device, progress: bool | None
 ) -> dict[str, list[float]]:
-    """A column: its numbers on every split."""
+    """The numbers of a column on every split, by metric."""
     pairs, factor = [_split(seed + number) for number in range(splits)], FACTORS[name]
     built = [_build(train, factor, seed + number) for number, (train, _) in enumerate(pairs)]
     many = fit_replicates(
@@ -79,7 +79,7 @@ def measure(
 
 
 def _split(seed: int) -> tuple[Dataset, Dataset]:
-    """A random fifth of the rows to test, in raw units."""
+    """A random split in raw units, with a fifth of the rows for the test."""
     table = uci("boston")
     rows = np.random.RandomState(seed).permutation(len(table.x))
     first = int(SHARE * len(rows))
@@ -88,7 +88,7 @@ def _split(seed: int) -> tuple[Dataset, Dataset]:
 
 
 def _build(train: Dataset, factor: float | None, seed: int) -> tuple[NetworkModel, Point | SparseDropout]:
-    """PyTorch's initial weights without, and N(0, .01^2) and biases of 0 with the divergence."""
+    """The model and its guide. Initial weights are PyTorch's without a divergence; with it N(0, .01^2), and biases are 0."""
     with seeded(seed, torch.device("cpu")):
         width = train.x.shape[1]
         network = nn.Sequential(nn.Linear(width, UNITS), nn.Tanh(), nn.Linear(UNITS, 1), nn.ReLU())
@@ -103,7 +103,7 @@ def _build(train: Dataset, factor: float | None, seed: int) -> tuple[NetworkMode
 
 
 def _scores(fit: Fit, train: Dataset, test: Dataset, seed: int) -> tuple[float, float, float]:
-    """Squared error of one draw on the training rows, that of the weights that are left on the others, dropped percent."""
+    """Mean squared error of one draw on the training rows and of the kept mean weights on the test rows; percent dropped."""
     noisy, left, dropped = rmse(fit.predict(train.x, 1, seed=seed).mean, train.y) ** 2, averaged(fit), 0.0
     if isinstance(fit.guide, SparseDropout):
         masks = fit.guide.keep_mask()
@@ -116,7 +116,7 @@ def _scores(fit: Fit, train: Dataset, test: Dataset, seed: int) -> tuple[float, 
 
 
 def _published() -> dict[str, dict[str, float]]:
-    """The table, by column and metric."""
+    """The published table, by column and metric."""
     values = {(f.method, f.metric): float(f.value) for f in figures() if f.paper == "pytorch_ard"}
     return {name: {metric: values[name, metric] for metric in METRICS} for name in FACTORS}
 

@@ -1,4 +1,4 @@
-"""Concrete dropout's own synthetic table: how error, uncertainty and learned rates fall with the number of data.
+"""The synthetic experiment of concrete dropout: error, uncertainty and learned rates by the number of data.
 
     y = 2 x + 8 + N(0, 1),   x ~ N(0, 1)
 
@@ -32,7 +32,7 @@ from pyrodrop.reparam import LocalReparam, reparameterize
 
 SIZES = (10, 25, 50, 100, 1000, 10_000)
 TEST, DRAWS = 1000, 20
-PUBLISHED_RUNS = 3  # of which every published figure is the mean, of the uncertainties the root of the mean square
+PUBLISHED_RUNS = 3  # every published figure is a mean over these runs, for uncertainties the root mean square
 LAYERS = [f"layers.{i}.weight" for i in range(3)]
 # The notebook's figures: RMSE, epistemic sd, aleatoric sd, rates of the first three layers.
 PUBLISHED: Mapping[int, tuple[float, ...]] = {
@@ -97,7 +97,7 @@ def run(
 
 
 def measure(name: str, *, device: torch.device, progress: bool | None) -> dict[str, float]:
-    """Train on ``N-seed`` and measure on fresh data, with masks of their own for every test point, as the notebook."""
+    """Train the cell ``N-seed`` and measure on new data, with separate masks for every test point, as in the notebook."""
     n, seed = map(int, name.split("-"))
     data, test = line(n, seed), line(TEST, seed + 10_000)
     x = test.x.to(device)
@@ -112,14 +112,14 @@ def measure(name: str, *, device: torch.device, progress: bool | None) -> dict[s
     values = (
         rmse(means.mean(0), test.y),
         float(means.var(0, correction=0).mean().sqrt()),
-        float(variances.log().mean(0).exp().mean().sqrt()),  # as there: the draws' mean log variance
+        float(variances.log().mean(0).exp().mean().sqrt()),  # as in the notebook: the mean log variance of the draws
         *(float(rates[layer]) for layer in LAYERS),
     )
     return dict(zip(QUANTITIES, values, strict=True))
 
 
 def train(model: Any, guide: Any, wrapped: tuple[Any, Any], data: Dataset, device: torch.device) -> None:
-    """Adam on the first 20, 40, 60 ... rows, in every epoch again: the minibatches of the notebook."""
+    """Adam on the first 20, 40, 60 ... rows in every epoch, the minibatches of the notebook."""
     x, y, n = data.x.to(device), data.y.to(device), len(data)
     settings = zoo.entry(ENTRY).training(data)
     size = settings["batch_size"]
@@ -141,8 +141,8 @@ def _predicted(model: Any, guide: Any, x: torch.Tensor) -> tuple[torch.Tensor, t
 def figures(measured: Mapping[int, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
     """The measured figures by the names of the published ones: value, its standard error, sd of one run, number of seeds.
 
-    Values are means over seeds, of the two uncertainties the root of the mean square, as published. The sd is None for one
-    seed.
+    Values are means over seeds, for the two uncertainties the root mean square, as published. The error and the sd are None
+    for one seed.
     """
     results = {}
     for n, rows in measured.items():

@@ -1,16 +1,16 @@
-"""Digits that come in five lots: yesterday's posterior as today's prior, beside what one would do otherwise.
+"""Digits in five lots, one after the other: the posterior as the next prior, compared with the alternatives.
 
-    permuted    the pixels of every lot in an order of their own, ten classes
+    permuted    every lot has another order of the pixels; ten classes
     split       the digits 0 and 1, then 2 and 3, ...: is the digit odd?
 
-A network with 100 ReLU units, N(0, .1^2) on all weights and biases, sees each lot once, 1,500 steps on minibatches of 100,
-and is then tested on all of them.
+A network with 100 ReLU units and the prior N(0, .1^2) of all weights and biases is trained on one lot after the other, 1,500
+steps each with minibatches of 100, and is then tested on all of them.
 
-    fine-tuning    a point estimate from the weights before, under the first prior
-    EWC            the same around these weights; precisions are the prior's and the Fisher information of all lots before
-                   (Kirkpatrick et al. 2017, arXiv:1612.00796; of labels that the network draws, over N / 10 digits)
-    posterior      mean field, its posterior the prior of the next lot (Nguyen et al. 2018, arXiv:1710.10628; no coreset)
-    joint          mean field on all lots at once, five times the steps: what forgets nothing
+    fine-tuning    a point estimate that starts from the previous weights, under the first prior
+    EWC            a point estimate under a prior around the previous weights; its precisions are the first prior's plus the
+                   Fisher information of all previous lots (Kirkpatrick et al. 2017, arXiv:1612.00796; from N / 10 digits)
+    posterior      mean field; its posterior is the prior of the next lot (Nguyen et al. 2018, arXiv:1710.10628; no coreset)
+    joint          mean field on all lots together with five times the steps, which cannot forget
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _kept(cell: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def lots(kind: str, digits: int, seed: int) -> list[Lot]:
-    """The training and test digits of every lot."""
+    """The training and the test digits of every lot; for ``split`` the labels are y modulo 2."""
     loaded = mnist(progress=False)
     train, test = loaded.train.first(digits), loaded.test.first(digits // 5)
     if kind == "permuted":
@@ -97,7 +97,7 @@ def lots(kind: str, digits: int, seed: int) -> list[Lot]:
 def measure(
     name: str, *, steps: int, digits: int, device: torch.device, progress: bool | None
 ) -> dict[str, list[float]]:
-    """A cell: accuracy on every lot at the end, and on the first lot after each."""
+    """A cell: accuracy on every lot at the end, and on the first lot after each (only once for ``joint``)."""
     kind, method, seed = name.split("_")
     all_lots, first = lots(kind, digits, int(seed)), []
     classes = int(max(train.y.max() for train, _ in all_lots)) + 1
@@ -141,7 +141,7 @@ def accuracies(run: Fit, of: Sequence[Lot]) -> list[float]:
 
 
 def fisher(run: Fit, data: Dataset, seed: int) -> dict[str, Tensor]:
-    """The diagonal of the Fisher information of all rows at the means, estimated from a tenth of them."""
+    """The diagonal of the Fisher information of all rows at the means, from a tenth of them with labels that are drawn."""
     generator = torch.Generator().manual_seed(seed)
     x = data.x[torch.randperm(len(data), generator=generator)[: max(1, len(data) // 10)]]
     model: Any = run.model

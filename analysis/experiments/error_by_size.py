@@ -1,7 +1,7 @@
 """Test error by size of the network for several dropout methods, as in figure 1 of Kingma, Salimans & Welling (2015).
 
-A cell is a method at a size; its networks, which differ in their seeds, are one replicated fit. Errors are those of the
-averaged weights, as in the paper. Cells are kept as they are done: the same command continues with the others.
+A cell is a method at a size. Its networks, which differ in their seeds, are one replicated fit. Errors are those of the
+averaged weights, as in the paper. Finished cells are stored: repeating the command continues with the others.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ COLORS = (BLACK, GREY, RED, ORANGE, BLUE, SKY, GREEN)  # of the methods
 
 @dataclass(frozen=True)
 class Study:
-    """What one figure differs in from the other.
+    """The differences between the two figures.
 
     Attributes:
         job: name of the job.
-        size: what a size is called in files.
-        rows: what the number of training rows is called in files.
+        size: name of the size in files, settings and arguments.
+        rows: name of the number of training rows in the settings.
         methods: the methods.
         sizes: the sizes with published errors.
         load: loads the data, given ``progress``.
         network: makes a network from the training data, given ``method`` and the size by its name.
         training: makes the arguments of a fit from the training data, given ``epochs``.
-        header: of a size in the table, a format.
-        title: of the table, a format of the settings.
+        header: format of the header of a size in the table.
+        title: title of the table, a format string of the settings.
         axis: label of the sizes in the figure.
-        caption: what has to be said about the figure, above it; empty if nothing.
-        published_as: what the published errors are called.
+        caption: title of the figure; may be empty.
+        published_as: name of the published errors.
     """
 
     job: str
@@ -79,16 +79,16 @@ def run_study(
     preset: str,
     out: Path,
 ) -> dict[str, Any]:
-    """Train the missing cells, print their errors, next to published ones if there are some, and plot them.
+    """Train the missing cells, print their errors, next to published ones if there are any, and plot them.
 
     Args:
         study: the figure.
-        methods, sizes: of the cells.
-        settings: what all cells have in common: ``epochs``, ``seeds``, ``seed``, the number of training rows under the
-            study's name for it (None for all), and what else the study has.
-        job: how to run.
-        preset: for the record.
-        out: the folder.
+        methods, sizes: methods and sizes of the cells.
+        settings: common settings of all cells: ``epochs``, ``seeds``, ``seed``, the number of training rows under the
+            name `Study.rows` (None for all), and further settings of the study.
+        job: options of the run.
+        preset: name of the preset, which is stored.
+        out: folder of the run.
 
     Returns:
         What is written to results.json.
@@ -106,7 +106,7 @@ def run_study(
     with Experiment.begin(study.job, out, job, settings) as experiment:
         folder = experiment.folder
         cells = {**cells, **_earlier(study, folder), **cells}
-        # On a CPU the longest come first, so that no process is left with one at the end.
+        # On a CPU the longest trainings begin first, so that none runs alone at the end.
         on_cpu = job.device.type == "cpu"
         by_cell = experiment.measure(
             _measure, sorted(cells, key=lambda name: -cells[name][1] if on_cpu else cells[name][1]),
@@ -128,7 +128,7 @@ def _earlier(study: Study, folder: Path) -> dict[str, tuple[str, float]]:
 
 
 def _number(text: str) -> float:
-    """A size in the name of a file, as whole a number as it is written; NaN for something else."""
+    """The size in the name of a file, an int if it is written as one; NaN if it is no number."""
     try:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
@@ -145,7 +145,7 @@ def _measure(
     progress: bool | None,
     folder: Path | None = None,
 ) -> dict[str, Any]:
-    """The result of one cell; an interrupted training continues from its checkpoint in the folder, if there is one."""
+    """The result of one cell; with a `folder`, an interrupted training continues from its checkpoint there."""
     (method, size), split, rows = cells[name], study.load(progress=False), settings[study.rows]
     data: Dataset = split.train if rows is None else split.train.first(rows)
     models, posteriors = [], []
@@ -212,7 +212,7 @@ def _cell(row: Mapping[str, Any], with_published: bool) -> str:
 
 @styled()
 def draw(study: Study, rows: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Plot our errors, over the published curves if there are some."""
+    """Plot our errors, over the published curves if there are any."""
     figure = Figure(figsize=(7.5, 4.6), layout="constrained")
     axes = figure.subplots()
     for number, ((method, about), color) in enumerate(zip(study.methods.items(), COLORS, strict=True)):

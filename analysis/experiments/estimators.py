@@ -1,7 +1,7 @@
 """The ELBO of one model on MNIST that each of the four estimators reaches in equal wall time.
 
-Three hidden ReLU layers of 200, type B variational dropout, minibatches of 200: Kingma, Salimans & Welling (2015), section
-5.1, in small. Training continues from its checkpoint in rounds of steps; only training counts as time.
+Three hidden ReLU layers of 200, type B variational dropout, minibatches of 200: a small version of section 5.1 of Kingma,
+Salimans & Welling (2015). Training continues from its checkpoint in rounds of steps; only the time of training counts.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def run(
 
 
 def _checked(record: Record) -> None:
-    """What a kept curve must have: points of four numbers."""
+    """Check that a stored curve has points of four numbers."""
     for point in record.records("points"):
         for key in ("seconds", "steps", "elbo", "se"):
             point.number(key)
 
 
 def _curve(data: Dataset, estimator: str, seconds: float, device: Any, seed: int) -> list[dict[str, float]]:
-    """ELBO after each of several rounds of training, until the time is over."""
+    """ELBO after each of several rounds of training, until `seconds` of training have passed."""
     points: list[dict[str, float]] = []
     spent, done, size = 0.0, 0, 5
     with tempfile.TemporaryDirectory() as scratch:
@@ -90,7 +90,7 @@ def _curve(data: Dataset, estimator: str, seconds: float, device: Any, seed: int
 
 
 def table_of(curves: Mapping[str, list[dict[str, float]]]) -> Table:
-    """The end of every curve."""
+    """The last point of every curve."""
     rows = [["estimator", "seconds", "steps", "ELBO (nats per digit)", "s.e."]]
     for estimator, points in curves.items():
         end = points[-1]

@@ -1,11 +1,11 @@
-"""What the jobs have in common: a folder with settings, cells that are found again, and results with tables and figures.
+"""The common part of all jobs: a folder with settings, stored cells, and results with tables and figures.
 
     with Experiment.begin("solar", out, job, {"seeds": seeds}) as experiment:
         rows = experiment.measure(trained, names, numbers("rmse"))
         return experiment.write({"rows": rows}, table(rows), figure=figure(rows))
 
-A cell is one part of a run, such as a posterior or a seed. The same command computes the cells that its folder does not
-have, and writes the results anew.
+A cell is one part of a run, such as a posterior or a seed. Repeating the command computes the cells that are missing in its
+folder, and writes the results again.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from pyrodrop.analysis.reports.terminal import facts, print_table
 from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 
-Check = Callable[[Record], object]  # raises an error if a cell is not what its job has written
+Check = Callable[[Record], object]  # raises an error if a cell is not a valid result of its job
 
 
 def numbers(*keys: str) -> Check:
-    """A cell has these numbers."""
+    """A check that a cell has these numbers."""
     return lambda record: [record.number(key) for key in keys]
 
 
 def rows_of_numbers(*keys: str) -> Check:
-    """A cell has these lists of numbers."""
+    """A check that a cell has these lists of numbers."""
     return lambda record: [record.numbers(key) for key in keys]
 
 
@@ -48,10 +48,10 @@ class Experiment:
     """One run of a job.
 
     Attributes:
-        name: of the job.
-        folder: of its files.
-        job: how to run.
-        settings: what the results depend on, by the name of the option.
+        name: name of the job.
+        folder: folder of its files.
+        job: options of the run.
+        settings: values that the results depend on, by the name of the option.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Experiment:
     @classmethod
     @contextmanager
     def begin(cls, name: str, out: Path, job: JobOptions, settings: Mapping[str, Any]) -> Iterator[Experiment]:
-        """The run in a folder, for the duration of the block; errors as those of `run_folder`."""
+        """The run in a folder, for the duration of the block; raises as `run_folder` does."""
         about = {"device": job.device.type, "seed": job.seed, **settings}
         with run_folder(out, name, about) as folder:
             yield cls(name, folder, job, about)
@@ -70,31 +70,32 @@ class Experiment:
     def cells(
         self, check: Check, about: Callable[[str], Mapping[str, Any]] | None = None, where: str = "cells"
     ) -> Cells:
-        """The finished cells of the run.
+        """The stored cells of the run.
 
         Args:
-            about: what the cell of a name depends on; its name and all settings if None.
-            where: their folder in that of the run.
+            check: raises an error if a stored cell is not valid.
+            about: settings of the cell of a name; its name and all settings of the run if None.
+            where: subfolder of the cells.
         """
         return Cells(self.folder / where, about or (lambda name: {"name": name, **self.settings}), check)
 
     def measure(
         self, function: Callable[..., Mapping[str, Any]], names: Sequence[str], cells: Cells, /, **options: Any
     ) -> dict[str, Any]:
-        """``function(name, device=..., progress=..., **options)`` of every cell, in processes of their own, by name."""
+        """``function(name, device=..., progress=..., **options)`` of every cell by name; see `train_each` for processes."""
         return train_each(function, names, self.job, keep=cells, **options)
 
     def measure_in_turn(
         self, function: Callable[[str], Mapping[str, Any]], names: Sequence[str], cells: Cells
     ) -> dict[str, Any]:
-        """The same in this process, one after the other."""
+        """``function(name)`` of every cell by name, in this process, one after the other."""
         done = {name: cell for name in names if (cell := cells.kept(name))}
         say_reused(done, self.folder)
         return {name: done.get(name) or cells.keep(name, function(name)) for name in names}
 
     @property
     def command(self) -> str:
-        """The command line of the run, where settings have the names of options."""
+        """The command line of the run; settings must have the names of options."""
         options = {name: value for name, value in self.settings.items() if name != "device" and value is not None}
         options["seed"] = options.pop("seed")
         arguments = (
@@ -111,17 +112,17 @@ class Experiment:
         threads: int | None = None,
         figures: Mapping[str, Figure] | None = None,
     ) -> dict[str, Any]:
-        """Write results.json and the figures, and print tables, facts and where everything is.
+        """Write results.json and the figures, and print tables, facts and the paths of the files.
 
         Args:
-            content: of results.json; its ``facts``, if there are some, are printed.
-            tables: to print.
-            settings: further ones of results.json.
-            threads: of the measurements, if not those of this process.
-            figures: by the name of their file.
+            content: content of results.json; its ``facts``, if there are any, are printed.
+            tables: tables to print.
+            settings: further settings for results.json.
+            threads: number of threads of the measurements, if not that of this process.
+            figures: figures by the name of their file.
 
         Returns:
-            What is in results.json: also settings, date, versions and machine.
+            The content of results.json, which also has settings, date, versions and machine.
         """
         written = {
             **content,

@@ -1,7 +1,7 @@
 """Test error by width for seven dropout methods on MNIST (Kingma, Salimans & Welling 2015, figure 1a).
 
-A cell is a method at a width; its networks, five with seeds of their own, are one replicated fit. Errors are those of the
-averaged weights, as in the paper. Cells are kept as they are done: the same command continues with the others.
+A cell is a method at a width. Its networks, by default five with different seeds, are one replicated fit. Errors are those
+of the averaged weights, as in the paper. Finished cells are stored: repeating the command continues with the others.
 """
 
 from __future__ import annotations

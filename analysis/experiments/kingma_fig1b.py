@@ -7,9 +7,9 @@ and the preparation of the images are not stated and are choices made here: ever
 rate falls to 0 over the second half of the epochs. "Inputs" of a convolution are channels: types A and binary dropout have
 one noise per image and channel, so that the first layer drops a colour with probability 0.2.
 
-A cell is a method at a k, the factor of the widths of the convolutional network; its networks, which differ in their seeds,
-are one replicated fit. Errors are those of the averaged weights, as in the paper. Its curves are not known as numbers. Cells
-are kept as they are done: the same command continues with the others.
+A cell is a method at a k, the factor of the widths of the convolutional network. Its networks, which differ in their seeds,
+are one replicated fit. Errors are those of the averaged weights, as in the paper, whose curves are not known as numbers.
+Finished cells are stored: repeating the command continues with the others.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pyrodrop.names import known, some
 from pyrodrop.zoo.kingma import EPOCHS, Method, methods, training
 
 PUBLISHED_SCALES = (0.25, 0.5, 1.0)  # k
-SHORT = 3  # epochs of a try
+SHORT = 3  # epochs of the default preset
 METHODS: Mapping[str, Method] = methods("conv1.*")
 
 
 def network(data: Dataset, *, method: str, scale: float) -> NetworkModel:
-    """The network of this k with the prior of this method."""
+    """The network at the factor `scale` (k in the paper) with the prior of a method."""
     return ConvNet(scale=scale, prior=METHODS[method].prior(), likelihood=likelihoods.Categorical(), seed=None)
 
 

@@ -1,7 +1,7 @@
 """Variance of gradient estimators on MNIST (Kingma, Salimans & Welling 2015, table 1).
 
-One network is trained under the local estimator. After the stated epochs the gradient of the loss on random minibatches of
-1000 is drawn many times with each estimator, and its variance averaged over the weights of the top and the bottom layer.
+One network is trained with the local estimator. After 10 and 100 epochs the gradient of the loss on random minibatches of
+1000 is drawn many times with each estimator, and its variance is averaged over the weights of the top and the bottom layer.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def run(
 
 
 def _checkpoint(folder: Path, column: int) -> Path:
-    """Checkpoint of a training: the second resumes from the end of the first, an interrupted one from its own."""
+    """Path of a training's checkpoint; without one, the longer training starts from a copy of the shorter one's."""
     first, path = (folder / f"training-{epochs}.safetensors" for epochs in (EPOCHS[0], EPOCHS[column]))
     if path.exists():
         say_reused([path.name], folder)
@@ -152,7 +152,7 @@ def _gradient(
 
 
 def _nll(model: Any, guide: Any, x: Tensor, y: Tensor, num_data: int) -> Tensor:
-    """The nll only: the KL divergence from the log-uniform prior does not depend on the means."""
+    """The scaled nll without the KL divergence, which from the log-uniform prior does not depend on the means."""
     trace = poutine.trace(guide).get_trace(x, y, num_data=num_data)
     site = poutine.trace(poutine.replay(model, trace=trace)).get_trace(x, y, num_data=num_data).nodes["y"]
     return -scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()

@@ -1,6 +1,6 @@
 """Paired comparison of two predictors on the same labelled test set, with bootstrap standard errors.
 
-    s.e. of a difference = standard deviation over bootstrap draws of the test set's rows, the same rows for both
+    s.e. of a difference = its standard deviation over bootstrap draws of the test set's rows, the same rows for both
 
 Efron & Tibshirani (1993), An Introduction to the Bootstrap, chapter 6. The errors do not include the variation between
 trainings.
@@ -24,7 +24,7 @@ _RESAMPLES = 200
 def compared(
     predictors: Mapping[str, Predicts], test: Dataset, draws: int, seed: int
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
-    """Scores by predictor and, for two predictors, the differences second - first of `JUDGED` with standard errors."""
+    """Scores by predictor and, if there are two, the differences second - first of the scores in `JUDGED`, with errors."""
     scores, probabilities = {}, []
     for name, predictor in predictors.items():
         prediction = predictor.predict(test.x, draws, seed=seed)

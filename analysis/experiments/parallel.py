@@ -1,8 +1,7 @@
 """Several trainings as units of work (`pyrodrop.training.jobs`).
 
 Small networks gain more from a second process than from a second thread. Names and settings are sent to the workers, which
-load data for themselves. Finished trainings are kept in `Cells`, if there are some: an interrupted run computes the
-others only.
+load the data themselves. With `Cells`, finished trainings are stored and an interrupted run continues with the others.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ def train_each(
 ) -> dict[str, T]:
     """``train(name, device=..., progress=..., **options)`` for every name.
 
-    Each has a process with one thread, so results do not depend on the number of processes. On a GPU they take turns in this
-    process, unless a number of processes is asked for: those share the GPU, each with a CUDA context of its own.
+    Each runs in a process with one thread, so results do not depend on the number of processes. On a GPU they run one after
+    the other in this process, unless `job` has a number of processes; these share the GPU, each with a CUDA context.
 
     Args:
-        train: a function of a module.
-        names: of the trainings.
-        job: how to run. If it has no number of processes, these are the workers of the joblib backend that is active, such
-            as Dask's; otherwise as many processes as there are cores.
-        keep: what `train` returns is a JSON object and kept there; what is there is not trained again.
-        options: of `train`.
+        train: a function at the top level of a module.
+        names: names of the trainings.
+        job: options of the run. If it has no number of processes, the workers of the active joblib backend, such as Dask's,
+            are used, or else as many processes as there are cores.
+        keep: cells to store the results in, which must be JSON objects; a stored result is not computed again.
+        options: further arguments of `train`.
 
     Raises:
-        TypeError, ValueError: as `through_joblib`.
+        TypeError, ValueError: as for `through_joblib`.
     """
     kept: dict[str, Any] = {name: cell for name in names if keep is not None and (cell := keep.kept(name)) is not None}
     missing = [name for name in names if name not in kept]
@@ -77,7 +76,7 @@ def _unit(train: Callable[..., T], name: str, options: dict[str, Any]) -> T:
 
 @contextmanager
 def on_this_machine(folder: Path) -> Iterator[Path]:
-    """The folder of a run, where a worker has it; otherwise a temporary one, for a worker of another machine."""
+    """The folder of a run if it exists on this machine; otherwise a temporary one, for a worker on another machine."""
     if (folder / RECORD).exists():
         yield folder
         return

@@ -5,9 +5,9 @@
     mean-field ...    a network 13-50-1 with tanh units, w ~ N(0, 1 / fan-in), b ~ N(0, 1 / fan-in), trained on each
                       data set from new initial weights
 
-f is ranked at an input of the training data (f[0]), at another one from the same distribution (f[1]) and three times
-as far out (f[2]); the linear f there would be three times f[1], so its f[2] is three times as far out at a third input.
-The exact posterior must pass and the halved one fail; of the guides the result says in which direction they are wrong.
+f is ranked at an input of the training data (f[0]), at another one from the same distribution (f[1]) and at three times
+this input (f[2]). For the linear f this would be three times f[1], so its f[2] is at three times a third input. The exact
+posterior must pass and the halved one must fail; for the guides the result shows in which direction they are wrong.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def in_closed_form(scale: float) -> Callable[[Any, Tensor, int, int], dict[str, 
 
 
 def _summary(result: SBC) -> dict[str, Any]:
-    """What results.json has of one posterior: no ranks, but how many PIT values fall into each twentieth."""
+    """The entry of one posterior in results.json: without ranks, but with counts of PIT values in 20 equal bins."""
     content = result.to_dict()
     del content["ranks"]
     counts = {name: torch.histc(pit, _BINS, 0.0, 1.0).long().tolist() for name, pit in result.pit.items()}
@@ -167,7 +167,7 @@ def _summary(result: SBC) -> dict[str, Any]:
 
 
 def table_of(results: Mapping[str, SBC]) -> Table:
-    """The verdicts."""
+    """The verdicts and processor times by posterior."""
     rows = [["posterior", "verdict", "CPU seconds"]]
     for name, result in results.items():
         seconds = result.settings.get("cpu_seconds")

@@ -1,14 +1,14 @@
 """Solar irradiance in 5 years, on the last 75 years of the series: the LSTM of ``rnn/solar`` beside simple forecasts.
 
-    persistence     y ~ N(0, s^2)                  the value stays; s^2 is the mean of y^2 in training
+    persistence     y ~ N(0, s^2)                  no change; s^2 is the mean of y^2 in training
     ridge           y ~ N(b + w.x, s^2)            w minimises sum (y - b - w.x)^2 + lambda |w|^2, b is without penalty
 
-for y the change in 5 years and x the last 22 yearly changes. lambda, of 10^-3 ... 10^3, has the smallest error of
-leave-one-out in training, and s^2 is that error: the mean of (r_n / (1 - h_n))^2, with r the residuals and h the diagonal of
-the hat matrix.
+for y the change in 5 years and x the last 22 yearly changes. lambda in 10^-3 ... 10^3 has the smallest leave-one-out error
+in training, and s^2 is this error: the mean of (r_n / (1 - h_n))^2, with residuals r and the diagonal h of the hat matrix.
 
-The LSTM is trained with several seeds, and its scores are means over them: of the average over draws of the weights (MC
-dropout), and of the mean weights (standard dropout at test time). Gal & Ghahramani (2016), https://arxiv.org/abs/1512.05287.
+The LSTM is trained with several seeds. Its scores are means over these, for predictions averaged over draws of the weights
+(MC dropout) and for the mean weights (standard dropout at test time). Gal & Ghahramani (2016),
+https://arxiv.org/abs/1512.05287.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def run(job: JobOptions, *, seeds: int = 3, steps: int | None = None, out: Path 
 
 
 def persistence(train: Dataset, test: Dataset) -> tuple[Tensor, float]:
-    """The forecasts that nothing changes, ``[N, 1]``, and their standard deviation."""
+    """Forecasts of no change, ``[N, 1]``, and their standard deviation."""
     return torch.zeros_like(test.y), float(train.y.square().mean().sqrt())
 
 
@@ -105,7 +105,7 @@ def _scores(mean: Tensor, sd: float, test: Dataset) -> dict[str, float]:
 
 
 def table_of(rows: Mapping[str, Mapping[str, list[float]]]) -> Table:
-    """A row per forecast: means over seeds, and standard deviations between them where there are several."""
+    """A row per forecast: means over seeds, and standard deviations between them if there are several."""
     table: dict[str, dict[str, float | None]] = {}
     for name, row in rows.items():
         table[name] = {}

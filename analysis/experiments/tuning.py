@@ -3,11 +3,11 @@
     drop rate ~ log-uniform on [0.002, 0.5],   scale of w ~ N(0, scale^2) log-uniform on [0.05, 20]
 
 A trial trains on the first 80 % of the training rows by `pyrodrop.Training`. After every tenth of its epochs it reports the
-mean log density of the other training rows, and Optuna's median rule stops it where the median of the earlier trials was
-higher. The first trial has the defaults. Best and default settings are then trained on all training rows and compared on
-the test rows, which no trial has seen.
+mean log density of the other training rows, and Optuna's median rule stops it if the median of the earlier trials was
+higher. The first trial has the default settings. The best and the default settings are then trained on all training rows and
+compared on the test rows, which no trial uses.
 
-Trials are in study.db in the folder of the run: the same command continues with those that are missing. Akiba et al. (2019),
+Trials are stored in study.db in the folder of the run: repeating the command makes the missing ones. Akiba et al. (2019),
 Optuna: A Next-generation Hyperparameter Optimization Framework, https://arxiv.org/abs/1907.10902.
 """
 
@@ -35,8 +35,8 @@ from pyrodrop.zoo.uci import SETTINGS
 RANGES = {"drop_rate": (0.002, 0.5), "prior_scale": (0.05, 20.0)}
 DEFAULT = {"drop_rate": 0.1, "prior_scale": 1.0}
 _RUNGS = 10  # reports of a trial
-_BEFORE_PRUNING = 5  # trials that are not stopped, and
-_WARM = 2  # reports of every other trial that do not stop it
+_BEFORE_PRUNING = 5  # number of first trials that are never stopped
+_WARM = 2  # number of first reports of a trial that cannot stop it
 _BATCH, _LR, _DRAWS = 32, 5e-3, 200
 _START = 10.0  # the learned precision starts at this over the variance of y
 
@@ -143,7 +143,7 @@ def _training(
 
 
 def _log_density(fit: pyrodrop.Fit, data: Dataset, seed: int) -> float:
-    """The mean log density of rows in their own units."""
+    """The mean log density of rows, with y in its units."""
     return float(fit.predict(data.x, _DRAWS, seed=seed).log_density(data.y).double().mean())
 
 
@@ -160,7 +160,7 @@ def _validated(study: Any) -> float | None:
 
 
 def table_of(data: str, content: dict[str, Any], settings: dict[str, dict[str, float]]) -> Table:
-    """The two settings with their scores."""
+    """A table of the two settings with their scores."""
     counts = ", ".join(f"{count} {state}" for state, count in content["trials"].items())
     rows = [["", *RANGES, "validation", "test"]]
     for name, chosen in settings.items():

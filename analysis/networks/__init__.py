@@ -1,7 +1,7 @@
 """Check networks of many kinds against a brute-force reference of a posterior over their weights.
 
-``python -m pyrodrop.analysis.networks`` prints the table. Every case is a file; the default cases are in `tests/networks`,
-and a folder or file of your own can be passed instead.
+``python -m pyrodrop.analysis.networks`` prints the table of results. Every file defines one case or more. The default cases
+are in `tests/networks`; another folder or file can be passed instead.
 """
 
 from pyrodrop.analysis.networks import real

@@ -27,7 +27,7 @@ _CELLS = {"usual": usual_cells, "all": cells}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check, print, and return 1 if a cell is wrong."""
+    """Check networks and print the table; returns 1 if a cell is wrong, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m pyrodrop.analysis.networks", description=__doc__)
     parser.add_argument(
         "where", nargs="?", type=Path, help="a folder of networks, or one file; tests/networks by default"

@@ -1,6 +1,6 @@
-"""The result of a check: whether two estimates agree, in standard errors, and two fits.
+"""The result of a check: whether two estimates agree within standard errors, or two fits are equal.
 
-    z = (a - b) / sqrt(se_a^2 + se_b^2)         at most LIMIT for every comparison
+    z = |a - b| / sqrt(se_a^2 + se_b^2)         at most LIMIT for every comparison
 
 Estimates without noise, as for a point estimate, must agree to a relative error of `EXACT`.
 """
@@ -92,7 +92,7 @@ RIGHT = Result("right")
 
 
 def agree(reached: Result = RIGHT, **distances: float) -> Result:
-    """What was reached, unless a distance (`distance`) is beyond its limit."""
+    """`reached`, or the result ``wrong`` if the largest of the distances (`distance`) is above `LIMIT`."""
     if reached.kind == "wrong":
         return reached
     worst = max(distances, key=lambda name: distances[name])
@@ -102,7 +102,7 @@ def agree(reached: Result = RIGHT, **distances: float) -> Result:
 
 
 def same_state(reached: Result, run: Any, base: Any, *, exact: bool = False) -> Result:
-    """Whether all parameters, buffers and losses of two fits are equal, up to rounding or bitwise."""
+    """`reached`, or ``wrong`` if parameters, buffers or losses of two fits differ, beyond rounding or (`exact`) at all."""
     if reached.kind == "wrong":
         return reached
     for role in ("model", "guide"):

@@ -1,4 +1,4 @@
-"""Replicates that draw the random numbers of fits alone, so that the arithmetic of a stack can be compared with theirs."""
+"""Let stacked replicates draw the random numbers of separate fits, so that their results can be compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyrodrop.training.stack import Stack
 
 @contextmanager
 def drawn_as_alone(*seeds: int) -> Iterator[None]:
-    """Within the block the stack of a call takes the orders of rows, and the noise, of fits with these seeds, on a CPU."""
+    """Within the block, replicate r of a stack draws the row orders and noise of a fit with ``seeds[r]``; on a CPU only."""
     states = [torch.Generator().manual_seed(seed).get_state() for seed in seeds]
 
     @contextmanager

@@ -77,7 +77,7 @@ class Case:
     Args:
         network: builds the network; called with a fixed seed.
         x: makes a few rows of input; called with a fixed seed.
-        likelihood: makes the likelihood; y is sampled at random with the shape of the network's outputs.
+        likelihood: makes the likelihood. y is standard normal in the shape of the network's outputs, or the classes in turn.
         scales: scale of the Gaussian prior by name pattern, where the first match applies; None for no prior.
         options: further arguments of `models.from_module`.
         drop_rate: drop rate of the Bernoulli posterior, by weight name as in `guides.BernoulliDropout`.
@@ -121,7 +121,7 @@ class Case:
             return self.network().double()
 
     def data(self) -> tuple[Inputs, Tensor]:
-        """x and y."""
+        """x, in double precision if it is real, and y (see `likelihood`)."""
         with torch.random.fork_rng():
             torch.manual_seed(SEED + 1)
             x: Inputs = mapped(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, self.x())
@@ -155,7 +155,7 @@ def load(folder: Path) -> dict[str, Case]:
     A file defines one case, ``CASE``, which is named after the file, or several similar ones, ``CASES``, by name.
 
     Raises:
-        ValueError: a file that defines neither, or two cases with the same name.
+        ValueError: a file defines neither, or two cases have the same name.
     """
     files = [folder] if folder.is_file() else sorted(folder.glob("[a-z]*.py"))
     cases_by_name: dict[str, Case] = {}

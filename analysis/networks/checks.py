@@ -1,4 +1,4 @@
-"""What is checked of one posterior of one network; `contract` lists the checks."""
+"""The checks of one posterior of one network; `contract` describes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyrodrop.training.checkpoint import Checkpoint
 
 
 class Checks:
-    """The checks of one posterior of one network: a method for each name that a cell's `what` has."""
+    """The checks of one posterior of one network: one method for every possible value of a cell's `what`."""
 
     def __init__(self, case: Case, guide: str, draws: Draws, seed: int) -> None:
         self.case: Case = case
@@ -40,14 +40,14 @@ class Checks:
 
     @cached_property
     def parts(self) -> tuple[Any, Any]:
-        """Our model and guide, new."""
+        """Our model and guide, untrained: fits train copies of them."""
         model = self.case.model(self.case.build())
         return model, self.posterior.guide(model, self.case)
 
     # training ----------------------------------------------------------------------------------------------------------
 
     def fit(self, **settings: Any) -> Any:
-        """A short fit with the given settings, cached."""
+        """A short fit with these settings of `pyrodrop.fit`, cached."""
         key = tuple(sorted((k, str(v)) for k, v in settings.items()))
         if key not in self._fits:
             rows = num_rows(self.x)
@@ -225,7 +225,7 @@ class Checks:
         return oracle.functions(self.x, self._oracle_draws(self.draws.predict))
 
     def oracle(self, model: Any, guide: Any, network: nn.Module) -> Oracle:
-        """The oracle with the current tensors of our model and guide; nothing else is taken from them."""
+        """The oracle with copies of the current tensors of our model and guide."""
         names = weight_names(network, self.case)
         ours = dict(guide.named_parameters())
         leaves = {tree: {n: ours[f"{tree}.{n}_unconstrained"] for n in names} for tree in self.posterior.parameters}
@@ -237,7 +237,7 @@ class Checks:
         return Oracle(self.case, self.posterior, network, leaves, {n: v for n, v in others.items() if n in known})
 
     def _tensors(self, model: Any, guide: Any) -> dict[str, Tensor]:
-        """All tensors of the trained network by their names in the user's network, with a guide also the weights."""
+        """All tensors of the trained network by their names in the user's network; with a guide, also the weights."""
         values = dict(model.network.named_buffers())
         suffix = "_unconstrained"
         values |= {n.removesuffix(suffix): p.detach() for n, p in model.free.named_parameters()}
@@ -249,7 +249,7 @@ class Checks:
         return 2 if type(self.posterior).__name__ == "Point" else ours * self.draws.oracle
 
     def _same_moments(self, moments: Any, draws: Tensor, count: int | None) -> Result:
-        """Compare mean and variance of y and the spread of f, with the errors of `count` samples; None for no error."""
+        """Compare mean and variance of y and the spread of f; `count` is the number of our samples, None if exact."""
         f = draws
         if isinstance(self.case.likelihood(), Categorical):
             probabilities = torch.softmax(f, -1)
@@ -262,7 +262,7 @@ class Checks:
             noise, y = 1 / precision, f
             variance, se_variance = agreement.variance(f)
             variance = variance + noise
-        share = 0.0 if count is None else (len(f) / count) ** 0.5  # our error, in the oracle's
+        share = 0.0 if count is None else (len(f) / count) ** 0.5  # our standard error relative to the oracle's
         m, se_m = agreement.mean(y)
         v, se_v = agreement.variance(f)
         return agree(
@@ -272,7 +272,7 @@ class Checks:
         )
 
     def _reached(self, cell: Cell, run: Any, logged: Logged) -> Result:
-        """Whether the engine is the requested one, or the log states why it is not."""
+        """Right if the engine is the requested one, fallback if the log states why it is not, otherwise wrong."""
         engine = run.settings["engine"]
         if engine == cell.engine:
             return RIGHT

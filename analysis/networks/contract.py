@@ -5,7 +5,7 @@ A cell is one network, one posterior and one check. Its result is
     right       agrees with the oracle within 4.5 standard errors, or up to rounding if there is no noise
     fallback    right, but with Pyro's engine instead of the requested one, as stated in the log
     other       another distribution of the activations, as documented: local weight noise on several rows of an example
-    refused     a ValueError or TypeError of this package that is listed in the network's file or below
+    refused     a ValueError or TypeError of this package that is listed in the network's file or in `GENERAL`
     wrong       anything else
 
 Checks, by the cell's `what`:
@@ -14,9 +14,9 @@ Checks, by the cell's `what`:
     elbo          expectation of -ln p(y | f), and the KL divergence, in evaluation mode
     save          a loaded fit predicts bitwise the same
     checkpoint    an interrupted fit gives bitwise the same result
-    plain         a point estimate is trained like by a plain PyTorch loop, including running statistics
+    plain         a point estimate is the same as from a plain PyTorch loop, including running statistics
     loss          -ln p(y | f), the KL divergence and the gradient of every parameter, averaged over the estimator's noise
-    steps         parameters and buffers after some steps are those of Pyro's engine
+    steps         losses, and parameters and buffers after some steps, are those of Pyro's engine
     replicates    two replicates equal two separate fits
 """
 
@@ -41,11 +41,11 @@ GENERAL = (Refused("flipout needs deviations", guide="Bernoulli LowRank", estima
 
 
 class Bench:
-    """Runs the cells of one network, with shared fits.
+    """Runs the cells of one network; cells of the same posterior share fits.
 
     Args:
         case: the kind of network.
-        draws: numbers of samples.
+        draws: numbers of samples, before multiplication by the case's `draws`.
         seed: seed of all samples.
     """
 

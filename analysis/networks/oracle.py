@@ -3,7 +3,7 @@
     f_t = functional_call(network, W_t, x),   W_t ~ q               one set of weights per sample, for all of x
     nll = -E_q[ln p(y | f)],   its gradient by autograd             every sample separately
 
-The network is the user's own, unchanged; samples are those of `pyrodrop.analysis.networks.posteriors`.
+The network is the user's module, unchanged; `pyrodrop.analysis.networks.posteriors` defines the samples.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def weight_names(network: nn.Module, case: Case) -> list[str]:
 
 
 def units_of(network: nn.Module, case: Case) -> dict[str, Units]:
-    """The input units of every weight, by the type of its module or as given in the case."""
+    """The input units of every weight, from the case or else from the type of its module."""
     units_by_name: dict[str, Units] = {}
     for prefix, module in network.named_modules():
         for leaf, parameter in module._parameters.items():
@@ -81,7 +81,7 @@ class Oracle:
 
     Args:
         network: the user's network, which is copied with its training modes.
-        leaves: parameters of the posterior by tree and weight name, with at least the tree ``loc``.
+        leaves: unconstrained parameters of the posterior, by name (at least ``loc``) and then by weight.
         others: parameters without a prior, and buffers, by name.
     """
 

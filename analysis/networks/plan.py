@@ -1,4 +1,4 @@
-"""What is checked of a network: every cell, most of them, or a few; and with how many draws."""
+"""Selections of the cells to check, every one, most or a few, and numbers of draws."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def cells(case: Case) -> list[Cell]:
     return cells
 
 
-# Compilation takes most of the time, so these cover every posterior and every estimator once.
+# Compilation takes most of the time, so only these posteriors and estimators are compiled.
 COMPILED = {("Point", "shared"), ("Bernoulli", "local"), ("MeanField", "shared"), ("LowRank", "per_example")}
 
 
 def usual_cells(case: Case) -> list[Cell]:
-    """The cells without most of the compiled ones, whose programs are compiled from the traces that other cells check."""
+    """All cells but most of the compiled ones; compiled programs are made from the traces that other cells check."""
     return [
         cell
         for cell in cells(case)
@@ -68,7 +68,7 @@ _ESTIMATORS: tuple[Estimator, ...] = ("shared", "local", "per_example")
 
 
 def few_cells(case: Case, number: int) -> list[Cell]:
-    """A small selection: predictions with one posterior and training with another, which rotate with the case's number."""
+    """A small selection: predictions with one posterior and training with another; the number of the case selects them."""
     if case.draws < HEAVY:
         return [Cell("Bernoulli", "save")]
     names, estimators = list(POSTERIORS), _ESTIMATORS

@@ -2,7 +2,7 @@
 
     W = weight(parameters, noise)        KL(q || N(0, scale^2)) = kl(parameters)
 
-They use no distribution of this package, as those are compared with them.
+They use no distribution of this package, since they are the reference for these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyrodrop.analysis.networks.case import Case
 Parameters = Mapping[str, Tensor]  # of one weight: loc and further parameters of its posterior
 Units = (
     tuple[int, int] | None
-)  # axis of a weight that its input units are counted along, and the groups of a convolution
+)  # axis of a weight along which its input units are counted, and the groups of a convolution
 
 
 class Posterior(ABC):
@@ -52,7 +52,7 @@ class Posterior(ABC):
 
 
 class Point(Posterior):
-    """W = M; the KL divergence without its constant at theta -> 0."""
+    """W = M; the KL divergence omits the constant that is infinite in the limit theta -> 0."""
 
     weight_noise = False
 
@@ -172,7 +172,7 @@ def count_units(loc: Tensor, units: tuple[int, int]) -> int:
 
 
 def over_weight(per_unit: Tensor, loc: Tensor, units: tuple[int, int]) -> Tensor:
-    """Expand values per input unit, ``[count, units]``, to the shape of a weight; groups of a convolution have own units."""
+    """Values per input unit, ``[count, units]``, in a shape that broadcasts to the weight; each group has separate units."""
     axis, groups = units
     if groups == 1:
         shape = [1] * loc.dim()

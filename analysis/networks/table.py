@@ -21,7 +21,7 @@ Found = Mapping[str, Mapping[Cell, Result]]  # by network
 
 
 def column_of(cell: Cell) -> str:
-    """The column of a cell: an estimator, or prediction and files."""
+    """The column of a cell: its estimator, or ``predict`` for checks of predictions and files."""
     return cell.estimator if cell.what in ("loss", "steps", "replicates", "plain") else "predict"
 
 

@@ -1,8 +1,8 @@
-"""Other packages: their training steps, their posteriors, and their programs, each in its own idiom.
+"""Other packages to compare with: their training steps, posteriors and programs, each written in the idiom of the package.
 
     training, numpyro_training   steps on the networks of `networks`, for the benchmarks of steps and memory
     numpyro_programs             Pyro programs, for the benchmark of programs
-    scripts, processes           functions drawn from a posterior by a script that needs its package and not this one
+    scripts, processes           functions drawn from a posterior, by scripts that import the other package but not this one
 
 ``requirements.txt`` lists the packages. None is imported before it is used.
 """

@@ -25,7 +25,7 @@ from pyrodrop.constraints import EngineName as Name
 from pyrodrop.training.settings import Estimator
 
 ROWS, BATCH, RATE = 2048, 128, 0.5
-TABLE = ("MLP", "LeNet", "13-50-1")  # of which peers have the layers too
+TABLE = ("MLP", "LeNet", "13-50-1")  # networks whose layers the peers also have
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Network:
     size: int = BATCH
 
     def layers(self, before: Callable[[], nn.Module]) -> nn.Sequential:
-        """The network as a sequence of layers, for peers that have them."""
+        """The network as a sequence of layers, for peers that replace each; a TypeError if it is none."""
         network = self.build(before)
         if not isinstance(network, nn.Sequential):
             raise TypeError(f"{self.name} is no sequence of layers, for which peers have theirs")
@@ -62,7 +62,7 @@ class Network:
 
 
 def networks(device: str = "cpu") -> dict[str, Network]:
-    """All four, with their data on a device."""
+    """The four networks by name, with their data on a device."""
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(ROWS, 1, 28, 28, generator=generator).to(device)
     digits = torch.randint(10, (ROWS,), generator=generator).to(device)
@@ -89,7 +89,7 @@ def dense(before: Callable[[], nn.Module], *widths: int) -> nn.Sequential:
 
 
 def lenet(before: Callable[[], nn.Module]) -> nn.Sequential:
-    """LeNet-5 as Caffe has it, 20-50-500-10."""
+    """The variant of LeNet-5 in Caffe, 20-50-500-10."""
     return nn.Sequential(
         before(), nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), before(), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2), nn.Flatten(),
         before(), nn.Linear(800, 500), nn.ReLU(), before(), nn.Linear(500, 10),
@@ -109,7 +109,7 @@ class Recurrent(nn.Module):
 
 
 class Masked(nn.Module):
-    """A network whose weights have a mask over their columns, a new one in every call."""
+    """A network whose weights are multiplied by a mask over their columns, a new mask in every call."""
 
     def __init__(self, network: nn.Module, mask: nn.Module) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def recurrent(before: Callable[[], nn.Module]) -> nn.Module:
     return Recurrent() if isinstance(mask, nn.Identity) else Masked(Recurrent(), mask)
 
 
-# Makes as many steps as a timing has; the parameters that they move, or what reads them where a step makes new ones.
+# A function that makes the steps of one timing, and the parameters, or a function that returns them if steps replace them.
 Parameters = Iterable[Tensor] | Callable[[], Iterable[Tensor]]
 Steps = tuple[Callable[[], object], Parameters]
 
@@ -168,7 +168,7 @@ def pair(network: Network, posterior: str = "Bernoulli") -> tuple[models.Network
 
 
 def ours(network: Network, posterior: str, engine: Name) -> Steps:
-    """Steps of `pyrodrop.Training`, after the first one."""
+    """Steps of `pyrodrop.Training`, after two steps that do not count; a RuntimeError if another engine trains."""
     training = pyrodrop.Training(
         *pair(network, posterior), (network.x, network.y), steps=200_000, batch_size=network.size,
         estimator=network.estimator, engine=engine, device=str(network.x.device),

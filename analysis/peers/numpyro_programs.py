@@ -13,7 +13,7 @@ from pyrodrop.analysis.peers.numpyro_training import ONE_THREAD
 
 Parts = tuple[Callable[..., None], Any, Any]  # model, guide and loss
 
-Steps = tuple[Callable[[int], None], Callable[[], list[Tensor]]]  # makes so many; the parameters
+Steps = tuple[Callable[[int], None], Callable[[], list[Tensor]]]  # makes a number of steps; returns the parameters
 
 LR = 0.02
 
@@ -37,11 +37,11 @@ def run(name: str, data: Mapping[str, Any], steps: int) -> float:
 
 
 def steps_of(name: str, data: Mapping[str, Any], device: str) -> Steps:
-    """A function that makes so many steps as one jitted loop on a device, and waits for them; one that gives the parameters.
+    """A function that makes a number of steps on a device and waits for them, and a function that returns the parameters.
 
-    The loop is compiled at the first call. Products are in float32, not in TensorFloat-32 as JAX has them on a GPU.
+    The steps are one jitted loop, compiled at the first call. Products are in float32, not in TensorFloat-32, JAX's default.
     """
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take the memory of a GPU for itself
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # otherwise JAX reserves the memory of a GPU
     if device == "cpu":
         os.environ.setdefault("XLA_FLAGS", ONE_THREAD)
     import jax

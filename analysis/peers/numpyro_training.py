@@ -1,4 +1,4 @@
-"""NumPyro: jitted SVI, the network's layers written in JAX, images with channels last.
+"""NumPyro: jitted SVI, with the network's layers in JAX and the channels of images last.
 
     dropout       weights are parameters with the decay of a N(0, 1) prior, one mask per example before every layer
     mean field    weights and biases ~ N(0, 1), AutoNormal, sampled once per minibatch, the exact KL divergence
@@ -64,9 +64,9 @@ def mean_field(network: Network) -> Steps:
 
 
 def steps_of(network: Network, model: Callable[..., Any], guide: Callable[..., Any], elbo: Any) -> Steps:
-    """Updates that draw their minibatches, on one thread."""
+    """SVI updates, each with a minibatch drawn at random; on one thread of a CPU, or on JAX's default device."""
     os.environ.setdefault("XLA_FLAGS", ONE_THREAD)  # read by JAX when it first computes
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # of a GPU, on which others compute too
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # otherwise JAX reserves the memory of a GPU
     import jax
     import numpyro
 
@@ -98,7 +98,7 @@ def steps_of(network: Network, model: Callable[..., Any], guide: Callable[..., A
 
 
 def observe(network: Network, outputs: Any, y: Any) -> None:
-    """The minibatch's log likelihood, scaled to the data."""
+    """The minibatch's log likelihood, scaled to the number of rows of the data."""
     import numpyro
     from numpyro import distributions as dist
 
@@ -140,12 +140,12 @@ def forward(layers: nn.Sequential, weights: Weights, h: Any, mask: Callable[[Any
 
 
 def weights_of(layers: nn.Sequential) -> Weights:
-    """The layers' parameters as JAX has them."""
+    """The layers' parameters as JAX arrays."""
     return {name: to_jax(value, "kernel") for name, value in layers.named_parameters()}
 
 
 def to_jax(value: Tensor, images: str = "data") -> Any:
-    """The tensor with the channels of images last, and those of kernels after their places."""
+    """The tensor as a JAX array, images as ``[N, H, W, C]`` and kernels (``images="kernel"``) as ``[H, W, in, out]``."""
     import jax.numpy as jnp
 
     value = value.detach()

@@ -1,4 +1,4 @@
-"""The peers: which script runs which method of which package, and one process for each."""
+"""The peers: the script for each method of each package, run in a separate process."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ON_THE_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_TRACEBACK_FILTERING
 
 @dataclass(frozen=True)
 class Peer:
-    """A row of the table.
+    """A method of a package, a row of the table.
 
     Attributes:
-        package: its name, as in pip.
-        script: in `SCRIPTS`.
-        method: of the script.
-        differs: what is not the same posterior as the others'; empty if it is the same.
-        classes: whether it has class labels too.
+        package: name of the package in pip.
+        script: name of the file in `SCRIPTS`.
+        method: argument of the script.
+        differs: how its posterior differs from that of the others; empty if it is the same.
+        classes: whether it also supports class labels.
     """
 
     package: str
@@ -83,7 +83,7 @@ class Fault(Exception):
 
 
 def arrays(problem: Problem, train: Dataset, points: Any, *, draws: int, steps: int, seed: int) -> dict[str, Any]:
-    """The content of the file of a problem: the data as its network sees them; see ``scripts/peer.py``."""
+    """The content of a problem's file, with the data as the network receives them; see ``scripts/peer.py``."""
     inputs, targets = train.inputs or Standardize(), train.targets or Standardize()
     likelihood = problem.likelihood()
     gaussian = isinstance(likelihood, Gaussian)
@@ -103,10 +103,10 @@ def arrays(problem: Problem, train: Dataset, points: Any, *, draws: int, steps: 
 
 
 def releases(python: str | Path, packages: Sequence[str]) -> dict[str, str]:
-    """The versions of those of the packages that an interpreter has.
+    """The versions of the packages that are installed for an interpreter.
 
     Raises:
-        ValueError: it cannot be started.
+        ValueError: the interpreter cannot be started.
     """
     command = [str(python), str(SCRIPTS / "releases.py"), *packages]
     try:
@@ -117,7 +117,7 @@ def releases(python: str | Path, packages: Sequence[str]) -> dict[str, str]:
 
 
 def interpreters(python: Sequence[Path], packages: Sequence[str]) -> dict[str, str]:
-    """By package, the first of the interpreters that has it; ours is this one's."""
+    """The first interpreter by package that has it: those of `python`, then the running one, which is always pyrodrop's."""
     interpreter_of = {OURS: sys.executable}
     for each in (*python, Path(sys.executable)):
         for package in releases(each, packages):
@@ -134,10 +134,10 @@ def run_script(
     seconds: float,
     surroundings: Mapping[str, str] = ONE_THREAD,
 ) -> tuple[Any, dict[str, Any]]:
-    """Draws ``[S, P, D]`` of a method in a process of its own, by default on one thread, and what it says about them.
+    """Draws ``[S, P, D]`` of a method that runs in a separate process, by default on one thread, and its notes about them.
 
     Raises:
-        Fault: it failed, took longer than `seconds`, or did not write draws of this shape.
+        Fault: the script failed, took longer than `seconds`, or did not write finite draws of this shape.
     """
     source, target = folder / "problem.npz", folder / "draws.npz"
     np.savez(source, **content)
@@ -145,7 +145,7 @@ def run_script(
     command = [python, str(script), method, str(source), str(target)]
     try:
         done = subprocess.run(
-            command, env=os.environ | surroundings | {"PYTHONSAFEPATH": ""},  # its neighbours are imported
+            command, env=os.environ | surroundings | {"PYTHONSAFEPATH": ""},  # scripts import their neighbours
             capture_output=True, text=True, timeout=seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
 """Training steps of other libraries on the networks of `networks`.
 
-Each peer trains the layers in its own idiom with the same work: a minibatch from memory, the negative log likelihood plus
-KL / N, its gradient, an Adam update at 1e-3. A peer's package is imported only when it is used.
+Each peer trains the layers in the idiom of its package with the same work: a minibatch from memory, the negative log
+likelihood plus KL / N, its gradient, an Adam update at 1e-3. A peer's package is imported only when it is used.
 
 Not all peers optimise the same bound; their functions state the differences. The work is the same within a few per cent.
 """
@@ -24,7 +24,7 @@ from pyrodrop.analysis.peers import numpyro_training
 from pyrodrop.analysis.peers.networks import BATCH, Network, Steps
 
 REQUIREMENTS = "analysis/peers/requirements.txt"
-TORCHBNN = (0.0, 0.1)  # mean and scale of its prior; the posterior's scales start there as well
+TORCHBNN = (0.0, 0.1)  # mean and scale of torchbnn's prior; the posterior's scales start at 0.1 too
 BAYESIAN_TORCH = {
     "prior_mu": 0.0, "prior_sigma": 1.0, "posterior_mu_init": 0.0, "posterior_rho_init": -3.0,
     "type": "Reparameterization", "moped_enable": False,
@@ -32,9 +32,9 @@ BAYESIAN_TORCH = {
 
 
 def bayesian_torch(network: Network) -> Steps:
-    """Independent normal weights and biases, sampled once per minibatch, of the network that `dnn_to_bnn` converts.
+    """Independent normal weights and biases, sampled once per minibatch; `dnn_to_bnn` converts the network.
 
-    Its KL divergence of a tensor is the mean over the entries, not the sum: a different bound with the same work.
+    The package averages the KL divergence over the entries of a tensor instead of summing it: another bound, the same work.
     """
     from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
 
@@ -44,7 +44,7 @@ def bayesian_torch(network: Network) -> Steps:
 
 
 def torchbnn(network: Network) -> Steps:
-    """Independent normal weights and biases, sampled once per minibatch, the exact summed KL divergence."""
+    """Independent normal weights and biases, sampled once per minibatch, with the exact KL divergence, summed."""
     from torchbnn import BayesConv2d, BayesLinear, BKLLoss
 
     net = converted(
@@ -59,10 +59,10 @@ def torchbnn(network: Network) -> Steps:
 
 
 def tyxe(network: Network) -> Steps:
-    """A `VariationalBNN` under `local_reparameterization`, as its `fit` makes the steps; prior N(0, 1).
+    """A `VariationalBNN` under `local_reparameterization` with the prior N(0, 1) and the steps of its `fit`.
 
-    Pyro's argument checks are on, as by default, and the parameters have a store of their own. TyXe's guide reads them by a
-    function that Pyro 1.9 no longer has; here it reads them by their path.
+    Pyro's argument checks are on, as by default, and the parameters are in a separate store. TyXe's guide reads them by a
+    function that Pyro 1.9 no longer has; here it reads them as attributes.
     """
     import tyxe
 
@@ -106,7 +106,7 @@ def converted(network: Network, layers: Mapping[type[nn.Module], Callable[[Any],
 
 
 def steps_of(network: Network, net: nn.Module, divergence: Callable[[], Tensor]) -> Steps:
-    """Steps on the loss of one forward pass plus the weighted KL divergence, which is read after the pass."""
+    """Steps on the loss of one forward pass plus the weighted KL divergence, which is computed after the pass."""
     optimizer, weight = torch.optim.Adam(net.parameters()), kl_weight(network)
 
     def steps() -> None:
@@ -146,7 +146,7 @@ TRAINERS = (
 
 
 def installed(trainers: Sequence[Trainer] = TRAINERS, say: Callable[[str], object] = print) -> list[Trainer]:
-    """Those whose packages can be imported; `say` gets one line for every other package, with the reason."""
+    """The trainers whose packages can be imported; `say` is called with a line for every other package, with the reason."""
     lacking = {}
     for package, module in {trainer.package: trainer.module for trainer in trainers}.items():
         try:
@@ -158,5 +158,5 @@ def installed(trainers: Sequence[Trainer] = TRAINERS, say: Callable[[str], objec
 
 
 def releases(trainers: Iterable[Trainer]) -> dict[str, str]:
-    """The version of every package."""
+    """The version of every trainer's package."""
     return {package: metadata.version(package) for package in sorted({trainer.package for trainer in trainers})}

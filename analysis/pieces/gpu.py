@@ -1,7 +1,7 @@
-"""What waits for a GPU, one command after the other: ``python -m pyrodrop.analysis.pieces.gpu``, or ``make gpu``.
+"""All work that needs a GPU, one command after the other: ``python -m pyrodrop.analysis.pieces.gpu``, or ``make gpu``.
 
-The same call continues with what is not done: ``--minutes 8`` does eight minutes of it. Data sets are read from
-PYRODROP_DATA.
+Repeating the call continues with the pieces that are not done; ``--minutes 8`` stops after eight minutes. Data sets are
+read from PYRODROP_DATA.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pyrodrop.analysis.pieces import runner
 from pyrodrop.analysis.pieces.runner import Piece, benchmark, job
 
-LARGE_SETS = ("kin8nm", "power", "naval", "protein")  # of the UCI sets, those that take hours on a CPU
+LARGE_SETS = ("kin8nm", "power", "naval", "protein")  # UCI sets that take hours on a CPU
 
 
 def pieces() -> list[Piece]:
@@ -46,7 +46,7 @@ def pieces() -> list[Piece]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the pieces, as `runner.main`."""
+    """Run the pieces; see `runner.main`."""
     return runner.main(pieces(), arguments, name="gpu", about=__doc__ or "", device="cuda")
 
 

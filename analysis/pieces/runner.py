@@ -1,8 +1,8 @@
-"""Pieces of long work, one command after the other: those of `gpu` and of `zoo`.
+"""Run pieces of long work, one command after the other: those of `gpu` and of `zoo`.
 
-A piece is a command that continues when it is given again. It writes to the folder OUT/NAME, with what it prints in
-log.txt; when it has ended its record is OUT/NAME.json, with its results, the device and the versions. The same call
-continues with the pieces that have no record of this command with these versions on this device.
+A piece is a command that continues if it is repeated. It writes to the folder OUT/NAME, and its output to log.txt there.
+After success its record is OUT/NAME.json, with results, device and versions. Repeating the call runs only the pieces
+without a record of this command with these versions on this device.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _ADVICE = "remove it to run the piece again"
 
 @dataclass(frozen=True)
 class Piece:
-    """A command with its results; ``{device}``, ``{folder}`` and ``{root}`` in it stand for what they say.
+    """A command, in which the device, the piece's folder and the checkout replace ``{device}``, ``{folder}`` and ``{root}``.
 
     Attributes:
-        name: of its record and folder.
-        arguments: what follows ``python -m``.
-        full: options of the run.
-        small: options in their place that make it a trial of a minute.
-        results: the JSON files in its folder that have the results, a pattern; empty if it only passes or fails.
+        name: name of its record and folder.
+        arguments: arguments of ``python -m``.
+        full: further arguments of the full run.
+        small: further arguments of a trial of about a minute.
+        results: pattern of the JSON files with results in its folder; empty if it only passes or fails.
     """
 
     name: str
@@ -66,14 +66,14 @@ def job(name: str, job: str, full: str, small: str, results: str = "results.json
 
 
 def main(every: Sequence[Piece], arguments: Sequence[str] | None, *, name: str, about: str, device: str) -> int:
-    """Run the pieces; 0 if all is done, 1 if something failed or there is no GPU, 2 for a wrong call.
+    """Run the pieces; returns 0 if all are done, 1 if something failed or there is no GPU, 2 for wrong arguments.
 
     Args:
         every: the pieces.
-        arguments: of the command line; None for those of this process.
-        name: of the module that has the pieces, and of the folder of their records.
-        about: what ``--help`` says.
-        device: where they run, if the command line does not say it.
+        arguments: command line; None for that of this process.
+        name: name of the module with the pieces, and of the folder of their records.
+        about: description in ``--help``.
+        device: default of ``--device``.
     """
     parser = argparse.ArgumentParser(f"python -m pyrodrop.analysis.pieces.{name}", description=about)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -105,7 +105,7 @@ def _device(name: str) -> str:
 
 
 def drive(chosen: Sequence[Piece], out: Path, device: str, *, small: bool = False, seconds: float = inf) -> int:
-    """Run the pieces that are not done; 0 if all are then, 1 if one failed or the time was over.
+    """Run the pieces that are not done; returns 0 if all are done afterwards, 1 if one failed or time ran out.
 
     Raises:
         Failed: the folder cannot be written to, another process uses it, or a record there is broken.
@@ -139,7 +139,7 @@ def drive(chosen: Sequence[Piece], out: Path, device: str, *, small: bool = Fals
 
 
 def run(arguments: Sequence[str], log: Path, seconds: float = inf) -> str:
-    """Run ``python -m`` with these arguments, what it prints goes to the log; how it failed, or an empty string."""
+    """Run ``python -m`` with these arguments and append its output to the log; returns how it failed, or an empty string."""
     if seconds <= 0:
         return "no time was left for it"
     log.parent.mkdir(exist_ok=True)

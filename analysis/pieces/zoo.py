@@ -1,8 +1,8 @@
-"""Every result of the zoo anew, one command after the other: ``python -m pyrodrop.analysis.pieces.zoo``, or ``make zoo``.
+"""Compute all results of the zoo again, one after the other: ``python -m pyrodrop.analysis.pieces.zoo``, or ``make zoo``.
 
-The entries of the zoo, cheap ones first, each with its trained posterior in OUT/NAME/posteriors; then the experiments behind
-``analysis/reference``. The same call continues with what is not done: ``timeout 600 make zoo`` does ten minutes of it. All
-together take days of a processor. Data sets are read from PYRODROP_DATA.
+The entries with a stored result, fast ones first, each with its trained posterior in OUT/NAME/posteriors; the experiments of
+``analysis/reference``; then the other entries. Repeating the call continues with what is not done: ``timeout 600 make zoo``
+works for ten minutes. All together take days of a processor. Data sets are read from PYRODROP_DATA.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROTOCOLS = ("gal2016", "gal2016-100x", "gal2016-500x", "gal2018")
 
 
 def pieces() -> list[Piece]:
-    """All pieces: entries with a stored result by how long they took, then experiments, then entries that take hours."""
+    """All pieces: entries with a stored result by their duration, then experiments, then entries without a result."""
     taken = {name: _seconds(name) for name in zoo.ENTRIES}
     entries = [_entry(name) for name in sorted(taken, key=lambda name: taken[name])]
     ready = sum(seconds < float("inf") for seconds in taken.values())
@@ -28,7 +28,7 @@ def pieces() -> list[Piece]:
 
 
 def _seconds(name: str) -> float:
-    """How long the stored run took; infinite without one."""
+    """Duration of the stored run; infinite if there is none."""
     result = references.load(name)["result"]
     return float("inf") if isinstance(result, str) else float(result["seconds"])
 
@@ -76,7 +76,7 @@ def _experiments() -> list[Piece]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the pieces, as `runner.main`."""
+    """Run the pieces; see `runner.main`."""
     return runner.main(pieces(), arguments, name="zoo", about=__doc__ or "", device="cpu")
 
 

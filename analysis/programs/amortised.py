@@ -17,7 +17,7 @@ from pyrodrop.analysis.programs.program import Parts
 
 @contextmanager
 def _start(dtype: torch.dtype, seed: int) -> Iterator[None]:
-    """Modules that are made here have this dtype and the initial weights of this seed."""
+    """A context in which new modules have this dtype and the initial weights of this seed."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -80,7 +80,7 @@ class Transition(nn.Module):
 
 
 class Combiner(nn.Module):
-    """Distribution of z_t given z_{t-1} and the state of a network that has read x_t, x_{t+1}, ..., x_T."""
+    """Distribution of z_t given z_{t-1} and the state of a recurrent network after x_T, ..., x_{t+1}, x_t."""
 
     def __init__(self, latent: int, width: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Combiner(nn.Module):
 
 
 class DeepMarkov(nn.Module):
-    """A deep Markov model of sequences of several lengths, after Pyro's example.
+    """A deep Markov model of sequences of different lengths, after Pyro's example.
 
     Krishnan, Shalit & Sontag (2017), Structured Inference Networks for Nonlinear State Space Models.
     """
@@ -122,7 +122,7 @@ class DeepMarkov(nn.Module):
     def guide(self, x: Tensor, mask: Tensor) -> None:
         pyro.module("markov", self)
         read, states = x.new_zeros(len(x), self.reader.hidden_size), []
-        for t in reversed(range(x.shape[1])):  # nothing is read before the end of a sequence
+        for t in reversed(range(x.shape[1])):  # the state changes only within a sequence
             read = torch.where(mask[:, t, None], self.reader(x[:, t], read), read)
             states.append(read)
         with pyro.plate("sequences", len(x)):
@@ -133,7 +133,7 @@ class DeepMarkov(nn.Module):
 
 
 def markov(dtype: torch.dtype) -> Parts:
-    """Ten sequences of 8 to 20 chords of 8 notes that go up or down."""
+    """Ten sequences of 8 to 20 noisy steps on a circle of 8 notes, upwards or downwards."""
     random = torch.Generator().manual_seed(8)
     lengths, start = torch.randint(8, 21, (10, 1), generator=random), torch.randint(8, (10, 1), generator=random)
     direction = 2 * torch.randint(2, (10, 1), generator=random) - 1
@@ -203,7 +203,7 @@ def cells(dtype: torch.dtype) -> Parts:
 
 
 def local(dtype: torch.dtype) -> Parts:
-    """Poisson factor analysis with parameters of its own for every cell, of which a step changes those of its minibatch."""
+    """Poisson factor analysis with separate parameters for every cell; a step changes only those of its minibatch."""
     latent, subsample = 4, 128
 
     def model(counts: Tensor) -> None:
@@ -238,11 +238,11 @@ def local(dtype: torch.dtype) -> Parts:
 
 
 def counts(dtype: torch.dtype, cells: int = 100, genes: int = 30) -> Parts:
-    """Counts of genes in cells, all of them at every step, with parameters for the latent variables of every cell.
+    """Counts of genes in cells, with all cells in every step, and parameters for the latent variables of every cell.
 
         z_n ~ Normal(0, I),   size_n ~ LogNormal,   counts_ng ~ GammaPoisson of mean size_n exp(base_g + z_n w_g)
 
-    A negative binomial factor analysis. Data are drawn from it.
+    A negative binomial factor analysis. Data are drawn from a Poisson model with the same means.
     """
     latent = 10
 

@@ -2,8 +2,8 @@
 
     f_n = x_n w + sum_i c_i,   y_n ~ likelihood(f_n)           c_i a bounded function of latent variable i
 
-A seed draws everything else: the latent variables, their plates and dependence, masks, scales and factors, the likelihood,
-the guide and the loss. Every program runs in Pyro.
+A seed determines everything else: the latent variables, their plates and dependence, masks, scales and factors, the
+likelihood, the guide and the loss. Every program runs in Pyro.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pyrodrop.analysis.programs.program import Trained, parameters, set_up, svi
 ROWS, GROUPS, LEVELS = 12, 3, 2
 LR = 0.01
 
-# Of a scale s, a tensor [] of float64.
+# Functions of a scale s, a tensor [] of float64.
 POSITIVE: dict[str, Callable[[Tensor], Any]] = {
     "LogNormal": lambda s: dist.LogNormal(0 * s, 0.5 * s),
     "HalfNormal": dist.HalfNormal,
@@ -65,7 +65,7 @@ FAMILIES: dict[str, Callable[[Tensor], Any]] = POSITIVE | {
         dist.Normal(s.new_zeros(2), s).to_event(1), [transforms.StickBreakingTransform()]
     ),
 }
-UNSCALED = ("Uniform",)  # whose support must not depend on another latent variable
+UNSCALED = ("Uniform",)  # families whose support must not depend on another latent variable
 UNSUITED = ("Uniform", "LKJCholesky")  # for a guide: the support changes with the scale, or samples have no gradient
 
 LIKELIHOODS: dict[str, Callable[[Tensor, Tensor], Any]] = {
@@ -94,9 +94,9 @@ GUIDES: dict[str, Callable[[Callable[..., Any], Mapping[str, Any]], Any]] = {
     "by hand": lambda model, data: ByHand(model, data),
     "own families": lambda model, data: ByHand(model, data, own_families=True),
 }
-LOCAL = ("AutoNormal", "AutoDelta", "by hand", "own families")  # that know of parts of a plate
+LOCAL = ("AutoNormal", "AutoDelta", "by hand", "own families")  # guides that support subsampled plates
 
-# Of the numbers of particles and of nested plates; Pyro finds infinitely many out by a call of its own.
+# Functions of the numbers of particles and of nested plates; if the latter is infinite, Pyro finds it by an extra call.
 LOSSES: dict[str, Callable[[int, float], ELBO]] = {
     "Trace_ELBO": lambda particles, _: Trace_ELBO(num_particles=particles),
     "TraceMeanField_ELBO": lambda particles, _: TraceMeanField_ELBO(num_particles=particles),
@@ -105,7 +105,7 @@ LOSSES: dict[str, Callable[[int, float], ELBO]] = {
     "RenyiELBO": lambda particles, _: RenyiELBO(alpha=0.5, num_particles=particles + 1),
     "vectorised": lambda particles, nesting: Trace_ELBO(particles + 1, nesting, vectorize_particles=True),
 }
-NESTING = (2, math.inf)  # of even and of odd seeds
+NESTING = (2, math.inf)  # numbers of nested plates for even and for odd seeds
 
 
 Noise = Literal["fixed", "param", "latent"]
@@ -113,7 +113,7 @@ Noise = Literal["fixed", "param", "latent"]
 
 @dataclass(frozen=True)
 class Latent:
-    """A latent variable of a program, in plates or not, whose scale may be another one."""
+    """A latent variable in 0, 1 or 2 plates; its scale may depend on another latent variable."""
 
     name: str
     family: str
@@ -123,7 +123,7 @@ class Latent:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a seed drew: the parts of a program, by name where there is a choice."""
+    """The structure of a random program: its latent variables, and the names of its other parts."""
 
     latents: tuple[Latent, ...]
     likelihood: str
@@ -135,7 +135,7 @@ class Shape:
     features: frozenset[str]
 
     def contents(self) -> list[str]:
-        """Everything that the program contains."""
+        """Names of everything that the program contains."""
         sites = [f"{latent.family}{' in plates' * (latent.plates > 0)}" for latent in self.latents]
         others = [f"{self.noise} noise", *["subsample"] * self.subsample, *sorted(self.features)]
         return [self.guide, self.loss, f"{self.likelihood} y", f"{self.particles} particles", *sites, *others]
@@ -177,11 +177,11 @@ FEATURES = {
     "AutoReparam": 0.08,
     "branch": 0.04,
 }
-"""What a program may contain, and how often."""
+"""What a program may contain, and with what probability."""
 
 
 def draw(seed: int) -> Shape:
-    """The parts of the program of a seed."""
+    """The structure of the program of a seed."""
     chance = random.Random(seed)
     latents = list[Latent]()
     for i in range(chance.randint(1, 3)):
@@ -194,7 +194,7 @@ def draw(seed: int) -> Shape:
     particles, subsample = chance.choice([1, 1, 2, 3]), chance.random() < 0.3
     noise: Noise = chance.choice(["fixed", "param", "latent"])
 
-    # What Pyro cannot do
+    # Exclude combinations that Pyro does not support
     if "obs_mask" in features:
         likelihood = chance.choice(CONTINUOUS)
     if features & {"enumerated", "hidden Markov"}:
@@ -246,7 +246,7 @@ def _model(shape: Shape, seed: int) -> Callable[..., None]:
         torch.manual_seed(seed)
         norm = nn.BatchNorm1d(3) if "batch norm" in shape.features else nn.Identity()
         dropout = nn.Dropout(0.2) if "dropout" in shape.features else nn.Identity()
-        # before BatchNorm a bias does nothing, so that its gradient is rounding alone
+        # before BatchNorm a bias has no effect, so its gradient would be only rounding error
         first = nn.Linear(2, 3, bias="batch norm" not in shape.features)
         network = nn.Sequential(first, norm, nn.Tanh(), dropout, nn.Linear(3, 1)).double()
         bayesian: Any = PyroModule[nn.Linear](2, 1).double()  # type: ignore
@@ -335,7 +335,7 @@ def _model(shape: Shape, seed: int) -> Callable[..., None]:
                 f = f + x.new_tensor([-1.0, 1.0])[k]
             if has("poutine.mask"):
                 stack.enter_context(poutine.mask(mask=keep[shown]))
-            if has("deterministic") and shape.loss != "TraceEnum_ELBO":  # which cannot in double precision
+            if has("deterministic") and shape.loss != "TraceEnum_ELBO":  # which does not support it in double precision
                 f = pyro.deterministic("predictor", f)
             fn = LIKELIHOODS[shape.likelihood](f, noise)
             fn = fn.mask(keep[shown]) if has("mask") else fn
@@ -364,9 +364,9 @@ def _flow(dim: int) -> nn.Module:
 
 
 class ByHand:
-    """A guide of `pyro.sample` and `pyro.param`: for every latent variable, a normal that is mapped to the support.
+    """A handwritten guide: a normal distribution that is mapped to the support, or Bernoulli for a binary latent variable.
 
-    With `own_families`, latent variables of `FAMILIES` have a distribution of their own family, with another scale.
+    With `own_families`, those of `FAMILIES` but not of `UNSUITED` have their family in the model, with a learned scale.
     """
 
     def __init__(self, model: Callable[..., Any], data: Mapping[str, Any], own_families: bool = False) -> None:
@@ -414,11 +414,11 @@ class ByHand:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How `pyrodrop.fit` did on a program.
+    """The result of comparing `pyrodrop.fit` with Pyro on a program.
 
     Attributes:
-        verdict: ``right``, with the engine that was asked for; ``trained by pyro``, right but not compiled; ``refused``,
-            with an error of this package; or ``wrong``, with other numbers than Pyro's or with another error.
+        verdict: ``right``, with the requested engine; ``trained by pyro``, right but with another engine; ``refused``,
+            with an error of this package; or ``wrong``, with numbers that differ from Pyro's or with another error.
         reason: the error, the message of the log, or what differs.
     """
 
@@ -463,7 +463,7 @@ def fitted(
     engine: Any,
     lr: float,
 ) -> tuple[Trained, str]:
-    """What `pyrodrop.fit` trains, and the engine that it used."""
+    """The result of `pyrodrop.fit`, and the name of the engine that it used."""
     options: Any = {"steps": steps, "objective": loss, "engine": engine, "lr": lr, "seed": seed}
     fit = pyrodrop.fit(model, guide, data, optimizer=torch.optim.Adam, progress=False, device="cpu", **options)
     trained = parameters(fit.model, fit.guide, data)
@@ -471,7 +471,7 @@ def fitted(
 
 
 def differs(trained: Trained, expected: Trained, tolerance: float) -> str:
-    """What differs by more than a relative tolerance, in words; empty if nothing does."""
+    """A description of the first difference above a relative and absolute tolerance; empty if there is none."""
     close = partial(torch.isclose, rtol=tolerance, atol=tolerance, equal_nan=True)
     if len(trained.losses) != len(expected.losses):
         return f"{len(trained.losses)} losses instead of {len(expected.losses)}"

@@ -57,7 +57,7 @@ def marginal_mixture(dtype: torch.dtype) -> Parts:
 
 
 def _apart(site: dict[str, Any]) -> Tensor:
-    """Initial values: centres that differ, for the components to part."""
+    """Initial values, with different centres for different components."""
     value: Tensor = site["fn"].mean
     return (
         value + torch.eye(*value.shape, dtype=value.dtype, device=value.device) if site["name"] == "center" else value
@@ -65,7 +65,7 @@ def _apart(site: dict[str, Any]) -> Tensor:
 
 
 def topics(dtype: torch.dtype) -> Parts:
-    """Latent Dirichlet allocation of counted words, summed over the topic of every word.
+    """Latent Dirichlet allocation of word counts, with the topic of every word summed out.
 
         counts_d ~ Multinomial(theta_d beta),   theta_d ~ Dirichlet   [topics],   beta_k ~ Dirichlet   [vocabulary]
 

@@ -25,11 +25,11 @@ class Program:
     """A Pyro program.
 
     Args:
-        name: unique among the programs.
+        name: unique name.
         make: builds model, guide and data, with floating-point tensors of a dtype. Every call builds the same ones.
         loss: makes Pyro's loss.
         lr: learning rate of Adam.
-        overhead: whether nearly all of the time of a step in Pyro is that of Python, not of arithmetic.
+        overhead: whether a step in Pyro spends nearly all of its time in Python, not in arithmetic.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training returned.
+    """The result of a training.
 
     Attributes:
-        losses: of every step, ``[steps]``.
+        losses: loss of every step, ``[steps]``.
         constrained, unconstrained: the trained parameters by name.
-        seconds: per step.
+        seconds: duration of a step.
     """
 
     losses: Tensor
@@ -56,7 +56,7 @@ class Trained:
 
 
 def by_pyro(program: Program, steps: int, seed: int, dtype: torch.dtype = torch.float64) -> Trained:
-    """Train a program with `SVI` alone; Pyro's parameter store is cleared before."""
+    """Train a program with `SVI` alone, after clearing Pyro's parameter store."""
     pyro.clear_param_store()
     return svi(*program.make(dtype), program.loss(), steps, seed, lr=program.lr)
 
@@ -71,7 +71,7 @@ def svi(
     *,
     lr: float,
 ) -> Trained:
-    """Train with `SVI` and Adam. The noise of the steps is that of `seed`, also for a guide that draws at its first call."""
+    """Train with `SVI` and Adam. The steps use the random numbers of `seed`, also if a guide draws when it is set up."""
     set_up(guide, data)
     torch.manual_seed(seed)
     steps_of = SVI(model, guide, PyroOptim(torch.optim.Adam, {"lr": lr}), loss)
@@ -82,7 +82,7 @@ def svi(
 
 
 def on(parts: Parts, device: str | torch.device) -> Parts:
-    """The same, with data and modules on a device; modules are moved in place, as a user of Pyro moves them."""
+    """The parts with data and modules on a device; modules are moved in place, as a user of Pyro would do it."""
     model, guide, data = parts
     for program in (model, guide):
         owner = getattr(program, "__self__", program)
@@ -119,5 +119,5 @@ def parameters(
 
 
 def _name(name: str) -> str:
-    """The name of a parameter without the number that sets an autoguide apart from earlier ones of its class."""
+    """The name of a parameter without the number that distinguishes an autoguide from earlier ones of its class."""
     return re.sub(r"^(Auto[A-Za-z]+)_\d+\.", r"\1.", name)

@@ -1,4 +1,4 @@
-"""The programs: everyday uses of Pyro, each as its users write it. A new one is a function and a line here."""
+"""Everyday Pyro programs, written as users of Pyro write them. To add a program, write a function and a line here."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ _ALL = (
 PROGRAMS = {program.name: program for program in _ALL}
 LARGE = {
     "counts": Program("counts", partial(counts, cells=5_000, genes=2_000), Trace_ELBO, lr=0.02, overhead=False),
-}  # programs of the size at which their users asked for a faster step
+}  # programs in the size for which users asked for faster steps

@@ -44,7 +44,7 @@ def hierarchical(dtype: torch.dtype) -> Parts:
 
 
 def schools(dtype: torch.dtype) -> Parts:
-    """Eight schools, not centred: effects of coaching and their standard errors.
+    """Eight schools in the non-centred parametrisation: effects of coaching with their standard errors.
 
     Rubin (1981), Estimation in Parallel Randomized Experiments.
     """
@@ -65,7 +65,7 @@ def schools(dtype: torch.dtype) -> Parts:
 def sparse(dtype: torch.dtype) -> Parts:
     """Linear regression under the horseshoe prior.
 
-        w_k ~ Normal(0, tau lambda_k),   tau, lambda_k ~ HalfCauchy(1)
+        w_k ~ Normal(0, tau lambda_k),   tau ~ HalfCauchy(0.1),   lambda_k ~ HalfCauchy(1)
 
     Carvalho, Polson & Scott (2010), The horseshoe estimator for sparse signals. Three of 30 weights are not 0.
     """
@@ -158,7 +158,7 @@ def saas(dtype: torch.dtype) -> Parts:
 
         k(x, x') = v exp(-sum_d rho_d (x_d - x'_d)^2 / 2),   rho_d ~ HalfCauchy(tau),   tau ~ HalfCauchy(0.1)
 
-    Eriksson & Jankowiak (2021), High-dimensional Bayesian optimization with sparse axis-aligned subspaces. Two inputs count.
+    Eriksson & Jankowiak (2021), High-dimensional Bayesian optimization with sparse axis-aligned subspaces. y depends on two.
     """
     random = torch.Generator().manual_seed(4)
     x = torch.rand(50, 10, generator=random).to(dtype)

@@ -1,4 +1,4 @@
-"""Print and store the results of an experiment, and with what they were made."""
+"""Print and store the results of an experiment, with the versions and the machine that made them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def machine(device: str | torch.device) -> dict[str, Any]:
 
 
 def core_seconds() -> float:
-    """Processor time of this process and of those that it has waited for, such as a compiler."""
+    """Processor time in seconds of this process and of its finished child processes, such as a compiler."""
     return sum(os.times()[:4])
 
 
@@ -83,7 +83,7 @@ def write_draws(
 ) -> None:
     """Write all samples to one netCDF file: one group per model, with held-out points (`obs_id`) and the curve (`pred_id`).
 
-    Groups of held-out points also have the log density and the probability integral transform of every observation.
+    If held-out points have observations, their groups also have the log density and the PIT value of every observation.
     """
     about = {"library": "pyrodrop", "data": series.name, "source": series.source, "y_unit": series.y_unit}
     about |= {key: str(settings[key]) for key in ("preset", "seed", "device")}

@@ -32,12 +32,12 @@ def run_folder(path: str | Path, job: str, settings: Mapping[str, Any]) -> Itera
     """The folder of a run, created if it does not exist, for the duration of the block.
 
     Args:
-        settings: what the results depend on: numbers, words, lists and None, by name.
+        settings: values by name that the results depend on: numbers, strings, lists and None.
 
     Raises:
-        Failed: the folder cannot be written to, another process is writing to it, or it belongs to another job, settings
-            or versions, with what differs; also in place of a ValueError within the block.
-        KeyboardInterrupt: the block was interrupted; with what the same command would do next.
+        Failed: the folder cannot be written to, another process is writing to it, or its run has another job, settings or
+            versions, which the message names. A ValueError within the block is also raised as a `Failed`.
+        KeyboardInterrupt: the block was interrupted; the message says whether the same command would continue.
     """
     with locked(path) as folder:
         try:
@@ -66,7 +66,7 @@ def locked(path: str | Path) -> Iterator[Path]:
     """A folder, created if it does not exist, for one process at a time.
 
     Raises:
-        Failed: it cannot be written to, or another process has it.
+        Failed: it cannot be written to, or another process has locked it.
     """
     try:
         folder = writable_folder(path)
@@ -104,19 +104,19 @@ def _same_run(folder: Path, job: str, settings: Mapping[str, Any]) -> None:
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """The settings in which two runs differ, each in words."""
+    """Descriptions of the settings in which two runs differ."""
     return identity.differences(*({name: repr(value) for name, value in run.items()} for run in (there, here)))
 
 
 class Cells:
-    """Finished parts of a run: one JSON file each, which an interrupted run finds again.
+    """Results of finished parts of a run, one JSON file each, so that an interrupted run does not repeat them.
 
-    A file has what its part depends on under ``cell``, and the result beside it. Older versions wrote some with ``part``,
-    ``settings`` and ``result``; they are read as well.
+    A file has the settings of its part under ``cell``, and the result beside it. Files of older versions, with ``part``,
+    ``settings`` and ``result``, can be read as well.
 
     Args:
-        about: what the result of a part of this name depends on; empty if on nothing but the run.
-        check: raises a `Failed` if the content of a file is not what a part has.
+        about: returns the settings of the part of this name, beyond those of the run; empty if there are none.
+        check: raises a `Failed` if the content of a file is not a result of a part.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Cells:
         return self.folder / f"{name.replace('/', '-')}.json"
 
     def kept(self, name: str) -> dict[str, Any] | None:
-        """The content of a finished part, or None if it is not finished."""
+        """The content of the file of a finished part; None if there is none, a `Failed` if it has other settings."""
         path = self.file(name)
         if not path.exists():
             return None

@@ -1,4 +1,4 @@
-"""Parts of a Markdown page that are made from result files, between two marks.
+"""Parts of a Markdown page that are generated from result files, each between two marks.
 
 <!-- uci: generated -->
 ...
@@ -27,7 +27,7 @@ def marked(name: str, text: str) -> str:
 
 
 def put(page: Path, name: str, text: str) -> None:
-    """Write the text of a part into a page, in place of the one that is there.
+    """Replace the text of a part of a page.
 
     Raises:
         ValueError: the page does not have both marks, in order and once.

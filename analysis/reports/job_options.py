@@ -1,4 +1,4 @@
-"""The options that jobs share, each said once: seed and quiet, which all have, device and jobs."""
+"""The options that jobs share, each described once: seed and quiet, which all jobs have, device and jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def job_options(*, device: str = "auto", jobs: int | None = None, seed: int = 0,
 
 
 def with_job_options(*names: str) -> Callable[[Callable[Concatenate[JobOptions, P], T]], Callable[..., T]]:
-    """Put options of `job_options` into the signature and docstring of a function, whose first argument is made of them.
+    """Add options of `job_options` to the signature and docstring of a function, whose first argument is a `JobOptions`.
 
     Args:
         names: device and jobs, if the job has them; without device it runs on the CPU.

@@ -16,7 +16,7 @@ from pyrodrop.analysis.reports.runs import FORMS, Run, read_figure
 from pyrodrop.analysis.reports.style import BLUE, GREY, png, styled
 from pyrodrop.files import whole
 
-# Light and dark; tables scroll in a box of their own, whose shaded edges show that they do.
+# A light and a dark theme; wide tables scroll in a box, whose shaded edges show that there is more.
 STYLE = """
 :root { color-scheme: light dark; --text: #222; --page: #fff; --line: #ddd; --soft: #f5f5f5; --shade: rgba(0, 0, 0, .22);
   --yes: #00795a; --no: #b84a00; --link: #0063a0; --quiet: #666; }
@@ -44,7 +44,7 @@ ul { list-style: none; padding: 0; } .no { color: var(--no); } .yes { color: var
 pre { background: var(--soft); padding: .7rem; overflow-x: auto; font-size: .8rem; }
 """
 _BINS = 20
-_SETTINGS = ("preset", "data", "split", "device", "seed", "steps", "epochs")  # of the first line of a page
+_SETTINGS = ("preset", "data", "split", "device", "seed", "steps", "epochs")  # shown in the first line of a page
 _REGION = "table, which scrolls sideways where it is too wide"
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # a page loads nothing and runs nothing
 
@@ -86,7 +86,7 @@ def _what_was_run(run: Run) -> str:
 
 
 def _alt(run: Run, name: str) -> str:
-    """What a figure shows: the sentence of the job, if its results have one."""
+    """The alternative text of a figure: the job's sentence about it, if its results have one."""
     sentences = run.results.get("figures")
     sentence = sentences.get(name) if isinstance(sentences, Mapping) else None
     return sentence if isinstance(sentence, str) else f"A figure of this run: {name.replace('_', ' ')}"
@@ -132,7 +132,7 @@ def _nested(value: Any) -> bool:
 
 
 def _wide(rows: str) -> str:
-    """A table in a box that scrolls, by keys too; its shaded edges show that there is more."""
+    """A table in a box that scrolls, also by keyboard."""
     return f'<div class="wide" tabindex="0" role="region" aria-label="{_REGION}"><table>{rows}</table></div>'
 
 
@@ -142,7 +142,7 @@ def _row(name: Any, values: Mapping[str, Any]) -> str:
 
 
 def _cell(value: Any, form: str | None = None) -> str:
-    """A cell of a table; `form` is that of the terminal's tables, used here for shares, which are percentages."""
+    """A cell of a table. `form` is the format in the terminal; here only formats of percentages apply."""
     if value is None:
         return "<td>-</td>"
     if isinstance(value, bool):
@@ -159,7 +159,7 @@ def _yes_no(holds: bool) -> str:
 
 
 def picture(content: bytes, alt: str) -> str:
-    """HTML of a PNG picture; `alt` says what is seen."""
+    """HTML of a PNG picture; `alt` describes it."""
     return f'<p><img alt="{escape(alt)}" src="data:image/png;base64,{base64.b64encode(content).decode()}"></p>'
 
 

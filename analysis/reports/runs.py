@@ -62,7 +62,7 @@ class Run:
         """Scores by model.
 
         Raises:
-            ValueError: the job of this run writes no table of models.
+            ValueError: the run has no table of models, or one without models or with scores that are not numbers.
         """
         record = self._record
         if "models" not in self.results:
@@ -86,17 +86,17 @@ class Run:
 
     @property
     def job(self) -> str | None:
-        """The command that made the run, such as ``pyrodrop run co2``; None if its folder does not say."""
+        """The command that made the run, such as ``pyrodrop run co2``; None if its folder has no run.json."""
         path = self.folder / "run.json"
         return f"pyrodrop run {read_record(path, _ADVICE).text('job')}" if path.exists() else None
 
     def checked(self) -> Run:
-        """This run, after its job, its data's name and its table of models were checked, if it has them."""
+        """Check the job, the name of the data and the table of models, if the run has them, and return the run."""
         _ = self.job, self.data, self.models if "models" in self.results else None
         return self
 
     def by_data(self) -> list[Run]:
-        """This run once per data set, with its models; the run itself if all models have the same data."""
+        """One run per data set, with its models; the run itself if its results do not name the data of each model."""
         if "data_of_models" not in self.results:
             return [self]
         of = self._record.record("data_of_models")
@@ -132,7 +132,7 @@ class Run:
                 return {model: self._values(file, place) for model, place in places.items() if place in file}
         except Failed:
             raise
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # how h5py says that a file is broken
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # raised by h5py for a broken file
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise Failed(f"{self.draws} cannot be read as the netCDF file of a run: {reason}; {_ADVICE}") from error
 
@@ -155,7 +155,7 @@ def read_run(folder: str | Path) -> Run:
 
     Raises:
         FileNotFoundError: the folder has no results.json.
-        ValueError: results.json is not a valid JSON object, a figure is not a PNG file, or draws.nc is not a file.
+        ValueError: results.json or run.json is not valid, a figure is not a PNG file, or draws.nc is not a file.
     """
     folder = Path(folder)
     path, draws = folder / "results.json", folder / "draws.nc"
@@ -193,8 +193,8 @@ class RunTable:
     """Models of several runs ordered by held-out log density, the best first.
 
     Attributes:
-        rows: scores by ``folder/model``; if every run stored log densities per observation, also the paired difference to
-            the best model with its standard error.
+        rows: scores by ``folder/model``; if every model has log densities of equally many observations, also the paired
+            difference to the best model with its standard error.
     """
 
     rows: dict[str, dict[str, float | None]]
@@ -215,7 +215,7 @@ class RunTable:
 
 
 def compare_by_data(runs: Sequence[Run]) -> list[RunTable]:
-    """A table for every data set, of the models of all runs; one table if every run has a single data set."""
+    """A table of the models of all runs per data set. If every run has one data set, it must be the same for all."""
     parts = [run.by_data() for run in runs]
     if all(len(of_run) == 1 for of_run in parts):
         return [compare_runs([of_run[0] for of_run in parts])]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rich.table import Table
 from rich.text import Text
 
-Score = float | None  # None where there is none
+Score = float | None  # None if there is none
 Row = TypeVar("Row", bound=Mapping[str, Score])
 
 
@@ -29,10 +29,10 @@ def score_table(
     """A table with one row per name and one column per score.
 
     Args:
-        rows: scores by name and column; where one is missing, None or NaN, the table has a dash.
-        title, caption: above and below the table.
+        rows: scores by name and column; a score that is missing, None or NaN is shown as a dash.
+        title, caption: texts above and below the table.
         corner: the header of the names.
-        headers: of the columns; the others are shown by their name.
+        headers: headers of columns; a column without one is shown by its name.
         forms: format of a column's numbers, such as ``.2f``.
         form: format of the other columns.
         apart: further rows, below a line.
@@ -52,7 +52,7 @@ def score_table(
 
 
 def score_html(table: Table) -> str:
-    """A table of `score_table` for a notebook, in the colours of its page, with its title above and its notes below."""
+    """HTML of a table of `score_table` for a notebook, in the colours of the page, with its title and caption."""
     cell = "vertical-align:top;padding:1px 12px 1px 0;border:0;background:none;color:inherit;white-space:nowrap"
     align = ["left"] + ["right"] * (len(table.columns) - 1)
 
@@ -88,12 +88,12 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def cell(value: Score, form: str) -> str:
-    """A number in this format, or a dash where there is none."""
+    """A number in this format; a dash for None and NaN."""
     return "-" if value is None or math.isnan(value) else format(value, form)
 
 
 def _plain(text: str) -> Text:
-    """Text without markup: names come from files too."""
+    """Text that is not parsed as markup: names may come from files."""
     return Text(text)
 
 

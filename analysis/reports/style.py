@@ -1,8 +1,8 @@
 """The look of every figure: one palette, one set of matplotlib's parameters, and one way to write a file.
 
 The colours are those of Okabe & Ito (2008), Color Universal Design (https://jfly.uni-koeln.de/color/), which people with any
-kind of colour vision can tell apart, with a grey for what a result is compared with. `BLUE` is a model's, `RED` the
-observations' and `BLACK` the held-out observations'; categories take `SERIES` in order.
+kind of colour vision can distinguish, and a grey for references. `BLUE` is used for a model, `RED` for observations and
+`BLACK` for held-out observations; categories use `SERIES` in order.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _DOTS_PER_INCH = 110
 
 @contextmanager
 def styled(*, pyplot: bool = False) -> Iterator[None]:
-    """A context, or a decorator of a function, in which figures are made in this style; with `pyplot`, as its figures."""
+    """A context manager or decorator that applies this style; `pyplot` if figures are made by pyplot."""
     if pyplot:
         import matplotlib.pyplot as plt
 
-        plt.draw_if_interactive()  # loads the backend, whose settings the end of the context would undo
+        plt.draw_if_interactive()  # loads the backend now; if loaded in the context, its settings would be undone
     with matplotlib.rc_context(_PARAMETERS):
         yield
 
 
 def write_figure(path: Path, figure: Figure) -> None:
-    """Write a figure as PNG, and close it if it is pyplot's; the file is whole or not there."""
+    """Write a figure as PNG atomically, and close it if it is pyplot's."""
     import matplotlib.pyplot as plt
 
     with whole(path) as file:
@@ -62,7 +62,7 @@ def write_figure(path: Path, figure: Figure) -> None:
 
 
 def transparent_png(figure: Figure, dots_per_inch: int) -> bytes:
-    """A figure without a ground as the content of a PNG file, for pages of any theme."""
+    """A figure without a background as the content of a PNG file, for pages of any theme."""
     file = io.BytesIO()
     with matplotlib.rc_context({"savefig.facecolor": "none"}):
         figure.savefig(file, dpi=dots_per_inch, format="png", transparent=True)
@@ -77,7 +77,7 @@ def png(figure: Figure) -> bytes:
 
 
 class OfPyplot(Figure):
-    """A figure of pyplot. As the value of a notebook's cell pyplot does not show it again at the cell's end."""
+    """A figure of pyplot that a notebook shows once: if it is the value of a cell, pyplot does not show it again."""
 
     def _ipython_display_(self) -> None:
         import matplotlib.pyplot as plt
@@ -87,7 +87,7 @@ class OfPyplot(Figure):
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float], **grid: Any) -> tuple[Figure, list[Axes]]:
-    """A figure of pyplot, its size in inches, and its panels row by row."""
+    """A figure of pyplot with `size` in inches, and a list of its panels row by row."""
     import matplotlib.pyplot as plt
 
     figure = plt.figure(figsize=size, layout="constrained", FigureClass=OfPyplot)

@@ -1,7 +1,7 @@
-"""What the command line prints, in the width of the terminal: tables by rich, without a cut number, and paragraphs.
+"""Print tables and paragraphs in the width of the terminal. Tables are laid out by rich, and no number is cut.
 
-The width is that of ``COLUMNS`` or of the terminal, and 80 where there is neither. Only a terminal gets control codes, and
-none with ``NO_COLOR``.
+The width is that of ``COLUMNS`` or of the terminal, or 80 if there is neither. Control codes are written only to a
+terminal, and not if ``NO_COLOR`` is set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ANY = 100_000  # characters, more than a table has
 
 
 def console() -> Console:
-    """The terminal, or what the output goes to instead."""
+    """The console of rich for standard output."""
     plain = "auto" if not os.environ.get("NO_COLOR") else None
     screen = Console(color_system=plain, highlight=False, markup=False, emoji=False)  # type: ignore[arg-type]
     screen.width = max(_LEAST, screen.width)
@@ -34,7 +34,7 @@ def text_table(
 
     Args:
         rows: the header and the rows.
-        left: number of columns that are justified to the left; the others are to the right.
+        left: number of columns that are justified to the left; the others are justified to the right.
         lines: whether there is a line below every row.
     """
     header, *body = rows
@@ -47,7 +47,7 @@ def text_table(
 
 
 def print_table(shown: Table | RichCast) -> None:
-    """Print a table, or what can be shown as one; no number in it is cut."""
+    """Print a table, or an object that converts to one by ``__rich__``; no number in it is cut."""
     table = shown if isinstance(shown, Table) else shown.__rich__()
     if not isinstance(table, Table):
         raise TypeError(f"print_table prints tables; got {type(table).__name__}")
@@ -57,10 +57,10 @@ def print_table(shown: Table | RichCast) -> None:
 
 
 def text_of(table: Table, screen: Console) -> str:
-    """A table in the width of a screen. No number is cut: where they leave no room, lines are longer.
+    """A table as text in the width of a screen. If numbers do not fit, lines are longer instead of cutting them.
 
     Args:
-        table: columns of numbers are justified to the right; what is in them, or in one without wrapping, stays on one line.
+        table: a table; cells of columns that are justified to the right (numbers) or without wrapping stay on one line.
     """
     without_limit = screen.options.update(width=_ANY)
     if table.__rich_measure__(screen, without_limit).maximum > screen.width:
@@ -78,8 +78,8 @@ def paragraph(text: str, *, first: str = "", then: str = "") -> None:
 
     Args:
         text: a sentence or more; its own line breaks are kept.
-        first: what the first line begins with.
-        then: what the other lines begin with.
+        first: beginning of the first line.
+        then: beginning of the other lines.
     """
     width = console().width
     for number, line in enumerate(text.splitlines() or [""]):
@@ -87,7 +87,7 @@ def paragraph(text: str, *, first: str = "", then: str = "") -> None:
 
 
 def pairs(rows: Mapping[str, str] | Iterable[tuple[str, str]], *, indent: int = 2) -> None:
-    """Print names, each with a text beside it, or below it where the names take more than half of the width."""
+    """Print names, each with a text beside it, or below it if the names take more than half of the width."""
     rows = list(rows.items() if isinstance(rows, Mapping) else rows)
     widest = indent + max((len(name) for name, _ in rows), default=0) + 2
     beside = widest <= console().width // 2

@@ -1,10 +1,10 @@
-"""Whether our result of an entry is the published one, up to standard errors.
+"""Whether our result of an entry agrees with the published one within standard errors.
 
     z = mean of (ours - published) over splits / its standard error          published by split, of the same splits
     z = (ours - published) / sqrt(e_ours^2 + e_published^2)                   otherwise
 
-One run of ours beside a published mean of R runs has e_ours = sqrt(R) e_published. Otherwise, without a standard error of
-either there is no z.
+If ours is a single run and the published score is the mean of R runs, e_ours = sqrt(R) e_published. If a standard error is
+still missing, there is no z.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Agreement:
     """A published score and ours.
 
     Attributes:
-        published_error, error: their standard errors, as z has them; None where they are not known.
-        z: their difference in standard errors; None without one.
-        paired: whether z is of differences on the same splits.
+        published_error, error: their standard errors, of ours possibly sqrt(R) published_error; None if unknown.
+        z: ours minus published in standard errors; None if these are unknown.
+        paired: whether z is computed from differences on the same splits.
     """
 
     published: float
@@ -40,14 +40,14 @@ class Agreement:
 
 
 def agreements(entry: Entry, result: Mapping[str, Any] | str | None) -> dict[str, Agreement]:
-    """The published scores of an entry that our run has, by name; none without a run."""
+    """A comparison for every published score that our run has, by name; empty if there is no run."""
     if not isinstance(result, Mapping):
         return {}
     return {name: _agreement(entry, name, result) for name in entry.published if name in result["scores"]}
 
 
 def verdict(entry: Entry, result: Mapping[str, Any] | str | None) -> str:
-    """How our result compares, in words that the index filters by."""
+    """How our result compares with the published one, as one of a few phrases by which the index filters."""
     if not isinstance(result, Mapping):
         return waiting(result)
     if not entry.published:
@@ -59,7 +59,7 @@ def verdict(entry: Entry, result: Mapping[str, Any] | str | None) -> str:
 
 
 def waiting(result: str | None) -> str:
-    """Why there is no result, in two to four words: the sentence of the reference continues after them."""
+    """Why there is no result, in two to four words: the text before the colon in the reference, if it is a known one."""
     return begins if (begins := (result or "").partition(":")[0]) in ("waits for a GPU", "not kept") else "not run yet"
 
 
@@ -77,7 +77,7 @@ def _agreement(entry: Entry, name: str, result: Mapping[str, Any]) -> Agreement:
 
 
 def _differences(entry: Entry, name: str, result: Mapping[str, Any]) -> list[float]:
-    """Ours less published by split, where both are known."""
+    """Our scores minus the published ones by split, if both are known."""
     kind, _, data = entry.name.partition("/")
     theirs = by_split("gal2016").get(data, {}).get(name, []) if kind == "uci" else []
     return [a - b for a, b in zip(result["each"].get(name, []), theirs, strict=False)]

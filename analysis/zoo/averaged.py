@@ -22,7 +22,7 @@ def averaged(run: Predicts) -> Fit:
 
 
 def last_units(average: Fit, x: Tensor) -> Tensor:
-    """The outputs of an MLP's last hidden layer ``[N, K]`` at x, in the units of the data, and the mean weights."""
+    """The outputs ``[N, K]`` of an MLP's last hidden layer with the mean weights, for x in the units of the data."""
     assert isinstance(average.model, MLP)
     assert isinstance(average.guide, Point)
     seen: list[Tensor] = []

@@ -1,12 +1,12 @@
-"""What scikit-learn's models predict on the data of an entry, with their defaults and the inputs, flattened, as
-our network takes them.
+"""Scores of scikit-learn's models on the data of an entry, with default settings (LogisticRegression with 1,000
+iterations). Their inputs are those of our network, flattened.
 
-    Ridge, or PoissonRegressor of counts, or LogisticRegression of classes, and a random forest
-    of censored times a log-normal accelerated failure time model, ln y ~ N(w x + b, s^2), by SciPy
+    Ridge, or PoissonRegressor for counts, or LogisticRegression for classes, and a random forest
+    for censored times a log-normal accelerated failure time model, ln y ~ N(w x + b, s^2), by SciPy
 
-Scores have the names of ours. The log density of Ridge is that of a Gaussian with the standard deviation of its training
-residuals, of PoissonRegressor that of Poisson counts; a forest of real numbers has none, and one of classes gives
-some rows the probability 0.
+Scores have the same names as ours. The log density of Ridge is Gaussian, with the standard deviation of its training
+residuals; that of PoissonRegressor is Poisson. Forests have no log density: a regression forest predicts no distribution,
+and a classification forest gives some rows the probability 0.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _of_split(split: Split) -> dict[str, dict[str, float]]:
 
 
 def _failure_times(x: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray) -> float:
-    """The log density of the most probable line and scale, by the ends ``[N, 2]`` of exact and right-censored times."""
+    """Mean log density of the test times under the maximum-likelihood line and scale; times have two ends, ``[N, 2]``."""
 
     def density(parameters: np.ndarray, x: np.ndarray, ends: np.ndarray) -> np.ndarray:
         z = np.log(ends[:, 0]), x @ parameters[2:] + parameters[1], np.exp(parameters[0])

@@ -35,7 +35,7 @@ def show(entry: Entry) -> None:
 
 
 def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """The lines of a card above its scores: titles, empty where a line belongs to the one before, and texts."""
+    """The lines of a card above its scores, each a title and a text; the title is empty if a line continues the previous."""
     lines = [
         ("for", entry.purpose or "whatever its source is about"),
         ("source", entry.source),
@@ -74,7 +74,7 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
 
 
 def foreign(changed: Mapping[str, Any]) -> str:
-    """What the trained posterior makes of letters, and the temperature of its calibrated scores."""
+    """Sentences on the temperature of the calibrated scores, and on how well uncertainty separates letters from digits."""
     information = changed["auroc_information"]
     also = "" if information is None else f", by mutual information {information:.3f}"
     return (
@@ -85,7 +85,7 @@ def foreign(changed: Mapping[str, Any]) -> str:
 
 
 def _of_sparse(entry: Entry) -> list[tuple[str, str]]:
-    """What ``pyrodrop run sparse`` has measured with the same recipe, in another run."""
+    """The stored result of ``pyrodrop run sparse``, a separate run with the same recipe; empty if there is none."""
     content = references.of_sparse(entry.name)
     if content is None:
         return []
@@ -98,7 +98,7 @@ def _of_sparse(entry: Entry) -> list[tuple[str, str]]:
 
 
 def _checked(reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Where and with what the scores of the check were recorded."""
+    """The machine and the package versions with which the scores of the check were recorded."""
     if reference is None:
         return [("reference", "none yet")]
     return [("checked on", _where(reference))]
@@ -110,7 +110,7 @@ def _where(made: Mapping[str, Any]) -> str:
 
 
 def _agreement(entry: Entry, result: Mapping[str, Any]) -> str:
-    """z of every published score."""
+    """The verdict with z of every published score, or why there is no z."""
     if not entry.published:
         return "nothing published to compare with"
     each = agreements(entry, result)
@@ -123,7 +123,7 @@ def _agreement(entry: Entry, result: Mapping[str, Any]) -> str:
 
 
 def _trained(entry: Entry) -> str:
-    """Where the trained posterior is."""
+    """Size and place of the trained posterior, or the command that makes it."""
     path = trained.file(entry.name)
     if path is None:
         return f"not here; pyrodrop run {entry.name} --save FOLDER makes it"
@@ -140,7 +140,7 @@ def _result(result: Mapping[str, Any]) -> str:
 
 
 def scores(entry: Entry, result: Mapping[str, Any] | str | None) -> dict[str, dict[str, float | None]]:
-    """A row per score: ours, its standard error and sd between seeds, the published one with its error, and z."""
+    """A row per score: ours with standard error and sd between seeds, the published one with its error, z, and `beside`."""
     compared = agreements(entry, result)
     ours = result if isinstance(result, Mapping) else {"scores": {}, "standard_errors": {}, "seeds": {}}
     rows: dict[str, dict[str, float | None]] = {}

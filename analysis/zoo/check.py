@@ -1,10 +1,10 @@
-"""Check an entry of the zoo against its reference with a short run under the reference's seed.
+"""Check an entry of the zoo against its reference: repeat a short run with the seed of the reference.
 
-    |score - reference| <= tolerance = max(sd over seeds, 1 % of the reference)
+    |score - reference| <= tolerance = max(sd over seeds, 1 % of the reference, 1e-6)
 
-On the reference's machine the scores are bitwise the same. On other machines rounding differs and the training diverges
-slowly; the difference must stay within that of another seed. A reference that predicts badly itself, as some do after so few
-steps, is said to do so: ``ok`` is then no praise.
+On the reference's machine the scores are bitwise equal. On other machines rounding differs and the training diverges
+slowly; the difference must stay within the variation between seeds. After so few steps some references predict badly
+themselves. The output then says so, since ``ok`` does not mean a good fit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyrodrop.zoo import entry as entry_of
 
 SEEDS = (0, 1, 2, 3)  # the first is the seed of the check
 _SHARE, _LEAST = 0.01, 1e-6
-_LEAST_COVERAGE = 0.7  # of the intervals of 95 %
+_LEAST_COVERAGE = 0.7  # of 95 % intervals; a fit with less is poor
 
 
 def check(entry: Entry, *, quiet: bool = False) -> bool:
@@ -46,7 +46,7 @@ def check_each(entries: Sequence[Entry], *, jobs: int | None = None, quiet: bool
     """`check` for several entries, each a unit of work of `pyrodrop.training.jobs`.
 
     Args:
-        entries: of the zoo, which workers find by their names.
+        entries: entries of the zoo; worker processes look them up by name.
         jobs: number of processes, one thread each. If None, the workers of the joblib backend that is active; otherwise the
             entries are checked in this process, one after the other.
     """
@@ -90,7 +90,7 @@ def _reported(entry: Entry, measured: Measured) -> bool:
 
 
 def _stored_predicts(entry: Entry) -> bool:
-    """Print whether the trained posterior, if there is one here, predicts what it predicted when it was written."""
+    """Print and return whether the stored posterior still gives the predictions in its file; True if there is no file."""
     path = trained.file(entry.name)
     if path is None:
         return True
@@ -106,7 +106,7 @@ def shortcoming(scores: Mapping[str, float], classes: Callable[[], int]) -> str:
     """Why a fit with these scores is poor: intervals with too little coverage, or a classifier at chance level.
 
     Args:
-        classes: returns the number of classes, if the scores are those of a classifier.
+        classes: a function that returns the number of classes; called only for scores of a classifier.
 
     Returns:
         The end of a sentence; empty if nothing is wrong.
@@ -120,7 +120,7 @@ def shortcoming(scores: Mapping[str, float], classes: Callable[[], int]) -> str:
 
 
 def short(entry: Entry, seed: int, quiet: bool = True, splits: Sequence[Split] | None = None) -> Measured:
-    """The short run of a check, on `check_splits`; on the CPU and not compiled, as it is too short."""
+    """The short run of a check on `splits`, by default `check_splits`; on the CPU and not compiled, as it is too short."""
     run = entry.check
     settings = {"steps": run.steps, "engine": "traced", "device": "cpu", "progress": False if quiet else None}
     return measure(entry, splits or check_splits(entry), draws=run.draws, seed=seed, **settings)
@@ -148,9 +148,9 @@ def record(
     Args:
         full: whether to train as published, in addition to the short runs.
         why: the reason for not making the full run.
-        folder: where the trained posterior of the first is written, ``NAME.safetensors``; nowhere if None.
-        with_others: whether the result also has the scores of scikit-learn's models, `beside`.
-        run: folder of a finished ``pyrodrop run NAME``, whose fits and result are taken in place of those of a full run.
+        folder: folder for the trained posterior of the first seed, ``NAME.safetensors``; if None, it is not written.
+        with_others: whether to add the scores of scikit-learn's models (`beside`) to the result.
+        run: folder of a finished ``pyrodrop run NAME``, whose fits and result are used instead of a new full run.
 
     Returns:
         The content of the reference file.
@@ -188,7 +188,7 @@ def record(
 
 
 def _finished(entry: Entry, splits: Sequence[Split], run: Path) -> tuple[list[Fit], dict[str, Any]]:
-    """The fits and the result of ``pyrodrop run NAME`` in its folder."""
+    """The fits and the result that ``pyrodrop run NAME`` wrote to a folder."""
     record = read_record(run / "results.json", "make the run again").record("result")
     seed, fits = record.whole("seed"), []
     for number, split in enumerate(splits):
@@ -226,7 +226,7 @@ def _short_runs(entry: Entry) -> dict[str, Any]:
 
 
 def _cut(split: Split, train: int | None, test: int | None) -> Split:
-    """The first observations of each part."""
+    """The split with only the first `train` training and `test` test observations; None keeps all."""
     parts = (rows if count is None else rows.first(count) for rows, count in ((split.train, train), (split.test, test)))
     training_rows, held_out = parts
     return Split(

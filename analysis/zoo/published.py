@@ -1,6 +1,6 @@
-"""The published RMSE and log density of MC dropout by split, and of 2018 the log densities of the validation rows.
+"""The published RMSE and log density of MC dropout by split, and for 2018 the log densities of the validation rows.
 
-``analysis/reference/uci/published``, from the result files of https://github.com/yaringal/DropoutUncertaintyExps; each file
+The files of ``analysis/reference/uci/published`` are made from https://github.com/yaringal/DropoutUncertaintyExps; each
 names the commit. Their means are `pyrodrop.zoo.uci.PUBLISHED`.
 """
 

@@ -1,8 +1,8 @@
 """Write references of zoo entries: ``python -m pyrodrop.analysis.zoo.record ENTRY... [--full] [--device cuda]``.
 
-Makes the short runs of ``pyrodrop check`` with several seeds and, with ``--full``, the full run; ``--runs FOLDER`` takes the
-one that ``pyrodrop run ENTRY --out FOLDER/ENTRY`` made. Without either, an existing result of the full run is kept if the
-entry has not changed.
+Makes the short runs of ``pyrodrop check`` with several seeds and, with ``--full``, the full run. ``--runs FOLDER`` uses the
+full run that ``pyrodrop run ENTRY --out FOLDER/ENTRY`` made. If the entry has not changed, its existing short runs are kept
+and, without either option, also its result of the full run.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from pyrodrop.zoo.entry import guide_class
 from pyrodrop.zoo.sources import SOURCES
 
 FOLDER = Path(__file__).parents[1] / "reference"
-LATE = {"compression"}  # scores that a short run may not reach
+LATE = {"compression"}  # scores that a short run may lack
 KEYS = ("entry", "recipe", "result", "check", "versions", "machine")
 
 
@@ -35,7 +35,7 @@ def load(name: str) -> dict[str, Any]:
     """The reference of an entry.
 
     Raises:
-        ValueError: there is no reference, or it is incomplete.
+        ValueError: there is no reference, or it is broken, incomplete or of another entry.
     """
     path = file(name)
     if not path.is_file():

@@ -1,18 +1,18 @@
 """Shifted and foreign images for the trained classifiers of MNIST: ``python -m pyrodrop.analysis.zoo.shifted [ENTRY...]``.
 
-Of 1,000 test digits as they are, rotated by 30, 60 and 90 degrees, and with Gaussian noise:
+For 1,000 test digits, unchanged, rotated by 30, 60 and 90 degrees, and with Gaussian noise:
 
     error_percent, log_density, ece
-    ece_tempered            ece under one temperature, which fits 2,500 other test digits best as they are
+    ece_tempered            ece at the temperature that fits 2,500 other, unchanged test digits best
 
-and the AUROC of a score that should be higher for 960 letters than for the 1,000 digits,
+and the AUROC of a score that should be higher for 960 letters than for the 1,000 unchanged digits:
 
     auroc_entropy           H[y], the entropy of the mean probabilities
-    auroc_information       I[y; f], the mutual information of label and network; None for one network
+    auroc_information       I[y; f], the mutual information of label and network; None for a point estimate
 
-Letters are A to Z and a to z without I, O, l and o, which are digits to the eye, in 20 fonts of Matplotlib, prepared as the
-digits were: in a box of 20 x 20 pixels, with the centre of mass in the middle of 28 x 28. ``reference/shifted.json`` has the
-results.
+Letters are A to Z and a to z without I, O, l and o, which look like digits, in 20 fonts of Matplotlib. They are prepared
+like the digits: in a box of 20 x 20 pixels, with the centre of mass in the middle of 28 x 28. The results are in
+``reference/shifted.json``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pyrodrop.training.result import Fit
 from pyrodrop.zoo import trained
 
 FILE = FOLDER / "shifted.json"
-EVERY, OTHERS, ANGLES, NOISE, SEED = 10, 4, (30, 60, 90), 0.3, 0  # every tenth; 1, 5, 9 ... are odd, so others
+EVERY, OTHERS, ANGLES, NOISE, SEED = 10, 4, (30, 60, 90), 0.3, 0  # scored: 0, 10, 20 ...; temperature: 1, 5, 9 ...
 LETTERS = "".join(letter for letter in string.ascii_letters if letter not in "IOlo")
 FONTS = (
     *(f"DejaVu{kind}{style}" for kind in ("Sans", "SansMono") for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -77,7 +77,7 @@ def _letter(font: FT2Font, letter: str) -> Tensor:
 
 
 def images() -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
-    """The digits by how they are changed, their classes, and images and classes for the temperature."""
+    """The digits by the name of their change, their classes, and images and classes to fit the temperature to."""
     test = mnist(flat=False, progress=False).test
     x, y = test.x[::EVERY], test.y[::EVERY]
     noise = NOISE * torch.randn(x.shape, generator=torch.Generator().manual_seed(SEED))
@@ -87,7 +87,7 @@ def images() -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
 
 
 def measured(fit: Fit, draws: int) -> dict[str, Any]:
-    """Scores by how the digits are changed, the temperature, and the AUROC of letters."""
+    """Scores by the name of the digits' change, the temperature, and the AUROC of letters."""
     digits, y, held_out_x, held_out_y = images()
     predictions = {name: fit.predict(x, draws, seed=SEED) for name, x in digits.items()}
     tempered = calibrate(fit.predict(held_out_x, draws, seed=SEED), held_out_y)
@@ -112,7 +112,7 @@ def measured(fit: Fit, draws: int) -> dict[str, Any]:
 
 
 def stored(name: str) -> dict[str, Any] | None:
-    """What the trained posterior of an entry scored; None if it was not measured."""
+    """The stored scores of an entry's trained posterior; None if there are none."""
     of_all = read_record(FILE).record("entries").content if FILE.is_file() else {}
     return of_all.get(name)
 
@@ -123,7 +123,7 @@ def checksum(name: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Measure trained classifiers, and store what they score."""
+    """Measure trained classifiers, and store their scores."""
     parser = argparse.ArgumentParser(
         prog="python -m pyrodrop.analysis.zoo.shifted", description="Score shifted digits."
     )

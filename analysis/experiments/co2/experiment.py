@@ -1,7 +1,7 @@
 """Mauna Loa CO2: extrapolation of several models (Gal & Ghahramani 2016, figure 2).
 
 Trains MC dropout with ReLU and TanH and a mean field, averages the weights of the ReLU net (standard dropout at test
-time), fits three Gaussian processes, one of them with the ReLU net's own prior, and judges all of them on the months after
+time), fits three Gaussian processes, one of them with the prior of the ReLU net, and scores all of them on the months after
 the training data.
 """
 
@@ -44,7 +44,7 @@ from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.estimates import Elbo
 from pyrodrop.training.result import Fit
 
-LEARNED = 0.9  # of the possible share; 250 draws of f know it to .01
+LEARNED = 0.9  # least share of the possible cycle; 250 draws of f estimate it to .01
 FAR = 3.7  # in standardised time, where the paper draws its dashed line
 DRAWS, ELBO_DRAWS, CURVE_DRAWS, CURVE_POINTS = 1000, 100, 250, 500
 PANELS = {
@@ -69,7 +69,7 @@ class Result:
     run: Predicts
     seconds: float
     elbo: Elbo | None
-    months: Prediction  # of training
+    months: Prediction  # at the training months
     held_out: Prediction
     ends: Prediction  # at the last month of training and far out
     curve: Prediction
@@ -173,7 +173,7 @@ def _train(
 
 
 def _lengths(preset: str, series: Split, steps: int | None) -> dict[str, int]:
-    """The steps of every network: as asked, or those of the preset."""
+    """The number of steps of every network: `steps`, or those of the preset if None."""
     if steps is not None:
         return dict.fromkeys(NETWORKS, steps)
     return {name: zoo.entry(f"{PRESETS[preset]}/{name}").training(series.train)["steps"] for name in NETWORKS}
@@ -193,7 +193,7 @@ def _checkpoint(folder: Path, name: str) -> Path:
 
 
 def _kernels(series: Split, relu: Predicts) -> dict[str, Any]:
-    """The Gaussian processes; the third has the prior and noise of the ReLU network, and its trained biases' spread."""
+    """The kernels by name; the third has the prior and noise of the ReLU network, and the spread of its trained biases."""
     assert isinstance(relu, Fit)
     assert isinstance(relu.model, NetworkModel)
     scale = 1.0 if series.train.inputs is None else float(series.train.inputs.scale)
@@ -258,7 +258,7 @@ def _possible(run: Predicts, series: Split) -> float | None:
 def figure_facts(
     results: Mapping[str, Result], rows: Mapping[str, Mapping[str, Any]], series: Split
 ) -> dict[str, bool]:
-    """The statements of figure 2 of the paper and what training must have done, each with whether it holds here."""
+    """Statements of figure 2 of the paper, and conditions of successful training, each with whether it is true here."""
     centre = 0.0 if series.train.targets is None else float(series.train.targets.loc)
     process = results["gp-se"].run
     assert isinstance(process, GaussianProcess)
@@ -317,7 +317,7 @@ def _grows(result: Result, series: Split) -> bool:
 
 
 def _narrowed(result: Result, series: Split, distance: float) -> bool:
-    """Whether the data have narrowed the spread where they are, see `learned`."""
+    """Whether the spread within the data is smaller than distance alone explains, see `learned`."""
     inside, after = _spread_inside_and_after(result, series)
     return bool(after[-1] > distance * inside.mean())
 

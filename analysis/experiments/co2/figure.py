@@ -17,7 +17,7 @@ from pyrodrop.prediction.prediction import Prediction
 
 @styled()
 def draw(series: Split, points: Tensor, far: float, curves: Mapping[str, Prediction]) -> Figure:
-    """The figure with one panel per prediction in `curves`, at x = `points`; `far` is marked in orange."""
+    """The figure with one panel per prediction in `curves`, at x = `points`; `far` is marked in red."""
     columns = 2
     rows = -(-len(curves) // columns)
     figure = Figure(figsize=(12, 2.4 * rows + 0.6), layout="constrained")

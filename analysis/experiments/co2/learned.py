@@ -1,21 +1,21 @@
-"""What training must have done: statements that do not hold for a network that has not learned.
+"""Measures of whether a network has learned the data.
 
-The trend alone is a least-squares parabola through the training months: a network that is closer by its RMSE has found more
-than that.
+The trend alone is a least-squares parabola through the training months. A network with a smaller RMSE has learned more than
+the trend.
 
-The yearly cycle is the part of a year's and half a year's period in a least-squares fit of a parabola and both. The share of
-it that a mean has is the slope of the mean's own cycle on that of the observations: 1 for all of it, 0 for none.
+The yearly cycle is the part with periods of a year and half a year in a least-squares fit with a parabola. The share of it
+in a predictive mean is the slope of the mean's cycle on that of the observations: 1 for all of it, 0 for none.
 
 Dropout limits what a layer can carry. With the outputs F of its K units and z_k ~ Bernoulli(1 - r)
 
     f = F (w z) / (1 - r) + b        E|y - f|^2 = |y - F w - b|^2 + r / (1 - r) sum_k w_k^2 |F_k|^2         F [N, K], w [K]
 
-is least at a ridge regression, whose penalty only width can spread over more units. Its share of the cycle is what a network
-with these units can have (`carried`); training that is long enough reaches it. With several hidden layers F is that of the
-mean weights, as if the layers before the last had no masks.
+is minimised by a ridge regression, whose penalty is smaller if it is spread over more units. Its share of the cycle is the
+possible one of a network with these units (`carried`); a long training reaches it. With several hidden layers F is computed
+with the mean weights, as if the layers before the last had no masks.
 
-A ReLU network without biases is homogeneous, f(c x) = c f(x), so the sd of an untrained one is proportional to |x| in
-standardised time. Far out it exceeds the mean within the data by |x_far| / mean |x| before anything is learned.
+A ReLU network without biases is homogeneous, f(c x) = c f(x), so its sd before training is proportional to |x| in
+standardised time. Far out this exceeds the mean sd within the data by the factor |x_far| / mean |x|.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def rmse(series: Split, mean: Tensor) -> float:
 
 
 def cycle_share(series: Split, mean: Tensor) -> float:
-    """The share of the yearly cycle that a predictive mean ``[N, 1]`` at the training months has.
+    """The share of the yearly cycle in a predictive mean ``[N, 1]`` at the training months.
 
     Raises:
         ValueError: the series has no period.
@@ -64,9 +64,9 @@ def carried(features: Tensor, y: Tensor, drop_rate: float) -> Tensor:
     """The mean of f ``[N, 1]`` with the least expected squared error, for units with outputs `features` ``[N, K]``.
 
     Args:
-        features: what the units give for every row, without dropout.
+        features: outputs of the units for every row, without dropout.
         y: the observations ``[N, 1]``.
-        drop_rate: of the units, above 0.
+        drop_rate: drop rate of the units, above 0.
     """
     units = nn.functional.normalize(features.double(), dim=0) * math.sqrt((1 - drop_rate) / drop_rate)
     y = y.double()

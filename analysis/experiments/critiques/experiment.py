@@ -1,4 +1,4 @@
-"""All panels, each in a process of its own, and the report of the run."""
+"""Compute all panels, each in a separate process, and write the report of the run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(
 
 
 def _timed(name: str, *, device: torch.device, progress: bool | None, size: Size, seed: int) -> dict[str, Any]:
-    """One panel as JSON, with the seconds that it took."""
+    """One panel as JSON, with its duration in seconds."""
     start = time.perf_counter()
     module = importlib.import_module(f"pyrodrop.analysis.experiments.critiques.{name}")
     return {**module.panel(size, seed).to_json(), "seconds": time.perf_counter() - start}

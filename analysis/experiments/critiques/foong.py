@@ -40,8 +40,8 @@ GUIDES: Mapping[str, Callable[[Any], Guide]] = {
     LOW_RANK: lambda model: guides.LowRank(model, rank=4),
     ENSEMBLE: guides.Point,
 }
-ESTIMATOR: Mapping[str, Any] = {LOW_RANK: "shared"}  # where not local
-STARTS: Mapping[str, int] = {LOW_RANK: 2}  # where not `MEMBERS`: it costs several times as much
+ESTIMATOR: Mapping[str, Any] = {LOW_RANK: "shared"}  # local for the others
+STARTS: Mapping[str, int] = {LOW_RANK: 2}  # `MEMBERS` for the others; low rank costs several times as much
 # By number of hidden layers. The chains of two layers need hours to mix, so that only `long` has them.
 CHAINS: dict[Size, dict[int, dict[str, Any]]] = {
     "default": {1: {"chains": 32, "draws": 400, "tune": 400}},
@@ -145,7 +145,7 @@ def approximations(depth: int, x: Tensor, steps: int, seed: int) -> dict[str, Te
 
 
 def sampled(depth: int, x: Tensor, chains: dict[str, Any], seed: int) -> tuple[Tensor, dict[str, float]]:
-    """The same of the exact posterior, and the diagnostics of the chains."""
+    """Standard deviation of f at x under the exact posterior, by sampling, and the diagnostics of the chains."""
     run = pyrodrop.sample(network(depth), foong2020().train, seed=seed, device="cpu", progress=False, **chains)
     mixed = run.diagnostics(x)
     row = {"R-hat of f": mixed.r_hat_f, "effective draws of f, least": mixed.ess_f, "median": mixed.ess_f_median}
@@ -153,7 +153,7 @@ def sampled(depth: int, x: Tensor, chains: dict[str, Any], seed: int) -> tuple[T
 
 
 def published_slice() -> tuple[Tensor, Tensor]:
-    """t and the standard deviation of f of the paper's own HMC for one hidden layer, at 51 points."""
+    """t and the standard deviation of f by the HMC of the paper for one hidden layer, at 51 points."""
     path = resources.files("pyrodrop.analysis") / "reference" / "foong2020.json"
     content = json.loads(path.read_text())
     return torch.tensor(content["t"]), torch.tensor(content["sd"]).double()

@@ -1,11 +1,11 @@
 """Osband (2016): the spread of dropout with a fixed rate does not shrink with data.
 
 The panel has one weight in closed form (`one_weight`) and networks at growing N. N observations with precision tau have the
-same log likelihood, up to a constant, as k copies of each with precision tau / k. With as many copies as needed all data
-sets have one shape, and all networks of one posterior are trained together as replicates.
+same log likelihood, up to a constant, as k copies of each with precision tau / k. Copies give all data sets the same shape,
+so that all networks of one posterior are trained together as replicates.
 
-What helps are ensembles of point estimates that are randomised: by a bootstrap of the rows, by anchors, or by prior
-functions, the latter two with noise added to y (`pyrodrop.data.resampled`).
+The remedies are ensembles of randomised point estimates: by a bootstrap of the rows, by anchors, or by prior functions, the
+latter two with noise added to y (`pyrodrop.data.resampled`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SCALES = {"0": 2.0, "1": 2 / math.sqrt(UNITS)}  # of the weights of a layer
 
 
 class _OfPrior(nn.Linear):
-    """A layer whose initial values are draws from the prior, so that prior functions are."""
+    """A layer whose initial values are draws from the prior, so that prior functions are draws from it, too."""
 
     def __init__(self, layer: str, inputs: int, outputs: int) -> None:
         self.scale = SCALES[layer]
@@ -62,7 +62,7 @@ class _OfPrior(nn.Linear):
 
 
 Randomised = tuple[Callable[[int], models.NetworkModel], Callable[[Dataset, int], list[Dataset]]]
-ENSEMBLES: Mapping[str, Randomised] = {  # the model for so many copies, and the data sets of members
+ENSEMBLES: Mapping[str, Randomised] = {  # the model for a number of copies, and the data sets of the members
     "ensemble of points": (lambda copies: network(copies), lambda data, seed: [data] * MEMBERS),
     "ensemble, bootstrap": (lambda copies: network(copies), lambda data, seed: bootstrapped(data, MEMBERS, seed=seed)),
     "ensemble, anchors and noise": (
@@ -155,7 +155,7 @@ def repeated(data: Dataset, copies: int) -> Dataset:
 
 
 def network(copies: int = 1, prior: Callable[[float], priors.Prior] = priors.Gaussian) -> models.MLP:
-    """1-50-1 with the scales of a wide network's prior, for data with this many copies of every observation."""
+    """1-50-1 with the prior scales of a wide network, for data with `copies` of every observation."""
     return models.MLP(
         [1, UNITS, 1],
         prior={"layers.0.*": prior(SCALES["0"]), "*": prior(SCALES["1"])},
@@ -165,7 +165,7 @@ def network(copies: int = 1, prior: Callable[[float], priors.Prior] = priors.Gau
 
 
 def network_with_prior_function(copies: int = 1) -> models.NetworkModel:
-    """The same network, plus a draw of its prior."""
+    """The network of `network` plus a fixed draw of its prior, for data with `copies` of every observation."""
     net = nn.Sequential(_OfPrior("0", 1, UNITS), nn.ReLU(), _OfPrior("1", UNITS, 1))
     return models.from_module(
         models.WithPriorFunction(net),
@@ -201,7 +201,7 @@ def network_spreads(name: str, counts: tuple[int, ...], steps: int, sets: int, s
 
 
 def ensemble_spreads(name: str, counts: tuple[int, ...], steps: int, sets: int, seed: int) -> list[float]:
-    """The same for ensembles of `MEMBERS` point estimates, as the root of the unbiased variance of their functions."""
+    """Spread of f by N for ensembles of `MEMBERS` point estimates, the root of the unbiased variance of their functions."""
     make, randomised = ENSEMBLES[name]
     torch.manual_seed(seed)
     data, several = [], []
@@ -217,7 +217,7 @@ def ensemble_spreads(name: str, counts: tuple[int, ...], steps: int, sets: int, 
 
 
 def process_spread(n: int, sets: int, seed: int) -> float:
-    """The same for exact inference under the prior of the infinitely wide network."""
+    """Spread of f for N = `n`, for exact inference under the prior of the infinitely wide network."""
     processes = [
         GaussianProcess(sample(n, seed + s), from_model(network()), learn=False, progress=False) for s in range(sets)
     ]

@@ -1,8 +1,8 @@
-"""What the repetition of a paper consists of, settings by the size of a run, and how networks are trained.
+"""The content of a panel, settings by the size of a run, and the training of networks.
 
-Rates of dropout that are learned need larger steps than weights. The logit of a drop rate has far to go, from -2 to -10 and
-less, and its gradient is noisy. With the learning rate of the weights, a training of some thousand steps leaves it where it
-happens to be, and the spread depends on the start.
+Learned drop rates need larger steps than weights. The logit of a drop rate must move far, from -2 to -10 and less, and its
+gradient is noisy. With the learning rate of the weights, a training of some thousand steps ends before the logit has
+converged, and the spread depends on the start.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ T = TypeVar("T")
 
 
 def sized(sizes: Mapping[Size, T], size: Size) -> T:
-    """The settings of a size; those of ``default`` where there are none for it."""
+    """The settings of a size; those of ``default`` if it has none."""
     return sizes.get(size, sizes["default"])
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One critique: what it says, our numbers beside known ones, and what helps.
+    """One critique: its claim, our numbers beside known ones, and remedies.
 
     Attributes:
         title: the critique in a line.
-        paper: author and year.
+        paper: author, year and title.
         link: address of the paper.
         shown: what is measured, in two to four sentences.
         tables: rows of numbers by caption; a row is a mapping from column to value.
-        facts: statements about these numbers, each with whether it holds in this run.
-        helps: what helps, in sentences whose numbers are those of this run.
+        facts: statements about these numbers, each with whether it is true in this run.
+        helps: sentences about remedies, with the numbers of this run.
         figure: content of a PNG file.
     """
 

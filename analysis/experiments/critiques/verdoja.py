@@ -30,7 +30,7 @@ SIZES: dict[Size, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {  # widt
 }
 FIXED, BERNOULLI, GAUSSIAN = "fixed rate", "learned Bernoulli rates", "learned Gaussian noise"
 STARTS = (RATES[0], RATES[-1])
-FLOOR = 1e-3  # of the figure
+FLOOR = 1e-3  # smallest spread that the figure shows
 Row = dict[str, float]
 Grid = dict[tuple[int, int], list[Row]]  # by width and depth, a row per rate
 

@@ -1,4 +1,4 @@
-"""The league of approximations of the exact posteriors: stored rows, and draws of anybody's method beside them."""
+"""The league of approximations of the exact posteriors: stored rows, and comparison of submitted draws with them."""
 
 from pyrodrop.analysis.experiments.league.rows import LEAGUE, compare, league
 from pyrodrop.analysis.experiments.league.submission import submit

@@ -1,8 +1,8 @@
 """Train our posteriors on the problems and store their rows.
 
-``python -m pyrodrop.analysis.experiments.league.measure FOLDER`` does. FOLDER gets every training, PROBLEM/TAG.safetensors,
-and is read where it has one: an interrupted run continues there. It also gets the first start of each as a file of the zoo,
-exact/PROBLEM.TAG.safetensors.
+Command: ``python -m pyrodrop.analysis.experiments.league.measure FOLDER``. Every training is written to FOLDER as
+PROBLEM/TAG.safetensors, and read if it exists: an interrupted run continues there. The fit from the first start is also
+written as a file of the zoo, exact/PROBLEM.TAG.safetensors.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pyrodrop.zoo.exact import NAMED, PROBLEMS, TAGS
 from pyrodrop.zoo.trained import save_sampled
 
 MEMBERS, STEPS, SEED = 5, 6000, 0
-LOSSES = 100  # that a file of the zoo has, evenly spaced
+LOSSES = 100  # number of losses in a file of the zoo, evenly spaced
 
 
 def measured(name: str, folder: Path, steps: int = STEPS) -> dict[str, Any]:
-    """The rows of a problem: means over fits from different starts, and the equal mixture of these."""
+    """The rows of a problem: means over fits from different starts, and rows of the equal mixture of these fits."""
     referee, model, rows = Referee(name, SEED), PROBLEMS[name].model(), {}
     (folder / "exact").mkdir(parents=True, exist_ok=True)
     for posterior, tag in zip(POSTERIORS, TAGS, strict=True):

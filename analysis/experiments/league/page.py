@@ -1,4 +1,4 @@
-"""The tables and the picture of ``docs/league.md``, from the stored rows; ``python -m ...league.page FILE.png`` draws it."""
+"""The tables and the figure of ``docs/league.md``, from the stored rows; ``python -m ...league.page FILE.png`` draws it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyrodrop.analysis.reports.style import GREY, SERIES, styled, write_figure
 from pyrodrop.zoo.exact import PROBLEMS
 
 FORMS = {"wasserstein": ".2f", "away": ".2f", "total_variation": ".3f"}
-MOST = 20.0  # of the picture; what is farther is drawn there
+MOST = 20.0  # end of the figure's axis; larger values are drawn there
 
 
 def text(column: str) -> str:
@@ -31,7 +31,7 @@ def text(column: str) -> str:
 
 
 def methods() -> list[str]:
-    """All methods, the one with the smallest median W2 over its problems first."""
+    """All methods in ascending order of the median W2 over their problems."""
     distance: dict[str, list[float]] = {}
     for name in PROBLEMS:
         for method, row in league(name).items():

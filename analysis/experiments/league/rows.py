@@ -1,4 +1,4 @@
-"""How far methods are from the exact posterior of a problem, by the stored draws of `pyrodrop.zoo.load("exact/NAME")`.
+"""Distances of methods from the exact posterior of a problem, from the stored draws of `pyrodrop.zoo.load("exact/NAME")`.
 
     wasserstein       W_2 of f at a test point over the mean standard deviation of f, mean over points
     wasserstein_se    standard error of its mean over fits from different starts; none for a single one
@@ -6,8 +6,8 @@
                       times as far from the mean as training inputs (`places`)
     covariance, total_variation, to_reference    see `pyrodrop.analysis.comparison.to_reference`
 
-Every method has as many draws as are stored. ``league.json`` of the references has the rows of our posteriors, single fits
-as a mean over their starts and the equal mixture of these, and ``peers.json`` those of other packages.
+Every method has at most as many draws as are stored. The references contain the rows of our posteriors, means over single
+fits and their equal mixtures, in ``league.json``, and those of other packages in ``peers.json``.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Referee:
         self.away: Tensor = places(self.target.train)["away"]
 
     def row(self, method: str, prediction: Prediction, away: Tensor | None = None) -> Row:
-        """The row of a method: its prediction at the test points and, if it has one, f at `away`, ``[S, P, outputs]``.
+        """The row of a method: its prediction at the test points and, if not None, f at `self.away`, ``[S, P, outputs]``.
 
-        What is not finite is None.
+        Values that are not finite are None.
         """
         values = self.judge(method, prediction)
         row = {c: value if (value := values.get(c)) is not None and math.isfinite(value) else None for c in COLUMNS}
@@ -74,7 +74,7 @@ class Referee:
 
 
 def mean_row(rows: Sequence[Row]) -> Row:
-    """The mean of rows of fits from different starts, with the standard error of that of W2."""
+    """The mean of rows of fits from different starts, with the standard error of the mean W2."""
     known = {column: [value for row in rows if (value := row[column]) is not None] for column in COLUMNS}
     mean: Row = {column: sum(values) / len(values) if values else None for column, values in known.items()}
     return mean | {"wasserstein_se": mean_and_error(known["wasserstein"])[1]}
@@ -82,7 +82,7 @@ def mean_row(rows: Sequence[Row]) -> Row:
 
 @functools.cache
 def _contents() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The problems of both files."""
+    """The problems in ``league.json`` and in ``peers.json``."""
     ours, peers = (read_record(path).content["problems"] for path in (LEAGUE, FOLDER / "peers.json"))
     return ours, peers
 
@@ -107,10 +107,10 @@ def compare(pattern: str) -> dict[str, Row]:
     """Rows of trained approximations of one exact posterior, the nearest first.
 
     Args:
-        pattern: of their names, as in a shell, such as ``exact/yacht.*``.
+        pattern: shell pattern of their names, such as ``exact/yacht.*``.
 
     Raises:
-        ValueError: no approximation of an exact posterior that loads has such a name, or those of several have.
+        ValueError: the names match no approximation that can be loaded, or approximations of several exact posteriors.
     """
     names = [name for name in zoo.names(pattern, loads=True) if name in NAMED and "." in name]
     of = sorted({name.partition(".")[0] for name in names})

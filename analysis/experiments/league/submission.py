@@ -1,14 +1,14 @@
-"""Score a file with draws of anybody's method against the exact posteriors: ``pyrodrop league submit FILE``.
+"""Score a file with draws of any method against the exact posteriors: ``pyrodrop league submit FILE``.
 
-Every array is called ``PROBLEM.NAME``, or ``NAME`` where the problem is an argument:
+Every array is called ``PROBLEM.NAME``, or ``NAME`` if the problem is an argument:
 
     yacht.layers.0.weight    [draws, 50, 6], and so on for all of ``zoo.problem("yacht").shapes``
     yacht.weights            [draws, 401], flat vectors
     yacht.f                  [draws, points, outputs], f at ``zoo.problem("yacht").test.x``, in the units of y or logits
 
-with ``[chains, draws, ...]`` allowed in place of ``[draws, ...]``. A file is .npz; .nc, whose group ``posterior`` has the
-arrays, as ArviZ writes them; or .json, an object with nested lists, or with ``{"yacht": chains}`` as posteriordb has chains.
-Nothing in it is executed or trusted.
+with ``[chains, draws, ...]`` allowed in place of ``[draws, ...]``. A file is .npz; .nc with the arrays in the group
+``posterior``, as ArviZ writes them; or .json, an object with nested lists, or ``{"yacht": chains}`` in the format of
+posteriordb. Its content is checked, and nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _by_problem(file: Path, problem: str | None) -> dict[str, dict[str, Any]]:
 
 
 def _of_chains(file: Path, problem: str, chains: Any) -> dict[str, Any]:
-    """Draws by chain and parameter, as posteriordb has them, as flat vectors."""
+    """Draws by chain and parameter, the format of posteriordb, as flat vectors."""
     names = ExactPosterior(PROBLEMS[problem]).parameters()
     for chain in chains if isinstance(chains, list) and chains else [chains]:
         if not isinstance(chain, dict) or chain.keys() != set(names):

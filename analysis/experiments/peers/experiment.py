@@ -28,7 +28,7 @@ from pyrodrop.names import known
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.sampling import Sampled
 
-SECONDS = 600.0  # a method may take
+SECONDS = 600.0  # time limit of a method
 HEADERS = {
     "wasserstein": "W2 / sd", "total_variation": "TV", "covariance": "cov.", "to_reference": "to ref.",
     "to_reference_se": "s.e.", "seconds": "core-s",
@@ -102,7 +102,7 @@ def run(
 
 
 def _checked(record: Record) -> None:
-    """What a row must have."""
+    """Check that a stored row has its values, unless the method failed."""
     if "fault" not in record.content:
         for key in ("values", "about"):
             record.record(key)
@@ -140,7 +140,7 @@ def _measured(
 
 
 class Judge:
-    """Distances from a reference at the points of `data`, by as many draws of it."""
+    """Distances from a reference at the points of `data`, estimated from `draws` draws of it."""
 
     def __init__(self, reference: Sampled, data: Dataset, draws: int, seed: int) -> None:
         self.reference: Sampled = reference

@@ -14,9 +14,9 @@ from pyrodrop.analysis.reports.style import BLUE, GREY, RED, WHITE, styled
 
 @styled()
 def figure(problems: Mapping[str, Any]) -> Figure:
-    """W2 of f over the exact posterior's standard deviation, or total variation where y are classes, by core-seconds.
+    """W2 of f over the exact posterior's standard deviation, or total variation if y are classes, by core-seconds.
 
-    Methods have numbers, since names would cover each other.
+    Methods are shown by numbers, since names would overlap.
     """
     columns = min(3, len(problems))
     rows = -(-len(problems) // columns)

@@ -1,6 +1,6 @@
 """Our number beside every published one, from the files in ``analysis/reference`` and from the package itself.
 
-Nothing is trained here. Facts about data need the data sets; without them the stored outcome stands.
+Nothing is trained here. Facts about data need the data sets; without them the stored outcome is used.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ _BINOMIAL = f"the binomial error of {_DIGITS:,} digits"
 
 
 def outcome(figure: Figure) -> Outcome:
-    """What became of a figure.
+    """The outcome of comparing a figure.
 
     Raises:
-        FileNotFoundError: the figure is of data that are not here.
+        FileNotFoundError: the figure is about data that are not on this machine.
     """
     if figure.foreign:
         return Outcome("foreign", reason=FOREIGN[figure.method])
@@ -80,7 +80,7 @@ def outcome(figure: Figure) -> Outcome:
 
 @cache
 def _stored(name: str) -> Mapping[str, Any] | None:
-    """A file of the references, None if it is not there."""
+    """The content of a file of the references; None if it does not exist."""
     path = REFERENCE / name
     return read_record(path).content if path.is_file() else None
 
@@ -92,7 +92,7 @@ def _result(entry: str) -> Mapping[str, Any] | None:
 
 
 def _co2() -> Split:
-    """The released points of figure 2; they are not downloaded for this."""
+    """The released points of figure 2, which must be in PYRODROP_DATA: they are not downloaded here."""
     if not os.environ.get("PYRODROP_DATA"):
         raise FileNotFoundError("PYRODROP_DATA is not set")
     return SOURCES["gal2016/co2"].load()[0]
@@ -125,7 +125,7 @@ def _released(figure: Figure) -> Outcome:
 
 
 def _uci(figure: Figure, protocol: str) -> Outcome:
-    """Paired by split with the authors' own numbers, of which those of the paper are the rounded means."""
+    """Paired by split with the numbers that the authors released; the paper prints their rounded means."""
     if figure.data not in SETS:
         return missing("515,345 rows: the data set does not ship, and one split has no standard error")
     name, metric = SETS[figure.data], METRICS[figure.metric]
@@ -147,7 +147,7 @@ def _uci(figure: Figure, protocol: str) -> Outcome:
 
 
 def _section(figure: Figure) -> Outcome:
-    """Medians over splits; their standard errors by resampling the splits, in pairs."""
+    """Medians over splits, with the standard error of their difference from resampled splits, in pairs."""
     if figure.method == "p=0":
         file = "uci/gal2016/boston-none.json"
         content, unknown = _stored(file), "whether theirs is a mean or a median, and its precision, is not said"
@@ -286,7 +286,7 @@ def _mittov(figure: Figure) -> Outcome:
 
 
 def _pytorch_ard(figure: Figure) -> Outcome:
-    """Of one random split that is not known, beside several: z by the standard deviation between ours."""
+    """A number of one unknown random split beside our mean of several: z by the standard deviation between ours."""
     content = _stored("boston-ard.json")
     if content is None:
         return missing("not run yet: pyrodrop run boston-ard")
@@ -315,7 +315,7 @@ def _rows(columns: Mapping[str, list[float]]) -> list[dict[str, float]]:
 
 
 def _neklyudov2017(figure: Figure) -> Outcome:
-    """Test error, units that are left and how many times fewer operations."""
+    """Test error, numbers of kept units, and the factor by which operations are fewer."""
     if figure.method != "StructuredBP":
         return missing("units of networks that are pruned by weight, or not at all; the zoo's count weights")
     fully_connected = figure.data == "MNIST LeNet-fc"
@@ -363,14 +363,14 @@ def _process(figure: Figure) -> Outcome:
 
 
 def _error(ours: float, published: float, file: str, note: str = "") -> Outcome:
-    """Percent of the test digits of MNIST, by the binomial error of both."""
+    """The outcome for a percentage of the test digits of MNIST, with z by the binomial error of both."""
     share = published / 100
     error = 100 * math.sqrt(2 * share * (1 - share) / _DIGITS)
     return Outcome("compared", ours, (ours - published) / error, note or f"z by {_BINOMIAL}", file)
 
 
 def _without_error(ours: Any, figure: Figure, file: str, note: str = "") -> Outcome:
-    """A figure without a standard error: ours beside it, in words how far."""
+    """The outcome for a figure without a standard error: ours, and the ratio to the published one as the reason."""
     if ours is None:
         return missing("not run yet")
     pairs = list(zip(*(value if isinstance(value, list) else [value] for value in (ours, figure.value)), strict=True))

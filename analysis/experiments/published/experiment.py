@@ -1,7 +1,7 @@
-"""Published figures beside ours: which agree within two standard errors, and of each other one why not.
+"""Published figures beside ours: which agree within two standard errors, and for each of the others, why not.
 
-Nothing is trained: ours are the results in ``analysis/reference``, which ``make zoo`` makes anew, and what the package
-computes. Where data are not here, facts about them are those of the stored outcome,
+Nothing is trained: our numbers are the results in ``analysis/reference``, which ``make zoo`` computes, and numbers that the
+package computes directly. If data are not on this machine, facts about them are taken from the stored outcome,
 ``analysis/reference/published-results.json``.
 """
 
@@ -62,7 +62,7 @@ def run(job: JobOptions, *, out: Path = Path("runs/published")) -> dict[str, Any
 
 
 def print_figures(rows: Sequence[Row]) -> None:
-    """The tally as a table and in sentences, and the reasons."""
+    """Print the tally as a table and in sentences, and the reasons of figures that do not agree."""
     print_table(text_table("published figures beside ours", _tally_rows(rows)))
     print()
     paragraph(summary(rows))
@@ -72,7 +72,7 @@ def print_figures(rows: Sequence[Row]) -> None:
 
 
 def compare() -> list[Row]:
-    """Every figure with its outcome; where data are not here, the stored outcome."""
+    """Every figure with its outcome; the stored outcome if its data are not on this machine."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", priors.ImproperPrior)
         return [(figure, _outcome(number, figure)) for number, figure in enumerate(figures())]
@@ -109,7 +109,7 @@ def results(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def tally(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
-    """Numbers of published figures by paper, and of all. Those that are printed twice count once, as released results."""
+    """Numbers of published figures by outcome, for each paper and for all. Outcomes of repeated figures count only once."""
     published = [row for row in rows if row[0].published]
     counts = {paper: _count([row for row in published if row[0].paper == paper]) for paper in PAPERS}
     return {**{paper: row for paper, row in counts.items() if row["figures"]}, "all": _count(published)}
@@ -201,7 +201,7 @@ def _z(outcome_here: Outcome) -> str:
 
 
 def _reasons(rows: Sequence[Row]) -> list[str]:
-    """Of every figure that is neither within two standard errors nor equal, why, in one line for all of one reason."""
+    """The reasons why figures are outside, unequal or missing, one line per reason."""
     groups = Counter(
         (PAPERS[figure.paper], result.status, result.reason)
         for figure, result in rows

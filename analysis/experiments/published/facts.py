@@ -24,7 +24,7 @@ PAPERS = {
     "hron2018": "Hron, Matthews & Ghahramani (2018)",
     "quadrature": "computed for reference, not published",
 }
-# Methods of other authors that those papers print beside their own, and one of theirs that is not in the zoo.
+# Methods that the papers compare with and that are not in the zoo, with the reason.
 FOREIGN = {
     "VI": "variational inference of Graves (2011) as Hernández-Lobato & Adams (2015) ran it; its settings are not published",
     "PBP": "probabilistic backpropagation is not a posterior of this zoo",
@@ -43,7 +43,7 @@ class Figure:
         paper: a key of `PAPERS`.
         where: table, figure or section.
         data, method, metric: as the paper calls them.
-        value: a number, several in a row, settings by name, or text; None where no number is printed.
+        value: a number, a list of numbers, settings by name, or text; None if no number is printed.
         error: its standard error, the length of its error bar, or the quartiles of a median; None if there is none.
     """
 
@@ -61,16 +61,16 @@ class Figure:
 
     @property
     def published(self) -> bool:
-        """Whether somebody published it; the others were computed for reference."""
+        """Whether it was published; the others were computed for reference."""
         return self.paper != "quadrature"
 
     @property
     def repeated(self) -> bool:
-        """Whether it is a rounded figure of the released results, among which it is counted."""
+        """Whether it is a rounded figure of the released results, which are counted instead."""
         return (self.paper, self.where) == ("gal2016", "Table 1") and not self.foreign
 
 
 def figures() -> list[Figure]:
-    """All of them, in the order of the papers."""
+    """All figures, in the order of the papers."""
     content = read_record(REFERENCE / "published.json").content
     return [Figure(**row) for row in content["figures"]]

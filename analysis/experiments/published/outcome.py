@@ -1,10 +1,10 @@
-"""What became of a published figure.
+"""The outcome of comparing a published figure with ours.
 
     z = (ours - published) / sqrt(e_ours^2 + e_published^2)
 
-or, where the published numbers of every split are known, the mean of the paired differences in its standard errors. Where
-no error of the published figure is known, z is in standard errors of ours alone, and the figure is not counted as one that
-agrees or not.
+or, if the published numbers of every split are known, the mean of the paired differences in its standard errors. If no error
+of the published figure is known, z is in standard errors of ours alone, and the figure does not count as agreeing or
+disagreeing.
 
     within       at most two standard errors apart, or equal in every split
     outside      further apart
@@ -28,14 +28,14 @@ WITHIN = 2.0  # standard errors
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one figure.
+    """The outcome for one figure.
 
     Attributes:
-        status: see above.
-        ours: our number or numbers; None without one.
-        z: difference in standard errors; None without one.
-        reason: a sentence; of figures that agree it may be empty.
-        file: the stored result in ``analysis/reference``; empty without one.
+        status: see the docstring of this module.
+        ours: our number or numbers; None if there is none.
+        z: difference in standard errors; None if it is unknown.
+        reason: a sentence; it may be empty for figures that agree.
+        file: the stored result in ``analysis/reference``; empty if there is none.
     """
 
     status: Status
@@ -46,12 +46,12 @@ class Outcome:
 
 
 def missing(reason: str) -> Outcome:
-    """No number of ours, and why."""
+    """The outcome if we have no number, with the reason."""
     return Outcome("missing", reason=reason)
 
 
 def measured(ours: float, z: float | None, why: str, file: str) -> Outcome:
-    """A figure with a known error; `why` is said of one that is outside."""
+    """The outcome for a figure with a known error; `why` is the reason if it is outside, or if z is None."""
     if z is None:
         return Outcome("compared", ours, None, why, file)
     inside = abs(z) <= WITHIN
@@ -65,7 +65,7 @@ def apart(ours: float, error: float | None, published: float, their_error: float
 
 
 def same(ours: Any, published: Any, file: str = "", *, rtol: float = 1e-5, atol: float = 0.0) -> Outcome:
-    """Numbers, lists of numbers or settings that must be the same up to a relative `rtol`, or an absolute `atol`."""
+    """The outcome for numbers, lists or settings that must be equal up to a relative `rtol` or an absolute `atol`."""
     equal = _same(ours, published, rtol, atol)
     return Outcome("equal" if equal else "unequal", ours, None, "" if equal else "not the same", file)
 

@@ -2,15 +2,15 @@
 
     ln Z = ln E_prior[L(w)^b] + int_b^1 E_beta[ln L(w)] d beta,        L(w) = p(y | x, w),   p_beta(w) ~ p(w) L(w)^beta
 
-b is so small that the first mean over draws of the prior counts at least half of them. In between powers differ by a factor,
-and the chains of each start where those of the next larger one end. With t = ln beta the integrand is g = beta E_beta[ln L],
-of derivative g' = g + beta^2 Var_beta[ln L], and the trapezoid rule takes its correction by them in every piece, of length
-h, the logarithm of the factor:
+b is so small that the first mean over draws of the prior has an effective number of draws of at least half of them. Between
+b and 1 powers differ by a factor, and the chains of each start where those of the next larger one end. With t = ln beta the
+integrand is g = beta E_beta[ln L] with derivative g' = g + beta^2 Var_beta[ln L]. The trapezoid rule is corrected by these
+derivatives in every piece; h is the logarithm of the factor:
 
     int g dt = sum_i h (g_i + g_i+1) / 2 + h^2 (g'_i - g'_i+1) / 12 + O(h^4)
 
-``python -m pyrodrop.analysis.experiments.references.evidence PROBLEM ...`` writes ``evidence.json`` of the references, each
-problem as it is done.
+``python -m pyrodrop.analysis.experiments.references.evidence PROBLEM ...`` updates ``evidence.json`` of the references after
+every problem.
 
 Friel, Hurn & Wyse (2014), Improving power posterior estimation of statistical evidence, arXiv:1209.3198, equation 10.
 """
@@ -39,9 +39,9 @@ from pyrodrop.sampling import Sampled
 from pyrodrop.zoo.exact import PROBLEMS
 
 PRIOR_DRAWS = 8192
-CHAINS, DRAWS, TUNE = 32, 64, 100  # of every power
+CHAINS, DRAWS, TUNE = 32, 64, 100  # for every power
 FILE = FOLDER / "evidence.json"
-AT_ONCE = 256  # sets of weights
+AT_ONCE = 256  # sets of weights per call of the network
 
 
 def log_evidence(
@@ -51,9 +51,9 @@ def log_evidence(
 
     Args:
         exact: draws of the posterior of a network whose latent sites are weights and biases.
-        data: that it is the posterior of.
-        seed: of all draws.
-        factor: between powers, above 1. The error is of the fourth order of its logarithm, and that of chance.
+        data: training data of this posterior.
+        seed: seed of all draws.
+        factor: factor between powers, above 1. The error is of fourth order in its logarithm, plus Monte Carlo error.
         progress: as in `pyrodrop.sample`.
     """
     prior = log_likelihood(exact, prior_draws(exact, data, PRIOR_DRAWS, seed), data)
@@ -92,7 +92,7 @@ def _effective(log_weights: Tensor) -> float:
 
 
 def _integral(powers: np.ndarray, values: Sequence[Tensor], h: float) -> float:
-    """The integral of E_beta[ln L] over beta, of draws of ln L at every power, in falling order."""
+    """The integral of E_beta[ln L] over beta, from draws of ln L at every power, in descending order."""
     g = powers * [float(value.mean()) for value in values]
     slopes = g + powers**2 * [float(value.var()) for value in values]
     return float(h * (g[1:] + g[:-1]).sum() / 2 + h**2 * (slopes[-1] - slopes[0]) / 12)

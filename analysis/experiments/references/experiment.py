@@ -53,12 +53,12 @@ class Size:
     """Size of a run.
 
     Attributes:
-        members: fits of every posterior.
-        steps: of a training.
-        samples: of every posterior and of the reference, for the distances.
-        chains, draws, tune, max_steps: of the sampler; None for those of the problem.
-        engine: of the sampler.
-        training_engine: of the training; compiled, as a compilation takes less than its steps traced.
+        members: number of fits of every posterior.
+        steps: steps of a training.
+        samples: samples of every posterior and of the reference, for the distances.
+        chains, draws, tune, max_steps: settings of the sampler; None for those of the problem.
+        engine: engine of the sampler.
+        training_engine: engine of the training; compiling takes less time than it saves in these steps.
     """
 
     members: int = 5
@@ -131,7 +131,7 @@ def run(
 
 
 def _checked(record: Record) -> None:
-    """What the results of a problem must have."""
+    """Check that stored results are those of the problem and complete."""
     if record.text("problem") != record.path.stem:
         raise record.fault(f"must be the result of {record.path.stem}")
     for key in ("recipe", "diagnostics", "table", "members", "spreads", "stored"):
@@ -139,7 +139,7 @@ def _checked(record: Record) -> None:
 
 
 def sized(problem: Problem, size: Size) -> Problem:
-    """The problem with the sampler's settings of this size."""
+    """The problem with the settings of the sampler for this size."""
     sizes = {key: value for key in ("chains", "draws", "tune") if (value := getattr(size, key)) is not None}
     chains = sizes.get("chains", problem.chains)
     return replace(
@@ -148,7 +148,7 @@ def sized(problem: Problem, size: Size) -> Problem:
 
 
 def recipe(problem: Problem, size: Size, seed: int, train: Dataset, test: Dataset) -> dict[str, Any]:
-    """Everything that a result depends on besides the versions, in plain numbers and words."""
+    """All settings, besides the versions, that a result depends on, as plain numbers and strings."""
     model = problem.model()
     return {
         "summary": problem.summary,
@@ -173,7 +173,7 @@ def recipe(problem: Problem, size: Size, seed: int, train: Dataset, test: Datase
 
 
 def with_precision(problem: Problem, precisions: list[float]) -> Problem:
-    """The problem with the median of precisions that were learned in place of the published one."""
+    """The problem with the median of learned precisions in place of the published precision."""
     return replace(problem, likelihood=functools.partial(Gaussian, median(precisions)))
 
 

@@ -14,15 +14,15 @@ from matplotlib.figure import Figure
 
 from pyrodrop.analysis.reports.style import BLACK, GREY, SERIES, styled
 
-_RANGE = (0.02, 50.0)  # of the ratio; what is outside is cut off
+_RANGE = (0.02, 50.0)  # limits of the ratio's axis
 
 
 @styled()
 def figure(content: Mapping[str, Any]) -> Figure:
     """Two panels, of single fits and of ensembles, by the content of a problem's file (see `stored`).
 
-    The ratio is on a logarithmic scale: below 1 a posterior is surer than the exact one. A posterior without any spread, as
-    one point estimate, is not shown. Ticks at the bottom are training data.
+    The ratio is on a logarithmic scale: below 1 a posterior is narrower than the exact one. A posterior without spread, such
+    as a point estimate, is not shown. Ticks at the bottom are training data.
     """
     line = content["spreads"]["line"]
     names = list(content["members"])

@@ -18,7 +18,7 @@ Content = Mapping[str, Any]
 
 
 def text(folder: Path = FOLDER) -> str:
-    """Distances from the exact posterior, by problem and posterior, and what the exact posterior scores, in Markdown."""
+    """Distances from the exact posterior, by problem and posterior, and scores of the exact posterior, in Markdown."""
     stored = {
         f"{name}{suffix}": facts(name, place)
         for place, suffix in ((folder, ""), (folder / LEARNED, SUFFIX))
@@ -97,7 +97,7 @@ def _scores(stored: Mapping[str, Content]) -> str:
 
 
 def _worse(stored: Mapping[str, Content]) -> str:
-    """Where the exact posterior predicts worse than a point estimate, in words."""
+    """Sentences on the problems in which the exact posterior predicts worse than a point estimate."""
     worse, better, larger = [], [], []
     for name, content in _observed(stored).items():
         point, exact = content["table"]["point"], content["table"]["reference"]
@@ -113,7 +113,7 @@ def _worse(stored: Mapping[str, Content]) -> str:
 
 
 def _learned(stored: Mapping[str, Content]) -> str:
-    """What rows with a learned precision are, if there are any."""
+    """A sentence that explains rows with a learned precision; empty if there are none."""
     precision = {name: content["recipe"]["likelihood"].split("=")[-1].rstrip(")") for name, content in stored.items()}
     names = [name.removesuffix(SUFFIX) for name in stored if name.endswith(SUFFIX)]
     values = "; ".join(f"{name} {precision[name + SUFFIX]}, published {precision[name]}" for name in names)
@@ -134,7 +134,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _short(value: float | None) -> str:
-    """Two digits."""
+    """A ratio in two digits; a dash for None."""
     if value is None or 0 < value < 0.01:
         return "-" if value is None else "<0.01"
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"

@@ -1,14 +1,14 @@
-"""Where the spread of f is compared with that of the reference, from the training inputs x_n ``[N, D]`` alone:
+"""Points at which the spread of f is compared with that of the reference, from the training inputs x_n ``[N, D]``:
 
-    at        training inputs, at most 100 that are evenly spaced
+    at        training inputs, at most 100, evenly spaced in their order
     between   of 2000 midpoints of random pairs of training inputs, the 100 that are farthest from a training input
     away      mean + 3 (x_n - mean), the half that is farthest from a training input, at most 100
     line      mid + t half, -3 <= t <= 3: at t = -1 and 1 are the first and the last training input along the first principal
               direction through the mean; of classes, the first input and the first one of another class
 
 Distances, the mean and the principal direction are those of standardised inputs, z = (x - mean) / sd in every column that
-varies, and a point's distance is that to the nearest training input. On a series without gaps nothing is far from the data
-between them, so that between is the same as at.
+varies. The distance of a point is that to the nearest training input. In a series without gaps no midpoint is far from the
+data, so that ``between`` is practically the same as ``at``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST, PAIRS, STRETCH, REACH, STEPS = 100, 2000, 3.0, 3.0, 39
 
 
 class Line(NamedTuple):
-    """t ``[T]`` and the points ``[T, D]`` of it, and t of training inputs: their projections, or the two digits."""
+    """t ``[T]`` and the points ``[T, D]`` of a line, and t of training inputs: their projections, or the two digits."""
 
     t: Tensor
     x: Tensor

@@ -1,8 +1,8 @@
 """The approximate posteriors that are compared with the references: every one is trained from several starts.
 
-Each single fit is a posterior by itself, and the equal mixture of all of them is an ensemble: of point estimates, a deep
-ensemble (Lakshminarayanan et al. 2017); of dropout networks, the stochastic ensembles of Balabanov, Mehlig & Linander
-(2023), https://arxiv.org/abs/2212.08123. All have the Gaussian prior of the sampled model, so that they approximate the same
+Each single fit is a posterior, and the equal mixture of all fits is an ensemble: for point estimates a deep ensemble
+(Lakshminarayanan et al. 2017), for dropout networks the stochastic ensembles of Balabanov, Mehlig & Linander (2023),
+https://arxiv.org/abs/2212.08123. All have the Gaussian prior of the sampled model, so that they approximate the same
 posterior. Type A of Gaussian dropout has no density in weight space and no KL divergence from that prior, so it is left out.
 Inputs of the network are never dropped.
 """
@@ -25,7 +25,7 @@ from pyrodrop.training.replicates import Replicates
 from pyrodrop.zoo.exact import Problem
 
 THETA = 0.05  # of the mixture
-LEARNING_RATES = {"logit": 0.1, "raw_alpha": 0.03, "log_variance": 0.03, "": 0.01}  # by part of a parameter's name
+LEARNING_RATES = {"logit": 0.1, "raw_alpha": 0.03, "log_variance": 0.03, "": 0.01}  # by substring of a parameter's name
 
 POSTERIORS: Mapping[str, Callable[[NetworkModel], guides.Guide]] = {
     "point": guides.Point,
@@ -44,14 +44,14 @@ POSTERIORS: Mapping[str, Callable[[NetworkModel], guides.Guide]] = {
 
 
 def learning_rate(name: str) -> float:
-    """The learning rate of a parameter by its name: that of noise is larger, because its logarithms have far to go."""
+    """The learning rate of a parameter by its name; it is larger for logarithms of the noise, which must move far."""
     return next(rate for pattern, rate in LEARNING_RATES.items() if pattern in name)
 
 
 def learned_precisions(
     problem: Problem, data: Dataset, *, members: int, steps: int, engine: Name, seed: int
 ) -> list[float]:
-    """The precisions of the noise that fits of mean field learn from different starts, by maximising the ELBO.
+    """The noise precisions that mean-field fits from different starts learn by maximising the ELBO.
 
     Raises:
         ValueError: the problem's likelihood is not Gaussian.

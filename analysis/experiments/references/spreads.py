@@ -1,6 +1,6 @@
 """The spread of f of every posterior over that of the reference, at the data, between them, away, and along a line.
 
-Ratios of single fits are of all points and all fits together; where the reference does not vary there is none.
+Ratios of single fits are taken over all points and all fits together, without points at which the reference does not vary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.training.replicates import Replicates
 
 PLACES = ("at", "between", "away")
-_DIGITS = 4  # of the curves
+_DIGITS = 4  # significant digits of the curves
 
 
 def spread_ratios(
@@ -57,7 +57,7 @@ def _spread(prediction: Prediction) -> Tensor:
 
 
 def _summary(ratio: Tensor) -> dict[str, float | None]:
-    """Median and range of the ratios that exist."""
+    """Median and range of the finite ratios."""
     finite = ratio[ratio.isfinite()]
     if not len(finite):
         return dict.fromkeys(("median", "lowest", "highest"))

@@ -1,15 +1,15 @@
-"""Stored references: thinned draws, the files of `pyrodrop.zoo.load("exact/NAME")`, and ``NAME.json``: how they were made,
-and what they gave.
+"""Stored references: thinned draws, the files of `pyrodrop.zoo.load("exact/NAME")`, and ``NAME.json`` with their recipe and
+results.
 
-problem, recipe      the name, and everything that the result depends on besides the versions
-diagnostics          of all draws before thinning, with what speaks against using them (`problems`; empty if they have mixed)
+problem, recipe      the name, and all settings that the result depends on besides the versions
+diagnostics          of all draws before thinning, with reasons not to use them (`problems`; empty if the chains have mixed)
 sampler              the sampler's settings and what it learned
-learned_precisions   of the noise by fits of mean field, of which the median is used; null where the published one is
-y                    observations drawn from the reference's predictive distribution; null where there are real ones
+learned_precisions   of the noise, by mean-field fits; their median is used. null if the published precision is used
+y                    observations drawn from the reference's predictive distribution; null if there are real ones
 table, members       distances by posterior, see `table`; the row ``reference`` is between two halves of the chains
 spreads              of f over the reference's: by posterior and place (median, lowest, highest), and along a line
-elbo                 of every single fit, with its convention: how well it was trained, where conventions are equal
-stored               number of stored draws and their own log density at the test points
+elbo                 of every single fit, with its convention; ELBOs of the same convention show how well it was trained
+stored               number of stored draws and their log density at the test points
 versions, machine    package versions, and processor
 """
 
@@ -33,15 +33,15 @@ from pyrodrop.zoo import trained
 from pyrodrop.zoo.exact import PROBLEMS
 
 FOLDER = REFERENCE / "posterior"
-LEARNED = "learned"  # its folder of the results with a learned precision
+LEARNED = "learned"  # subfolder of the results with a learned precision
 
 
 def load(name: str, folder: Path | None = None) -> Sampled:
     """The stored draws of a reference, which predict like a fit, in the units of its data.
 
     Args:
-        name: of the problem, one of `PROBLEMS`.
-        folder: where the files are; those that come with the package if not given.
+        name: name of the problem, one of `PROBLEMS`.
+        folder: folder of the files; if None, that of the files that come with the package.
 
     Raises:
         ValueError: the name is unknown, or there is no such file.
@@ -61,7 +61,7 @@ def facts(name: str, folder: Path = FOLDER) -> dict[str, Any]:
 
 
 def save(sampled: Sampled, path: Path, name: str, kept: int, judged: Dataset) -> float:
-    """Write so many of the draws in float32; returns their mean log density at the test points."""
+    """Write `kept` of the draws in float32, and return their mean log density at the test points."""
     model = copy.deepcopy(sampled.model).float()
     samples = {name: values.float() for name, values in sampled.samples.items()}
     stats = {n: v.float() if v.dtype == torch.float64 else v for n, v in sampled.stats.items()}

@@ -1,11 +1,11 @@
 """The distances of all posteriors from one reference, as a table.
 
-    NAME             mean over the single fits; its s.e. is the mean of theirs, which is at least that of the mean
+    NAME             mean over the single fits; its s.e. is the mean of their errors, at least the error of the mean
     ensemble NAME    the equal mixture of these fits
 
-The columns that can tell posteriors apart come first: W2 of f, the spread of f over the reference's (at the test points, and
-at, between and away from the training data, see `places`) and the covariance of f. Total variation of y, which observation
-noise hides, comes after them. Every single fit's row is kept beside the table, so that the spread over starts can be seen.
+The columns that distinguish posteriors best come first: W2 of f, the spread of f over the reference's (at the test points,
+and at, between and away from the training data, see `places`) and the covariance of f. Total variation of y follows, in
+which observation noise hides differences. The rows of single fits are stored too, to show the variation over starts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Row = dict[str, float | None]
 
 @dataclass(frozen=True)
 class Table:
-    """The comparison, whose rows are means and ensembles, the rows of single fits, and the ratios of spreads."""
+    """The comparison of means and ensembles, the rows of single fits, and the ratios of spreads."""
 
     comparison: Comparison
     members: dict[str, list[Row]]
@@ -81,7 +81,7 @@ def _ordered(row: Row) -> Row:
 
 
 def _mean(rows: list[Row]) -> Row:
-    """The mean of every column; None where a fit has no such number, and for the probability of a sign."""
+    """The mean of every column; None if a fit lacks the number, and for the probability of a sign."""
     means: Row = {}
     for column in rows[0]:
         values = [value for row in rows if (value := row[column]) is not None]

@@ -1,4 +1,4 @@
-"""What helps: faults of dropout beside their remedies, each measured where the fault shows."""
+"""What helps: faults of dropout and their remedies, each measured on a problem that shows the fault."""
 
 from pyrodrop.analysis.experiments.remedies.experiment import SECTIONS, run, text
 

@@ -1,4 +1,4 @@
-"""How far bounds of importance-weighted draws are from the log evidence, where it is known: linear regression.
+"""The distance of importance-weighted bounds from the log evidence, in linear regression, where this is known.
 
     y = X w + N(0, 1 / 4),   w ~ N(0, I),   X [30, 5] with correlated columns
     bound_k = E ln[(1 / k) sum_j p(y, w_j) / q(w_j)],   w_j ~ q              k = 1 is the ELBO
@@ -27,7 +27,7 @@ FAULT = "trained by the ELBO"
 ROWS, COLUMNS, PRECISION = 30, 5, 4.0
 DRAWS = (1, 10, 100, 1000)
 STEPS: dict[Size, int] = {"default": 3000, "quick": 20}
-REPEATED = 200_000  # draws of q in all for each bound
+REPEATED = 200_000  # total number of draws of q for each bound
 
 
 def problem(seed: int) -> tuple[Tensor, Tensor]:

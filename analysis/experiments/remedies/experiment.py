@@ -1,4 +1,4 @@
-"""The sections of the page *What helps*: fault and remedies on one problem, for several seeds, with their seconds."""
+"""The sections of the page *What helps*: a fault and its remedies on one problem, for several seeds, with core-seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECTIONS = (
     "labels",
     "intervals",
 )  # files of this folder, with TITLE and measure(size, seed)
-APART = 1000  # between seeds, so that no data set, start or noise of one is that of another
+APART = 1000  # difference between seeds, so that no two repetitions have the same data set, start or noise
 Rows = Mapping[str, Mapping[str, float]]
 
 
@@ -90,7 +90,7 @@ def _joined(parts: list[Any]) -> dict[str, dict[str, list[float]]]:
 
 
 def _checked(record: Record) -> None:
-    """What a kept cell must have."""
+    """Check that a stored cell has rows."""
     rows = record.record("rows")
     for name in rows.content:
         rows.record(name)
@@ -110,5 +110,5 @@ def text(section: str, path: Path = FOLDER / "remedies.json") -> str:
 
 
 def in_words(values: list[float]) -> str:
-    """Mean, least and most of the seeds, to three digits."""
+    """Mean, smallest and largest value over the seeds, in three digits."""
     return f"{np.mean(values):.3g} ({min(values):.3g} to {max(values):.3g})"

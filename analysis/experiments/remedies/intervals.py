@@ -17,7 +17,7 @@ from pyrodrop.data import uci
 TITLE = "Noise that depends on x, held-out rows"
 STEPS: dict[Size, int] = {"default": 5000, "quick": 20}
 TABLES = ("concrete", "energy")
-APART = 1000  # of the seeds: seed 1000 k has the split k
+APART = 1000  # difference between seeds: seed 1000 k uses split k
 DRAWS = 300
 
 
@@ -49,7 +49,7 @@ def measure(size: Size, seed: int) -> dict[str, dict[str, float]]:
 
 
 def scores(prediction: pyrodrop.Prediction, y: torch.Tensor) -> dict[str, float]:
-    """Those that calibration changes."""
+    """The scores that calibration changes."""
     values = metrics.regression_scores(prediction, y)
     return {
         "log density": values["log_density"], "CRPS": values["crps"],

@@ -1,7 +1,7 @@
-"""Calibration of a classifier: a point estimate and dropout, before and after a temperature that held-out images choose.
+"""Calibration of a classifier: a point estimate and dropout, before and after scaling by a temperature.
 
-LeNet-300-100 on 1,000 images of MNIST, until it fits them; 1,000 others choose the temperature, and scores are of the 10,000
-of the test set.
+LeNet-300-100 is trained on 1,000 images of MNIST until it fits them. The temperature is fitted to 1,000 others, and scores
+are of the 10,000 test images.
 """
 
 from __future__ import annotations

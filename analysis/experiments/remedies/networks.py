@@ -1,8 +1,8 @@
-"""The same bounds for the six networks whose exact posterior was sampled, beside their log evidence.
+"""The bounds of `bounds` for the six networks whose exact posterior was sampled, beside their log evidence.
 
 q is a factorised Gaussian over weights and biases, `MeanField`. A network of n hidden units is the same function under every
-permutation of them, with tanh under 2^n changes of sign as well, so that its posterior has that many equal modes. q is at
-one of them, and where they are apart no bound comes nearer to the log evidence than the logarithm of their number.
+permutation of them, and with tanh under 2^n changes of sign, so its posterior has as many equal modes. q is at one of them.
+If the modes are separate, every bound is below the log evidence by at least the logarithm of their number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyrodrop.zoo.exact import PROBLEMS, Problem
 TITLE = "log evidence less the bound of k draws, nats, six networks"
 STEPS: dict[Size, int] = {"default": 6000, "quick": 20}
 MORE: dict[Size, int] = {"default": 3000, "quick": 20}
-REPEATED: dict[Size, int] = {"default": 20_000, "quick": 1000}  # draws of q in all for each bound
+REPEATED: dict[Size, int] = {"default": 20_000, "quick": 1000}  # total number of draws of q for each bound
 REMEDY = "and then by the bound of 10 draws"
 BOUND = RenyiELBO(alpha=0, num_particles=10)
 
@@ -77,6 +77,6 @@ def log_weights(problem: Problem, exact: Any, fit: Any, train: Dataset, count: i
 
 
 def equal_modes(problem: Problem) -> float:
-    """ln n!, and n ln 2 more where the activation is odd."""
+    """The logarithm of the number of equal modes: ln n!, plus n ln 2 if the activation is odd."""
     hidden = problem.widths[1]
     return math.lgamma(hidden + 1) + (hidden * math.log(2) if problem.activation == "tanh" else 0.0)

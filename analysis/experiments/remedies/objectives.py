@@ -1,7 +1,7 @@
 """Dropout at a fixed rate under the alpha-divergence of Li & Gal (2017), on Boston housing.
 
-Networks 13-50-1 as in `rates`, with a learned noise, or that which the ELBO has learned; a step of the alpha-divergence
-has the mixture of ten draws.
+Networks 13-50-1 as in `rates`, with a learned noise or with the noise that the ELBO learned. A step of the alpha-divergence
+uses the mixture of ten draws.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Learned drop rates on Boston housing, which vanish, and with a prior on the rate, which do not.
+"""Learned drop rates on Boston housing: without a prior on the rate they vanish, with one they do not.
 
 Networks 13-50-1 with N(0, 1) on the weights and a learned precision, on the first splits of Gal & Ghahramani (2016); rates
 of the hidden units are learned, all rows in every step.
@@ -24,7 +24,7 @@ from pyrodrop.metrics import regression_scores
 TITLE = "Boston housing, rates of the hidden units"
 FAULT = "concrete, per unit"
 STEPS: dict[Size, int] = {"default": 2000, "quick": 20}
-APART = 1000  # of the seeds: seed 1000 k has the split k
+APART = 1000  # difference between seeds: seed 1000 k uses split k
 DRAWS = 1000
 PRIORS = {"Beta(2, 20)": dist.Beta(2.0, 20.0), "LogNormal(ln .05, .3)": dist.LogNormal(math.log(0.05), 0.3)}
 
@@ -47,14 +47,14 @@ GUIDES: Mapping[str, Callable[[Any], Guide]] = {
 
 
 def measure(size: Size, seed: int) -> dict[str, dict[str, float]]:
-    """Least and largest rate, noise and spread of f in 1,000 dollars, scores of the test rows, core-seconds of training."""
+    """Smallest and largest rate, noise and spread of f in 1,000 dollars, scores of test rows, core-seconds of training."""
     return {name: measured(make, size, seed) for name, make in GUIDES.items()}
 
 
 def measured(
     make: Callable[[Any], Guide], size: Size, seed: int, objective: Any = None, noise: float | None = None
 ) -> dict[str, float]:
-    """The row of a guide, under a noise of this standard deviation, or a learned one."""
+    """The row of a guide; `noise` is the standard deviation of the noise, which is learned if None."""
     split = uci("boston")[seed // APART]
     start, steps = core_seconds(), sized(STEPS, size)
     likelihood = likelihoods.Gaussian() if noise is None else likelihoods.Gaussian(noise**-2)

@@ -11,7 +11,7 @@ FAULT = "fixed rate .1"
 
 
 def measure(size: Size, seed: int) -> dict[str, dict[str, float]]:
-    """Spread by number of rows on two data sets of each, its power of that number, and core-seconds, compiling included."""
+    """Spread by number of rows, from two data sets of each, its power law, and core-seconds, including compilation."""
     counts, steps, _ = sized(osband.SIZES, size)
     sets = 2
     rows = {}

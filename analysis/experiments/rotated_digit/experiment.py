@@ -7,7 +7,7 @@ LeNet-5 is trained on MNIST with dropout after its first dense layer. A 1 of the
 
 the same for every 1 of the test set, and the difference between predictions with 100 samples and with averaged weights on
 the test set: calibration error, log density, Brier score, and how well the entropy separates rotated from upright digits.
-The paper states neither its digit nor its angles: those that agree best with its classes are searched, among 100 ones.
+The paper states neither its digit nor its angles: a search among 100 ones finds those that agree best with its classes.
 """
 
 from __future__ import annotations
@@ -133,14 +133,14 @@ def _by_degree(fit: Fit, ones: Tensor, seed: int) -> list[list[int]]:
 
 
 def search(by_degree: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """The digit and the largest angle with which most of 12 views, equal steps from 0, are classified as in the paper.
+    """The digit and the largest angle for which most of 12 views, in equal steps from 0, are classified as in the paper.
 
     Args:
-        by_degree: of every digit the class at every whole degree from 0.
+        by_degree: for every digit, its class at every whole degree from 0.
 
     Returns:
-        ``digit`` and ``turn``, the first of several, the ``classes`` then, how many are the ``same``, the number of ``ones``
-        and of how many of these all can be the same, ``whole``.
+        ``digit`` and ``turn``, the first ones if several are equally good; their ``classes``, and how many are the ``same``
+        as in the paper; the number of ``ones``, and ``whole``, the number of these for which all 12 can agree.
     """
     best: list[tuple[int, int, list[int]]] = []
     for classes in by_degree:
@@ -188,7 +188,7 @@ def _auroc(predictors: dict[str, Fit], test: Dataset, degrees: Tensor, seed: int
 
 
 def facts(shown: Turned, everyone: list[float]) -> dict[str, bool]:
-    """The statements of the paper's figure, each with whether it holds for these results."""
+    """The statements of the paper's figure, each with whether it is true of these results."""
     entropy, inner = shown.entropy, slice(1, -1)
     return {
         "upright, the entropy is low: below .1 nats": bool(entropy[0] < 0.1),

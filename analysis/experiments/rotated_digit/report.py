@@ -14,8 +14,8 @@ from torch import Tensor
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, styled
 from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 
-CLASSES = (1, 5, 7)  # that the paper's figure shows
-_INNER = (0.05, 0.95)  # quantiles of a class's softmax inputs, its spread
+CLASSES = (1, 5, 7)  # classes that the paper's figure shows
+_INNER = (0.05, 0.95)  # quantiles that bound the spread of a class's softmax inputs
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Turned:
     """Predictions of S networks for one digit at A angles.
 
     Attributes:
-        images: ``[A, 28, 28]``.
-        degrees: ``[A]``.
+        images: the rotated digit, ``[A, 28, 28]``.
+        degrees: angles, ``[A]``.
         logits: softmax inputs, ``[S, A, 10]``.
         entropy: predictive entropy of the label, in nats, ``[A]``.
         information: mutual information of label and network, in nats, ``[A]``.
@@ -43,7 +43,7 @@ class Turned:
 
     @property
     def called(self) -> list[int]:
-        """The class of largest mean probability at each angle."""
+        """The class with the largest mean probability at each angle."""
         return self.probabilities.mean(0).argmax(-1).tolist()
 
     def crosses(self) -> list[bool]:
@@ -53,7 +53,7 @@ class Turned:
         return (low.gather(1, top[:, :1]) < high.gather(1, top[:, 1:])).flatten().tolist()
 
     def table(self) -> dict[str, dict[str, Any]]:
-        """By angle: the class, the spreads that cross, entropy, information, and the three classes' mean and sd."""
+        """By angle: the class, whether spreads cross, entropy, information, and mean and sd of the three probabilities."""
         p, crosses, rows = self.probabilities, self.crosses(), {}
         for a, angle in enumerate(self.degrees.tolist()):
             row: dict[str, Any] = {"class": self.called[a], "crosses": crosses[a]}
@@ -65,7 +65,7 @@ class Turned:
 
 
 def print_tables(content: Mapping[str, Any], published: Sequence[int]) -> None:
-    """The angles, and the test set."""
+    """Print the table of angles, that of the test set, and the result of the search."""
     settings = content["settings"]
     title = f"a 1 turned, {settings['posterior']}, {settings['steps']:,} steps, {settings['draws']} networks"
     rows = content["angles"]
@@ -90,7 +90,7 @@ def print_tables(content: Mapping[str, Any], published: Sequence[int]) -> None:
 
 
 def _difference(difference: Mapping[str, Mapping[str, float]]) -> str | None:
-    """A sentence about the differences; None without a comparison."""
+    """A sentence about the differences; None if there are none."""
     if not difference:
         return None
     parts = (f"{name} {row['difference']:+.5f} ± {row['se']:.5f}" for name, row in difference.items())
@@ -99,7 +99,7 @@ def _difference(difference: Mapping[str, Mapping[str, float]]) -> str | None:
 
 @styled()
 def draw(shown: Turned, content: Mapping[str, Any]) -> Figure:
-    """The digit, softmax inputs and outputs, entropies, and how well they tell turned digits."""
+    """The digit, softmax inputs and outputs, entropies, and the AUROC of the entropy for rotated digits."""
     figure = Figure(figsize=(11, 7.4), layout="constrained")
     panels = figure.subplot_mosaic([["input", "output"], ["entropy", "auroc"]])
     for name, values, label in (

@@ -108,8 +108,8 @@ class EpochLog:
     """Measurements after every epoch, stored in a file next to the checkpoint.
 
     Attributes:
-        rows: one per epoch: error and error_dense (with nothing cut), nll and kl (means over the epoch's steps, in nats for
-            all digits), kl_weight, seconds; from a weight of 1 on also sparsity by site and compression, before None.
+        rows: one per epoch: error and error_dense (without pruning), nll and kl (means over the epoch's steps, in nats for
+            all digits), kl_weight, seconds; sparsity by site and compression, which are None while kl_weight is below 1.
     """
 
     def __init__(self, path: Path, test: Dataset, *, goes_on: bool) -> None:
@@ -177,14 +177,14 @@ def error(fit: Fit, weights: dict[str, torch.Tensor], data: Dataset) -> float:
 
 
 def summary(fit: Fit, test: Dataset, log: EpochLog) -> dict[str, Any]:
-    """The row of the last epoch as the result, with the total time."""
+    """The results of the last epoch, with the total training time."""
     last = log.rows[-1]
     keys = ("error", "error_dense", "sparsity", "compression", "nll", "kl")
     return {key: last[key] for key in keys} | {"seconds": log.seconds}
 
 
 def table_of(title: str, content: dict[str, Any]) -> Table:
-    """The result beside the published ones."""
+    """A table of the result beside the published ones."""
     by_unit = "units" in content["published"][0]
     columns: dict[str, Callable[[dict[str, Any]], str]] = {"error %": lambda row: _percent(row["error"], 2)}
     if by_unit:

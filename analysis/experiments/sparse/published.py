@@ -1,5 +1,5 @@
 """Published results of sparse LeNets on MNIST: test error, sparsity per layer, compression (weights over kept weights), or
-units that are left and how many times fewer operations.
+the kept units and the factor by which operations are fewer.
 
 Molchanov, Ashukha & Vetrov (2017), table 1, where Pruning is Han et al. (2015), DNS Guo et al. (2016) and SWS Ullrich et al.
 (2017); the solution of the Deep|Bayes (2019) exercise; slides on ARD by Mittov, which give no error. By units: Neklyudov et
@@ -39,7 +39,7 @@ def published_rows(net: str) -> list[dict[str, Any]]:
 
 
 def published(net: str, method: str, recipe: str) -> float | None:
-    """The compression that was published for this training; None if there is none."""
+    """The published compression for this training; None if there is none."""
     if recipe == "neklyudov2017":
         return None
     name = {"molchanov2017": "sparse VD, Molchanov et al.", "deepbayes2019": "sparse VD, Deep|Bayes"}[recipe]
@@ -48,7 +48,7 @@ def published(net: str, method: str, recipe: str) -> float | None:
     return values[0] if values else None
 
 
-# Test error, units that are left, operations of the dense network over those of this one.
+# Test error, kept units, operations of the dense network over those of the sparse one.
 _BY_UNIT: dict[str, tuple[tuple[str, float, str, float], ...]] = {
     "lenet-300-100": (
         ("original, Neklyudov et al.", 0.0154, "784-500-300-10", 1.0),
@@ -66,15 +66,15 @@ _BY_UNIT: dict[str, tuple[tuple[str, float, str, float], ...]] = {
 
 
 def published_by_unit(net: str) -> list[dict[str, Any]]:
-    """The published rows for a network of which units are removed."""
+    """The published rows for a network from which units are removed."""
     return [dict(zip(("method", "error", "units", "flops"), row, strict=True)) for row in _BY_UNIT[net]]
 
 
 def units_left(content: Mapping[str, Any]) -> list[int]:
-    """Units that are left, as the paper counts them, from the results of a run by unit.
+    """The numbers of kept units, as the paper counts them, from the results of a run that removes units.
 
-    Of LeNet-300-100 the inputs, the hidden units and the 10 outputs; of LeNet-5 the maps of both convolutions and the inputs
-    of both dense layers.
+    For LeNet-300-100 these are inputs, hidden units and the 10 outputs; for LeNet-5 the maps of both convolutions and the
+    inputs of both dense layers.
     """
     sparsity = content["result"]["sparsity"]
     left = {name: round(WIDTHS[name] * (1 - share)) for name, share in sparsity.items()}

@@ -2,8 +2,8 @@
 
     validation   train on the first 80 % of every training split, at every point of the grid; log density of the last 20 %
     choice       for every split, the grid point with the largest mean log density
-    test         train on the whole training split; RMSE of the mean of T functions, of one pass through the network with
-                 masks of its own for every row, and mean log density of the test split
+    test         train on the whole training split; RMSE of the mean of T functions and of single draws, a different one
+                 for every row (one pass), and mean log density of the test split
 
 A protocol without a grid tests its single point. The state of a cell is written atomically after each fit, so that an
 interrupted cell resumes and gives the same results.
@@ -33,12 +33,12 @@ from pyrodrop.metrics import rmse
 from pyrodrop.prediction.prediction import Predicts
 
 POSTERIORS: Mapping[str, Posterior] = {**COLUMNS, **PROCESSES}
-_HELD = 4_000_000  # function values at a time
-_TEST_SEED = 100_000  # added to the seed where the trainings for the test begin
+_HELD = 4_000_000  # most function values at a time
+_TEST_SEED = 100_000  # added to the seed for the trainings of the test
 
 
 class Scores(NamedTuple):
-    """Of the test rows of a split, in units of y."""
+    """Scores on the test rows of a split, in units of y."""
 
     rmse: float
     rmse_of_one_pass: float
@@ -63,7 +63,7 @@ class Cell:
 
     @property
     def noise(self) -> Noise:
-        """What the noise is; a ValueError if this posterior cannot have it."""
+        """The kind of noise; a ValueError if the posterior does not support it."""
         noises = self.column.noises
         if self.precision != "auto" and self.precision not in noises:
             raise ValueError(f"precision of {self.guide} is auto or {', '.join(noises)}; got {self.precision}")
@@ -79,18 +79,18 @@ class Cell:
         return Plan(protocol.epochs(self.data), protocol.batch, hidden, self.noise, self.penalty, self.seed, device)
 
     def points(self) -> list[Point]:
-        """The grid."""
+        """The points of the grid."""
         protocol, fixed = PROTOCOLS[self.protocol], self.noise == "grid"
         return protocol.points(self.data, fixed_precision=fixed, with_rate=self.column.with_rate)
 
 
 def store(folder: Path, cells: Mapping[str, Cell]) -> Cells:
-    """The results of cells by their names."""
+    """The stored results of cells by their names."""
     return Cells(folder, lambda name: asdict(cells[name]), checked)
 
 
 def checked(record: Record) -> dict[str, Any]:
-    """The results in a cell's file, whatever its settings.
+    """The results in a cell's file, for any settings.
 
     Raises:
         ValueError: the file is broken.
@@ -107,7 +107,7 @@ def checked(record: Record) -> dict[str, Any]:
 
 
 def run_cell(cell: Cell, folder: Path, device: torch.device, progress: bool | None) -> dict[str, Any]:
-    """Train, choose, test, and write ``SET-GUIDE.json``; what of that is already there is not done again."""
+    """Train, choose, test, and write ``SET-GUIDE.json``; steps whose results are stored are not repeated."""
     results = store(folder, {cell.name: cell})
     done = results.kept(cell.name)
     if done is not None:
@@ -159,9 +159,9 @@ def _scores(
     begun: Cells,
     progress: bool | None,
 ) -> tuple[list[Scores | None], float]:
-    """Train all parts, as many at once as is sensible, and score each on its rows; None for one that failed.
+    """Train all parts in groups of `Posterior.at_once`, and score each on its rows; the score is None if training failed.
 
-    What was scored by a run that was interrupted is taken from its file, with the seconds that it took.
+    Scores of an interrupted run are read from its file, with their seconds.
     """
     name = f"{cell.name}.{phase}"
     kept = begun.kept(name) or {"scores": [], "seconds": 0.0}
@@ -179,7 +179,7 @@ def _scores(
 
 
 def _check_begun(record: Record) -> None:
-    """Three numbers per training, with null where it failed."""
+    """Check that the file has three numbers per training, or null if it failed."""
     record.number("seconds")
     rows = record.content.get("scores")
     if not isinstance(rows, list):
@@ -190,7 +190,7 @@ def _check_begun(record: Record) -> None:
 
 
 def divided(table: Splits, split: int) -> tuple[Dataset, Dataset]:
-    """The training rows of a split in two: the last 20 % validate, standardised by the others."""
+    """The training rows of a split in two parts: the first 80 %, and the last 20 %, standardised like the first."""
     rows = table.rows[split][0]
     first = int((1 - VALIDATION) * len(rows))
     train = standardized(table.x[rows[:first]], table.y[rows[:first]], f"split {split} of {table.name}")
@@ -199,7 +199,7 @@ def divided(table: Splits, split: int) -> tuple[Dataset, Dataset]:
 
 
 def score(predictor: Predicts, test: Dataset, draws: int, seed: int) -> Scores:
-    """Scores of `draws` functions in raw units; rows in chunks that fit into memory."""
+    """Scores of predictions with `draws` functions in raw units; rows are processed in chunks that fit into memory."""
     means, passes, densities = [], [], []
     for rows in torch.arange(len(test)).split(max(1, _HELD // draws)):
         prediction = predictor.predict(test.x[rows], draws, seed=seed)
@@ -215,7 +215,7 @@ def _draws(cell: Cell) -> int:
 
 
 def _best(values: Sequence[float]) -> int:
-    """Number of the largest; a FloatingPointError if every training failed."""
+    """Index of the largest value; a FloatingPointError if every training failed."""
     best = max(range(len(values)), key=values.__getitem__)
     if values[best] == -math.inf:
         raise FloatingPointError("no point of the grid could be trained: every loss stopped being finite")

@@ -22,7 +22,7 @@ from pyrodrop.priors import Prior
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.zoo.uci import LR, keras_start, released_prior
 
-_STEPS = 8_000_000  # of all replicates of one fit: at most ten minutes of a core, after which scores are kept
+_STEPS = 8_000_000  # most steps of all replicates of one fit: about ten minutes of a core, then scores are stored
 _START = 10.0  # learned precisions start at this over the variance of y
 
 
@@ -37,7 +37,7 @@ class Column:
         noises: supported kinds of noise, the default first.
         with_rate: whether the posterior has a drop rate to set.
         lr: learning rate; ten times as large for a learned precision.
-        decays: whether the learning rate falls to 0 along a cosine, as learned variances need; Keras's Adam had none.
+        decays: whether the learning rate falls to 0 along a cosine, as learned variances need; the published code has none.
         members: number of networks of an ensemble.
     """
 
@@ -55,7 +55,7 @@ class Column:
         return self.members if self.members > 1 else protocol.draws
 
     def predictors(self, parts: Sequence[Part], plan: Plan, first: int, progress: bool | None) -> list[Predicts | None]:
-        """All in one replicated fit. A seed decides the initial weights too."""
+        """Train all parts in one replicated fit. The seeds also determine the initial weights."""
         repeated = [part for part in parts for _ in range(self.members)]
         seed = plan.seed + first * self.members
         built = [self.build(part.train, plan, part.point, seed + number) for number, part in enumerate(repeated)]
@@ -75,7 +75,7 @@ class Column:
         return predictors
 
     def at_once(self, rows: int, plan: Plan) -> int:
-        """As many as ten minutes allow."""
+        """The number of parts that can be trained in about ten minutes."""
         return max(1, _STEPS // (plan.epochs * -(-rows // plan.batch) * self.members))
 
     def rate_of(self, name: str) -> float:

@@ -1,8 +1,8 @@
 """The UCI regression table (Gal & Ghahramani 2016, table 1, and its re-run of 2018), for MC dropout and other posteriors.
 
-A cell is a posterior on all splits of a data set; all splits and grid points are one replicated fit. Cells run in parallel,
-one thread each, and are stored when they finish: run the same command again to resume. The processes of a single cell share
-its replicates.
+A cell is a posterior on all splits of a data set; its splits and grid points are trained as replicates. Cells run in
+parallel, one thread each, and are stored when they finish: repeat the command to resume. If only one cell is missing, the
+processes share its replicates.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _run_cell(
 
 
 def _work(cell: Cell) -> float:
-    """What a cell costs, roughly: rows passed through networks."""
+    """A rough measure of a cell's cost: rows times epochs, splits, grid points and hidden units."""
     epochs = PROTOCOLS[cell.protocol].epochs(cell.data)
     return len(uci(cell.data).x) * epochs * cell.splits * len(cell.points()) * SETTINGS[cell.data].hidden
 

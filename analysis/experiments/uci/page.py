@@ -1,8 +1,8 @@
 """The UCI tables of ``analysis/reference/README.md``, from the cells in ``analysis/reference/uci``.
 
-Bernoulli dropout beside the published figures of the same
-splits, first by the protocol of 2018, and paired differences of the other posteriors from Bernoulli dropout with the same
-treatment of tau.
+They show Bernoulli dropout beside the published figures of the same splits, first by the protocol of 2018. For the other
+posteriors they show paired differences of the log density from that of Bernoulli dropout with the same treatment of the
+noise precision tau.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def reference(protocol: str) -> Cells:
 
 
 def _settings(protocol: Protocol) -> str:
-    """What is not searched, by the protocol."""
+    """A sentence on the settings that are not searched, by the protocol."""
     epochs, hidden = protocol.epochs("boston"), SETTINGS["boston"].hidden
     wide, short = SETTINGS["protein"].hidden, protocol.epochs("protein")
     return (
@@ -125,7 +125,7 @@ def _beside_published(protocol: str, cells: Mapping[str, Any]) -> str:
 
 
 def _lean(protocol: str, cells: Mapping[str, Any]) -> str:
-    """On how many sets ours is better and worse, and all sets together."""
+    """Sentences on how many sets ours is better and worse, with z of all sets together."""
     splits = by_split(PROTOCOLS[protocol].published)
     sentences = []
     for (metric, title), sign in zip(METRICS.items(), (-1, 1), strict=True):
@@ -143,7 +143,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _released(released: Mapping[str, Any]) -> str:
-    """What the plain PyTorch form of the released code gives, by variant: all published splits, several seeds."""
+    """Results of the released code in plain PyTorch, by variant, on all published splits with several seeds."""
     header = ["set, variant", "drop rate", "seeds"]
     furthest = 0.0
     tests = [[*header, *(word for title in METRICS.values() for word in (title, "z of published", "less ours (z)"))]]
@@ -206,7 +206,7 @@ def _gain_words(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 
 def _validation(cells: Mapping[str, Any]) -> str:
-    """The grid of 2018 before anything is chosen: log densities of the validation rows by drop rate."""
+    """The grid of 2018 before a point is chosen: log densities of the validation rows by drop rate."""
     splits = by_split("gal2018")
     rows = [["set", *(f"rate {rate:g}" for rate in RATES)]]
     z: list[list[float]] = []
@@ -230,7 +230,7 @@ def _validation(cells: Mapping[str, Any]) -> str:
 
 
 def _beside_bernoulli(cells: Cells, searched: Cells) -> list[str]:
-    """Gains over Bernoulli dropout with the same treatment of tau, and what a noise of x gains over a learned one."""
+    """Gains over Bernoulli dropout with the same treatment of tau, and gains of a noise that depends on x."""
     by_kind: dict[str, dict[tuple[str, str], Any]] = {}
     for (name, _), cell in cells.items():
         by_kind.setdefault(treatment(cell), {})[name, cell["cell"]["guide"]] = cell
@@ -250,7 +250,7 @@ def _beside_bernoulli(cells: Cells, searched: Cells) -> list[str]:
 
 
 def _others(cells: Cells, searched: Cells) -> str:
-    """What the tables of other posteriors compare, and what a longer training of Bernoulli dropout itself gains."""
+    """An introduction to the tables of other posteriors, with the gains of training Bernoulli dropout for longer."""
     column = COLUMNS["variational-b"]
     gains = [
         f"{name} {paired(cell['log_density'], cells[name, BASE]['log_density'])[0]:+.2f}"
@@ -268,5 +268,5 @@ def _others(cells: Cells, searched: Cells) -> str:
 
 
 def _column(cell: Mapping[str, Any]) -> str:
-    """A posterior, and its noise where that is not its own choice."""
+    """The name of a posterior, with its noise if that is not its default."""
     return cell["guide"] + {"auto": "", "grid": ", τ as Bernoulli"}.get(cell["precision"], f", τ {cell['precision']}")

@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What all trainings of a cell have in common."""
+    """Common settings of all trainings of a cell."""
 
     epochs: int
     batch: int
@@ -45,7 +45,7 @@ class Posterior(Protocol):
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """One-line description."""
         ...
 
     @property
@@ -71,6 +71,6 @@ class Posterior(Protocol):
     ) -> Sequence[Predicts | None]:
         """A trained posterior for every part, None for one whose loss was not finite.
 
-        Part number i has the seed ``plan.seed + first + i``, or, where it is made of m networks, its m-th part of as many.
+        Part i has the seed ``plan.seed + first + i``; an ensemble of m has the m seeds from ``plan.seed + (first + i) m``.
         """
         ...

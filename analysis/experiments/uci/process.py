@@ -24,8 +24,8 @@ class Process:
     """A Gaussian process.
 
     Attributes:
-        summary: one line.
-        kernel: from the training rows and the plan to `GaussianProcess`' kernel.
+        summary: one-line description.
+        kernel: makes the kernel of `GaussianProcess` from the training rows and the plan.
     """
 
     summary: str
@@ -34,7 +34,7 @@ class Process:
     with_rate: bool = False
 
     def draws(self, protocol: uci_protocol.Protocol) -> int:
-        """One, as the distribution of y is known in closed form."""
+        """1, since the distribution of y is known in closed form."""
         return 1
 
     def at_once(self, rows: int, plan: Plan) -> int:
@@ -50,7 +50,7 @@ class Process:
 
 
 def _network(data: Dataset, plan: Plan) -> Start:
-    """The network of the table; the search starts at weight variances of one over the fan-in."""
+    """The kernel of the table's network; the search starts at weight variances of one over the fan-in."""
     widths = [data.x.shape[1], *plan.hidden, 1]
     assert data.targets is not None
     model = models.MLP(

@@ -2,16 +2,16 @@
 
     gal2016   400 epochs (protein 200) of batches of 32; the published precision tau, drop rate and length scale,
               which were tuned on test rows of other splits
-    gal2018   4,000 epochs (protein 2,000) of batches of 128; 4 drop rates x 3 precisions, the last fifth of every training
-              split validates
+    gal2018   4,000 epochs (protein 2,000) of batches of 128; 4 drop rates x 3 precisions, chosen by the last fifth of every
+              training split
     gal2016-100x, gal2016-500x    the authors' longer runs of September 2016: the same settings in batches of 128, for 4,000
               epochs (protein 2,000), and for 20,000 (10,000) of a network with two hidden layers
     quick     gal2016 with 1,000 samples, for comparing many posteriors
 
 Gal & Ghahramani (2016), section 5.3; https://github.com/yaringal/DropoutUncertaintyExps, whose re-run of 2018 searched the
 grid. One hidden layer of ReLU units, Adam, y standardised with the training rows, tau in raw units of y. Minibatches have 32
-rows in the code that was committed with the results of 2016, 128 in later ones: 400 epochs of those are too few steps for
-table 1; on yacht the RMSE is twice as large.
+rows in the code that was committed with the results of 2016, and 128 in later code. With 128, 400 epochs are too few steps
+for table 1; on yacht the RMSE is twice as large.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyrodrop.names import known
 from pyrodrop.zoo.uci import SETTINGS
 
 RATES = (0.005, 0.01, 0.05, 0.1)
-VALIDATION = 0.2  # of the training rows, the last ones
+VALIDATION = 0.2  # share of the training rows for validation, the last ones
 
 
 SMALL = ("yacht", "boston", "energy", "concrete", "wine")
@@ -50,11 +50,11 @@ class Protocol:
     """A protocol of the table.
 
     Attributes:
-        factor: factor of the data set's number of epochs.
+        factor: number of epochs over that in the settings of the data set.
         batch: rows per minibatch.
         searches: whether to search the grid on validation rows.
         draws: T, number of posterior samples.
-        published: the results by split that it reproduces, a file of ``analysis/reference/uci/published``.
+        published: name of the file in ``analysis/reference/uci/published`` with the published results by split.
         layers: number of hidden layers.
     """
 
@@ -70,7 +70,7 @@ class Protocol:
         return self.factor * SETTINGS[name].epochs
 
     def points(self, name: str, *, fixed_precision: bool = True, with_rate: bool = True) -> list[Point]:
-        """The grid of a set, one point without a search.
+        """The grid of a set; a single point if the protocol does not search.
 
         Args:
             name: the data set.

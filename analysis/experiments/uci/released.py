@@ -1,11 +1,11 @@
-"""The released code of Gal & Ghahramani in plain PyTorch: what in it moves the results.
+"""The released code of Gal & Ghahramani in plain PyTorch, in variants that show which details affect the results.
 
 Only the tables, their splits and the published settings come from this package; network, masks, loss, Adam and scores are
-written out here, with all splits and seeds stacked as ``[R, ...]``. Of the layers of weight W, input a and mask z ~
-Bernoulli(p), p = 1 - drop_rate,
+written out here, with all splits and seeds stacked as ``[R, ...]``. The input of a layer with weight W, for a before masking
+and a mask z ~ Bernoulli(p), p = 1 - drop_rate, is
 
-    divided    a z / p    Keras since October 2015, of which is the re-run of 2018
-    kept       a z        Keras before, of which are the results of 2016
+    divided    a z / p    Keras since October 2015, used for the re-run of 2018
+    kept       a z        earlier Keras, used for the results of 2016
     ours       a z, W started at 1 / p times Glorot's values and penalised as p W: `pyrodrop.zoo.uci`
     early      as kept, with the Adam of Keras before 29 July 2015, which divided by 1 - beta instead of 1 - beta^t
 
@@ -35,7 +35,7 @@ LR, BETAS, EPSILON = 1e-3, (0.9, 0.999), 1e-8
 
 
 class Rows(NamedTuple):
-    """Training and test rows of every network: x and y standardised by the training rows, but y of the test rows raw."""
+    """Training and test rows of every network, standardised by the training rows, except y of the test rows."""
 
     x: Tensor  # [R, N, Q]
     y: Tensor  # [R, N, 1]
@@ -61,7 +61,7 @@ def rows(name: str, repeats: int, *, validation: bool) -> Rows:
 
 
 def masks(shape: tuple[int, ...], keep: float, random: torch.Generator) -> Tensor:
-    """Ones with probability `keep`, to 2^-16."""
+    """Masks that are 1 with probability `keep`, rounded to multiples of 2^-16."""
     return (torch.randint(2**16, shape, generator=random, dtype=torch.int32) < round(2**16 * keep)).float()
 
 

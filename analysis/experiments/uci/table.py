@@ -3,8 +3,8 @@
     d = mean of (ours - published) over splits, and z = d / se_d
     g = mean of (posterior - Bernoulli) over splits, and z = g / se_g
 
-A standard error is the standard deviation over splits (dividing by n - 1) over the square root of n. Tables name what a
-posterior does about the noise precision tau: fixed at the published value, searched on validation rows, learned, or of x.
+A standard error is the standard deviation over splits (dividing by n - 1) over the square root of n. Tables name the
+treatment of the noise precision tau: fixed at the published value, searched on validation rows, learned, or a function of x.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.zoo.uci import PUBLISHED
 
 METRICS = {"rmse": "RMSE", "log_density": "log density"}
-BASE = "bernoulli"  # what other posteriors are compared with
+BASE = "bernoulli"  # the posterior that others are compared with
 
 Cells = Mapping[tuple[str, str], Mapping[str, Any]]  # by set and posterior
 Gain = tuple[float, float | None]  # mean of the differences over splits, and its standard error
@@ -34,7 +34,7 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Gain:
 
 
 def z_score(gain: Gain) -> float | None:
-    """A mean difference in standard errors; None without one."""
+    """A mean difference in standard errors; None if the error is 0 or unknown."""
     mean, error = gain
     return mean / error if error else None
 
@@ -49,7 +49,7 @@ def published_score(published: str, name: str, metric: str) -> Gain | None:
 
 
 def treatment(cell: Mapping[str, Any]) -> str:
-    """What a cell does about tau: fixed, searched, learned, or of x."""
+    """The treatment of tau in a cell: fixed, searched, learned, or of x."""
     kind = cell["plan"]["precision"]
     if kind == "grid":
         return "searched" if PROTOCOLS[cell["cell"]["protocol"]].searches else "fixed"
@@ -79,7 +79,7 @@ def rows_of(cells: Cells, metric: str, published: str) -> list[list[str]]:
 def gains_of(cells: Cells) -> list[list[str]]:
     """Paired differences of log density between the other posteriors and Bernoulli; empty if there are none.
 
-    A header, one row per data set, and on how many data sets it is better and worse by more than two standard errors.
+    A header, one row per data set, and the numbers of data sets with gains and losses of more than two standard errors.
     """
     columns = [column for column in dict.fromkeys(column for _, column in cells) if column != BASE]
     sets = [name for name in dict.fromkeys(name for name, _ in cells) if (name, BASE) in cells]
@@ -108,7 +108,7 @@ def markdown(cells: Cells, published: str) -> str:
 
 
 def print_tables(cells: Cells, published: str) -> None:
-    """Print the same tables."""
+    """Print the tables of `markdown`."""
     for title, rows in _tables(cells, published):
         print_table(text_table(title, rows))
         print()
@@ -116,7 +116,7 @@ def print_tables(cells: Cells, published: str) -> None:
 
 
 def results(cells: Cells, protocol: str) -> dict[str, Any]:
-    """Everything as JSON: with one data set a row per posterior, with several a row per data set and posterior.
+    """All results as JSON: a row per posterior if there is one data set, else a row per data set and posterior.
 
     Scores are means over splits, with their standard errors; published ones are those of MC dropout.
     """
@@ -150,7 +150,7 @@ def results(cells: Cells, protocol: str) -> dict[str, Any]:
 
 
 def _tables(cells: Cells, published: str) -> list[tuple[str, list[list[str]]]]:
-    """Title and rows of every table, with what each posterior does about tau in the header."""
+    """Title and rows of every table; the header names each posterior's treatment of tau."""
     tables = [(title, rows_of(cells, metric, published)) for metric, title in METRICS.items()]
     if gains := gains_of(cells):
         tables.append((f"log density less that of {BASE} (in standard errors of the paired differences)", gains))
@@ -162,7 +162,7 @@ def _tables(cells: Cells, published: str) -> list[tuple[str, list[list[str]]]]:
 
 
 def _gain(ours: Sequence[float], base: Sequence[float]) -> Gain | None:
-    """None if the splits are not the same."""
+    """The paired difference; None if the numbers of splits differ."""
     return paired(ours, base) if len(ours) == len(base) else None
 
 

@@ -1,6 +1,6 @@
 """bayesian-torch: independent normal weights and biases by reparameterisation, one sample per step.
 
-Its argument ``prior_variance`` is used as a standard deviation, so it is given one.
+The package uses its argument ``prior_variance`` as a standard deviation, so a standard deviation is passed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def draws(problem: Problem) -> tuple[Any, dict[str, Any]]:
         problem, lambda inputs, outputs, scale: LinearReparameterization(inputs, outputs, prior_variance=scale)
     )
     for module in net:
-        module.dnn_to_bnn_flag = True  # a forward returns outputs alone, as in networks of its dnn_to_bnn
+        module.dnn_to_bnn_flag = True  # forward then returns only the outputs, as in networks of dnn_to_bnn
     descend(lambda: misfit(problem, net(x), y) + get_kl_loss(net), net.parameters(), problem.steps, LR)
     with torch.no_grad():
         f = torch.stack([net(points) for _ in range(problem.draws)])

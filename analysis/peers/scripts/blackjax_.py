@@ -1,6 +1,6 @@
 """blackjax: MCLMC with its tuning, one chain from the prior, and ChEES-HMC with its default metric, the identity.
 
-ChEES has the chains and steps of tuning of our `sample`. On yacht they are too few for it: its step size is then 0.0009.
+ChEES uses as many chains and tuning steps as our `sample`. On yacht these are too few for it: its step size becomes 0.0009.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from in_jax import Clock, from_prior, functions, log_density, most_bytes
 from peer import Problem, main
 
-MCLMC_STEPS = 30  # times the steps of a training
+MCLMC_STEPS = 30  # as a multiple of the steps of a training
 STEP_SIZE, LR = 0.01, 0.02  # the first step size, and Adam's learning rate
 
 
 def mclmc(problem: Problem) -> tuple[Any, dict[str, Any]]:
-    """Unadjusted: the step size is the one at which the variance of the energy is small."""
+    """Unadjusted MCLMC: tuning chooses a step size at which the variance of the energy is small."""
     import blackjax
     import jax
 

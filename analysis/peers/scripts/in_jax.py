@@ -1,4 +1,4 @@
-"""The network of a problem in JAX, for the scripts of its packages."""
+"""The network of a problem in JAX, for the scripts of packages that use JAX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peer import Problem
 
 
 class Clock:
-    """Wall time of stages, without that of compiling, which is summed by itself."""
+    """Wall time of stages; the time of compilation is not part of them and is summed in ``seconds["compiling"]``."""
 
     def __init__(self) -> None:
         import jax
@@ -19,7 +19,7 @@ class Clock:
         jax.monitoring.register_event_duration_secs_listener(self._listen)
 
     def end(self, stage: str, *results: Any) -> None:
-        """End the stage that began with the last one, when these results are there."""
+        """Wait for these results and end the stage that began at the previous call (or at construction)."""
         import jax
 
         jax.block_until_ready(results)
@@ -33,7 +33,7 @@ class Clock:
 
 
 def most_bytes() -> int:
-    """The most memory of the device that was in use; 0 where it is not known."""
+    """The peak memory in use on the device, in bytes; 0 if it is not known."""
     import jax
 
     return int((jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0))

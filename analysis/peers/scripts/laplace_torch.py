@@ -1,6 +1,6 @@
 """laplace-torch: Laplace approximations around a MAP estimate, with its linearised predictive (GLM, its default).
 
-The functions at all points of a regression are joint; those of logits are drawn at every point by itself.
+In a regression the functions are joint over all points; the functions of logits are drawn independently at every point.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def draws(problem: Problem, subset: str, structure: str) -> tuple[Any, dict[str,
     if problem.classes:
         return la.functional_samples(points, pred_type="glm", n_samples=problem.draws).detach(), settings
     mean, covariance = (moments.detach().double() for moments in la(points, pred_type="glm", joint=True))
-    root = torch.linalg.eigh((covariance + covariance.T) / 2)  # of low rank where there are more points than weights
+    root = torch.linalg.eigh((covariance + covariance.T) / 2)  # of low rank if there are more points than weights
     root = root.eigenvectors * root.eigenvalues.clamp(min=0).sqrt()
     normal = torch.randn(problem.draws, len(root), dtype=torch.float64)
     return (mean.flatten() + normal @ root.T)[..., None], settings

@@ -1,7 +1,7 @@
 """NumPyro: NUTS, and SVI with AutoNormal.
 
-With its defaults, means from U(-2, 2) and scales of 0.1, AutoNormal ends in a worse optimum on yacht: W2 of f is 7.6
-times the standard deviation of f. With scales of 0.01 it is 2.6, and with means from U(-0.3, 0.3) as well, as here, 0.6.
+With its defaults, initial means from U(-2, 2) and scales of 0.1, AutoNormal ends in a worse optimum on yacht: W2 of f is
+7.6 times the standard deviation of f. With scales of 0.01 it is 2.6, and with means from U(-0.3, 0.3) as well, as here, 0.6.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 from peer import Problem, main, tensors
 
-LR = {"logit": 0.1, "log_variance": 0.03, "": 0.01}  # by part of a parameter's name
+LR = {"logit": 0.1, "log_variance": 0.03, "": 0.01}  # learning rates by substring of a parameter's name
 MEMBERS = 5
 CHAINS = 32
 

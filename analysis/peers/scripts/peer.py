@@ -1,11 +1,11 @@
-"""What the scripts of the peers share: the file of a problem, the file of their draws, and the network in PyTorch.
+"""Shared code of the peers' scripts: the file of a problem, the file of their draws, and the network in PyTorch.
 
     python SCRIPT.py METHOD PROBLEM.npz DRAWS.npz
 
     minus log joint = sum_n l(y_n, f(x_n)) + 1/2 sum_k (w_k / s_k)^2          l: 1/2 precision (y - f)^2, or cross-entropy
 
-A script needs NumPy and its package, not pyrodrop. x, y and points are standardised as the network of the problem sees them,
-and so are the draws. Seconds are processor time of training and drawing, compilation included and imports left out.
+A script needs NumPy and its package, not pyrodrop. x, y, points and draws are in the standardised units of the network.
+Seconds are the processor time of a method: training, drawing, compilation, and the imports that it makes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Problem:
     """A network with its data.
 
     Attributes:
-        x, y, points: ``[N, D]``, ``[N, 1]`` or labels ``[N]``, and the points to predict at ``[P, D]``.
-        widths, activation: of all layers, and ``relu`` or ``tanh``.
+        x, y, points: inputs ``[N, D]``; real y ``[N, 1]`` or labels ``[N]``; points to predict at, ``[P, D]``.
+        widths, activation: widths of all layers, and ``relu`` or ``tanh``.
         scales: prior standard deviation of the weights of every layer; that of all biases is 1.
-        precision: of the noise; 0 for classes.
+        precision: precision of the noise; 0 for classes.
         draws, steps, seed: number of functions, gradient steps of a training, and seed.
-        chains: of methods that move several at once; 0 for their default.
+        chains: number of chains for methods that run several at once; 0 for their default.
     """
 
     x: Any
@@ -54,13 +54,13 @@ class Problem:
         return self.precision == 0
 
 
-Method = Callable[[Problem], tuple[Any, dict[str, Any]]]  # to f [S, P, D], and what the method was set to
+Method = Callable[[Problem], tuple[Any, dict[str, Any]]]  # returns f [S, P, D], and the settings of the method
 
 
 def main(
     package: str, methods: Mapping[str, Method], *, joint: Callable[[Problem], bool] = lambda problem: True
 ) -> None:
-    """Run a method on a problem, and write its draws."""
+    """Run the method that the command line names on a problem, and write its draws."""
     method, source, target = sys.argv[1:]
     with np.load(source, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file}
@@ -78,7 +78,7 @@ def main(
 
 
 def tensors(problem: Problem) -> tuple[Any, Any, Any]:
-    """x, y and points in PyTorch, with one thread and the problem's seed."""
+    """x, y and points as tensors; also sets PyTorch to one thread and the problem's seed."""
     import torch
 
     torch.set_num_threads(1)
@@ -119,7 +119,7 @@ def decay(problem: Problem, parameters: Mapping[str, Any]) -> Any:
 
 
 def descend(loss: Callable[[], Any], parameters: Iterable[Any], steps: int, lr: float) -> None:
-    """Adam with a cosine schedule."""
+    """Minimise `loss` by Adam with a cosine schedule."""
     import torch
 
     optimizer = torch.optim.Adam(parameters, lr=lr)

@@ -1,4 +1,4 @@
-"""Print the versions of those of the named packages that this interpreter has, as JSON."""
+"""Print the versions of the named packages as JSON, without packages that are not installed."""
 
 import json
 import sys
