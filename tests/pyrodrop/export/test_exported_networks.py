@@ -29,7 +29,6 @@ NO_MODEL = {
     "functional_dropout",
     "random_in_forward",
     "spectral_norm",
-    "weight_norm",
 }  # `fit` refuses them
 
 
