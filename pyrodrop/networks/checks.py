@@ -31,6 +31,7 @@ from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.ordinal import Ordinal
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.networks.sites import about_casts
+from pyrodrop.networks.sparse_matrix import hold_entries
 from pyrodrop.private_apis import NORMED
 from pyrodrop.scaling import Standardize, within
 
@@ -203,15 +204,18 @@ def check_parametrised(network: nn.Module) -> None:
 
 
 def copied(network: nn.Module) -> nn.Module:
-    """A deep copy of a network in which weights under weight norm are parameters; a ValueError as `check_parametrised`."""
+    """A deep copy whose weights under weight norm are parameters, and sparse buffers entries; see `check_parametrised`."""
     check_parametrised(network)
     stored = [
         value
         for m, name, _ in _weight_norms(network)
         for value in (vars(m).get(name), *getattr(m, "_flat_weights", ()))
     ]  # by modules, as results of a graph that deepcopy refuses
+    kept = {id(v): v.detach() for v in stored if isinstance(v, Tensor) and not v.is_leaf}
+    kept |= {id(v): v for v in network.buffers() if v.layout != torch.strided}
     with torch.inference_mode(False):  # and with gradients, or the weights are no parameters
-        made = copy.deepcopy(network, {id(v): v.detach() for v in stored if isinstance(v, Tensor) and not v.is_leaf})
+        made = copy.deepcopy(network, kept)
+        hold_entries(made)
         for module, name, remove in _weight_norms(made):
             remove(module, name)
     return made
@@ -248,8 +252,8 @@ def _computed(module: nn.Module) -> list[tuple[str, str]]:
     """The computed weights of one module, each with the call that turns it into a parameter."""
     if parametrize.is_parametrized(module):
         call = "torch.nn.utils.parametrize.remove_parametrizations"
-        names: Any = module.parametrizations
-        return [(name, f"call {call}(layer, {name!r})") for name in names]
+        lists: Any = module.parametrizations
+        return [(name, f"call {call}(layer, {name!r})") for name, of in lists.items() if list(of.parameters())]
     hooks: list[Any] = list(module._forward_pre_hooks.values())
     weights = []
     for hook in hooks:

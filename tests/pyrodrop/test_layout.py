@@ -76,7 +76,7 @@ MOST_LINES = {
     "pyrodrop/export": 798,
     "pyrodrop/likelihoods": 1_586,
     "pyrodrop/metrics": 1_180,
-    "pyrodrop/networks": 2_291,
+    "pyrodrop/networks": 2_375,
     "pyrodrop/prediction": 1_786,
     "pyrodrop/priors": 927,
     "pyrodrop/reading": 1_218,
@@ -89,7 +89,7 @@ MOST_LINES = {
     "models": 1_328,
     "guides": 2_179,
     "analysis": 29_951,
-    "tests": 53_899,
+    "tests": 54_020,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
