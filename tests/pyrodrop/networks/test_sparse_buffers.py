@@ -45,10 +45,14 @@ class Graph(nn.Module):
     def __init__(self, neighbours: Tensor, product: Product) -> None:
         super().__init__()
         self.first, self.head, self.product = nn.Linear(3, 5), nn.Linear(5, 2), product
+        self.scale = nn.Parameter(torch.rand(5))
         self.register_buffer("neighbours", neighbours)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.product(self.neighbours, self.first(x))))  # type: ignore[no-any-return]
+        return self.head(self.hidden(x))  # type: ignore[no-any-return]
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.scale * self.product(self.neighbours, self.first(x)))
 
 
 def made(layout: Callable[[Tensor], Tensor], product: Product) -> tuple[Graph, models.NetworkModel, Tensor]:
@@ -88,3 +92,16 @@ def test_a_fit_is_that_of_a_dense_buffer_and_is_loaded(tmp_path: Path) -> None:
     _, model, _ = made(Tensor.to_sparse, torch.matmul)
     loaded = pyrodrop.Fit.load(path, model, guides.MeanField(model))
     assert torch.equal(loaded.predict(x, 5).f, sparse.predict(x, 5).f)
+
+
+def test_dropout_behind_a_sparse_product_is_read() -> None:
+    """Mean and variance over the masks, in closed form; within five standard errors."""
+    net, _, x = made(Tensor.to_sparse, torch.sparse.mm)
+    head, draws = net.head, 1000
+    net.head = nn.Sequential(nn.Dropout(0.5), head)  # type: ignore[assignment]
+    reading = pyrodrop.read(net, x, likelihood=likelihoods.Gaussian(1.0), num_data=8, prior=priors.Gaussian())
+    f = reading.predict(x, draws).f
+    with torch.no_grad():
+        mean, variance = head(net.hidden(x)), net.hidden(x).square() @ head.weight.square().T
+    assert float(((f.mean(0) - mean).abs() / (variance / draws).sqrt()).max()) < 5
+    assert float((f.var(0) / variance - 1).abs().max()) < 5 * (2 / draws) ** 0.5
