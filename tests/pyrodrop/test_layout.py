@@ -69,7 +69,7 @@ LAYERS = (
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
     "pyrodrop/compiled": 4_662,
-    "pyrodrop/compression": 1_137,
+    "pyrodrop/compression": 1_151,
     "pyrodrop/data": 2_986,
     "pyrodrop/distributions": 1_925,
     "pyrodrop/divergences": 826,
@@ -85,11 +85,11 @@ MOST_LINES = {
     "pyrodrop/steps": 839,
     "pyrodrop/training": 6_300,
     "pyrodrop/zoo": 2_742,
-    "pyrodrop/*.py": 5_540,
-    "models": 1_328,
+    "pyrodrop/*.py": 5_539,
+    "models": 1_327,
     "guides": 2_179,
-    "analysis": 29_951,
-    "tests": 54_037,
+    "analysis": 29_987,
+    "tests": 54_142,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
