@@ -36,9 +36,9 @@ from pyrodrop.networks.checks import (
     cannot_run,
     check_dropout_layers,
     check_labels,
-    check_parametrised,
     check_resolution,
     check_width,
+    copied,
     width_of,
 )
 from pyrodrop.networks.observe import Calls, Properties, observe, observe_training, signature
@@ -57,10 +57,11 @@ class NetworkModel(Part, LocalModule):
 
     Args:
         network: maps x to ``[N, outputs]`` or ``[N, ..., outputs]``. The model works on a copy and leaves the original
-            unchanged; weights and buffers of 16 bits are float32 in the copy. Parameters with ``requires_grad=False`` are
-            fixed: they have no prior and are not trained. A parameter with several names (tied weights) is one site under
-            the first name. Submodules in training mode (BatchNorm) use the statistics of their minibatch and update their
-            running statistics in `pyrodrop.fit`; all other submodules run in evaluation mode.
+            unchanged; in the copy weights and buffers of 16 bits are float32, and weights under weight norm are parameters.
+            Parameters with ``requires_grad=False`` are fixed: they have no prior and are not trained. A parameter with
+            several names (tied weights) is one site under the first name. Submodules in training mode (BatchNorm) use the
+            statistics of their minibatch and update their running statistics in `pyrodrop.fit`; all other submodules run in
+            evaluation mode.
         prior: prior of every weight (trained parameters with two or more dimensions), or a mapping from name patterns to
             priors, where the first matching pattern applies. A weight whose prior is None is trained as a point estimate.
         likelihood: distribution of y given the outputs, see `pyrodrop.likelihoods`.
@@ -82,7 +83,7 @@ class NetworkModel(Part, LocalModule):
         TypeError: `network` is not a module, or is compiled, scripted or distributed over devices; a prior is no `Prior`,
             the likelihood no `Likelihood`, `input_axes` no mapping, or `output` no function.
         ValueError: no weight has a prior; the network has dropout layers in training mode, uninitialised (lazy) parameters,
-            or weights that are computed from other parameters (weight norm, spectral norm); a pattern matches no parameter.
+            or weights that are computed from other parameters otherwise (spectral norm); a pattern matches no parameter.
     """
 
     output: Output | None = None
@@ -102,9 +103,8 @@ class NetworkModel(Part, LocalModule):
         super().__init__()
         instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
         parameters_of(network)  # raises for modules that cannot be copied
-        check_parametrised(network)
         self._check_network(network)
-        network = copy.deepcopy(network)
+        network = copied(network)
         lengthen(network)
         parameters = parameters_of(network)
         self.priors: dict[str, Prior] = assign_priors(parameters, prior, bias_prior, type(network).__name__)

@@ -16,6 +16,7 @@ import copy
 from torch import Tensor, nn
 
 from pyrodrop.arguments import real
+from pyrodrop.networks.checks import copied
 from pyrodrop.networks.sites import freeze, parameters_of
 from pyrodrop.networks.starts import new_values, starting_from
 
@@ -54,8 +55,9 @@ class WithPriorFunction(nn.Module):
     def __init__(self, net: nn.Module, scale: float = 1.0, *, seed: int | None = 0) -> None:
         super().__init__()
         self.scale: float = real(scale, "scale", "the factor of the prior function", above=0)
-        names = parameters_of(net).names  # raises for what is no network
-        self.net: nn.Module = copy.deepcopy(net)
+        parameters_of(net)  # raises for what is no network
+        self.net: nn.Module = copied(net)
+        net, names = self.net, parameters_of(self.net).names
         prior = copy.deepcopy(net)
         buffers = copy.deepcopy(net)
         freeze(buffers)

@@ -188,7 +188,7 @@ class Oracle:
 def train_point(
     case: Case, network: nn.Module, x: Inputs, y: Tensor, steps: int, lr: float
 ) -> tuple[dict[str, Tensor], list[float]]:
-    """Maximum a posteriori with Adam in a plain PyTorch loop, in place; returns the network's tensors and the losses."""
+    """Maximum a posteriori with Adam in a plain PyTorch loop, in place; returns all dense tensors and the losses."""
     scales = {n: case.scale_of(n) for n in weight_names(network, case)}
     parameters = dict(network.named_parameters())
     moved = [p for p in parameters.values() if p.requires_grad]
@@ -202,7 +202,7 @@ def train_point(
         optimizer.step()
         losses.append(float(nll.detach()))
     state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    return {n: v.detach().clone() for n, v in state.items()}, losses
+    return {n: v.detach().clone() for n, v in state.items() if v.layout == torch.strided}, losses
 
 
 def _copies(tensors: Mapping[str, Tensor], noise: Any) -> dict[str, Tensor]:

@@ -1,16 +1,19 @@
 """Checks of a network before training and prediction; each error states what is wrong and how to fix it.
 
-Weights that are computed from other parameters are refused until they are parameters again:
+Weights that are computed from other parameters become parameters in the copy of the network, or are refused:
 
-    weight_norm      W = g v / |v|        parameters g, v
-    spectral_norm    W = v / sigma(v)     parameter v
+    weight_norm      W = g v / |v|        parameters g, v: any W but 0, so the copy has W
+    spectral_norm    W = v / sigma(v)     parameter v: only those W with sigma(W) = 1, refused
 
 A prior on v or g is not a prior on W: the posterior would be that of numbers that no layer multiplies with, and dropping an
-input unit of v does not drop it in W. The same holds for pruning and custom parametrisations.
+input unit of v does not drop it in W. The same holds for pruning and custom parametrisations, which are refused.
 """
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +22,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 from torch.nn.utils import parametrize
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
+from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
 from pyrodrop.data.column_values import listed
 from pyrodrop.data.columns import Columns
@@ -28,6 +31,8 @@ from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.ordinal import Ordinal
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.networks.sites import about_casts
+from pyrodrop.networks.sparse_matrix import hold_entries
+from pyrodrop.private_apis import NORMED
 from pyrodrop.scaling import Standardize, within
 
 DETERMINISTIC = (
@@ -110,7 +115,7 @@ def width_of(net: nn.Module) -> int | None:
     """The width of x if the first layer of a (nested) nn.Sequential is an nn.Linear, otherwise None."""
     while isinstance(net, nn.Sequential) and len(net):
         net = net[0]
-    return net.in_features if type(net) is nn.Linear else None
+    return net.in_features if parametrize.type_before_parametrizations(net) is nn.Linear else None  # type: ignore[return-value]
 
 
 def cannot_run(x: Inputs, error: Exception, why: str = "", *, doing: str = "be called", together: bool = False) -> str:
@@ -178,16 +183,18 @@ def check_values(network: nn.Module) -> None:
 def check_parametrised(network: nn.Module) -> None:
     """Raise a ValueError that names the trained weights that are computed from other parameters, or a tensor without values.
 
-    Layers whose parameters are all fixed (``requires_grad_(False)``) are accepted, and tensors without values where no new
-    tensor has values, as for the shapes that a file is checked by.
+    Weights under weight norm that `copied` makes parameters are accepted, and so are layers whose parameters are all fixed
+    (``requires_grad_(False)``), and tensors without values where no new tensor has values, as for the shapes that a file is
+    checked by.
     """
     if not torch.empty(0).is_meta:
         check_values(network)
+    removable = {(id(module), weight) for module, weight, _ in _weight_norms(network)}
     computed = [
         f"{f'{name}.{weight}' if name else weight}: {remedy}"
         for name, module in network.named_modules()
         for weight, remedy in _computed(module)
-        if any(parameter.requires_grad for parameter in _owners(module))
+        if any(parameter.requires_grad for parameter in _owners(module)) and (id(module), weight) not in removable
     ]
     if computed:
         raise ValueError(
@@ -196,12 +203,57 @@ def check_parametrised(network: nn.Module) -> None:
         )
 
 
+def copied(network: nn.Module) -> nn.Module:
+    """A deep copy whose weights under weight norm are parameters, and sparse buffers entries; see `check_parametrised`."""
+    check_parametrised(network)
+    stored = [
+        value
+        for m, name, _ in _weight_norms(network)
+        for value in (vars(m).get(name), *getattr(m, "_flat_weights", ()))
+    ]  # by modules, as results of a graph that deepcopy refuses
+    kept = {id(v): v.detach() for v in stored if isinstance(v, Tensor) and not v.is_leaf}
+    kept |= {id(v): v for v in network.buffers() if v.layout != torch.strided}
+    with torch.inference_mode(False):  # and with gradients, or the weights are no parameters
+        made = copy.deepcopy(network, kept)
+        hold_entries(made)
+        for module, name, remove in _weight_norms(made):
+            remove(module, name)
+    return made
+
+
+def _weight_norms(network: nn.Module) -> list[tuple[nn.Module, str, Callable[[nn.Module, str], Any]]]:
+    """Module, name and removal of the weights under weight norm whose g and v are trained, and are of no other weight."""
+    uses = Counter(id(value) for module in network.modules() for value in module._parameters.values())
+
+    def removable(*values: nn.Parameter | None) -> bool:
+        return all(value is not None and value.requires_grad and uses[id(value)] == 1 for value in values)
+
+    weights: list[tuple[nn.Module, str, Callable[[nn.Module, str], Any]]] = []
+    for module in network.modules():
+        lists: Any = module.parametrizations if parametrize.is_parametrized(module) else {}
+        for name, steps in lists.items():
+            if [type(step) for step in steps] == [NORMED] and removable(*steps.parameters()):
+                weights.append((module, name, _remove))
+        for hook in module._forward_pre_hooks.values():
+            name = hook.name if isinstance(hook, WeightNorm) else ""
+            if name and removable(*(module._parameters.get(f"{name}_{part}") for part in "gv")):
+                weights.append((module, name, remove_weight_norm))
+    return weights
+
+
+def _remove(module: nn.Module, name: str) -> None:
+    """Remove a parametrisation of a copied module, which shares with the original the class that this changes."""
+    kind = type(module)
+    module.__class__ = type(kind.__name__, kind.__bases__, dict(vars(kind)))
+    parametrize.remove_parametrizations(module, name)
+
+
 def _computed(module: nn.Module) -> list[tuple[str, str]]:
     """The computed weights of one module, each with the call that turns it into a parameter."""
     if parametrize.is_parametrized(module):
         call = "torch.nn.utils.parametrize.remove_parametrizations"
-        names: Any = module.parametrizations
-        return [(name, f"call {call}(layer, {name!r})") for name in names]
+        lists: Any = module.parametrizations
+        return [(name, f"call {call}(layer, {name!r})") for name, of in lists.items() if list(of.parameters())]
     hooks: list[Any] = list(module._forward_pre_hooks.values())
     weights = []
     for hook in hooks:

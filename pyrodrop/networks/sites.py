@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from pyrodrop.arguments import shown
+from pyrodrop.networks.sparse_matrix import is_sparse_matrix
 from pyrodrop.protocols import HasWeights
 
 _log = logging.getLogger("pyrodrop")
@@ -55,7 +56,7 @@ def parameters_of(network: nn.Module) -> Parameters:
     Raises:
         TypeError: not a module; a model, which has priors already; or a module that is compiled, scripted or distributed
             over devices, whose parameters cannot be replaced.
-        ValueError: a parameter is uninitialised (``nn.LazyLinear``) or complex; a parameter or buffer is sparse.
+        ValueError: a parameter is uninitialised (``nn.LazyLinear``), complex or sparse; a buffer is sparse and no matrix.
     """
     _check_kind(network)
     canonical: dict[int, str] = {}
@@ -75,10 +76,11 @@ def parameters_of(network: nn.Module) -> Parameters:
             "give them their shapes"
         )
     laid_out = dict(network.named_parameters()) | dict(network.named_buffers())
-    sparse = [name for name, value in laid_out.items() if value.layout != torch.strided]
+    sparse = [n for n, v in laid_out.items() if v.layout != torch.strided and (n in values or not is_sparse_matrix(v))]
     if sparse:
         raise ValueError(
-            f"parameters and buffers must be dense tensors; sparse ones are {', '.join(sparse)}: register name.to_dense()"
+            "parameters must be dense tensors, and buffers dense tensors or sparse matrices of numbers; others are "
+            f"{', '.join(sparse)}: register name.to_dense()"
         )
     complex_ = [name for name, value in values.items() if value.is_complex()]
     if complex_:

@@ -21,7 +21,7 @@ from pyrodrop.models import TrainedNetwork
 from pyrodrop.names import by_name
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units
 from pyrodrop.networks.call import Output, check_function
-from pyrodrop.networks.checks import check_parametrised
+from pyrodrop.networks.checks import copied
 from pyrodrop.networks.dropouts import Dropout, Dropouts
 from pyrodrop.networks.sites import Parameters, lengthen, parameters_of
 from pyrodrop.priors import Gaussian, Prior
@@ -111,9 +111,11 @@ def read(
     count(num_data, "num_data", "the number of examples that the network was trained on")
     _check_choice(weight_decay, prior, bias_prior, loss)
     output = None if output is None else check_function(output)
-    parameters = parameters_of(net)
-    check_parametrised(net)
-    decays = None if weight_decay is None else decay_of(weight_decay, parameters.trained)
+    trained = parameters_of(net).trained
+    network = copied(net)
+    parameters = parameters_of(network)
+    trained = {name: trained.get(name, value) for name, value in parameters.trained.items()}  # which an optimizer has
+    decays = None if weight_decay is None else decay_of(weight_decay, trained)
     if decays is not None and not any(decays[name] for name in parameters.weights):
         raise ValueError(
             "a network trained without weight decay has no prior and needs one, such as prior=priors.Gaussian(scale=...); "
@@ -121,7 +123,7 @@ def read(
         )
     first = next(iter(parameters.trained.values())) if parameters.trained else next(net.parameters())
     where = first.device if device is None else resolve(device)
-    network, likelihood = copy.deepcopy(net).to(where), copy.deepcopy(likelihood).to(where)
+    network, likelihood = network.to(where), copy.deepcopy(likelihood).to(where)
     lengthen(network)
     x = mapped(lambda part: part.to(where), x)
     trial = _trial(network, x, output)

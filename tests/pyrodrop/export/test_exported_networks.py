@@ -18,10 +18,12 @@ _NUMBER = r"write x\.shape\[0\]"
 REFUSED = {
     "class_token": _NUMBER,
     "counter": "must be the same at every call",
+    "derivative_output": "one that torch.export can record",
     "graph_network": "depends on others",
     "gru_cell": _NUMBER,
     "lstm_cell": _NUMBER,
     "shared_rnn_loop": _NUMBER,
+    "sparse_graph": "depends on others",
     "tuple_output": _NUMBER,
 }
 NO_MODEL = {
@@ -29,7 +31,6 @@ NO_MODEL = {
     "functional_dropout",
     "random_in_forward",
     "spectral_norm",
-    "weight_norm",
 }  # `fit` refuses them
 
 

@@ -49,6 +49,13 @@ class ForceByTransform(Two):
         return vmap(grad(lambda row: self.energy(row).sum()))(x)
 
 
+class Slope(Two):
+    """The energy's derivative along (1, 1), by forward-mode differentiation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.func.jvp(self.energy, (x,), (torch.ones_like(x),))[1]
+
+
 class Pooled(Two):
     """Several rows per example, which share the weights."""
 
@@ -129,10 +136,11 @@ def test_a_weight_that_is_first_used_without_gradients_has_one(strategy: Any) ->
         torch.testing.assert_close(guide.loc[name].grad, value, rtol=1e-3, atol=1e-3 * float(value.abs().max()))
 
 
+@pytest.mark.parametrize("network", [Force, Slope])
 @pytest.mark.parametrize("estimator", ["local", "per_example", "flipout"])
-def test_networks_that_differentiate_are_trained_with_whole_weights(estimator: Any) -> None:
+def test_networks_that_differentiate_are_trained_with_whole_weights(network: Any, estimator: Any) -> None:
     """As under `shared`, with the same random numbers."""
-    own, model = made(Force)
+    own, model = made(network)
     guide, data = guides.MeanField(model, init_scale=0.4), (X, own(X).detach())
     losses = [
         pyrodrop.fit(model, guide, data, steps=3, lr=1e-2, estimator=one, engine="pyro", seed=2).losses
@@ -158,7 +166,7 @@ class Routed(Two):
 class Sparse(Two):
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("mask", torch.eye(2).to_sparse())
+        self.register_buffer("mask", torch.ones(2, 2, 2).to_sparse())
 
     def forward(self, x: Tensor) -> Tensor:
         return self.energy(x)
@@ -173,7 +181,7 @@ class Sparse(Two):
             r"change the output, but have no gradient: gate\.weight",
             marks=pytest.mark.unshifted,  # of other weights, no change may move a row to the other expert
         ),
-        (Sparse, r"must be dense tensors; sparse ones are mask"),
+        (Sparse, r"must be dense tensors, and buffers .* others are mask: register name\.to_dense\(\)"),
     ],
 )
 def test_networks_that_cannot_be_trained_are_refused_with_the_reason(
