@@ -88,8 +88,8 @@ MOST_LINES = {
     "pyrodrop/*.py": 5_539,
     "models": 1_326,
     "guides": 2_179,
-    "analysis": 29_951,
-    "tests": 53_746,
+    "analysis": 30_104,
+    "tests": 53_824,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
