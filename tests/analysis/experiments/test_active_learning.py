@@ -315,6 +315,14 @@ def test_the_page_has_the_stored_numbers() -> None:
     content = json.loads((ROOT / "analysis" / "reference" / "active-learning.json").read_text(encoding="utf-8"))
     for name, curve in content["curves"].items():
         assert content["mnist"][name.removeprefix("mnist, ")] == experiment.digit_rows(curve)
+    frozen, equal, trained = (content["mnist"][name] for name in experiment.FILTERS)
+    for score in ("BALD", "BatchBALD"):  # two thirds
+        assert trained[score]["labels"] / trained[RANDOM]["labels"] == pytest.approx(2 / 3, abs=0.03)
+    for score in ("BALD", "entropy"):  # half of the loss
+        assert equal[score]["over random"] / frozen[score]["over random"] == pytest.approx(0.5, abs=0.05)
+    scores = content["curves"][f"mnist, {digits.TRAINED}"]["scores"]
+    means = {name: np.mean(rows, 1)[6:15] for name, rows in scores.items()}  # 80 to 160 labels
+    assert all((values > means[RANDOM]).all() for name, values in means.items() if name != RANDOM)
     page = (ROOT / "docs" / "ask-for-a-label.md").read_text(encoding="utf-8").partition("## Measured")[2]
     shown = [line for line in page.splitlines() if re.match(r"\| (?!posterior|---)", line)]
     tables = experiment.tables_of(content, content["settings"])
