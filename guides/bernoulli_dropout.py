@@ -12,7 +12,7 @@ layer after it has the weight (1 - drop_rate) M, the mean of W.
 The KL divergence from a Gaussian prior is exact for theta > 0. For theta = 0 it is known up to a constant that depends only
 on the number of weights.
 
-`DropConnect` drops weights independently of each other, as columns of one weight each:
+`DropConnect` drops weights independently of each other, as if every weight were an input unit:
 
     W = M * Z + theta E,   Z_ij ~ Bernoulli(1 - drop_rate)      M, Z [out, in]
 

@@ -41,8 +41,8 @@ class ConcreteDropout(Guide):
             rate 0 are never dropped.
         temperature: temperature of the relaxation, positive; 0.1 in the paper.
         mask_input: whether to drop inputs of the network itself too, that is, inputs of the weights that act on x.
-        rate_prior: distribution of every rate, such as ``dist.Beta(2.0, 8.0)``, whose log density training adds to the ELBO,
-            so that rates do not vanish where the entropy does not keep them (see `Guide`); None for none.
+        rate_prior: distribution of every rate, such as ``dist.Beta(2.0, 8.0)``, whose log density training adds to the ELBO
+            (see `Guide`), to keep rates from going to 0 where the entropy term does not; None for none.
 
     Raises:
         ValueError: a rate or the temperature is out of range, or a rate other than 0 is given for a tensor with several axes

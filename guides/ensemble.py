@@ -26,15 +26,15 @@ from pyrodrop.protocols import HasWeights
 class Ensemble(Part, LocalModule):
     """Several guides of one model, used as one guide.
 
-    Members share the model, with its anchors (`priors.Anchored`) and prior function (`models.WithPriorFunction`). For
-    members that have their own, train `Point`s by `pyrodrop.fit_replicates` with ``starts="new"``, which is faster, too.
+    Members share the model, with its anchors (`priors.Anchored`) and prior function (`models.WithPriorFunction`). To give
+    every member its own, train `Point`s by `pyrodrop.fit_replicates` with ``starts="new"``, which is also faster.
 
     Args:
         model: the model whose weights are inferred.
         guide: function of the model that returns a member, such as ``guides.Point`` or ``lambda m: guides.MeanField(m)``.
         members: number of members, at least 1. Each starts from new weights, which ``model.reset_parameters()`` draws.
             Parameters of the model without a prior (such as biases) are shared by all members.
-        seed: of the new weights. None draws them from torch's generator.
+        seed: seed of the new weights. None draws them from torch's generator.
 
     Raises:
         TypeError: the model has no ``reset_parameters()``, `guide` is no function or does not return a `Guide`, or `members`

@@ -1,4 +1,4 @@
-"""The exact posterior of the last layer given the layers below, whose posterior is that of any other guide.
+"""The exact posterior of the last layer given the layers below, for which any other guide can be used.
 
     W ~ q(W)                        weights of the layers below; Phi [N, H] are the inputs of the last layer at all N rows
     y_d = Phi w_d + b_d + noise of precision tau_d,     w_d ~ N(m_d, diag(s_d^2))       for each of D outputs
@@ -12,10 +12,10 @@ ln p(y | w, b, W) + ln p(w, b) - ln p(w, b | y, W) is the same number, the evide
     ELBO = E_q[ln p(y | W)] - KL(q(W) || prior),        ln p(y_d | W) = ln N(y_d | Phi m_d, 1 / tau_d + Phi diag(s_d^2) Phi')
 
 without noise from the last layer. It is maximised over the layers below, biases without a prior, and tau if that is learned
-(the evidence approximation; Bishop, section 3.5). Features that are a point estimate can overfit it: Ober & Rasmussen
-(2019), Benchmarking the Neural Linear Model for Regression, arXiv:1912.08416. Other noise than Gaussian has no such
-posterior; for classes, Harrison, Willes & Snoek (2024), Variational Bayesian Last Layers, arXiv:2404.11599, use a
-variational one.
+(the evidence approximation; Bishop, section 3.5). With a point estimate of the layers below, it can overfit: Ober &
+Rasmussen (2019), Benchmarking the Neural Linear Model for Regression, arXiv:1912.08416. If the noise is not Gaussian, the
+posterior has no closed form; for classes, Harrison, Willes & Snoek (2024), Variational Bayesian Last Layers,
+arXiv:2404.11599, use a variational one.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ from pyrodrop.reparam.lazy import LazyWeight
 class ExactLastLayer(Part, LocalModule):
     """The Gaussian posterior of the last layer in closed form, given a sample of the layers below.
 
-    It is the posterior given all training rows, so the guide keeps them: `pyrodrop.fit` passes them on, every step and every
-    sample for a prediction computes the features of all rows, and a saved fit contains x and y. Minibatches are correct, but
-    a step on one is as slow as a step on all rows and noisier, so leave `batch_size` None. `estimator` must be ``shared``.
+    It is the posterior given all training rows, so the guide stores them. `pyrodrop.fit` passes them to the guide. Every
+    step and every sample for a prediction computes the features of all rows, and a saved fit contains x and y. Minibatches
+    are correct, but as slow as all rows and noisier, so leave `batch_size` None. `estimator` must be ``shared``.
     `kl_weight` and `likelihood_power` change the layers below; the last layer keeps the posterior written above.
 
-    Under Pyro's own `SVI` the rows are those of each step, until `condition_on` sets them, as predictions need.
+    Under Pyro's `SVI`, the rows are those passed to each step. Call `condition_on` with all rows before predicting.
 
     Args:
-        model: a network of `pyrodrop.models` whose output ``[N, D]`` is that of a `torch.nn.Linear` with the last of its
-            weights, which has a Gaussian prior of fixed scale; its bias has one too, or none. The likelihood is
-            `likelihoods.Gaussian`, with a precision that is given or learned, or `likelihoods.Missing` of it.
+        model: a network of `pyrodrop.models` that returns the output ``[N, D]`` of a `torch.nn.Linear`. The weight of this
+            layer is the last of the model's weights and has a Gaussian prior of fixed scale; its bias has such a prior or
+            none. The likelihood is `likelihoods.Gaussian`, or `likelihoods.Missing` of it; it may learn its precision.
         features: function of a model that returns the guide of the layers below, such as ``guides.MeanField`` or
             ``functools.partial(guides.BernoulliDropout, drop_rate=0.1)``.
 
     Raises:
-        TypeError: the model is no network of `pyrodrop.models`, or `features` does not return a `Guide`.
-        ValueError: the likelihood is another, or the last weight is that of another layer.
-        ValueError: before the first step: the model is another object than that of the guide, a prior of the last layer is
-            another (`NoDivergence`), the data are not in memory, x is not one tensor, or the network mixes the rows, draws
-            masks that no weight carries, or does not return the output of its last weight.
+        TypeError: the model is no network of `pyrodrop.models`, or `features` does not return a `Guide`. Before the first
+            step: x is not one tensor.
+        ValueError: the likelihood is another, or the last weight is that of another layer. Before the first step: the fit
+            has another model object, a prior of the last layer is not such a Gaussian (`NoDivergence`), the data are not in
+            memory, or the network mixes rows, draws masks that no weight carries, or changes the output of its last layer.
 
     Example:
         >>> import torch, pyrodrop
@@ -104,7 +104,7 @@ class ExactLastLayer(Part, LocalModule):
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     def condition_on(self, x: Tensor, y: Tensor) -> None:
-        """Set the rows that the last layer's posterior is given, as `pyrodrop.fit` does.
+        """Set the rows that the posterior of the last layer is conditioned on. `pyrodrop.fit` calls this method.
 
         Args:
             x: ``[N, ...]``, in the units of the data.
@@ -112,7 +112,7 @@ class ExactLastLayer(Part, LocalModule):
 
         Raises:
             TypeError: x is not one tensor.
-            ValueError: the network is of another kind, see above, or y has another shape than its output.
+            ValueError: the network is not supported (see the class), or the shape of y is not that of its output.
         """
         model: Any = self.model
         instance(x, Tensor, "x", "one tensor, for guides.ExactLastLayer")
@@ -132,10 +132,10 @@ class ExactLastLayer(Part, LocalModule):
     ) -> dict[str, Tensor]:
         """Sample every weight at its Pyro site: the layers below, then the last layer given them and all rows.
 
-        The arguments are those of the model. They are ignored once there are rows.
+        The arguments are those of the model. They are ignored once rows are set.
 
         Raises:
-            ValueError: there are no rows, and the arguments are not all of them; or a site is not one sample for all rows.
+            ValueError: no rows are set and the arguments are not all rows, or a weight below is not one sample for all rows.
         """
         rows = (x, y) if len(self.rows.y) == 0 and y is not None and num_data in (None, len(y)) else self.rows()
         drawn = self.features()
@@ -151,7 +151,7 @@ class ExactLastLayer(Part, LocalModule):
         return drawn
 
     def _posterior(self, below: dict[str, Tensor], x: Tensor, y: Tensor) -> _LastLayer:
-        """The last layer's posterior given the weights below and rows, in standardised units and float64."""
+        """The posterior of the last layer given weights below and rows, in standardised units and float64."""
         model: Any = self.model
         initial = model.weight_sites()
         loc, inverse = _prior(model, self.weight)
@@ -187,7 +187,7 @@ class ExactLastLayer(Part, LocalModule):
         """Sample every weight: tensors ``[num_samples, ...]`` by site name.
 
         Raises:
-            ValueError: `num_samples` is below 1, or there are no rows.
+            ValueError: `num_samples` is below 1, or no rows are set.
             TypeError: it is no whole number.
         """
         below = self.features.draw(count(num_samples, "num_samples", "the number of samples"))
@@ -203,10 +203,10 @@ class ExactLastLayer(Part, LocalModule):
         return {name: torch.cat(drawn[name]) for name in self.sites}
 
     def mean(self) -> dict[str, Tensor]:
-        """The posterior mean of the layers below, and of the last layer given these; `predict` averages functions instead.
+        """The posterior mean of the layers below, and that of the last layer given this mean; `predict` does not use it.
 
         Raises:
-            ValueError: there are no rows.
+            ValueError: no rows are set.
         """
         means = self.features.mean()
         with torch.no_grad():
@@ -217,7 +217,7 @@ class ExactLastLayer(Part, LocalModule):
         return {name: means[name] for name in self.sites}
 
     def restart(self, model: HasWeights) -> None:
-        """Reset the layers below to the current weights of the model, as their guide does. The last layer follows."""
+        """Reset the guide of the layers below to the current weights of the model; the last layer is computed from them."""
         check_model(model, "an ExactLastLayer")
         self.features.restart(_Below(model, self._last))
         self.__dict__["model"] = model
@@ -236,9 +236,9 @@ class ExactLastLayer(Part, LocalModule):
 
 
 class _Rows(nn.Module):
-    """The rows that the last layer's posterior is given, and which values of y are not missing; empty before."""
+    """The rows that the posterior is conditioned on, and which values of y are not missing; empty until they are set."""
 
-    any_shape = True  # of the buffers, when a file is read
+    any_shape = True  # the buffers may have any shape in a file
     x: Tensor
     y: Tensor
     seen: Tensor
@@ -292,7 +292,7 @@ class _Below:
 class _PerOutput(WeightDistribution):
     """Gaussians, independent between the D outputs, with precision matrices L L', in float64.
 
-    It has no closed-form KL divergence: the estimate from its sample is what cancels the noise of the likelihood.
+    It has no closed-form KL divergence on purpose: the estimate from its sample cancels the noise of the likelihood.
 
     Args:
         loc: the means, ``[..., D, H]``, or ``[..., D]`` of a bias, where H = 1.
@@ -330,7 +330,7 @@ class _PerOutput(WeightDistribution):
 
 
 class _LastLayer(NamedTuple):
-    """The posteriors of the weight, and of the bias where that has a prior: at w = 0, falling by `slope` with w."""
+    """The posteriors of the weight, and of a bias with a prior: its mean at w is that of `bias_at_zero` minus slope w."""
 
     weight: _PerOutput
     bias_at_zero: _PerOutput | None
@@ -358,7 +358,7 @@ class _FirstUse(TorchFunctionMode):
 
 
 def _last_map(model: Any, weights: dict[str, Tensor], name: str, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Inputs, bias and output of the linear map with the weight `name`, whose output the network must return."""
+    """Inputs, bias and output of the linear map with the weight `name`; a ValueError if the network changes its output."""
     with _FirstUse(weights[name]) as seen:
         output = model.outputs(weights, x)
     func, arguments, result = seen.use
@@ -375,7 +375,7 @@ def _last_layer(model: Any) -> tuple[str, str | None]:
     """Names of the last weight, and of its bias if that has a prior.
 
     Raises:
-        TypeError, ValueError: their posterior has no closed form.
+        TypeError, ValueError: the posterior of this layer has no closed form.
     """
     if not hasattr(model, "noise_shapes"):
         raise TypeError(f"guides.ExactLastLayer needs a network of pyrodrop.models; got {shown(model)}")

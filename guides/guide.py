@@ -10,9 +10,9 @@ A guide that learns its rates r can have a distribution for them, whose log dens
 
     minimise  -ELBO - sum_k ln p(r_k)                 p is rate_prior, a density of the rate itself
 
-Rates are parameters of q and no part of the model, so this is a penalty and no prior of the evidence: `Fit.elbo` leaves it
-out and stays a bound, `Fit.objective` includes it. If ln p(0) = -infinity, as for Beta(2, 8) and LogNormal, no rate goes
-to 0.
+Rates are parameters of q and not part of the model, so this is a penalty and not a prior. `Fit.elbo` does not include it
+and stays a bound on the log evidence; `Fit.objective` includes it. If ln p(0) = -infinity, as for Beta(2, 8) and LogNormal,
+no rate goes to 0.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Guide(Part, LocalModule):
         self.hyper_log_scale: ParameterTree = ParameterTree(
             {site: torch.full_like(start, -2.0) for site, start in starts.items()}
         )
-        if rate_prior is not None:  # guides without one, and their files, are unchanged
+        if rate_prior is not None:  # without a prior, a guide and its files have no such attribute
             self.rate_prior = _checked_rate_prior(rate_prior, self.rate_kind)
 
     @abstractmethod
@@ -189,7 +189,7 @@ def _checked_rate_prior(prior: Any, kind: RateKind) -> TorchDistribution:
 
 
 def check_model(model: Any, what: str) -> None:
-    """Raise a TypeError unless a guide can read the weights of `model`; `what` needs them."""
+    """Raise a TypeError unless a guide can read the weights of `model`; `what` names the guide in the message."""
     if isinstance(model, type) or not isinstance(model, HasWeights):
         got = f"the class {model.__name__}: make a model of it first" if isinstance(model, type) else shown(model)
         raise TypeError(
@@ -243,7 +243,7 @@ def check_units(names: Iterable[str], model: HasWeights, what: str, instead: str
     """Raise a ValueError if the axis that indexes input units is unknown for one of the weights `names`.
 
     Args:
-        instead: an alternative, for the message. In it, ``NAME: value`` is replaced by such an entry for every weight.
+        instead: an alternative, for the message, in which ``NAME: value`` is replaced by one such entry per weight.
     """
     units, shapes = input_units(model), {name: tuple(w.shape) for name, w in model.weight_sites().items()}
     wrong = [name for name in names if len(shapes[name]) > 1 and units[name].axis is None]

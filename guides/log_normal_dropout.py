@@ -1,4 +1,4 @@
-"""Log-normal dropout: a learned noise per input unit, which removes units. Structured Bayesian pruning.
+"""Log-normal dropout, or structured Bayesian pruning: learned noise per input unit, by which units can be removed.
 
     W = M diag(s),   ln s_k ~ N(mu_k, sigma_k^2) truncated to [a, b]           M [out, in], s [in]
     prior: ln s_k uniform on [a, b];   M is a point estimate, without a prior
@@ -9,8 +9,8 @@
     E[s_k^n] = exp(n mu_k + n^2 sigma_k^2 / 2) [Phi(B_k - n sigma_k) - Phi(A_k - n sigma_k)] / Z_k
     alpha_k  = Var[s_k] / E[s_k]^2,   signal-to-noise ratio alpha_k^(-1/2)
 
-The KL divergence is 0 where q(s_k) equals the prior, whose signal-to-noise ratio is 0.33 for [-20, 0]. Units
-whose ratio is not above 1 (ln alpha_k >= 0) are removed, and the others are multiplied by E[s_k].
+The KL divergence is 0 where q(s_k) equals the prior, whose signal-to-noise ratio is 0.33 for [-20, 0]. Pruning removes
+units whose ratio is 1 or less (ln alpha_k >= 0) and multiplies all other units by E[s_k].
 
 Neklyudov, Molchanov, Ashukha & Vetrov (2017), Structured Bayesian Pruning via Log-Normal Multiplicative Noise,
 https://arxiv.org/abs/1705.07283, section 3. There the noise multiplies the outputs of a layer, before its bias; here it
@@ -41,16 +41,16 @@ _LOG_SCALES = (-10.0, 5.0)  # below, the variance of s is lost in the rounding o
 class LogNormalDropout(Guide):
     """A truncated log-normal scale with two learned parameters per input unit; units that are mostly noise can be removed.
 
-    The prior of the model must be `priors.LogUniform`. That of the scales is proper, by `low` and `high`.
+    The prior of the model must be `priors.LogUniform`. The prior of a scale s is proper: ln s is uniform on [low, high].
 
     Args:
         model: the model whose weights are inferred.
-        log_scale: initial value of ln sigma, in [-10, 5]; mu starts at 0, or at the bound next to it.
+        log_scale: initial value of ln sigma, in [-10, 5]; mu starts at 0, or at the nearest bound.
         low: a, the lower bound of ln s.
-        high: b, its upper bound, above `low`; 0 lets the noise only shrink.
+        high: b, the upper bound of ln s, above `low`; with 0, the noise only shrinks weights.
 
     Attributes:
-        threshold: bound of ln alpha, from which on `keep_mask` keeps no unit; 0 is a signal-to-noise ratio of 1.
+        threshold: value of ln alpha at or above which `keep_mask` removes a unit; 0 is a signal-to-noise ratio of 1.
 
     Raises:
         ValueError: a value is out of range, or the input units of a tensor with several axes are unknown.
@@ -111,7 +111,7 @@ class LogNormalDropout(Guide):
         """Boolean masks of the weights of units with ln alpha below `threshold`, of the weights' shapes, by site name.
 
         Args:
-            threshold: bound of ln alpha; that of the guide if None. A signal-to-noise ratio r is -2 ln r.
+            threshold: bound of ln alpha; that of the guide if None. For a signal-to-noise ratio r, pass -2 ln r.
 
         Raises:
             TypeError: `threshold` is no number.
@@ -215,7 +215,7 @@ class CorrelatedLogNormal(WeightDistribution):
         return mu, sigma, (self.low - mu) / sigma, (self.high - mu) / sigma
 
     def _scales(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Samples of s by the inverse of the distribution function of ln s. mu is inside, so neither tail is far away."""
+        """Samples of s by the inverse distribution function of ln s, which is accurate because mu is within [low, high]."""
         wide = torch.promote_types(dtype, torch.float32)
         mu, sigma, lower, upper = self._parameters(wide)
         below, above = torch.special.ndtr(lower), torch.special.ndtr(upper)

@@ -30,7 +30,7 @@ class LowRank(Guide):
         rank: number of columns of F, at least 1.
         init_scale: initial scale of both terms of the covariance, positive: v starts at ``init_scale ** 2``, and F F^T has
             the expectation ``init_scale ** 2`` on its diagonal.
-        seed: of the random initial F. None draws it from torch's generator.
+        seed: seed of the random initial F. None draws F from torch's generator.
 
     Raises:
         ValueError: `rank` is below 1, `init_scale` is outside [1e-18, 1e18], or `seed` is negative.

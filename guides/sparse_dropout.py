@@ -45,8 +45,8 @@ class SparseDropout(Guide):
         rate_prior: distribution of every alpha, whose log density training adds to the ELBO (see `Guide`); None for none.
 
     Raises:
-        ValueError: the lower bound of `log_alpha_range` is not below the upper bound, or a value is NaN or infinite, also
-            `log_variance` outside [-80, 80], where float32 holds no variance.
+        ValueError: the lower bound of `log_alpha_range` is not below the upper bound, a value is NaN or infinite, or
+            `log_variance` is outside [-80, 80], beyond which float32 cannot represent the variance.
         TypeError: the model does not list its weights (see `Guide`), or an argument is of another type.
 
     Example:
@@ -140,7 +140,7 @@ class Pruned(Guide):
 
     Args:
         guide: the sparse posterior.
-        keep: boolean mask of the weights that are kept, by site name.
+        keep: boolean mask of the weights to keep, by site name.
 
     Raises:
         TypeError: `guide` has no ln alpha per weight, or `keep` is no mapping from site names to boolean masks.

@@ -1,8 +1,8 @@
-"""Convert a network that was read as a posterior back to the user's module.
+"""Convert a network from `pyrodrop.read` back to the user's module.
 
-    W = p M        p the keep rate of the weight's units, M the mean of its mixture
+    W = p M        p the keep rate of the weight's units, M the weight of a unit that is kept
 
-The module drops units itself, as before it was read, so its passes in training mode are draws from the posterior.
+The module drops units itself, as it did before, so its passes in training mode are draws from the posterior.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def to_module(run: Any) -> nn.Module:
         passes are draws from the posterior, with independent masks per example.
 
     Raises:
-        TypeError: `run` is no run, or has no network that was read.
+        TypeError: `run` has no model and guide, or its network is not from `pyrodrop.read`.
         ValueError: the guide is not the dropout of the network: it has other rates, noise besides masks, or masks that the
             network does not draw; or the run standardised its data, which the network does not.
 

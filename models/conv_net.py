@@ -33,9 +33,8 @@ class ConvNet(NetworkModel):
             ``dense2.weight`` and ``out.weight``.
 
     Raises:
-        ValueError: `scale` leaves the first convolution without a channel, or `shape` does not consist of three positive
-            sizes.
-        TypeError: an argument is of another type.
+        ValueError: `scale` leaves the first convolution without a channel, or a size in `shape` or `classes` is below 1.
+        TypeError: `shape` does not consist of three whole numbers, or another argument is of another type.
     """
 
     def __init__(

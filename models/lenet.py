@@ -33,8 +33,8 @@ class LeNet5(NetworkModel):
 
     Args:
         rectified: whether a ReLU also follows each convolution.
-        input_axes: as in `NetworkModel`; the 16 inputs of ip1 that are one map are a unit by
-            ``{"ip1.weight": InputUnits(1, size=16)}`` of `pyrodrop.distributions`.
+        input_axes: as in `NetworkModel`. With ``{"ip1.weight": InputUnits(1, size=16)}`` (`pyrodrop.distributions`), the 16
+            inputs of ip1 that come from one feature map are one unit.
         prior, likelihood, bias_prior, seed: as in `MLP`; sites are ``conv1.weight``, ``conv2.weight``, ``ip1.weight`` and
             ``ip2.weight``.
 

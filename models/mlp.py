@@ -1,6 +1,6 @@
 """Fully connected network.
 
-    W_l ~ prior                                   [widths[l+1], widths[l]], sites ``layers.l.weight``
+    W_l ~ prior                                   [widths[l], widths[l-1]], sites ``layers.0.weight``, ... for l = 1, ..., L
     f   = W_L g(... g(W_1 x + b_1) ...) + b_L     [N, widths[-1]]
     y   ~ likelihood(f)                           [N, ...]
 
@@ -45,10 +45,10 @@ class MLP(NetworkModel):
         bias_prior: prior of the biases, or a mapping from name patterns to priors. With None, as in the dropout papers,
             biases are trained as point estimates.
         input_gain: positive factor of the initial weights of the first layer, which sets how fast the initial functions vary
-            with standardised x; for a periodic series choose a value above its frequency, and a wide layer. The biases are
-            -w.u with u uniform within sqrt(3) of 0, the range of a standardised uniform x, which spreads the units' kinks
-            over the data. With None the initial values are those of `torch.nn.Linear`.
-        seed: of the initial weights and biases, which do not depend on what was drawn before. None draws them from torch's
+            with standardised x; for a periodic series choose a value above its frequency, and a wide layer. The initial
+            biases of that layer are then -w.u with u uniform on [-sqrt(3), sqrt(3)], the range of a standardised uniform x,
+            which spreads the units' kinks over the data. None for the initial values of `torch.nn.Linear`.
+        seed: seed of the initial weights and biases, which leaves torch's generator as it is. None draws them from torch's
             generator, as the modules of `torch.nn` do.
 
     Shapes:
@@ -104,7 +104,7 @@ class MLP(NetworkModel):
 
 @torch.no_grad()
 def _spread_kinks(values: Mapping[str, Tensor], gain: float) -> None:
-    """First weights times `gain`, and biases that make w.x + b zero at a uniform point u of the range of standardised x."""
+    """Multiply the first weights by `gain`, and set biases so that w.x + b is 0 at a random point of standardised x."""
     weight, bias = values["layers.0.weight"], values["layers.0.bias"]
     weight.mul_(gain)
     bias.copy_(-(weight * torch.empty_like(weight).uniform_(-math.sqrt(3), math.sqrt(3))).sum(1))

@@ -70,9 +70,9 @@ class NetworkModel(Part, LocalModule):
         input_axes: mapping from name patterns to the axis of a weight that indexes its layer's input units, for parameters
             of modules that are not PyTorch's own (a weight ``[in, out]`` in ``x @ weight`` has axis 0). None for a
             parameter without input units, such as a class token.
-        output: function of what the network returns, for networks that return no single tensor: ``lambda out:
-            out["logits"]``. Everything uses the tensor that it returns, ``[N, ...]``; all else, such as auxiliary losses, is
-            dropped. None for a network that returns the tensor itself.
+        output: function from the value that the network returns to the tensor ``[N, ...]`` that the likelihood uses, such as
+            ``lambda out: out["logits"]``. The rest of the value, such as auxiliary losses, is ignored. None for a network
+            that returns the tensor itself.
 
     A call is ``model(x, y=None, num_data=None)`` with x and y in the units of the data. x is a tensor ``[N, ...]``, or a
     tuple or mapping of tensors that are the network's positional or keyword arguments. `num_data` is the size of the data
@@ -126,18 +126,18 @@ class NetworkModel(Part, LocalModule):
         self.in_features = in_features
         self.inputs: Standardize = Standardize()
         self.targets: Standardize = Standardize()
-        self.settled = False  # whether its priors are in the units of its standardisation, which then stays
+        self.settled = False  # whether its priors are in the units of its standardisation, which is then fixed
         self.columns: Columns | None = None  # of the data frame that it was trained on
         # A sentence about the Python attributes that forward changes; empty if there are none.
         self.changes_itself: str = ""
         self._properties: dict[Any, Properties] = {}
 
     def _check_network(self, network: nn.Module) -> None:
-        """Raise a ValueError for a network that this kind of model cannot have."""
+        """Raise a ValueError for a network that this class does not support."""
         check_dropout_layers(network)
 
     def train(self, mode: bool = True) -> NetworkModel:
-        """Set the mode. Training mode applies only to those submodules of the network that were in it at construction."""
+        """Set the mode. Only submodules of the network that were in training mode at construction get training mode."""
         super().train(mode)
         network: nn.Module = self.network
         for name, module in network.named_modules():
@@ -146,10 +146,10 @@ class NetworkModel(Part, LocalModule):
 
     @property
     def batches_weights(self) -> bool:
-        """Whether calls for many weights are made at once, by `torch.vmap`, where all examples share these.
+        """Whether the network runs for many sets of weights at once, by `torch.vmap`, if all examples share the weights.
 
-        False for networks with nn.LSTM, nn.GRU or nn.RNN, whose kernels are faster for one set of weights after the other,
-        and for those without `maps_weights`.
+        False without `maps_weights`, and for networks with nn.LSTM, nn.GRU or nn.RNN, whose kernels are faster for one set
+        of weights after another.
         """
         return self.maps_weights and not self._recurs
 
@@ -196,14 +196,15 @@ class NetworkModel(Part, LocalModule):
         return {name: buffers[name] for name in self._moving}
 
     def reset_parameters(self) -> None:
-        """Reinitialise all parameters that are not fixed with their modules' own ``reset_parameters``, arranged as at first.
+        """Reinitialise all trained parameters: by the ``reset_parameters`` of their modules, then as this class initialises
+        them at construction, such as `VGG` and `MLP` with `input_gain`.
 
-        The fixed ones of a `models.WithPriorFunction` are drawn anew, too, and anchors of `priors.Anchored`.
+        This also redraws the prior function of a `models.WithPriorFunction` and the anchors of `priors.Anchored`.
 
         Uses torch's global generator; call `torch.manual_seed` before for reproducible values.
 
         Raises:
-            ValueError: a module with parameters of its own has no ``reset_parameters`` method; the message names it.
+            ValueError: a module has parameters but no ``reset_parameters`` method; the message names it.
         """
         new = new_values(self.network, {n: names for n, names in self._names.items() if n not in self._constant})
         self._arrange(new)
@@ -220,13 +221,12 @@ class NetworkModel(Part, LocalModule):
                 self.free[first].copy_(value)
 
     def with_priors(self, priors: Mapping[str, Prior]) -> Self:
-        """A copy with other priors, for the next data: it starts at their means, and keeps its standardisation.
-
-        Parameters without a prior, such as biases with ``bias_prior=None`` and a learned precision, start where they are and
-        are then trained on the next data alone.
+        """A copy with other priors, for the next data. Its weights start at the means of the priors; the standardisation
+        stays the same. Parameters without a prior, such as biases with ``bias_prior=None`` and a learned precision, keep
+        their values and are then trained on the next data alone.
 
         Args:
-            priors: of every weight, by the name of its site, as `priors.from_posterior` returns.
+            priors: a prior for every weight, by the name of its site, as `priors.from_posterior` returns.
 
         Raises:
             ValueError: a weight has no prior or an unknown one, or a prior has another shape. When it is trained: the data
@@ -248,13 +248,13 @@ class NetworkModel(Part, LocalModule):
         return model
 
     def _arrange(self, values: Mapping[str, Tensor]) -> None:
-        """Change initial values that the network's modules drew, in place, where this kind of model starts from others."""
+        """Change the initial values that the network's modules drew, in place, for classes with another initialisation."""
 
     def standardize(self, data: Dataset) -> None:
-        """Take over the standardisation of `data`. Later calls still pass x and y in the units of the data.
+        """Use the standardisation of `data`. Later calls still pass x and y in the units of the data.
 
-        It takes over the columns of `data`, too, so that predictions find those of a data frame by name, and the likelihood
-        starts from the y of `data` (`likelihoods.Gaussian`).
+        Also stores the columns of `data`, so that predictions find those of a data frame by name, and initialises the
+        likelihood from y (`likelihoods.Gaussian`). A model from `with_priors` raises a ValueError for a new standardisation.
         """
         self.columns = data.columns
         reference = next(iter(self.weight_sites().values()))
@@ -286,11 +286,11 @@ class NetworkModel(Part, LocalModule):
 
         Args:
             data: in their own units.
-            like: a copy of this model that was checked. With examples of the same form, the network is not examined again.
+            like: a copy of this model that was checked. For examples of the same shapes, its results are used.
 
         Raises:
             ValueError: the network cannot be called on the inputs, draws random numbers itself, or does not use a weight
-                that has a prior; the targets do not fit the likelihood.
+                that has a prior; the targets do not fit the likelihood; float32 rounds x or y too much.
         """
         for name, tensor in named_parts(data.x).items():
             check_spread(tensor, name, 1e-30)
@@ -311,8 +311,8 @@ class NetworkModel(Part, LocalModule):
         """Check that the observations are possible under the likelihood, with the network in evaluation mode.
 
         Raises:
-            ValueError: the network cannot be called on the inputs, or the targets do not fit the likelihood; they are class
-                labels of a frame, numbered in place of their values, and the likelihood is of real numbers.
+            ValueError: the network cannot be called on the inputs, the targets do not fit the likelihood, or the targets are
+                numbered class labels of a data frame and the likelihood is one of real numbers.
         """
         self.targets_check(data.x)(data)
 
@@ -332,7 +332,7 @@ class NetworkModel(Part, LocalModule):
         return lambda data: self._check_against(data, output)
 
     def _check_against(self, data: Dataset, output: Tensor) -> None:
-        """Check that the observations are possible under the likelihood, which must not take labels for values."""
+        """Check that the observations are possible under the likelihood, and no labels that it would take for values."""
         self.likelihood.check(data.y.to(output.device), output, self.targets)
         if data.columns is not None:
             check_labels(data.columns, self.likelihood(output, self.targets), self.likelihood)
@@ -341,7 +341,7 @@ class NetworkModel(Part, LocalModule):
     def properties(self, x: Inputs) -> Properties:
         """Properties of the network found by running it on a few rows of x.
 
-        The network is run once for every shape of an example, and again as long as all rows seen were equal.
+        The result is stored for each shape of an example, unless all rows so far were equal.
 
         Raises:
             ValueError: the network cannot be called on x, draws random numbers, changes its weights in place, or does not
@@ -355,7 +355,7 @@ class NetworkModel(Part, LocalModule):
         return self._properties[key]
 
     def _observe_training(self, x: Inputs) -> Tensor:
-        """Run the network as in training, too, and store what that shows; a ValueError as `check`.
+        """Run the network as in training, too, and store the properties that this shows; a ValueError as `check`.
 
         Returns:
             The outputs at a few rows, in evaluation mode.
@@ -379,7 +379,7 @@ class NetworkModel(Part, LocalModule):
         return self.properties(x).whole
 
     def noise_shapes(self, x: Inputs) -> dict[str, tuple[float, torch.Size | None]]:
-        """Drop rate and shape of every mask that no weight carries, by name: none but of a `TrainedNetwork`."""
+        """Drop rate and shape of every mask that no weight carries, by name; empty unless it is a `TrainedNetwork`."""
         return {}
 
     def forward(self, x: Inputs, y: Tensor | None = None, num_data: int | None = None) -> Tensor:
@@ -474,7 +474,7 @@ class NetworkModel(Part, LocalModule):
 
 
 def mixes_examples(model: Any, x: Inputs) -> bool:
-    """Whether outputs at some rows of x depend on other rows, as in a graph network; False for what is no `NetworkModel`."""
+    """Whether outputs at some rows of x depend on other rows, as in a graph network; False for other classes of models."""
     return isinstance(model, NetworkModel) and model.mixes_examples(x)
 
 
@@ -507,8 +507,8 @@ def from_module(
         likelihood: distribution of y given the outputs.
         bias_prior: prior of the biases and other vectors; None trains them as point estimates.
         input_axes: see `NetworkModel`.
-        output: takes the input of the likelihood out of what `net` returns, if that is a tuple, a mapping or another object:
-            ``output=lambda out: out["logits"]``. What it does not take is dropped.
+        output: function from the value that `net` returns (a tuple, mapping or other object) to the input of the likelihood:
+            ``output=lambda out: out["logits"]``. The rest of the value is ignored.
 
     Raises:
         TypeError, ValueError: as `NetworkModel`.

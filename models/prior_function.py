@@ -3,10 +3,10 @@
     f(x) = g(x; W) + scale g(x; W_0)      W is trained, W_0 is drawn once and stays
 
 Osband, Aslanides & Cassirer (2018), Randomized Prior Functions for Deep Reinforcement Learning, arXiv:1806.03335, section 3:
-an ensemble of such networks, each with a W_0 of its own and trained to data with noise or a bootstrap of their rows. Where
-no data are, members differ as their prior functions do. If g is linear in W, with priors W ~ N(0, s^2) and scale W_0 ~
-N(0, s^2), and y has noise of the likelihood's variance added, the sum W + scale W_0 of a maximum a posteriori estimate is a
-draw from the posterior (lemma 3 there). With the bootstrap in place of the noise it is not.
+an ensemble of such networks, each with its own W_0 and trained on data with added noise or on a bootstrap of the rows. Far
+from the data, members differ as their prior functions do. If g is linear in W, with priors W ~ N(0, s^2) and scale W_0 ~
+N(0, s^2), and noise of the likelihood's variance is added to y, the sum W + scale W_0 of a maximum a posteriori estimate is
+a draw from the posterior (lemma 3 there). With the bootstrap instead of the noise it is not.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pyrodrop.networks.starts import new_values, starting_from
 class WithPriorFunction(nn.Module):
     """A network plus a prior function: a copy of it with new weights, which are fixed.
 
-    For `models.from_module`, where the weights of the network have the names ``net.NAME``. The weights of the prior function
-    are drawn by the modules' own ``reset_parameters()``, in evaluation mode, and drawn anew for every replicate of
-    `pyrodrop.fit_replicates` with ``starts="new"``; files of fits have them.
+    For `models.from_module`, where the weights of the network have the names ``net.NAME``. The prior function runs in
+    evaluation mode. Its weights are drawn by the modules' ``reset_parameters()``, and again for every replicate of
+    `pyrodrop.fit_replicates` with ``starts="new"``; files of fits contain them.
 
     Args:
         net: the network, of one argument, which returns a tensor; it is copied.
         scale: factor of the prior function, in the standardised units of y, positive.
-        seed: of the prior function's weights. None draws them from torch's generator.
+        seed: seed of the prior function's weights. None draws them from torch's generator.
 
     Raises:
         TypeError: `net` is no module, or `scale` or `seed` is no number.
@@ -71,7 +71,7 @@ class WithPriorFunction(nn.Module):
 
 
 def drawn_anew(network: nn.Module) -> set[str]:
-    """Names of the fixed parameters that a new start draws: those of prior functions."""
+    """Names of the fixed parameters that `NetworkModel.reset_parameters` redraws: those of prior functions."""
     return {
         f"{prefix}.prior_function.{name}".lstrip(".")
         for prefix, module in network.named_modules()

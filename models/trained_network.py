@@ -1,7 +1,7 @@
 """A network that was trained with dropout, as a Pyro model.
 
     w_j ~ prior_j                     one site per weight, as in `models.network`
-    z   ~ Bernoulli(1 - drop_rate)    the masks that no weight carries: no sites, since their prior is their distribution
+    z   ~ Bernoulli(1 - drop_rate)    the masks that no weight carries: no sites, since posterior and prior are equal
     f   = network(x; w, z)            [N, ...], in training mode where the network drops units, else in evaluation mode
     y   ~ likelihood(f)               [N, ...], site ``y``
 
@@ -26,7 +26,7 @@ from pyrodrop.networks.observe import Properties
 
 
 class TrainedNetwork(NetworkModel):
-    """The model of a network with dropout of its own.
+    """The model of a network that contains dropout.
 
     Args:
         network: as for `NetworkModel`; the modules that drop units are marked to stay in training mode
@@ -52,7 +52,7 @@ class TrainedNetwork(NetworkModel):
         """As `NetworkModel.properties`.
 
         Raises:
-            ValueError: also if examples depend on each other, which those of the reading did not show.
+            ValueError: also if examples depend on each other, although they did not when the network was read.
         """
         properties = super().properties(x)
         apart = [call.name for call in self.dropouts.calls if call.layout.axis is not None]
@@ -82,7 +82,7 @@ class TrainedNetwork(NetworkModel):
     def of_draws(
         self, noise: Mapping[str, Tensor], distributions: Mapping[str, Any], fixed: Mapping[str, Tensor], x: Inputs
     ) -> Tensor | None:
-        """The outputs of several draws in one call of a network that was read, with the draws as further examples.
+        """The outputs of several draws in one call of the network, with the draws as further examples.
 
         Args:
             noise: masks by site of a weight or name of a dropout, one per draw, ``[T, ...]``.
@@ -113,7 +113,7 @@ class TrainedNetwork(NetworkModel):
         return self.masked(*self.dropouts.apart(weights), x)
 
     def masked(self, weights: Mapping[str, Tensor], masks: Mapping[str, Mask], x: Inputs) -> Tensor:
-        """The outputs ``[N, ...]`` for one draw of weights, by site, and masks by name; a dropout without one is off."""
+        """The outputs ``[N, ...]`` for weights by site and masks by name; a dropout without a mask drops nothing."""
         weights, masks = self.dropouts.with_outputs(weights, masks, num_rows(x))
         return self._call(weights, x, masks)
 
@@ -124,6 +124,6 @@ class TrainedNetwork(NetworkModel):
         masks: Mapping[str, Mask] | None = None,
         seen: list[torch.Size] | None = None,
     ) -> Tensor:
-        """Run the network with these masks; a call that drops units does nothing without one."""
+        """Run the network with these masks; a call without a mask drops nothing."""
         with self.dropouts.run(masks or {}, num_rows(x), seen):
             return super()._call(weights, x)

@@ -41,7 +41,7 @@ class VGG(NetworkModel):
     Raises:
         ValueError: `scale` leaves the first convolution without a channel, or the images are smaller than 32 x 32 pixels,
             so that five poolings leave none.
-        TypeError: an argument is of another type.
+        TypeError: `shape` does not consist of three whole numbers, or another argument is of another type.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
 """A linear model beside a network.
 
-    f = b + B^T x + s N([x]; W)      B, b and s are given,   W_l ~ prior,   [x] is the nearest point of a box
+    f = b + B^T x + s N([x]; W)      B, b and s are fixed,   W_l ~ prior,   [x] is the nearest point of a box
     y ~ likelihood(f)
 
-B and b are those of a regression that was solved in closed form, and s is the standard deviation of its residuals, so that
-the network N has what the line leaves over, in units of its own size. Cheng et al. (2016), Wide & Deep Learning,
-https://arxiv.org/abs/1606.07792, train both parts together.
+B and b are from a regression that was solved in closed form, and s is the standard deviation of its residuals, so that the
+network N learns the residuals in units of their standard deviation. Cheng et al. (2016), Wide & Deep Learning,
+https://arxiv.org/abs/1606.07792, train line and network together.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class WideAndDeep(NetworkModel):
         widths, activation, prior, likelihood, bias_prior, seed: as of `MLP`; names of sites are ``deep.layers.0.weight``,
             ...
 
-    The line is 0 and s is 1 until `set_line`, and the box has no ends until `set_range`. A likelihood whose network has more
-    outputs than y has columns, such as `likelihoods.HeteroscedasticGaussian`, has the line in the first of them, and s does
-    not multiply the others.
+    Until `set_line` is called, the line is 0 and s is 1; until `set_range` is called, the box is unbounded. If the
+    likelihood needs more outputs than y has columns, such as `likelihoods.HeteroscedasticGaussian`, `set_line` sets line and
+    s for the first outputs; for all other outputs the line is 0 and s is 1.
 
     Shapes:
         x ``[N, widths[0]]``; f ``[N, widths[-1]]``.
@@ -71,14 +71,14 @@ class WideAndDeep(NetworkModel):
 
     @torch.no_grad()
     def set_range(self, low: Tensor, high: Tensor, *, of_line: bool = False) -> None:
-        """Set the box that x of the network is in, such as the range of the training data: beyond it, it is constant.
+        """Set the box, such as the range of the training data, beyond which the network is constant in x.
 
         Args:
             low, high: smallest and largest values of the columns of x, ``[D]``, in standardised units if x is standardised.
-            of_line: whether x of the line is in the same box; otherwise it goes on.
+            of_line: whether the line is also constant beyond the box; if False, it is not changed.
 
         Raises:
-            ValueError: the shapes are others.
+            ValueError: the shapes are not ``[D]``.
         """
         network: _Network = self.network  # type: ignore[assignment]
         inputs = len(network.slopes)
@@ -93,7 +93,7 @@ class WideAndDeep(NetworkModel):
 
     @torch.no_grad()
     def set_line(self, slopes: Tensor, intercept: Tensor, scale: Tensor, *, alone: bool = False) -> None:
-        """Set the line and the unit of the network, in standardised units if the data are standardised.
+        """Set the line and the scale s of the network, in standardised units if the data are standardised.
 
         Args:
             slopes: B, ``[D, T]`` for the first T outputs.
@@ -102,7 +102,7 @@ class WideAndDeep(NetworkModel):
             alone: whether the network is switched off, so that all its outputs are 0.
 
         Raises:
-            ValueError: the shapes are others.
+            ValueError: the shapes differ from these.
         """
         network: _Network = self.network  # type: ignore[assignment]
         shapes, (inputs, outputs) = [list(given.shape) for given in (slopes, intercept, scale)], network.slopes.shape

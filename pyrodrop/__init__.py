@@ -1,6 +1,6 @@
 """Dropout as variational inference in Pyro: models declare priors, guides are dropout posteriors.
 
-What users call is found here, whichever file it lives in. Each part is imported when it is first asked for, so that
+The public names of the package are attributes of this module. Each is imported at its first use, so that
 ``import pyrodrop`` and the command line's help do not wait for PyTorch.
 """
 
@@ -118,11 +118,11 @@ _FILES = {
     "training.worth": ("Worth",),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
-_EXTRAS = ("analysis", "sklearn")  # what ``from pyrodrop import *`` leaves out: they need an extra, or import for long
+_EXTRAS = ("analysis", "sklearn")  # not in ``from pyrodrop import *``: they need an extra, or are slow to import
 
 
 class _BeforePyro:
-    """Has Pyro find what it asks of TorchScript where PyTorch no longer has it; a finder of `sys.meta_path`."""
+    """Adds the names of TorchScript that Pyro needs and PyTorch lacks, before Pyro is imported; for `sys.meta_path`."""
 
     @staticmethod
     def find_spec(name: str, *_: Any) -> None:

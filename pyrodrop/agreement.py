@@ -1,10 +1,10 @@
-"""Whether a guide belongs to a model, and observations to their distribution in it: names and shapes, before any step.
+"""Check that the sites of a guide and the observations fit the model, before the first step of a training.
 
     sites of the guide    = latent sites of the model, of the same shapes
     shape of y            = batch and event shape of its distribution, or of the ends of intervals
 
-Shapes that differ may broadcast: then [N] against [N, 1] gives N^2 terms, or the network of another model predicts, without
-a word. Models and guides of this package know their sites; of others both are called once.
+Without the check, shapes that differ may broadcast, and no error is raised: [N] against [N, 1] gives N^2 terms. Models and
+guides of this package list their sites. Any other model or guide is called once to find them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyrodrop.protocols import HasRows, HasWeights
 
 
 def knows_sites(model: Any, guide: Any) -> bool:
-    """Whether `check_guide` can compare them without a call."""
+    """Whether `check_guide` can compare model and guide without calling them."""
     return isinstance(model, HasWeights) and all(isinstance(member, Guide) for member in members_of(guide))
 
 
@@ -36,7 +36,7 @@ def check_guide(model: Any, guide: Any, name: str = "guide") -> None:
     """Check that a guide was made for this model or one with the same weights. Does nothing unless both know their sites.
 
     Raises:
-        ValueError: sites or shapes differ; the message names the first; or a guide that computes with its model has another.
+        ValueError: sites or shapes differ (the message names the first), or the guide computes with another model object.
     """
     if isinstance(guide, HasRows) and guide.model is not model:
         raise ValueError(
@@ -79,12 +79,12 @@ def check_shapes(shapes: Mapping[str, Any], want: Mapping[str, Any], who: str, n
 
 
 def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
-    """Call any Pyro guide and model once, and compare their sites, and the observations with their distributions.
+    """Call any Pyro guide and model once. Compare their sites, and the observations with their distributions.
 
-    A distribution may lack the leading axes of its observations, as one of all rows together; nothing else broadcasts.
+    A distribution may lack the leading axes of its observations, such as one for all rows together; nothing else broadcasts.
 
     Args:
-        args, kwargs: of both: x, y, and the size of the data set.
+        args, kwargs: arguments of model and guide: x, y, and the size of the data set.
 
     Raises:
         TypeError: one of them cannot be called with these arguments, or is not callable.
@@ -110,7 +110,7 @@ def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
 
 
 class _Comparison(Messenger):
-    """Compares the sites of a model's call with those that a guide has drawn, innermost but for the model's own handlers."""
+    """Compares the sites of a model's call with those that a guide has drawn. Only the model's handlers are inside of it."""
 
     def __init__(self, drawn: Mapping[str, Any], columns: str) -> None:
         super().__init__()
@@ -140,16 +140,16 @@ class _Comparison(Messenger):
 
 
 def innermost(fn: Any) -> Any:
-    """The distribution of which others are only the batch shape and the mask."""
+    """The distribution without the wrappers that change only its batch and event shape, or mask it."""
     while isinstance(fn, Independent | ExpandedDistribution | MaskedDistribution):
         fn = fn.base_dist
     return fn
 
 
 def of_any_length(fn: Any) -> int | None:
-    """The axis of observations, counted from their end, whose length a distribution leaves open; None without.
+    """The axis of observations whose length the distribution leaves open, counted from the end; None if there is none.
 
-    That is the time of a hidden Markov model without duration.
+    It is the time axis of a hidden Markov model without duration.
     """
     fn = innermost(fn)
     timed = isinstance(fn, HiddenMarkovModel | IndependentHMM | GaussianMRF) and fn.event_shape[0] == 1
@@ -174,7 +174,7 @@ def _check_observed(name: str, value: Any, fn: Any, columns: str) -> None:
 
 
 def called(what: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Call model or guide; what its own code raises becomes a ValueError or TypeError that says so."""
+    """Call model or guide. Errors of its code become a ValueError or TypeError that names model or guide."""
     try:
         function(*args, **kwargs)
     except (RuntimeError, IndexError, KeyError, AttributeError, TypeError, AssertionError) as error:
@@ -191,7 +191,7 @@ def called(what: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _columns(args: tuple[Any, ...]) -> str:
-    """What became of an x of one dimension, for the end of a message; empty for any other x."""
+    """The end of a message, which says that an x of one dimension got a second one; empty for any other x."""
     x = args[0] if args else None
     if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[1] != 1:
         return ""

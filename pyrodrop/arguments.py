@@ -1,7 +1,7 @@
-"""Check the arguments of public functions: one line that names the argument, what is allowed and what arrived.
+"""Check the arguments of public functions. An error is one line: the argument, what is allowed and what was passed.
 
-Each check returns the value as Python's own type. NumPy's and torch's scalars are accepted where Python's numbers are;
-``True`` and ``False`` are no numbers, and a number is no flag.
+Each check returns the value as Python's own type. Scalars of NumPy and torch are accepted as numbers; ``True`` and
+``False`` are not, and a number is not accepted as a flag.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def count(value: Any, name: str, what: str, *, least: int = 1, most: int = MOST)
         what: what the argument is, such as ``the number of gradient steps``.
 
     Raises:
-        TypeError: it is not a whole number; 3.0 is none either.
+        TypeError: it is not an integer; 3.0 is not accepted.
         ValueError: it is out of range.
     """
     allowed = whole(least, most)
@@ -115,7 +115,7 @@ def flag(value: Any, name: str, what: str) -> bool:
     """True or False.
 
     Raises:
-        TypeError: it is neither; 0, 1, None and words are not taken for one.
+        TypeError: it is something else; 0, 1, None and strings are not accepted.
     """
     if type(value).__name__ in ("bool", "bool_") and not isinstance(value, Tensor):
         return bool(value)
@@ -123,7 +123,7 @@ def flag(value: Any, name: str, what: str) -> bool:
 
 
 def progress(value: Any) -> bool | None:
-    """Whether to show a progress bar: True, False, or None, where the output is a terminal; otherwise a TypeError."""
+    """Whether to show a progress bar: True, False, or None for only on a terminal; a TypeError for any other value."""
     if value is None:
         return None
     return flag(value, "progress", "whether to show a progress bar, None being for a terminal,")
@@ -140,7 +140,7 @@ def path(value: Any, name: str, what: str) -> Path:
 
 
 def counts(value: Any, name: str, what: str, *, least: int = 1, length: int | None = None) -> tuple[int, ...]:
-    """A list or tuple of whole numbers of at least `least`, `length` of them if given. For its errors see `count`."""
+    """A sequence of `length` (any number if None) whole numbers of at least `least`. For its errors see `count`."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) != (length or len(value)):
         size = "" if length is None else f"{length} "
         raise TypeError(f"{name} are {what} and must be a list of {size}whole numbers; got {_listed(value)}")
@@ -155,7 +155,7 @@ def function(value: Any, name: str, what: str) -> Any:
 
 
 def instance(value: Any, kinds: type | tuple[type, ...], name: str, what: str) -> Any:
-    """An object of one of these classes; a TypeError that says `what` it must be if it is none."""
+    """An object of one of the classes `kinds`; otherwise a TypeError, which says `what` it must be."""
     if not isinstance(value, kinds):
         got = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
         of_kind = isinstance(value, type) and issubclass(value, kinds)
@@ -174,16 +174,16 @@ def tensor(
     floating: bool = False,
     **bounds: Unpack[Bounds],
 ) -> Tensor:
-    """A dense tensor of real numbers that has values.
+    """A dense tensor of real numbers that is not empty.
 
     Args:
         what: what the argument is, such as ``the predicted means``.
-        floating: whether the dtype has to be one of real numbers, and not of whole numbers.
+        finite, bools, floating: whether to refuse NaN and infinite values, to accept bools, and to refuse integers.
         bounds: of the values, see `Bounds`.
 
     Raises:
-        TypeError: it is no tensor, or one of complex numbers, sparse, or without values (on the meta device).
-        ValueError: it is empty, or a value is NaN, infinite or out of bounds.
+        TypeError: it is no tensor, or is complex, sparse, on the meta device, or of a dtype that is not accepted.
+        ValueError: it is empty, a value is out of bounds, or, unless `finite` is False, a value is NaN or infinite.
     """
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, {what}; got {shown(value)}")
@@ -201,7 +201,7 @@ def tensor(
 
 
 def all_finite(values: Tensor, name: str) -> None:
-    """Raise a ValueError that says how many values of a tensor are NaN or infinite, and where the first is, if there are."""
+    """Raise a ValueError if values of a tensor are NaN or infinite; it says how many, and where the first is."""
     if bool(torch.isfinite(values.sum())):  # then all values are finite; this needs no second array
         return
     wrong = ~torch.isfinite(values)
@@ -213,7 +213,7 @@ def all_finite(values: Tensor, name: str) -> None:
 
 
 def within(values: Tensor, name: str, what: str, **bounds: Unpack[Bounds]) -> None:
-    """Raise a ValueError unless all values of a tensor lie within these bounds; NaN does not."""
+    """Raise a ValueError unless all values of a tensor are within these bounds; NaN is outside."""
     if not all(bool(_COMPARISONS[kind](values, bound).all()) for kind, bound in bounds.items()):
         allowed = bounded(**bounds).removeprefix("a finite number ")
         raise ValueError(
@@ -231,7 +231,7 @@ def real_or_tensor(value: Any, name: str, what: str, **bounds: Unpack[Bounds]) -
 
 
 def shown(value: Any) -> str:
-    """A value in a few words, for messages: a number as it is, a tensor by its shape."""
+    """A short description of a value, for messages: a number as it is, a tensor by its shape."""
     if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, np.generic):
@@ -245,7 +245,7 @@ def shown(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether this is a tensor of one real number that can be read."""
+    """Whether this is a scalar tensor of a real number that has a value."""
     return isinstance(value, Tensor) and value.dim() == 0 and not value.is_complex() and not value.is_meta
 
 
@@ -254,7 +254,7 @@ def _listed(value: Any) -> str:
 
 
 def why_not_real(values: Tensor, *, bools: bool = True) -> str:
-    """Why this is no dense tensor of real numbers, or of bools where these are allowed; an empty string if it is one."""
+    """Why this is no dense tensor of real numbers (or bools, if they are allowed), or an empty string."""
     if values.is_meta:
         return "on the meta device, without values"
     if values.layout != torch.strided:

@@ -1,4 +1,4 @@
-"""Numbers that users bring, as tensors: tensors, NumPy arrays, tables and their columns, and lists of numbers.
+"""Convert the data of users to tensors: tensors, NumPy arrays, tables and their columns, and lists of numbers.
 
     tensor              as it is, without a copy
     NumPy array         of any real dtype, byte order and strides; long doubles become float64; np.memmap stays mapped
@@ -32,11 +32,12 @@ _ALLOWED = "must be a tensor, a NumPy array, a DataFrame or Series, or a list of
 def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
     """The values as a dense tensor of real numbers, whole numbers or bools, which shares memory where it can.
 
+    With `missing`, missing values of a table are NaN.
+
     Raises:
-        TypeError: it is no array of numbers: text, objects, dates, categories, complex numbers, a ragged list; or a sparse,
-            quantised or nested tensor.
-        ValueError: values are missing (a mask, NaN or NA of a table), a tensor has no values (``meta``), or a number is too
-            large for int64.
+        TypeError: text, objects, dates, categories, complex numbers, a list of unequal rows; a sparse or nested tensor.
+        ValueError: values are missing (a mask; NaN or NA of a table, unless `missing`), a tensor has no values (``meta``), a
+            list is empty, a number is too large for int64, or two columns of a table have the same name.
     """
     if isinstance(values, Tensor):
         return _checked(values, name)
@@ -135,7 +136,7 @@ def _of_table(table: Any, name: str, of: str, missing: bool) -> np.ndarray[Any, 
 
 
 def _of_column(column: Any, name: str, of: str, missing: bool) -> np.ndarray[Any, Any]:
-    """A column of numbers in the order of its rows; its errors name column and row, and the table that it is `of`."""
+    """A column of numbers in the order of its rows; its errors name the column, the row, and the table (`of`)."""
     if not (column.dtype.is_numeric() or column.dtype == nw.Boolean):
         raise TypeError(
             f"{name}, must be of real numbers; got dtype {column.dtype} in {of}: convert it to numbers first; "
@@ -169,9 +170,9 @@ def _of_list(values: Sequence[Any], name: str) -> Tensor:
 def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> bool:
     """Whether two tensors agree up to rounding, relative to the largest entry or to `least` if that is larger.
 
-    Integers must be equal. Tensors that are not finite are not compared.
+    Integers must be equal. Entries are not compared where `want` is NaN or infinite.
     """
     if want.shape != got.shape or not (want.is_floating_point() and want.numel()):
         return torch.equal(want, got)
-    scale = want.abs().max().clamp_min(max(least, torch.finfo(want.dtype).tiny))
-    return bool(((want - got).abs().max() <= tolerance * scale) | ~torch.isfinite(scale))
+    error, size = (value.where(want.isfinite(), 0).abs().max() for value in (want - got, want))
+    return bool(error <= tolerance * size.clamp_min(max(least, torch.finfo(want.dtype).tiny)))

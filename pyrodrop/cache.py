@@ -1,4 +1,4 @@
-"""The cache folder of this user, for compiled programs and measured costs of this machine."""
+"""The user's cache folder, for compiled programs and for costs that were measured on this machine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pooch
 
 
 def folder(name: str) -> Path | None:
-    """A folder in the user's cache, created if necessary; None if there is none to which this user alone can write.
+    """A folder in the user's cache, created if necessary; None if it cannot be written to, or other users can write to it.
 
     Args:
-        name: of the folder, within the one that the environment variable ``PYRODROP_CACHE`` names, or the user's, such as
-            ``~/.cache/pyrodrop``.
+        name: of the folder, inside of the folder that the environment variable ``PYRODROP_CACHE`` names, by default the
+            cache folder of the system, such as ``~/.cache/pyrodrop``.
     """
     path = Path(os.environ.get("PYRODROP_CACHE") or pooch.os_cache("pyrodrop")) / name
     try:

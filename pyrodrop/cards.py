@@ -1,7 +1,7 @@
 """A few lines about an object, as text for a terminal and as HTML for a notebook.
 
-An object has a method ``card`` that returns a `Card`; the class decorator `carded` makes ``__repr__`` and ``_repr_html_`` of
-it. Other objects are `Described`, in one line.
+A class with a method ``card()`` that returns a `Card` gets ``__repr__`` and ``_repr_html_`` by the decorator `carded`.
+Other objects are `Described`, in one line.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def carded(cls: type[T]) -> type[T]:
 
 
 def size(values: Any) -> str:
-    """The shape of a tensor or of several in words: ``[1000, 3]``, or ``x_0 [20, 3], x_1 [20, 5]``."""
+    """Shape and dtype of a tensor, ``[1000, 3] float32``, or of several, ``x_0 [20, 3] float32, x_1 [20, 5] int64``."""
     if isinstance(values, Tensor):
         return f"{list(values.shape)} {str(values.dtype).removeprefix('torch.')}"
     named = values.items() if isinstance(values, dict) else enumerate(values)
@@ -93,5 +93,5 @@ def size(values: Any) -> str:
 
 
 def number(value: float) -> str:
-    """Four digits."""
+    """A number with four significant digits."""
     return f"{value:.4g}"

@@ -1,15 +1,15 @@
 """The command line: ``pyrodrop run``, ``list``, ``show``, ``cite``, ``pull``, ``check``, ``compare``, ``report``
 and ``league``.
 
-Commands are functions: cyclopts makes their options and help pages of signatures and docstrings. Whatever goes wrong is one
-line on stderr, which begins with ``pyrodrop:``; ``--debug`` anywhere shows its traceback too. Exit statuses:
+Commands are functions: cyclopts makes their options and help pages from signatures and docstrings. An error is one line on
+stderr, which begins with ``pyrodrop:``; the option ``--debug``, at any place, adds the traceback. Exit statuses:
 
     0     done
     1     the call failed: a file or folder, the network, memory, a training that diverged; or a check missed its reference
     2     the call is wrong: an unknown command, option or name, or a value that is not allowed
-    70    a defect of pyrodrop: an error that nobody foresaw
+    70    a defect of pyrodrop: an unexpected error
     130   interrupted
-    141   whoever read the output went away
+    141   the program that reads the output has closed it
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FAILED, WRONG, DEFECT, INTERRUPTED, NO_READER = 1, 2, 70, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status, see the module's docstring."""
+    """Run the command line. Returns the exit status, see the module's docstring."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: list[str]) -> int:
-    """Read the arguments and call what they name."""
+    """Call the command that the arguments name. Returns the exit status."""
     for argument in arguments:
         if argument.startswith("--") and argument.endswith("="):  # an empty path would be the working directory
             raise ValueError(f"{argument[:-1]} needs a value; got none")
@@ -97,7 +97,7 @@ def _app(name: str, **options: Any) -> App:
 
 
 def _converted(kind: Any, tokens: Sequence[Any]) -> Any:
-    """As cyclopts converts values, but 1.5 is no whole number."""
+    """Convert values as cyclopts does, but refuse 1.5 as a whole number."""
     whole = int in (kind, *get_args(kind))
     return convert(kind, tokens, converter=(lambda _, value: int(value)) if whole else None)
 
@@ -151,14 +151,14 @@ def _ended(error: BaseException) -> tuple[int, str]:
 
 
 def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The interrupt that an error follows from, if one does: an import that is cut off ends in any error."""
+    """The interrupt that caused an error, or None. An interrupted import can end in any error."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    """Also for torch, whose error on a CPU is a RuntimeError."""
+    """Whether memory ran out; torch raises a RuntimeError for this on a CPU."""
     text = str(error)
     return (
         isinstance(error, MemoryError)
@@ -210,7 +210,7 @@ def show(entry: str, /) -> None:
 
 
 def cite(entry: str, /) -> None:
-    """BibTeX of what an entry rests on: papers, data, and this package.
+    """BibTeX for citing an entry: its papers, its data, and this package.
 
     Args:
         entry: the name of a zoo entry, see pyrodrop list, or of an exact posterior.
@@ -249,7 +249,7 @@ def check(entries: list[str], /, *, jobs: int | None = None, quiet: bool = False
 
 
 def compare(folders: list[str], /) -> None:
-    """One table of the models of several runs, by held-out log density.
+    """One table of the models of several runs, by held-out log density; with several data sets, one table for each.
 
     Args:
         folders: the folders of runs, with their results.json.

@@ -4,7 +4,7 @@
     def sample(model: NetworkModel, *, chains: Annotated[int, Count("the number of chains")] = 64, engine: Name = "auto"):
 
 `checked` applies them before the function runs and passes Python's own types on. ``X | None`` allows None, and a `Literal`
-needs no more than itself. `help` shows the types; the reference of the site adds what is allowed.
+is a constraint by itself. `help` shows the types; the reference on the website also says which values are allowed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Constraint(ABC):
 
 
 class Count(Constraint):
-    """A whole number from `least`, 1, to `most`, see `arguments.count`."""
+    """A whole number from `least` (1 by default) to `most`, see `arguments.count`."""
 
     def check(self, value: Any, name: str) -> int:
         return arguments.count(value, name, self.what, **self.bounds)
@@ -160,7 +160,7 @@ def _constraint(hint: Any) -> Constraint | None:
 
 
 def _plain(hint: Any) -> Any:
-    """An annotation without its constraint, as people read it."""
+    """An annotation without its constraint, for `help`."""
     return ast.unparse(_Plain().visit(ast.parse(hint, mode="eval"))) if isinstance(hint, str) else hint
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from pyrodrop.arguments import shown
 from pyrodrop.threads import exclusive
 
-_CALLS = 3  # that tell what a function draws outside torch from what other threads draw
+_CALLS = 3  # repetitions of a call, to distinguish its random draws from those of other threads
 
 
 def resolve(device: str | torch.device) -> torch.device:
@@ -92,8 +92,8 @@ def outside_torch() -> tuple[Any, ...]:
 def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> bool:
     """Whether a call that was just made drew numbers from the generators of Python or NumPy, whose states were `before`.
 
-    Another thread may have, as the event loop of a Dask worker does twice a second: the call is made again, and one in which
-    the states stay as they are shows that it draws nothing.
+    Another thread may have drawn them, such as the event loop of a Dask worker (twice a second). So if the states changed,
+    the call is repeated up to three times; the result is False as soon as a repetition leaves the states unchanged.
     """
     for _ in range(_CALLS):
         after = outside_torch()
@@ -105,7 +105,7 @@ def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> 
 
 
 def made_on(device: torch.device) -> AbstractContextManager[Any]:
-    """Make new tensors for which no device is named on this one within the block, as programs of Pyro do of numbers."""
+    """Make `device` the default for new tensors within the block, such as those that a Pyro program makes of numbers."""
     return nullcontext() if device.type == "cpu" else torch.device(device)
 
 
@@ -140,7 +140,7 @@ def tf32_products(allowed: bool, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """Whether kernels of CUDA compute in TensorFloat-32 within the block; nothing changes without a GPU."""
+    """Let CUDA kernels compute in TensorFloat-32 within the block, or in float32 if not `allowed`; CPUs are unaffected."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     value: Any = allowed
     owners: tuple[Any, ...] = (matmul, cudnn)
@@ -168,9 +168,9 @@ def keep_heap() -> None:
 
 
 def available(device: torch.device) -> float:
-    """Available memory of the device in bytes, including what the system would reclaim.
+    """Available memory of the device in bytes, including memory that the system can reclaim.
 
-    In a container with a memory limit (cgroup v2), at most the limit less what is used apart from cached files.
+    In a container with a memory limit (cgroup v2), at most the limit minus the memory in use, cached files not counted.
     """
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])

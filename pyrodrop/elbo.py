@@ -56,8 +56,8 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
     """The negative log likelihood at one sample of the guide, and the KL divergence of the guide's factors from the priors.
 
     Their sum is the loss of Pyro's `TraceMeanField_ELBO`. Handlers around model or guide (scale, mask, condition) have the
-    same effect as there. A site that the guide draws before one that the model draws first contributes log q - log p of its
-    draw instead of the KL divergence, which differs where the prior depends on the later draw; Pyro only warns about this.
+    same effect as there. If the guide draws two sites of a Pyro model in the opposite order, the prior of the site that it
+    draws first may depend on the other: that site contributes log q - log p of its draw. Pyro only warns about this.
 
     Raises:
         ValueError: the guide does not sample a latent site of the model.
@@ -68,10 +68,10 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
 def rows_and_divergence(
     model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> tuple[Tensor, float | Tensor, Tensor]:
-    """For one sample of the guide the log densities of the rows, the factor that scales their sum, and the KL divergence.
+    """The log densities of the rows for one sample of the guide, the factor that scales their sum, and the KL divergence.
 
     Raises:
-        ValueError: as `elbo_terms`; the model has not exactly one observed site.
+        ValueError: as `elbo_terms`; or the model has no observed site, or several.
     """
     pairs = _sites(model, guide, args, kwargs)
     observed = [site for site, q in pairs if q is None]
@@ -274,7 +274,7 @@ def _made_of_others(
 
 
 class Transformed(TorchDistribution):
-    """Placeholder for a factor that is given only by samples and their density."""
+    """Placeholder for a factor of which only samples and their densities are known."""
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012
 
@@ -308,7 +308,7 @@ def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
 
 
 def _no_autocast(q: Any) -> AbstractContextManager[Any]:
-    """The dtype of the parameters for KL divergences, some of which have matrix products (`LowRankNormal`)."""
+    """Disable autocast for KL divergences, some of which have matrix products (`LowRankNormal`)."""
     device = q["value"].device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
@@ -336,7 +336,7 @@ def _hyperparameters(model: Callable[..., Any]) -> frozenset[str]:
 
 
 def _of_package(model: Any) -> Any:
-    """A model with a method ``hyper_sites``, as those of pyrodrop, also inside handlers of Pyro; None for other models."""
+    """The pyrodrop model (one with ``hyper_sites``) inside of Pyro's handlers, or the model itself; None for others."""
     while not isinstance(model, HasWeights):
         if not hasattr(model, "fn"):
             return None

@@ -1,5 +1,5 @@
-"""The error of what a call could not foresee: files and runs."""
+"""The error for damaged files and failed runs."""
 
 
 class Failed(ValueError):
-    """A ValueError that no argument is to blame for, but the content of a file or the course of a run."""
+    """A ValueError that is caused by the content of a file or the course of a run, not by an argument."""

@@ -91,7 +91,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write tensors atomically in the safetensors format, with `about` as JSON and a checksum of all in the header.
+    """Write tensors atomically in the safetensors format. The header contains `about` as JSON, and a checksum of both.
 
     Raises:
         OSError: as `whole`.
@@ -112,7 +112,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the tensors and the header of a file from `write_tensors`. Nothing in the file is executed.
 
     Raises:
-        ValueError: the file was not written by `write_tensors`, is not whole, or was changed since.
+        ValueError: the file was not written by `write_tensors`, is incomplete, or was changed since.
         OSError: it cannot be read; the message names it.
     """
     while True:
@@ -141,12 +141,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those of the tensors whose names begin with `prefix`, by the rest of their names."""
+    """The tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _version(path: Path) -> tuple[int, ...]:
-    """What changes when a file is replaced; an OSError that names the file if it cannot be read."""
+    """Numbers that change when the file is replaced; an OSError that names the file if it cannot be read."""
     with _naming(path, "read"):
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait
             raise OSError(errno.EINVAL, "it is a folder" if path.is_dir() else "it is no regular file")
@@ -177,7 +177,7 @@ def checksum(tensors: Mapping[str, Tensor], text: str = "") -> str:
 
 @contextmanager
 def _naming(path: Path, verb: str) -> Iterator[None]:
-    """Give every OSError of the system in the block the name of this file, unless it is about a file elsewhere."""
+    """Name this file in every OSError of the system in the block, unless the error is about a file elsewhere."""
     try:
         yield
     except OSError as error:
@@ -206,7 +206,7 @@ def _check_replaceable(target: Path) -> None:
 
 
 def _scratch(target: Path) -> Path:
-    """A new hidden folder beside the target, named by the target; those that were abandoned are removed."""
+    """A new hidden folder beside the target, named after it. Abandoned folders of the same target are removed."""
     # of fixed length, so that every name that the file system allows for the target can be written
     prefix = f".pyrodrop-{hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()}-"
     for entry in os.scandir(target.parent):

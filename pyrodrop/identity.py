@@ -1,9 +1,9 @@
-"""Descriptions of models and guides, with which a file says how they differ from those that it was written for.
+"""Descriptions of models and guides in saved files, to check that a file is read into the same model and guide.
 
     {"model": "pyrodrop.models.MLP", "model.activation": "relu", "model.prior.scale": "1.0", ...}
 
-Listed are the classes and arguments of the parts of this package (`pyrodrop.parts`), and the layers of a network. Functions
-and classes of users are known by their names, not by their code.
+A description lists the classes and arguments of parts of this package (`pyrodrop.parts`), and the layers of a network.
+Functions and classes of users are described by their names, not by their code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHOWN = 4  # differences in a message
 
 
 def made_of(part: Any, name: str) -> dict[str, str]:
-    """A description of a model or guide: texts by place, such as ``NAME.prior.scale``."""
+    """A description of a model or guide: strings by place, such as ``NAME.prior.scale``."""
     return in_words(made_with({name: part})[name], name)
 
 
@@ -33,7 +33,7 @@ def values_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """What differs, as sentences: ``theta is 0 there and 0.1 here``."""
+    """The differences between two descriptions as sentences: ``theta is 0 there and 0.1 here``."""
     return [
         f"{name} is {there.get(name, 'absent')} there and {here.get(name, 'absent')} here"
         for name in {**here, **there}
@@ -42,14 +42,14 @@ def differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
 
 
 def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path, allow: Collection[str] = ()) -> None:
-    """Check that model and guide are made of what a file says.
+    """Check that model and guide have the classes and arguments that a file describes.
 
     Args:
-        there: `made_with` of every part by name, as the file has it; None in files of older versions.
+        there: `made_with` of every part by name, from the file; None in files of older versions.
 
     Raises:
-        ValueError: they differ in something else than the start of a tensor that the file restores, or the file says
-            something else; or `allow` has another name.
+        ValueError: a part whose name is not in `allow` differs, other than in the initial value of a tensor that the file
+            restores; the description in the file is damaged; or `allow` has an unknown name.
     """
     for name in allow:
         known(name, parts, "part of the file, in allow,")
@@ -66,7 +66,7 @@ def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path, allow:
 
 
 def _kept(description: Mapping[str, str], name: str, part: Any) -> dict[str, str]:
-    """The description without arguments that only initialise a tensor of the part, such as rates and precisions."""
+    """The description without arguments that only set the initial value of a tensor, such as rates and precisions."""
     tensors = part.state_dict() if isinstance(part, nn.Module) else {}
     names = [key.removesuffix("_unconstrained") for key in tensors]
     names += [key.partition("_")[2] for key in names]  # log_scale starts noise_log_scale

@@ -74,7 +74,7 @@ def num_rows(x: Inputs) -> int:
 
 
 def arguments(x: Inputs, forward: Callable[..., Any]) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
-    """Positional and keyword arguments of the network's call: the parts of x, or x itself where `forward` takes it whole."""
+    """Positional and keyword arguments of the network's call: the tensors of x, or x itself if `forward` takes it whole."""
     if isinstance(x, Tensor):
         return (x,), {}
     one_by_one: tuple[tuple[Any, ...], dict[str, Tensor]] = ((), dict(x)) if isinstance(x, Mapping) else (tuple(x), {})
@@ -85,7 +85,7 @@ def arguments(x: Inputs, forward: Callable[..., Any]) -> tuple[tuple[Any, ...], 
 
 
 def _takes(function: Callable[..., Any], positional: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
-    """Whether the function's signature, if it has one, has places for these arguments."""
+    """Whether the function can be called with these arguments by its signature; True if it has none."""
     try:
         inspect.signature(function).bind(*positional, **named)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Read JSON files that may be truncated, changed or written by somebody else: every entry is checked before it is used.
+"""Read JSON files that may be truncated, modified or not ours: every entry is checked before it is used.
 
 Nothing in a file is executed, numbers are finite, names can be printed, and size and depth are bounded.
 """
@@ -22,12 +22,12 @@ _DEEPEST = 40  # objects within objects
 
 @dataclass(frozen=True)
 class Record:
-    """A JSON object from a file.
+    """A JSON object from a file. Its methods return an entry, and raise a `Failed` if it is missing or of another kind.
 
     Attributes:
         path: of the file.
         content: the object.
-        advice: what to do if an entry is wrong, for error messages.
+        advice: how to fix a wrong entry, for error messages.
         where: the place of the object in the file, such as ``models.mean-field``; empty for the whole file.
     """
 
@@ -37,7 +37,7 @@ class Record:
     where: str = ""
 
     def fault(self, problem: str) -> Failed:
-        """The error to raise for what is wrong with this file."""
+        """The error to raise for a problem with this file."""
         return Failed(f"{self.path} {problem}" + (f"; {self.advice}" if self.advice else ""))
 
     def number(self, key: str, *, optional: bool = False) -> float | None:
@@ -51,7 +51,7 @@ class Record:
         return int(self._entry(key, "a whole number", lambda value: type(value) is int))
 
     def numbers(self, key: str, count: int | None = None) -> list[float]:
-        """A list of finite numbers, of this length if it is given and otherwise of at least one."""
+        """A list of `count` finite numbers; of any length above 0 if `count` is None."""
         values = self._entry(key, "a list of finite numbers", lambda value: _list_of(value, _finite))
         if len(values) != count if count is not None else not values:
             wanted = "at least one number" if count is None else f"{count} numbers"
@@ -89,11 +89,11 @@ def read_record(path: Path, advice: str = "") -> Record:
     """The object in a JSON file.
 
     Args:
-        advice: what to do if it is not as it should be, for error messages.
+        advice: how to fix a wrong file, for error messages.
 
     Raises:
-        Failed: the file is too large, is not JSON, or not an object; a number is NaN or infinite, which JSON does not
-            define; or a name has characters that cannot be printed.
+        Failed: the file does not exist, is too large, is no JSON object, or is nested too deeply; a number is NaN or
+            infinite; a text is no Unicode, or a name has characters that cannot be printed.
         OSError: it cannot be read.
     """
     record = Record(path, {}, advice)

@@ -1,6 +1,6 @@
-"""What a recorded step takes for granted of modules beside the values of tensors.
+"""Detect changes of modules that make a recorded training step invalid.
 
-Their parameters, buffers and submodules as objects, `requires_grad`, hooks, and training or evaluation mode.
+These are other objects as parameters, buffers or submodules, and changes of `requires_grad`, hooks, and the training mode.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Flags:
     """The flags of some modules and parameters as they are now.
 
     Args:
-        modules: by name, with all their submodules.
-        parameters: by name, further ones, such as those of Pyro's store.
+        modules: modules by name, every submodule as an entry of its own.
+        parameters: further parameters by name, such as those of Pyro's store.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module], parameters: Mapping[str, Tensor] | None = None) -> None:
@@ -45,7 +45,7 @@ class Flags:
         self._modes = list(map(_MODE, self._attributes))
 
     def changed(self) -> str:
-        """What is no longer as it was, in words for a message; empty if nothing is."""
+        """A description of the first change that is found, for a message; empty if nothing has changed."""
         if list(map(len, self._tables)) != self._sizes or self._ids_now() != self._ids:
             return self._replaced()
         if list(map(_STATE, self.parameters.values())) != self._states:
@@ -64,7 +64,7 @@ class Flags:
         return list(map(id, chain.from_iterable(map(dict.values, self._filled))))
 
     def _replaced(self) -> str:
-        """Which parameter, buffer or submodule is another object."""
+        """The name of the first parameter, buffer or submodule that is another object."""
         before = iter(self._values)
         for at, module in self._modules.items():
             for table in TABLES:

@@ -1,6 +1,6 @@
 """The state of modules that calls may change: training or evaluation mode, buffers, and Python attributes.
 
-`Snapshot` tells what a call has changed; `evaluating` and `undisturbed` restore it after a block.
+`Snapshot` finds what a call has changed; `evaluating` and `undisturbed` restore the state after a block.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _MODULES_OWN = {
     "_flat_weights",
     "_flat_weight_refs",
 }  # the last two: recurrent layers' second list
-_VALUES = (type(None), bool, int, float, complex, str, bytes)  # that nothing changes in place
+_VALUES = (type(None), bool, int, float, complex, str, bytes)  # immutable
 
 
 def modules_in(function: Any, name: str = "") -> dict[str, nn.Module]:
-    """The modules that a model or guide calls, by name: itself, or those that a function reaches by its variables.
+    """The modules of a model or guide, by name: a module itself, or the modules in the variables that a function uses.
 
     Args:
-        function: a module; a function, also within handlers of Pyro and decorators, or a method; anything else has none.
+        function: a module, method or function, also inside handlers of Pyro and decorators; other objects have no modules.
     """
     modules: dict[str, nn.Module] = {}
     seen: dict[int, Any] = {}  # which keeps their ids from being used again
@@ -66,16 +66,16 @@ def _is_set(cell: types.CellType) -> bool:
 
 
 def mode_changes(module: nn.Module) -> bool:
-    """Whether a module is in training mode and does not stay in it (`STAYS`)."""
+    """Whether a module is in training mode and is not marked to stay in it (`STAYS`)."""
     return module.training and STAYS not in module.__dict__
 
 
 @contextmanager
 def evaluating(*functions: Any) -> Iterator[None]:
-    """Put those that are modules in evaluation mode within the block, and restore the mode of every submodule afterwards.
+    """Put modules in evaluation mode within the block, and restore the mode of every submodule afterwards.
 
-    Modules that are in evaluation mode already are not written to, so threads may share a trained model. The dropouts of a
-    network that was read keep their mode (`STAYS`).
+    Arguments that are no modules are ignored. Modules that are in evaluation mode already are not written to, so threads
+    may share a trained model. The dropouts of a network from `pyrodrop.read` keep their mode (`STAYS`).
     """
     roots = [function for function in functions if isinstance(function, nn.Module)]
     training = [module for root in roots for module in root.modules() if mode_changes(module)]
@@ -101,7 +101,7 @@ class Snapshot:
         self._attributes = [(name, module, _attributes(module)) for name, module in modules.items()]
 
     def moved(self) -> list[tuple[nn.Module, str]]:
-        """The buffers that have been written to, or are other tensors; batch norm writes without a new version."""
+        """The buffers that have been replaced or written to, also without a new version, as batch norm does."""
         return [
             (module, name)
             for module, name, value, old, version in self._buffers
@@ -109,7 +109,7 @@ class Snapshot:
         ]
 
     def changed(self) -> list[tuple[nn.Module, str]]:
-        """The modules whose attributes are new, missing or of another value, each with the name of one: ``layer.calls``."""
+        """Every attribute that is new, missing or has another value: its module and its full name, ``layer.calls``."""
         return [
             (module, f"{name}.{attribute}" if name else attribute)
             for name, module, before in self._attributes
@@ -117,7 +117,7 @@ class Snapshot:
         ]
 
     def restore(self) -> bool:
-        """Set everything to what it was; whether anything had changed."""
+        """Restore buffers and attributes. Returns whether any had changed."""
         restored = False
         with torch.no_grad():
             for module, name, value, old, _ in self._buffers:
@@ -142,7 +142,7 @@ def say_changes(names: Sequence[str]) -> str:
 
 @contextmanager
 def undisturbed(*functions: Any) -> Iterator[None]:
-    """Restore buffers and Python attributes of the modules in these (`modules_in`) after the block."""
+    """Restore buffers and Python attributes of the modules of these functions (`modules_in`) after the block."""
     roots = [root for function in functions for root in modules_in(function).values()]
     modules = dict.fromkeys(module for root in roots for module in root.modules())
     before = Snapshot({str(number): module for number, module in enumerate(modules)})

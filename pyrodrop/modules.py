@@ -5,9 +5,9 @@ avoids that, but applies to the whole process and swaps the store at every call,
 the global store. A `LocalModule` uses neither: reading one of its parameters is a ``pyro.param`` statement whose value is
 stored in the module.
 
-`pyro.optim` with a function of the name, and its save and load, look up the name of a parameter in the store, so the store
-gets the name of every parameter, with a weak reference to it. The jitted ELBOs of Pyro look up the parameter itself there:
-they are refused.
+Optimisers of `pyro.optim` look up names of parameters in the store, for options by name and for saving. So the store gets
+the name of every parameter, with a weak reference to it. The jitted ELBOs of Pyro look up the parameters themselves in the
+store, so they raise an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LocalModule(PyroModule):
     parameters.
     """
 
-    from_data: tuple[str, ...] = ()  # names in the state of numbers that data give, one or one of each column
+    from_data: tuple[str, ...] = ()  # names of state entries computed from data: a scalar, or one value per column
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if in_torchscript():
@@ -112,7 +112,7 @@ def _with_own(kind: type) -> type:
 def keep_own_parameters(module: nn.Module) -> None:
     """Make a `PyroModule` of a user store its parameters like a `LocalModule`, in place.
 
-    Pyro's modules take over what the global store has under their names, so that two copies of one would share values.
+    Otherwise two copies of a `PyroModule` would share the values that Pyro's global store has under its names.
     """
     for child in module.modules():
         if isinstance(child, PyroModule) and not isinstance(child, LocalModule | _OwnParameters):
@@ -172,7 +172,7 @@ def assign(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "
 
 
 def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "the saved state") -> None:
-    """Raise a ValueError unless `assign` can copy `state` into `module`; `source` says in messages where it is from."""
+    """Raise a ValueError unless `assign` can copy `state` into `module`; `source` describes `state` in messages."""
     mine = module.state_dict()
     free = {name for name, child in module.named_modules() if getattr(child, "any_shape", False)}
     of_columns = {

@@ -28,7 +28,8 @@ _ELSEWHERE = {  # what papers and other packages call it, in small letters, and 
 def did_you_mean(name: Any, names: Iterable[str], least: float = 0.6) -> str:
     """A hint for the end of a message, ``; did you mean 'relu'?``, or an empty string.
 
-    It suggests a name that differs in case alone, or that other packages call so, or whose similarity is at least `least`.
+    It suggests a name that differs only in case, underscores and hyphens; else the name here of what papers and other
+    packages call `name`; else the most similar name, if its similarity is at least `least`.
     """
     if not isinstance(name, str):
         return ""
@@ -56,9 +57,9 @@ def known(name: str, names: Collection[str], what: str, listed: str = "") -> str
     """Return `name` if it is one of `names`.
 
     Args:
-        name: what was typed.
-        names: what it may be.
-        what: what they are the names of, for the message.
+        name: the name that was passed.
+        names: the allowed names.
+        what: the kind of the names, for the message, such as ``activation``.
         listed: where they are all listed, if they are too many for a message.
 
     Raises:
@@ -124,11 +125,11 @@ def by_name(setting: T | Mapping[str, T], names: Iterable[str], what: str) -> di
 
 
 def check_keywords(owner: str, keywords: Iterable[str], names: Sequence[str], reasons: Mapping[str, str]) -> None:
-    """Raise a TypeError for a keyword argument that a callable does not have: it says why, or suggests the nearest name.
+    """Raise a TypeError for a keyword argument that a callable does not have. It says why, or suggests a similar name.
 
     Args:
         owner: the callable, for the message, such as ``Gaussian()``.
-        reasons: what to do instead, by the name of an argument that others have.
+        reasons: what to do instead, by the name of an argument in other packages.
     """
     for name in keywords:
         if name not in names:

@@ -1,12 +1,12 @@
 """The parts of a fit that users choose: priors, likelihoods, models and guides.
 
-Those of this package know the arguments that they were made with, as plain data for a file, of which `made` makes an equal
-part:
+A part of this package remembers the arguments that it was made with, as plain data for a file. From these data, `made`
+creates an equal part:
 
     {"part": "pyrodrop.models.MLP", "arguments": {"widths": [1, 50, 1], "prior": {"part": "pyrodrop.priors.Gaussian", ...}}}
 
-A guide's model is ``{"given": "model"}``, and ``{"unknown": ...}`` stands for what no file has, such as a network or a
-function of the user: it is known by the names of its classes.
+A guide's model is ``{"given": "model"}``. ``{"unknown": DESCRIPTION}`` stands for an object that a file cannot store, such
+as a network or a function of the user.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Part(Described):
 
 
 def made_with(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """`Part.made_with` of each by name, or that it is unknown; and its present layers and priors under ``now``."""
+    """`Part.made_with` of each part by name; a part of another class is ``unknown``. ``now`` has its layers and priors."""
     return {
         name: (part.made_with() if isinstance(part, Part) else {"unknown": f"it is {_kind(part)} of your own"})
         | {"now": _layers(part) if isinstance(part, nn.Module) else {}}
@@ -73,9 +73,9 @@ def made_with(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def in_words(data: Any, name: str) -> dict[str, str]:
-    """What `made_with` describes as words by place, with the defaults of arguments that were left out.
+    """The data of `made_with` as strings by place, with the defaults of omitted arguments.
 
-    Seeds of initial values are left out.
+    Seeds of initial values are not included.
 
     Example:
         >>> from pyrodrop import priors
@@ -99,15 +99,15 @@ def in_words(data: Any, name: str) -> dict[str, str]:
 
 
 def made(data: Any, model: Any = None, *, meta: bool = False) -> Any:
-    """Make what `Part.made_with` describes.
+    """Create the part that `Part.made_with` describes.
 
     Args:
-        model: of a guide.
-        meta: whether its tensors are to have shapes alone, on the device ``meta``, and take no memory.
+        model: the model of a guide.
+        meta: whether to create its tensors on the device ``meta``, without values and memory.
 
     Raises:
-        NotImplementedError: an argument is not in the data; the message names it.
-        Exception: these are no such data.
+        NotImplementedError: an argument is unknown; the message names it.
+        Exception: the data are malformed.
     """
     match data:
         case {"unknown": words}:
@@ -139,7 +139,7 @@ def _defaults(kind: type[Part] | None) -> dict[str, Any]:
 
 
 def _layers(module: nn.Module) -> dict[str, str]:
-    """The classes of the modules that are not of this package, of PyTorch's with their settings; the priors of its sites."""
+    """The classes of modules of other packages, PyTorch's with their settings, and the priors of the sites."""
     layers = {
         name: f"{type(each).__name__}({each.extra_repr()})" if _top(each) == "torch" else type(each).__name__
         for name, each in module.named_modules()
@@ -155,7 +155,7 @@ def _top(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """A value of the user in a few words, a function by its name."""
+    """A short description of a user's object: a function by its name, a distribution by its parameters."""
     if isinstance(value, operator.itemgetter | operator.attrgetter):
         return repr(value)
     if isinstance(value, Distribution):
@@ -171,7 +171,7 @@ def _name(kind: type) -> str:
 
 
 def _check_names(kind: type[Part], signature: inspect.Signature, args: Sequence[Any], kwargs: Collection[str]) -> None:
-    """Raise a TypeError that says what was meant by arguments which a class does not have."""
+    """Raise a TypeError for arguments that a class does not have, with the likely correction."""
     title = kind.__name__
     _, *parameters = signature.parameters.values()
     names = [each.name for each in parameters]

@@ -1,7 +1,7 @@
-"""Private APIs of PyTorch and Pyro that tensors, optimisers and Pyro's store need.
+"""Private APIs of PyTorch and Pyro for tensors, optimisers and Pyro's store.
 
-No file but this one, `pyrodrop.compiled.private_apis` and `pyrodrop.torchscript` uses any, because a release may change
-them. `.ci/run` tests them with the oldest versions that `pyproject.toml` allows and with those of `constraints.txt`.
+A release may change them, so only this file, `pyrodrop.compiled.private_apis` and `pyrodrop.torchscript` use private APIs.
+`.ci/run` tests them with the oldest versions that `pyproject.toml` allows and with those of `constraints.txt`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def without_overrides(function: Callable[..., Any], args: Sequence[Any], kwargs:
 
 
 def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of `torch.nn.functional` that never asks for overrides of itself, so that a mode can run inside of it."""
+    """A copy of a `torch.nn.functional` function that is not overridden as a whole, so that a mode sees its operations."""
     whole: Any = function
     names = {**whole.__globals__, "has_torch_function": lambda _: False}
     body = types.FunctionType(whole.__code__, names, whole.__name__, whole.__defaults__)
@@ -72,7 +72,7 @@ class _Intercept(TorchDispatchMode):
 
 
 def intercepted(call: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]) -> TorchDispatchMode:
-    """Compute every operation of PyTorch within the block by ``call(operation, args, kwargs)``.
+    """Within the block, replace every operation of PyTorch by ``call(operation, args, kwargs)``.
 
     Operations that `call` makes itself are not intercepted.
     """
@@ -83,8 +83,8 @@ class _Recomputation(threading.local):
     """The state of this thread for `activations_kept`.
 
     Attributes:
-        blocks: number of the blocks of `activations_kept` that it is in.
-        calls: number of the calls of `torch.utils.checkpoint.checkpoint` that kept their activations.
+        blocks: number of blocks of `activations_kept` around the running code.
+        calls: number of calls of `torch.utils.checkpoint.checkpoint` that kept their activations.
     """
 
     blocks = calls = 0
@@ -149,14 +149,14 @@ def name_in_store(store: Any, key: Callable[[dict[Any, str]], Any], name: str) -
     """Register the name of a parameter that Pyro's parameter store does not store.
 
     Args:
-        key: from the store's dictionary of names to a key that equals the parameter.
+        key: function that returns a key that equals the parameter, from the store's dictionary of names.
     """
     names = store._param_to_name
     names[key(names)] = name
 
 
 def constraint_in_store(name: str, otherwise: Any) -> Any:
-    """The constraint of a parameter in Pyro's store, which param statements of a PyroModule do not give; or another."""
+    """The constraint of a parameter in Pyro's store, or `otherwise`; param statements of a PyroModule do not have it."""
     return pyro.get_param_store()._constraints.get(name, otherwise)
 
 
@@ -184,9 +184,9 @@ class StoreAsItIs:
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """Let `torch.optim` make and load an optimiser without importing TorchDynamo, to which it says what not to compile.
+    """Within the block, creating and loading an optimiser of `torch.optim` does not import TorchDynamo.
 
-    Where Dynamo is not imported it compiles nothing.
+    It imports Dynamo only to exclude its methods from compilation, which is not needed as long as Dynamo is not imported.
     """
     optim = torch.optim.Optimizer
     inner = [getattr(f, "__wrapped__", None) for f in (optim.add_param_group, optim.state_dict, optim.load_state_dict)]
@@ -200,4 +200,4 @@ def without_compiler() -> Iterator[None]:
             delattr(function, _UNCOMPILED)
 
 
-_UNCOMPILED = "__dynamo_disable"  # where PyTorch keeps the form of a function that Dynamo does not enter
+_UNCOMPILED = "__dynamo_disable"  # attribute where PyTorch caches the form of a function that Dynamo does not enter

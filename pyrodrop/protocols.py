@@ -1,11 +1,11 @@
-"""What a model or a guide may have beside being a Pyro program, which is called and nothing else.
+"""Protocols of models and guides that can do more than be called as a Pyro program.
 
-model    NetworkModel       all that training, prediction and export ask, of `pyrodrop.models`
-         HasWeights         its weights with their initial values, which guides of `pyrodrop.guides` are made for
-guide    Guide, Ensemble    those of `pyrodrop.guides`
-         HasPosterior       a distribution of every weight
-         HasDraws           samples of all weights at once
-         HasRows            a posterior that is computed from all rows of the data
+model    NetworkModel       the class of `pyrodrop.models`, which training, prediction and export support in full
+         HasWeights         lists its weights with their initial values, as guides of `pyrodrop.guides` need
+guide    Guide, Ensemble    the classes of `pyrodrop.guides`
+         HasPosterior       has a distribution of every weight
+         HasDraws           samples all weights at once
+         HasRows            computes its posterior from all rows of the data
 """
 
 from __future__ import annotations

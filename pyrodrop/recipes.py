@@ -1,24 +1,24 @@
-"""Regression and classification of tables: networks, a posterior and settings that nobody has to tune.
+"""Regression and classification of tables: networks, a posterior and settings that need no tuning.
 
     f = b + B^T x + s N(x; W)              W_1 ~ N(0, r^2 / mean |x|^2),   W_l ~ N(0, 2 / K),   W_L ~ N(0, 2 t^2 / K)
     y ~ N(f, s^2 a v(x))                   or y ~ Categorical(softmax(N(x; W))); x and, in a regression, y are standardised
 
-B, b is the ridge regression with the smallest error of rows that are left out one at a time, and s that error; the network
-N, of K hidden units a layer, whose standard deviation under the prior is r t, has what the line leaves over.
+B, b is the ridge regression with the smallest error of rows that are left out one at a time, and s is that error. The
+network N has K hidden units per layer and the prior standard deviation r t; it learns the residuals of the line.
 
-The rows are divided into parts. One network of every pair (r, t) is trained without each part, and the prediction mixes all
-networks, the line alone, and the line with noise as large as y, for rows that nothing predicts:
+The rows are divided into parts. For every pair (r, t) and every part, a network is trained without that part. The
+prediction mixes all networks, the line alone, and, for outliers, the line with noise as large as y:
 
     p(y | x) = sum_c w_c mean_k p(y | x; network c without part k)
 
-Beyond the range of the training data the network is constant in x, and where y is the exponential of the line, so is the
-line: a row with an error in x would have a y beyond all bounds.
+Beyond the range of the training data the network is constant in x. So is the line if it predicts ln y: otherwise an
+erroneous x could lead to an arbitrarily large y.
 
-Weights w and factors a of the noise are those under which the rows that a network was not trained on have the largest
-density: Yao, Vehtari, Simpson & Gelman (2018), Using Stacking to Average Bayesian Predictive Distributions,
-https://arxiv.org/abs/1704.02030. How sure the predictions are is thus not learned from rows that the networks have fitted.
+Weights w and factors a of the noise maximise the density of the rows that a network was not trained on, so that the
+uncertainty is not learned from rows that the networks have fitted: Yao, Vehtari, Simpson & Gelman (2018), Using Stacking
+to Average Bayesian Predictive Distributions, https://arxiv.org/abs/1704.02030.
 
-The defaults were found on one half of 64 tables and judged on the other: docs/tables.md.
+The defaults were chosen on one half of 64 tables and evaluated on the other: docs/tables.md.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ _SKEWED = 0.25  # nats per row by which a line of ln y predicts better than one 
 
 @dataclass(frozen=True, repr=False)
 class Recipe(Described):
-    """What `regressor` and `classifier` make of a data set.
+    """Data, models, posterior and settings, as `regressor` and `classifier` choose them for a data set.
 
     Attributes:
         data: the data set, with its standardisation.
-        models: the candidates, the same network with another r and t each.
+        models: the candidates: the same network with different pairs (r, t).
         posterior: makes the guide of a model.
         settings: arguments of `pyrodrop.fit`.
     """
@@ -104,25 +104,25 @@ class Recipe(Described):
         progress: bool | None = None,
         **changes: Unpack[TrainingOptions],
     ) -> Replicates:
-        """Train networks without a part of the rows each, and weigh them by the rows that they were not trained on.
+        """Train each network without one part of the rows, and weight the networks by the rows they were not trained on.
 
-        ``pyrodrop.fit(recipe.model, recipe.guide, recipe.data, **recipe.settings)`` trains one network on all rows, whose
-        noise is then learned from these, and is too small where they are few.
+        ``pyrodrop.fit(recipe.model, recipe.guide, recipe.data, **recipe.settings)`` trains one network on all rows. Its
+        noise is learned from the rows that it fits, so with few rows it is too small.
 
         Args:
             members: number of networks of every prior, each without another of max(5, `members`) parts of the rows.
-            groups: one label per row, ``[N]``; no part has some rows of a group and not the others, so that the predictions
-                are as sure as they can be of a group that is new. Of a time series, blocks of time.
+            groups: one label per row, ``[N]``; rows with the same label are in the same part, so that the uncertainty of
+                predictions is that for a new group. For a time series, pass blocks of time.
             progress: as in `pyrodrop.fit`.
-            changes: of `settings`. With other `steps` the learning rate falls to 0 over these. `seed`, 0 by default, is also
-                that of the parts and of first weights.
+            changes: changes of `settings`. With other `steps`, the learning rate falls to 0 over these. `seed` (0 by
+                default) also determines the parts and the initial weights.
 
         Returns:
-            The networks with their weights in the mixture, `Replicates.weights`. In a regression the line alone is a
-            network, too, whose deep part is switched off.
+            The networks with their weights in the mixture, `Replicates.weights`. In a regression, the line alone is in the
+            mixture, too, as networks whose deep part is switched off, with two sizes of noise.
 
         Raises:
-            ValueError: groups have another length, or are fewer than the parts; as `pyrodrop.fit_replicates`.
+            ValueError: `groups` has another length, too few groups, or too large a group; as `pyrodrop.fit_replicates`.
             TypeError, FloatingPointError: as `pyrodrop.fit_replicates`.
         """
         settings = self._with(changes, progress)
@@ -146,15 +146,15 @@ class Recipe(Described):
                 **settings,
             )
         few = settings["steps"] < self.settings["steps"]
-        for message in messages:  # of what a network alone is worth, the weights have the last word
-            if message.startswith("training") and (few or "diverged" in message):
+        for message in messages:  # not those about the quality of one network, for which the weights account
+            if message.startswith("replicate") or (message.startswith("training") and (few or "diverged" in message)):
                 say(message)
         mixed = self._mixed(runs, left_out, lines)
         self._warn_of_negative_r2(mixed, settings["steps"])
         return mixed
 
     def _with(self, changes: TrainingOptions, progress: bool | None) -> dict[str, Any]:
-        """The settings of a call. However many steps it has, the learning rate has come down to 0 after the last of them."""
+        """The settings of a call. The learning rate falls to 0 over its number of steps, unless `changes` has a schedule."""
         settings: dict[str, Any] = {**self.settings, **changes, "progress": progress}
         return {**settings, "lr_schedule": cosine(settings["steps"])} | changes
 
@@ -168,20 +168,20 @@ class Recipe(Described):
         return data.inputs(data.x.double()).cpu()
 
     def _observed(self, data: Dataset) -> Tensor:
-        """What is Gaussian, ``[n, T]``: y, or its logarithm; float64."""
+        """The values with Gaussian noise, ``[n, T]``: y, or its logarithm; float64."""
         y = data.y.double().cpu()
         return y.log() if isinstance(self.model.likelihood, HeteroscedasticLogNormal) else y
 
     @property
     def _unit(self) -> Standardize:
-        """The standardisation of what is Gaussian."""
+        """The standardisation of the values with Gaussian noise."""
         if isinstance(self.model.likelihood, HeteroscedasticLogNormal):
             return copy.deepcopy(self.model.likelihood.of_log).double().cpu()
         assert self.data.targets is not None
         return copy.deepcopy(self.data.targets).double().cpu()
 
     def _mixed(self, runs: Replicates, left_out: list[Tensor], lines: list[Line]) -> Replicates:
-        """The networks, and beside those of a regression the line with two sizes of noise, with their weights."""
+        """The networks with their weights in the mixture; in a regression also the line, with two sizes of noise."""
         members = len(left_out)
         groups = [list(runs[c * members : (c + 1) * members]) for c in range(len(self.models))]
         held_out = [self.data.rows(rows[: _MOST_ROWS // members]) for rows in left_out]
@@ -193,7 +193,7 @@ class Recipe(Described):
                 torch.cat([p.log_density(data.y).double().cpu() for p, data in zip(each, held_out, strict=True)])
                 for each in predicted
             ]
-            return _joined(groups, stacked_densities(torch.stack(densities)))
+            return _joined(groups, stacked_densities(torch.stack(densities)), runs.failed)
         unit, observed = self._unit, [self._observed(data) for data in held_out]
         components = [
             Component.of(
@@ -217,7 +217,7 @@ class Recipe(Described):
             [_alone(fit, line, factor, unit) for fit, line in zip(groups[0], each, strict=True)]
             for each, factor in zip((lines, wide), factors[-2:], strict=True)
         ]
-        return _joined(groups, weights)
+        return _joined(groups, weights, runs.failed)
 
     def _warn_of_negative_r2(self, run: Replicates, steps: int) -> None:
         """Warn if R2 of the training rows is below 0: then the mean of y predicts them better than the networks."""
@@ -244,30 +244,28 @@ def regressor(
     hidden: Sequence[int] = _HIDDEN,
     likelihood: Likelihood | None = None,
 ) -> Recipe:
-    """A regression of columns of numbers on a table of numbers.
+    """A regression of one or several columns of numbers on a table of numbers.
 
-    Two hidden layers of 64 ReLU units with dropout of 1 % of them beside a line, 1,000 steps and one for every row, at most
-    3,000, or 20 epochs if these are more, with minibatches of at most 128 rows, and Gaussian noise whose variance depends on
-    x, of y or, where all y are positive and a line of ln y predicts better by a quarter of a nat per row, of ln y. There are
-    ten networks, each without a fifth of the rows, whose mixture is chosen on the rows that they have not seen (see
-    `Recipe.fit`). Rows are taken to be independent; where they are not, as in time series or where several are of one
-    person, ``fit`` takes `groups`.
+    The model is a line plus a network with two hidden layers of 64 ReLU units and 1 % dropout. The noise is Gaussian with a
+    variance that depends on x. It is noise of ln y if all y are positive and a line for ln y predicts better by a quarter of
+    a nat per row. Training takes 1,000 steps plus one per row, at most 3,000, or 20 epochs if these are more, with
+    minibatches of at most 128 rows. `Recipe.fit` trains ten networks, each without a fifth of the rows, and chooses their
+    mixture on the rows left out. If rows are not independent (a time series, several rows per person), pass it `groups`.
 
     Args:
-        data: a `Dataset` or a pair (x, y), x ``[N, D]``, y ``[N]`` or ``[N, T]``, of real or whole numbers, such as
-            `Dataset.from_frame` makes; of a `Split` the training part. What is not standardised yet is standardised, as by
-            `Dataset.standardized`.
+        data: a `Dataset`, such as `Dataset.from_frame` makes, or a pair (x, y) of numbers, x ``[N, D]``, y ``[N]`` or
+            ``[N, T]``; of a `Split`, the training data are used. Data that are not standardised yet are standardised.
         posterior: makes the guide of a model, such as ``guides.MeanField``; MC dropout by default.
         hidden: numbers of units of the hidden layers.
-        likelihood: of y; if None, ``likelihoods.HeteroscedasticGaussian("softplus")`` or ``HeteroscedasticLogNormal``, as
-            above. With these and with ``likelihoods.Gaussian()`` the network is beside a line, and the rows that are left
-            out choose factors of the variance. With any other likelihood they choose the weights of the networks alone, and
-            the noise is the one that it learns or that is given.
+        likelihood: distribution of y; if None, ``likelihoods.HeteroscedasticGaussian("softplus")`` or
+            ``HeteroscedasticLogNormal``, as above. With these and with ``likelihoods.Gaussian()``, there is a line, and
+            factors of the variance are chosen on the rows left out. With any other likelihood there is no line, and only
+            the weights of the networks are chosen on these rows.
 
     Raises:
-        TypeError: x is no single table of numbers; an argument is something else.
-        ValueError: there are fewer than 10 rows; no column of x varies; y are class labels, or a column of them is the same
-            in all rows where the noise is learned; whole numbers differ by less than float32 rounds them.
+        TypeError: x is no single table of numbers; an argument is of another type.
+        ValueError: there are fewer than 10 rows; no column of x varies; y are class labels of a frame; a column of y is
+            constant and its noise is learned; `hidden` is empty.
 
     Example:
         >>> import torch, pyrodrop
@@ -300,11 +298,11 @@ def classifier(
 ) -> Recipe:
     """A classification of the rows of a table of numbers.
 
-    One hidden layer of 50 ReLU units, and otherwise as `regressor`, without a line; the standard deviation of the logits
-    under the prior is 2, 8 or 32.
+    The network has one hidden layer of 50 ReLU units and no line; the prior standard deviation of its logits is 2, 8 or 32
+    (15 networks). Everything else is as for `regressor`.
 
     Args:
-        data: as for `regressor`, with y ``[N]``, whole numbers from 0; as many classes as the frame has, or as occur.
+        data: as for `regressor`, with y ``[N]``, whole numbers from 0. The classes are those of the frame, or 0 to max(y).
         posterior, hidden: as for `regressor`.
 
     Raises:
@@ -344,18 +342,18 @@ def _table(data: Data | Split) -> Dataset:
 
 
 def _real(values: Tensor) -> Tensor:
-    """Columns of real numbers; whole numbers and bools as such."""
+    """Columns of real numbers; whole numbers and bools are converted."""
     return values if values.is_floating_point() else narrowed(values.double())
 
 
 def _standardised(data: Dataset, y: Tensor) -> Dataset:
-    """The data with this y, standardised where they are not: x, and y if they are real numbers."""
+    """The data with this y, with a standardisation of x, and of y if it is real, unless they have one already."""
     targets = data.targets or (standardisation_of(y) if y.is_floating_point() else None)
     return data.with_values(y=y, inputs=data.inputs or Standardize.of_inputs(data.x), targets=targets)
 
 
 def _noise(data: Dataset) -> Likelihood:
-    """Noise of y, or of ln y where a line predicts this better, by its error in rows left out one at a time."""
+    """Noise of y, or of ln y if a line predicts ln y better, by its error in rows left out one at a time."""
     rows = data.rows(slice(0, _MOST_ROWS))
     assert data.inputs is not None
     x, y = data.inputs(rows.x.double()).cpu(), rows.y.double().cpu()
@@ -406,7 +404,7 @@ def _recipe(
 
 
 def _even(rows: int) -> int:
-    """The size of minibatches that are as many as those of `_BATCH` rows, and equal but for a row."""
+    """The size of minibatches of nearly equal size, as many as there are minibatches of `_BATCH` rows."""
     return math.ceil(rows / math.ceil(rows / _BATCH))
 
 
@@ -439,12 +437,11 @@ def _parts_of_groups(groups: Any, size: int, parts: int) -> Tensor:
     return torch.from_numpy(chosen[group])
 
 
-def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor) -> Replicates:
+def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor, failed: dict[int, int]) -> Replicates:
     """The fits of all groups, each with its part of the weight of the group."""
     fits = [fit for group in groups for fit in group]
-    return Replicates(
-        fits, weights=[float(w) / len(group) for w, group in zip(weights, groups, strict=True) for _ in group]
-    )
+    each = [float(w) / len(group) for w, group in zip(weights, groups, strict=True) for _ in group]
+    return Replicates(fits, failed, each)
 
 
 def _with_line(model: WideAndDeep, line: Line, unit: Standardize) -> WideAndDeep:
@@ -465,7 +462,7 @@ def _alone(fit: Fit, line: Line, factor: Tensor, unit: Standardize) -> Fit:
 
 
 def _set_noise(model: WideAndDeep, variance: Tensor, unit: Standardize, *, learned: bool = True) -> None:
-    """Set the noise where the outputs for it are 0, or at the start of training; the variances are in standardised units."""
+    """Set the noise at outputs of 0, or at the start of training. The variances are in standardised units."""
     likelihood = model.likelihood
     if isinstance(likelihood, HeteroscedasticGaussian):
         likelihood.factor = (variance / (1.0 if learned else likelihood.variance_at_zero)).to(likelihood.factor)
@@ -484,5 +481,5 @@ def _widen(fit: Fit, factor: Tensor) -> None:
 
 
 def _learned(likelihood: Likelihood) -> bool:
-    """Whether the noise is Gaussian and not given, so that rows that are left out choose it."""
+    """Whether the noise is Gaussian and learned, so that factors of it are chosen on the rows left out."""
     return isinstance(likelihood, HeteroscedasticGaussian) or (isinstance(likelihood, Gaussian) and likelihood.learned)

@@ -12,11 +12,11 @@ with W ``[G H, in]`` = weight_ih, U ``[G H, H]`` = weight_hh, R = weight_hr, b =
 equations of PyTorch's documentation, in the order of its own implementation for a CPU, so the numbers are those of the
 layers up to rounding. The products W x of all steps are one matrix product; every step has one more, U h.
 
-They run in place of PyTorch's kernels in three cases: under `torch.vmap` over weights, for which the kernels have no rule;
-in a recording of the gradient, which cannot repeat the kernel of nn.LSTM for float32; and with a lazy weight that has noise
-per example. That noise is the same at every step, one mask for the whole sequence: Gal & Ghahramani (2016), A Theoretically
+They replace PyTorch's kernels in three cases: under `torch.vmap` over weights, for which the kernels have no rule; in a
+recording of the gradient, which cannot repeat the kernel of nn.LSTM for float32; and with a lazy weight that has noise per
+example. That noise is the same at every step, one mask for the whole sequence: Gal & Ghahramani (2016), A Theoretically
 Grounded Application of Dropout in Recurrent Neural Networks, https://arxiv.org/abs/1512.05287. The batch sizes of a packed
-sequence must be known, so that a recording supports lengths that are fixed, not those that are a part of x.
+sequence must be known, so a recording supports fixed lengths, but not lengths that are part of x.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 from pyrodrop.private_apis import pack, unpack
 
 State = tuple[Tensor, ...]  # (h,) or (h, c), [N, H] each
-Cell = Callable[[Tensor, State, Sequence[Any]], State]  # of W x + b, the state, and U, c and R, to the next state
+Cell = Callable[[Tensor, State, Sequence[Any]], State]  # the next state from W x + b, the state, and U, c and R
 
 
 def by_steps(layer: Callable[..., Any], input: Tensor, *args: Any) -> tuple[Tensor, ...]:
@@ -43,10 +43,10 @@ def by_steps(layer: Callable[..., Any], input: Tensor, *args: Any) -> tuple[Tens
 
     Args:
         input: ``[T, N, in]``, ``[N, T, in]`` with batch_first, or the data of a packed sequence.
-        args: the further arguments with which nn.LSTM calls it; with the batch sizes first for a packed sequence.
+        args: the further arguments that nn.LSTM passes to it; for a packed sequence, the first are the batch sizes.
 
     Returns:
-        The output and the last states, as the PyTorch layer.
+        The output and the last states, as `layer` returns them.
 
     Raises:
         RuntimeError: the batch sizes of a packed sequence depend on tensors of a recording.
@@ -91,7 +91,7 @@ def _direction(
     *,
     backward: bool,
 ) -> tuple[Tensor, State]:
-    """One layer in one direction: its outputs, in the form of x, and its last state."""
+    """Run one layer in one direction. Returns its outputs, stacked or packed as x is, and its last state."""
     w, u = weights[:2]
     b, c = weights[2:4] if biases else (None, None)
     inputs, around = step_linear(x, w, b), (u, c, *weights[4 if biases else 2 :])
@@ -137,7 +137,7 @@ LAYERS: dict[Any, Cell] = {torch.lstm: _lstm, torch.gru: _gru, torch.rnn_tanh: _
 
 
 def is_packed(args: Sequence[Any]) -> bool:
-    """Whether the arguments after the input are those of a packed sequence, of which the first are its batch sizes."""
+    """Whether the arguments after the input are those for a packed sequence, which begin with its batch sizes."""
     return isinstance(args[2], list | tuple)
 
 

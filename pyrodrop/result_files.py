@@ -1,9 +1,9 @@
-"""Model and guide in the files of results, which are compared with those that they are read into before these change.
+"""Model and guide in saved results. A model or guide that a file is read into is compared with the file before it changes.
 
-    tensors   model.NAME, guide.NAME                                       the states of both
-    header    {"settings": {...}, "made_with": {"model": {...}, ...}}      those of the run, and what both are made of
+    tensors   model.NAME, guide.NAME                                       their states
+    header    {"settings": {...}, "made_with": {"model": {...}, ...}}      settings of the run; their classes and arguments
 
-`Fit.save`, `Replicates.save` and `Sampled.save` add what is theirs: losses, or draws and their statistics.
+`Fit.save`, `Replicates.save` and `Sampled.save` add the losses, or the draws and their statistics.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyrodrop.parts import made, made_with
 
 
 def contents_of(parts: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and header of a result with these parts, ``model`` and mostly ``guide``, and these settings of the run."""
+    """Tensors and header of a result with these parts (``model`` and usually ``guide``) and settings of the run."""
     tensors = {
         f"{part}.{name}": value
         for part, module in _modules(parts).items()
@@ -41,12 +41,12 @@ class StoredParts:
 
     Args:
         tensors, header: `contents_of` the result.
-        parts: what the states are read into, by name and the model first; None for what the file describes.
+        parts: the objects to read the states into, by name, the model first; None to create one as the file describes it.
         where: the file, in messages.
 
     Attributes:
-        parts: all parts, those that were None as the file describes them.
-        modules: those of the parts that are modules.
+        parts: all parts, including those created from the file.
+        modules: the parts that are modules.
         states: their tensors in the file, by part.
 
     Raises:
@@ -70,16 +70,16 @@ class StoredParts:
         self.modules: dict[str, nn.Module] = _modules(self.parts)
 
     def convert(self, dtype: torch.dtype) -> None:
-        """Have the states in this dtype, to which `restore` then converts the parts."""
+        """Convert the states to this dtype. `restore` then converts the parts, too."""
         self._dtype = dtype
         for state in self.states.values():
             state |= {name: value.to(dtype) for name, value in state.items() if value.is_floating_point()}
 
     def check(self, allow: Collection[str] = ()) -> None:
-        """Raise a ValueError unless all parts are those of the file.
+        """Raise a ValueError unless all parts are made as the file describes and their states can be restored.
 
         Args:
-            allow: names of parts that may be made of something else, with the same states.
+            allow: names of parts that may have other classes or arguments, as long as their states can be restored.
         """
         for name, module in self.modules.items():
             converted = module if self._dtype is None else copy.deepcopy(module).to(self._dtype)
@@ -95,7 +95,7 @@ class StoredParts:
             self.parts["model"].columns = self._columns
 
     def _all(self, parts: Mapping[str, Any]) -> dict[str, Any]:
-        """The parts, those that are None made as the file describes them."""
+        """The parts; those that are None are created as the file describes them."""
         if self._made_with is None:
             raise ValueError(
                 f"{self.where} was written by an older version of pyrodrop and does not say how its {' and '.join(parts)} "
@@ -111,7 +111,7 @@ class StoredParts:
         return complete
 
     def _made(self, name: str, model: Any, *, of_file: bool, meta: bool) -> Any:
-        """One part as the file describes it, for a model that is of the file or not."""
+        """Create one part as the file describes it; `of_file` says whether the model is also created from the file."""
         dtypes = {value.dtype for value in self.states[name].values() if value.is_floating_point()}
         try:
             part = made(self._made_with[name], model, meta=meta)

@@ -1,8 +1,8 @@
 """Standardisation: the affine map between the units of the data and those of the network.
 
-A network computes in float32, which has 7 digits: of a y of 1,000,000 +- 1, or of seconds since 1970, they leave few or
-none for what varies. So values far from zero and their standardisation stay in float64 (`narrowed`, `Standardize.beside`):
-the offset is subtracted before x is rounded, and added after f is made.
+A network computes in float32, which has 7 digits. For y = 1,000,000 +- 1 or seconds since 1970, few of them or none are left
+for the variation. So values far from zero and their standardisation stay in float64 (`narrowed`, `Standardize.beside`): the
+offset is subtracted before x is rounded, and added after f is computed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from pyrodrop.arguments import instance, real_or_tensor
 
-ROUNDING = 2e-5  # of the standard deviation of a column, what values in float32 may be changed by
+ROUNDING = 2e-5  # largest change of a value by float32, as a fraction of the standard deviation of its column
 
 
 class Standardize(torch.nn.Module):
     """Standardise with ``forward``, (values - loc) / scale, and undo it with ``inverse``.
 
-    Both compute in the wider of the dtypes of the values and of loc, also where loc is a single number.
+    Both compute in the wider of the dtypes of the values and of loc, also if loc is a scalar.
 
     Args:
         loc: location to subtract, a scalar or one value per column ``[D]``.
@@ -34,7 +34,7 @@ class Standardize(torch.nn.Module):
         TypeError: an argument is neither a number nor a tensor of numbers.
     """
 
-    any_shape = True  # of the buffers, when a file is read
+    any_shape = True  # the buffers may have any shape in a file
 
     loc: Tensor
     scale: Tensor
@@ -60,12 +60,12 @@ class Standardize(torch.nn.Module):
     def of(cls, values: Tensor, dtype: torch.dtype | None = None) -> Standardize:
         """The standardisation of the columns of `values`, ``[N, D]``, computed in their dtype, or in float64 far from zero.
 
-        A column that is constant up to rounding, see `varies`, is only centred, on its first value. If its range is above 1,
-        it is divided by the range. Its mean and standard deviation would be those of the rounding errors: even of equal
-        numbers the standard deviation need not be 0, because their mean is rounded.
+        A column that is constant up to rounding, see `varies`, is only centred, on its first value; if its range is above 1,
+        it is also divided by the range. Its standard deviation would be that of rounding errors: it need not be 0 even for
+        equal numbers, because their mean is rounded.
 
         Args:
-            values: ``[N, D]``. NaN are missing values, which are left out.
+            values: ``[N, D]``. NaN are missing values, which are ignored.
             dtype: the dtype in which the values will be standardised; that of `values` if None.
 
         Raises:
@@ -94,12 +94,12 @@ class Standardize(torch.nn.Module):
 
     @classmethod
     def of_inputs(cls, values: Tensor, dtype: torch.dtype | None = None) -> Standardize:
-        """As `of`, for the inputs of a network: the values of a rare event stay near those of other rows.
+        """As `of`, for the inputs of a network, so that a rare value of a column does not become large.
 
         A column that has one value in most rows is divided by half of the root mean square by which the other rows differ
         from it, if that is more than its standard deviation. So a column of 0 and 1 is divided by 1/2, however rare its ones
         are. Divided by its standard deviation, a one in a fraction r of the rows would be about 1 / sqrt(r): under a prior
-        over weights the function, and noise that depends on x, would be as much larger there than anywhere else.
+        over weights, the function and any noise that depends on x would be larger there by this factor.
 
         Args:
             values, dtype: as of `of`, without missing values.
@@ -116,7 +116,7 @@ class Standardize(torch.nn.Module):
         return self.widened(values) * self.scale + self.loc
 
     def widened(self, values: Tensor) -> Tensor:
-        """The values in the wider of their dtype and that of loc; PyTorch passes over the dtype of single numbers."""
+        """The values in the wider of their dtype and that of loc; PyTorch's promotion ignores the dtype of scalars."""
         return values.to(torch.promote_types(values.dtype, self.loc.dtype))
 
     def beside(self, weight: Tensor) -> Standardize:
@@ -132,7 +132,7 @@ class Standardize(torch.nn.Module):
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        """Load saved values of any shape: they are scalars before `of` a data set, and ``[D]`` afterwards; float64 stays."""
+        """Load saved values of any shape, scalar or ``[D]``; values in float64 stay in float64."""
         for name in ("loc", "scale"):
             if f"{prefix}{name}" in state_dict:
                 saved, before = state_dict[f"{prefix}{name}"], getattr(self, name)
@@ -169,9 +169,9 @@ def narrowed(values: Tensor) -> Tensor:
 
 
 def within(values: Tensor, dtype: torch.dtype, share: float) -> Tensor:
-    """Whether values in `dtype` differ from these by at most this share of the standard deviation of their column.
+    """Whether rounding to `dtype` changes values by at most this share of the standard deviation of their column.
 
-    True of columns without a variation, see `varies`. NaN and infinities are left out.
+    True for columns that are constant, see `varies`. NaN and infinities are ignored.
 
     Args:
         values: ``[N, ...]``; the result is ``[...]``.
@@ -191,14 +191,14 @@ def within(values: Tensor, dtype: torch.dtype, share: float) -> Tensor:
 
 
 def check_spread(values: Tensor, name: str, least: float) -> None:
-    """Check that the values of every column that varies differ by what float32 can compute with.
+    """Check that the range of every column is 0, or large enough to compute with in float32.
 
     Args:
-        values: ``[N, ...]``; NaN and infinite values are left out.
-        least: what the largest and the smallest value of a column must differ by, if they are not equal.
+        values: ``[N, ...]``; NaN and infinite values are ignored.
+        least: smallest range, the largest minus the smallest value, of a column that is not constant.
 
     Raises:
-        ValueError: they differ by less.
+        ValueError: the range of a column is above 0 and below `least`.
     """
     if not values.is_floating_point():
         return

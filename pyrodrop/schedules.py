@@ -1,12 +1,12 @@
-"""Schedules for training: of the weight of the KL divergence by epoch, and of the learning rate by step.
+"""Schedules of the weight of the KL divergence (by epoch) and of the learning rate (by step), for training.
 
-    linear      (epoch - after) / epochs, within 0 and 1      fit(kl_weight=...)      Molchanov, Ashukha & Vetrov (2017)
-    staircase   increment (floor(epoch) + 1), at most 1       fit(kl_weight=...)      Mittov's slides, 0.02 per epoch
-    cosine      (1 + cos(pi step / steps)) / 2                fit(lr_schedule=...)    Loshchilov & Hutter (2017), SGDR
+    linear      (epoch - after) / epochs in [0, 1], for start 0    fit(kl_weight=...)      Molchanov, Ashukha & Vetrov (2017)
+    staircase   increment (floor(epoch) + 1), at most 1            fit(kl_weight=...)      Mittov's slides, 0.02 per epoch
+    cosine      (1 + cos(pi step / steps)) / 2                     fit(lr_schedule=...)    Loshchilov & Hutter (2017), SGDR
 
 Instead of a schedule, `pyrodrop.fit` also accepts any function: of the (fractional) number of completed epochs for
-`kl_weight`, and of the number of completed steps for `lr_schedule`. A schedule of this module passed as the wrong one of the
-two arguments is an error.
+`kl_weight`, and of the number of completed steps for `lr_schedule`. Passing a `KLSchedule` as `lr_schedule`, or an
+`LRSchedule` as `kl_weight`, is an error.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Estimators of scikit-learn: a network with a posterior over its weights, for a table that nobody has tuned.
+"""Estimators for scikit-learn: networks with a posterior over their weights, for tables, without tuning.
 
     from pyrodrop.sklearn import NetworkRegressor
 
     mean, sd = NetworkRegressor().fit(X, y).predict(X_new, return_std=True)
 
-What they train is a recipe (`pyrodrop.recipes`): columns are standardised, and rows that a network has not seen choose how
-much it counts and how sure the predictions are. Needs the extra ``sklearn``; what the defaults reach is on the page Judged
-on tables, docs/tables.md.
+They train a recipe (`pyrodrop.recipes`): columns are standardised, and rows left out of a training determine the weight of
+its network and the noise. Needs the extra ``sklearn``; scores of the defaults are on the page Judged on tables,
+docs/tables.md.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _ELSEWHERE: Mapping[str, str] = {  # arguments of other estimators, and what to 
 }
 
 
-class _Checked(BaseEstimator):  # type: ignore[misc]  # a class of its own, so that `inspect` shows __init__'s signature
+class _Checked(BaseEstimator):  # type: ignore[misc]  # a separate class, so that `inspect` shows __init__'s signature
     def __new__(cls, *_: Any, **keywords: Any) -> Self:
         check_keywords(f"{cls.__name__}()", keywords, cls._get_param_names(), _ELSEWHERE)
         return super().__new__(cls)  # type: ignore[no-any-return]
@@ -119,11 +119,11 @@ class _Network(_Checked):
     def prediction(self, X: Any, draws: int | None = None) -> Prediction:
         """The draws of the functions and the distribution of y at the rows X ``[n, D]``, for densities and all scores.
 
-        The network computes in float64, so that a row's numbers do not depend on the rows beside it.
+        The network computes in float64, so that the prediction for a row does not depend on the other rows of X.
 
         Args:
             X: the rows.
-            draws: number of functions; the estimator's if None, and with as many of every network as it counts.
+            draws: number of draws, shared between the networks by their weights; `draws` of the estimator if None.
         """
         check_is_fitted(self)
         _check_columns(X)
@@ -136,9 +136,9 @@ class _Network(_Checked):
         return runs.predict(torch.as_tensor(x), draws, seed=0)  # type: ignore[no-any-return]
 
     def _table(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, Any]:
-        """X of a fit as a tensor, in the precision of the network where that is enough, and y.
+        """X of a fit as a tensor, in float32 if that is precise enough, and y.
 
-        What is missing in X is the median of its column, and another column says where.
+        Missing values in X are replaced by the median of their column, and indicator columns are added for them.
         """
         _check_columns(X)
         shape: Any = np.shape(y) if isinstance(y, list | tuple) else getattr(y, "shape", ())
@@ -159,7 +159,7 @@ class _Network(_Checked):
 
 
 def _check_columns(X: Any) -> None:
-    """Raise a TypeError that names the columns of a data frame that are no numbers, such as categories and dates."""
+    """Raise a TypeError that names the columns of a data frame that are not numeric, such as categories and dates."""
     if is_frame(X):
         remedy = "encode {} as numbers, with sklearn.preprocessing.OneHotEncoder in a make_column_transformer"
         check_numbers(as_table(X, "X").iter_columns(), "X", "", remedy)
@@ -170,27 +170,27 @@ def _dense(x: Any) -> np.ndarray[Any, Any]:
 
 
 class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
-    """A regression by networks with a posterior over their weights, beside a line.
+    """A regression by a line plus networks with a posterior over their weights.
 
-    A training that may not be done is a ``ConvergenceWarning`` of scikit-learn.
+    If training may not have converged, it emits a ``ConvergenceWarning`` of scikit-learn.
 
     Args:
         hidden_layer_sizes: numbers of units of the hidden layers.
-        posterior: of each network: ``dropout`` of 1 % of the hidden units, ``variational`` (Kingma et al., type B), ``mean
-            field``, ``ensemble`` for networks without noise, or a function that makes a guide of the model.
-        members: number of networks of each of two priors, each trained without another part of the rows
+        posterior: posterior of each network: ``dropout`` of 1 % of the hidden units, ``variational`` (variational dropout,
+            Kingma et al., type B), ``mean field``, ``ensemble`` for point estimates, or a function from model to guide.
+        members: number of networks for each of two priors, each trained without another part of the rows
             (`recipes.Recipe.fit`).
-        likelihood: of y; if None Gaussian noise, of y or of its logarithm, whose size depends on x.
-        max_steps: number of steps of each training; None for what `recipes.regressor` has.
-        draws: from the posterior, for every prediction.
-        random_state: a seed, a ``RandomState``, or None for another one in every fit.
+        likelihood: distribution of y; None for Gaussian noise, of y or of its logarithm, whose variance depends on x.
+        max_steps: number of steps of each training; None for that of `recipes.regressor`.
+        draws: number of draws from the posterior for a prediction.
+        random_state: a seed, a ``RandomState``, or None for another seed in every fit.
 
     Attributes:
-        run_: the `pyrodrop.Replicates`, with their weights in the mixture, for everything else.
-        n_features_in_, feature_names_in_: of X.
+        run_: the trained networks with their weights in the mixture, a `pyrodrop.Replicates`.
+        n_features_in_, feature_names_in_: number and names of the columns of X.
 
-    Numbers that are missing in X (NaN) are the median of their column of ``fit``, and a column beside says where they were
-    missing there. The rows are not weighted: ``fit`` has no ``sample_weight``.
+    Missing values in X (NaN) are replaced by the median of their column in ``fit``; a column with missing values in ``fit``
+    gets an indicator column beside it. The rows are not weighted: ``fit`` has no ``sample_weight``.
 
     Example:
         >>> import numpy as np
@@ -227,7 +227,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         """Train on a table X ``[n, D]`` of numbers, some of which may be missing (NaN), and y ``[n]`` or ``[n, T]``.
 
         Raises:
-            TypeError, ValueError: X or y is no such table, or an argument is something else.
+            TypeError, ValueError: X or y is no such table, or an argument of the estimator is not allowed.
         """
         check_keywords("fit()", others, ("X", "y"), _ELSEWHERE)
         x, y = self._table(X, y, y_numeric=True)
@@ -237,16 +237,16 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         return self._fit(recipes.regressor((x, columns), likelihood=self.likelihood, **options))
 
     def predict(self, X: Any, return_std: bool = False, quantiles: Sequence[float] | None = None) -> Any:
-        """The mean of y, ``[n]`` or ``[n, T]`` as the y of ``fit``, and what is asked for beside it.
+        """The mean of y, ``[n]`` or ``[n, T]`` as the y of ``fit``, and optionally standard deviations and quantiles.
 
         Args:
             X: the rows, ``[n, D]``.
             return_std: whether to return the standard deviation of y too, of the shape of the mean, noise included.
-            quantiles: probabilities; quantiles of y, ``[n, len(quantiles)]`` or ``[n, T, len(quantiles)]``, are then
-                returned too.
+            quantiles: probabilities, to return the quantiles of y too, ``[n, len(quantiles)]`` or
+                ``[n, T, len(quantiles)]``.
 
         Returns:
-            The mean, or a tuple of the mean and what was asked for, in this order.
+            The mean, or a tuple of the mean, the standard deviation and the quantiles, those that were requested.
         """
         predicted = self.prediction(X)
         results = [self._shaped(predicted.mean)]
@@ -258,13 +258,13 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         return results[0] if len(results) == 1 else tuple(results)
 
     def sample_y(self, X: Any, n_samples: int = 1) -> np.ndarray[Any, Any]:
-        """Draws of y with noise, ``[n, n_samples]`` or ``[n, T, n_samples]``, each of one function for all rows; the same in
-        every call."""
+        """Draws of y with noise, ``[n, n_samples]`` or ``[n, T, n_samples]``, each from one draw of the function for all
+        rows. Every call returns the same draws."""
         predicted = self.prediction(X, count(n_samples, "n_samples", "the number of draws of y"))
         return np.moveaxis(self._shaped(predicted.sample_y(n_samples)), 0, -1)
 
     def _shaped(self, values: Tensor) -> np.ndarray[Any, Any]:
-        """Values ``[..., n, T]``, without their last axis if y of ``fit`` had none."""
+        """Values ``[..., n, T]``, without their last axis if y of ``fit`` had one dimension."""
         return (values[..., 0] if self._of_one_column else values).numpy()
 
     def __sklearn_tags__(self) -> Any:
@@ -277,7 +277,7 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
     """A classification by a network with a posterior over its weights.
 
     Args:
-        hidden_layer_sizes, posterior, members, max_steps, draws, random_state: as of `NetworkRegressor`.
+        hidden_layer_sizes, posterior, members, max_steps, draws, random_state: as of `NetworkRegressor`, with three priors.
 
     Attributes:
         classes_: the labels, sorted.
@@ -296,7 +296,7 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         """Train on a table X ``[n, D]`` of numbers, some of which may be missing (NaN), and labels y ``[n]``.
 
         Raises:
-            TypeError, ValueError: X or y is no such table, or an argument is something else.
+            TypeError, ValueError: X or y is no such table, or an argument of the estimator is not allowed.
         """
         check_keywords("fit()", others, ("X", "y"), _ELSEWHERE)
         x, y = self._table(X, y)
@@ -308,7 +308,7 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         return self._fit(recipes.classifier(data, posterior=self._posterior(), hidden=self.hidden_layer_sizes))
 
     def predict_proba(self, X: Any) -> np.ndarray[Any, Any]:
-        """Probabilities of the classes, ``[n, len(classes_)]``, means over the draws."""
+        """Probabilities of the classes, ``[n, len(classes_)]``, averaged over the draws."""
         return self.prediction(X).mean.numpy()  # type: ignore[no-any-return]
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:

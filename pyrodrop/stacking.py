@@ -1,9 +1,9 @@
-"""What rows that were left out choose: the penalty of a line, and the weights of a mixture.
+"""Choose the penalty of a line and the weights of a mixture by predictions for rows that were left out of training.
 
     sum_n ln sum_c w_c p_c(y_n),   p_c(y_n) = mean_s N(y_n; m_ncs, a_c v_ncs)         largest in w and a
 
 Yao, Vehtari, Simpson & Gelman (2018), Using Stacking to Average Bayesian Predictive Distributions,
-https://arxiv.org/abs/1704.02030. p_c is the prediction of a row by what was not trained on it.
+https://arxiv.org/abs/1704.02030. p_c is the prediction for a row by a network or line that was not trained on it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 _ROUNDS = 500  # of expectation maximisation
-_LEAST = 1e-5  # error of the line, in standard deviations of y: float32 holds no smaller one
-_PRIOR_ROWS = 2.0  # of the factor 1, for the factors of the noise, and half of it for each weight
+_LEAST = 1e-5  # smallest error of the line, in standard deviations of y: float32 resolves no smaller one
+_PRIOR_ROWS = 2.0  # the prior of a factor counts as this many rows with the factor 1, and that of a weight as one row
 
 
 class Line(NamedTuple):
-    """A line in standardised units: slopes ``[D, T]``, intercept ``[T]``, and its error in rows that it did not see."""
+    """A line in standardised units: slopes ``[D, T]``, intercept ``[T]``, and its error ``[T]`` in rows left out."""
 
     slopes: Tensor
     intercept: Tensor
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 
 def ridge(x: Tensor, y: Tensor) -> Line:
-    """Ridge regression whose penalty, of every column of y, has the smallest error of rows left out one at a time.
+    """Ridge regression. Its penalty, one per column of y, minimises the error of rows that are left out one at a time.
 
     With the singular values d and the left singular vectors U of centred x ``[n, D]``, row i has the leverage h = 1/n +
     sum_j U_ij^2 d_j^2 / (d_j^2 + n lambda), and the error of the line without it is e / (1 - h): Golub, Heath & Wahba
@@ -52,14 +52,14 @@ def ridge(x: Tensor, y: Tensor) -> Line:
 
 
 class Component(NamedTuple):
-    """A part of a mixture at n rows: squared errors and variances of its draws, ``[S, n, T]``."""
+    """A component of a mixture at n rows: squared errors and variances of its S draws, ``[S, n, T]``."""
 
     off: Tensor
     variance: Tensor
 
     @classmethod
     def of(cls, normals: Sequence[tuple[Tensor, Tensor]], y: Sequence[Tensor]) -> Component:
-        """Of the means and variances ``[S, n_k, T]`` of part k, and the rows y ``[n_k, T]`` of this part."""
+        """The component from means and variances ``[S, n_k, T]`` and observations y ``[n_k, T]`` of every part k."""
         off = torch.cat([(rows - loc.double().cpu()).square() for (loc, _), rows in zip(normals, y, strict=True)], 1)
         return cls(off, torch.cat([variance.double().cpu() for _, variance in normals], 1))
 
@@ -71,10 +71,10 @@ class Component(NamedTuple):
 
 
 def stacked(components: Sequence[Component]) -> tuple[Tensor, Tensor]:
-    """Weights ``[C]`` and factors of the variances ``[C, T]`` under which the mixture has the largest density of the rows.
+    """Weights ``[C]`` and factors of the variances ``[C, T]`` that maximise the density of the rows under the mixture.
 
-    By expectation maximisation over the component and the draw that a row is of. The prior of a factor is that of two rows
-    with the factor 1, and that of a weight one row.
+    Expectation maximisation; latent are the component and the draw of every row. The prior of a factor counts as two rows
+    with the factor 1, and that of a weight as one row.
     """
     rows = components[0].off.shape[1]
     weights = torch.full((len(components),), 1 / len(components), dtype=torch.float64)
@@ -95,7 +95,7 @@ def stacked(components: Sequence[Component]) -> tuple[Tensor, Tensor]:
 
 
 def stacked_densities(logs: Tensor) -> Tensor:
-    """As `stacked`, of components with log densities ``[C, n]`` that have no factor."""
+    """The weights ``[C]`` as in `stacked`, for components with fixed log densities ``[C, n]`` and no factors."""
     weights = torch.full((len(logs),), 1 / len(logs), dtype=torch.float64)
     for _ in range(_ROUNDS):
         weights = ((logs + weights.log()[:, None]).softmax(0).sum(1) + 1) / (logs.shape[1] + len(logs))

@@ -1,10 +1,10 @@
-"""Contexts of PyTorch and Pyro that would change everything that is computed in a call inside of them.
+"""Refuse calls inside contexts of PyTorch and Pyro that would change everything that the call computes.
 
-    nothing has values       torch.device("meta"), FakeTensorMode
+    tensors without values   torch.device("meta"), FakeTensorMode
     other numbers            torch.autocast; a handler of Pyro, such as poutine.scale, which acts on every call of the model
-    one call for many        a transform of torch.func, torch.jit.trace
+    tracing                  a transform of torch.func, torch.jit.trace
 
-Each is refused by name before anything is computed. `fit` and the like turn gradients on and inference mode off themselves.
+The error names the context. `fit` and similar calls turn gradients on and inference mode off themselves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def refuse_without_values(what: str) -> None:
 
 
 def refuse(what: str) -> None:
-    """Raise a RuntimeError as `refuse_without_values`, and inside a handler of Pyro; for calls of a model and a guide."""
+    """As `refuse_without_values`; also raise a RuntimeError inside a handler of Pyro. For calls of a model and a guide."""
     refuse_without_values(what)
     handlers = pyro_handlers()
     if handlers:
@@ -43,7 +43,7 @@ def refuse(what: str) -> None:
 
 @contextmanager
 def outside(what: str) -> Iterator[None]:
-    """Refuse all these contexts around the block, or around a call of the decorated function."""
+    """Raise a RuntimeError inside any of these contexts; for a block, or as a decorator for the calls of a function."""
     refuse(what)
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):

@@ -1,13 +1,13 @@
 """One lock for all that the threads of a process share: Pyro's handlers and store, functorch, torch's generator and tracers.
 
-    exclusive()    calls that end soon and draw from seeds of their own, such as `predict`, `elbo`, `read` and `export`
-    training()     calls that take long or draw from torch's generator as it is: `fit`, `sample`, a step of `compile_svi`
-    sharing()      lets short calls of other threads into a training: between steps, and while it calls `after_epoch`
+    exclusive()    short calls that draw from their own seeds, such as `predict`, `elbo`, `read` and `export`
+    training()     long calls, or calls that draw from torch's generator: `fit`, `sample`, a step of `compile_svi`
+    sharing()      lets short calls of other threads run within a training: between steps, and during `after_epoch`
 
-Calls of several threads wait for each other, first come, first served, and give the bits that they give alone. Short calls
-wait for some steps of `fit` or `sample`, trainings for their end. A call that has waited ten minutes for one and the same
-call of another thread raises a RuntimeError. When a call ends, also with an error, Pyro's stack of handlers is what it was
-before.
+Calls of several threads wait for each other, first come, first served, and return the same bits as in a single thread. A
+short call waits for some steps of `fit` or `sample`; a long call waits for the end of another. A call that has waited ten
+minutes for one call of another thread raises a RuntimeError. When a call ends, also with an error, Pyro's stack of handlers
+is what it was before.
 
 Pyro's own `SVI`, `Predictive` and handlers do not take the lock: in a process with several threads, call them within
 ``with pyrodrop.threads.training()``.
@@ -33,7 +33,7 @@ _PATIENCE = 600.0  # seconds that a call waits for one call of another thread
 
 
 class _Lock:
-    """A lock that its thread may take again; other threads get it in the order in which they asked.
+    """A reentrant lock that other threads get in the order in which they asked for it.
 
     Attributes:
         owner: the thread that has it; None if it is free.
@@ -53,7 +53,7 @@ class _Lock:
         self._line: list[object] = []
 
     def acquire(self, depth: int = 1, *, patient: bool = False) -> None:
-        """Take it `depth` times, at once for a thread that has it.
+        """Take the lock `depth` times, without waiting if this thread has it already.
 
         Raises:
             RuntimeError: another thread has had it for `_PATIENCE` seconds, unless this one is `patient`.
@@ -83,7 +83,7 @@ class _Lock:
                     self._freed.notify_all()
 
     def release(self, depth: int = 1) -> None:
-        """Give it up `depth` times; where it becomes free, the first thread of the line has it."""
+        """Release the lock `depth` times; if it becomes free, the thread that has waited longest gets it."""
         with self._freed:
             self.depth -= depth
             if self.depth == 0:
@@ -91,11 +91,11 @@ class _Lock:
                 self._freed.notify_all()
 
 
-_shared, _trainings = _Lock(), _Lock()  # of all that is shared, and of trainings, which also take the first
+_shared, _trainings = _Lock(), _Lock()  # trainings take both, short calls the first
 
 
 def _afresh() -> None:
-    """Free the locks of other threads in a forked process, which has none of them."""
+    """Release the locks of other threads in a forked process, in which those threads do not run."""
     for lock in (_shared, _trainings):
         lock.afresh()
 
@@ -105,7 +105,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Reserved:
-    """A block, or the calls of a function, in which locks are of this thread, and that restores Pyro's stack of handlers."""
+    """Takes locks for a block or for calls of a decorated function, and restores Pyro's stack of handlers afterwards."""
 
     def __init__(self, training: bool) -> None:
         self._training = training
@@ -138,26 +138,26 @@ class _Reserved:
 
 
 def exclusive() -> _Reserved:
-    """Reserve what is shared for this thread within a block, which ends soon and draws from its own seeds.
+    """Take the lock for a short block that draws from its own seeds; also a decorator.
 
-    Also a decorator. Blocks can be nested. What the block leaves on Pyro's stack of handlers is taken from it.
+    Blocks can be nested. Handlers that the block leaves on Pyro's stack are removed.
 
     Raises:
-        RuntimeError: another thread has had it for ten minutes.
+        RuntimeError: another thread has had the lock for ten minutes.
     """
     return _Reserved(training=False)
 
 
 def training() -> _Reserved:
-    """As `exclusive`, for a block that may take long or draws from torch's generator; trainings wait for its end."""
+    """As `exclusive`, for a block that may take long or draws from torch's generator. Only one such block runs at a time."""
     return _Reserved(training=True)
 
 
 @contextmanager
 def sharing() -> Iterator[None]:
-    """Within a training: let short calls of other threads run during the block; it ends after those that already wait.
+    """Within a training, let short calls of other threads run during the block, and at its end those that already wait.
 
-    Under handlers of Pyro, which would handle these calls as well, they still wait.
+    Inside handlers of Pyro, which would also handle those calls, they have to wait.
     """
     depth = _shared.depth
     if _shared.owner != threading.get_ident() or pyro_handlers():
@@ -176,7 +176,7 @@ def reserved_elsewhere() -> bool:
 
 
 class Tracer(fx.Tracer):
-    """A tracer of `torch.fx` that leaves alone the modules that other threads call meanwhile.
+    """A tracer of `torch.fx` that does not record the calls of modules by other threads.
 
     While it traces, `torch.fx` replaces ``nn.Module.__call__`` for all threads.
     """

@@ -1,7 +1,7 @@
-"""What Pyro asks of TorchScript, for a PyTorch that no longer has it.
+"""Stand-ins for the names of TorchScript that Pyro uses, for a PyTorch that no longer has them.
 
-PyTorch deprecates `torch.jit`. Pyro 1.9 asks for names of it when it is imported and at sample sites, also where nothing is
-traced. `import pyrodrop` has `stand_in` called before the first import of Pyro that comes after it (`pyrodrop/__init__.py`).
+PyTorch deprecates `torch.jit`. Pyro 1.9 uses names of it when it is imported and at sample sites, even if nothing is traced.
+After `import pyrodrop`, `stand_in` is called before Pyro is imported (`pyrodrop/__init__.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 
 def stand_in() -> None:
-    """Give PyTorch those names of TorchScript that it lacks: nothing is being traced, and nothing can be."""
+    """Add the names of TorchScript that PyTorch lacks, so that nothing appears to be traced; tracing raises an error."""
     _add(torch, "jit", types.ModuleType("torch.jit"))
     _add(torch.jit, "TracerWarning", type("TracerWarning", (Warning,), {}))
     _add(torch.jit, "script_if_tracing", lambda function: function)

@@ -1,1 +1,1 @@
-"""Fits and Gaussian processes as ArviZ data trees."""
+"""Convert fits and Gaussian processes to ArviZ data trees."""

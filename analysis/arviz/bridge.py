@@ -1,9 +1,9 @@
-"""A fit as an ArviZ data tree.
+"""Convert a fit to an ArviZ data tree.
 
     posterior                   f            [chain, draw, obs_id]            the function at the training points
                                 noise_sd     [chain, draw]                    if training learned it
                                 drop_rate | alpha   [chain, draw, layer]      if learned; the same number for all draws
-                                weights by name, if asked for
+                                weights by name, if requested
     posterior_predictive        y            [chain, draw, obs_id]
     log_likelihood              y            [chain, draw, obs_id]            ln p(y_n | f_n), where k-hat is at most 0.7
     observed_data               y            [obs_id]                         y_lower, y_upper under `likelihoods.Censored`
@@ -15,19 +15,18 @@
                                 energy, diverging, acceptance_rate, n_steps   of the exact posterior, with lp
     log_prior                   by site      [chain, draw]                    if sample_stats has lp
 
-Several fits by name are one tree, see `pyrodrop.analysis.arviz.several`.
+Several fits by name are joined in one tree, see `pyrodrop.analysis.arviz.several`.
 All values are in the units of the data. f has a further dimension ``output`` and y ``target`` if there are several; the
 dimensions of images and sequences are numbered: ``f_dim_0``, ``f_dim_1`` ... The f of a classifier are logits. The log
 likelihood is one number per example. An x of several tensors gives a variable for each: ``x_0``, ``x_1``, or ``x_NAME``.
-The name of the rates is the guide's (`guides.RateKind`). Draws are independent samples of q, so one fit is one chain, whose
-r_hat and ess have no meaning. Restarts are several chains; their r_hat says whether they found the same posterior. Chains of
-`pyrodrop.sample` are Markov chains.
+The guide determines the name of the rates (`guides.RateKind`). Draws are independent samples of q, so one fit is one chain,
+whose r_hat and ess have no meaning. Restarts are several chains; their r_hat shows whether they agree in the posterior.
+Chains of `pyrodrop.sample` are Markov chains.
 
-ArviZ's `psense` and `psense_summary` take a tree with ``log_prior``, and with ``log_likelihood`` for the power of the
+ArviZ's `psense` and `psense_summary` need a tree with ``log_prior``, and with ``log_likelihood`` for the power of the
 likelihood: they weight the draws by powers of the prior or of the likelihood. For draws of q the result is the sensitivity
-of q. It is that of the posterior where q is the posterior up to what importance weights see, k-hat below 0.7, and for the
-draws of `pyrodrop.sample`. For power-scaling of the prior of some weights pass ``prior_var_names``, the names of their
-sites.
+of q. It equals the sensitivity of the posterior for draws of `pyrodrop.sample`, and approximately if k-hat is below 0.7. To
+scale the prior of some weights only, pass ``prior_var_names``, the names of their sites.
 
 The groups are those of the ArviZ schema, https://python.arviz.org/en/stable/schema/schema.html.
 """
@@ -91,37 +90,37 @@ def to_arviz(
     | None = None,
     seed: Seed = 0,
 ) -> xr.DataTree:
-    """A fit as an ArviZ data tree.
+    """Convert a fit to an ArviZ data tree.
 
     Args:
         fit: a `Fit`, `Replicates` that are restarts on the same data, a `Sampled`, or a Gaussian process of
-            `pyrodrop.analysis.gp`; or a mapping from names to any of these on the same data. Their tree has the dimension
-            ``model`` with what all of them have, and its attribute ``left_out`` says what only some have;
-            ``tree.sel(model=NAME)`` is the tree of one.
-        train: the training data, of a Pyro program the mapping that it was trained on; None where `fit` has them, which
-            it has not after loading, or where a loader read them. The tree of a program has all sites by their names, with
-            plates as dimensions.
-        test: further points for the group ``predictions``: x in the form of the training data's x, or x with y.
-        num_samples: draws per chain; of a `Sampled` at most those that it has.
+            `pyrodrop.analysis.gp`; or a mapping from names to any of these on the same data. The tree of a mapping has a
+            dimension ``model`` and the variables that all of them have; its attribute ``left_out`` names the others, and
+            ``tree.sel(model=NAME)`` is the tree of one model.
+        train: the training data; for a Pyro program, the mapping of its arguments. None if `fit` contains them, which it
+            does not after loading or if a loader read them. The tree of a program has all sites by their names, with plates
+            as dimensions.
+        test: further points for the group ``predictions``: x in the form of the training data's x, or a pair (x, y).
+        num_samples: number of draws per chain; for a `Sampled` at most its number of draws.
         weights: whether the group ``posterior`` contains all weights and latent hyperparameters of their priors.
-        log_likelihood: whether the tree has the group of this name. ArviZ's ``loo`` and ``compare`` read it and take the
-            draws for those of the exact posterior: with draws of an approximation they give a wrong number without a
-            warning. None: only for draws of an exact posterior, and where k-hat of p / q is known and at most 0.7;
-            otherwise it is left out, and the attribute ``log_likelihood_missing`` and a warning of the log say why. Use
-            `pyrodrop.analysis.loo`, which corrects for the approximation, or held-out data.
-        seed: of the draws of the first chain; chain c uses ``seed + c``.
+        log_likelihood: whether the tree has the group of this name. ArviZ's ``loo`` and ``compare`` read it and assume draws
+            of the exact posterior: for draws of an approximation their results are wrong, without a warning. If None, the
+            tree has it for draws of an exact posterior, or if k-hat of p / q is known and at most 0.7; otherwise the
+            attribute ``log_likelihood_missing`` and a logged warning give the reason. Use `pyrodrop.analysis.loo`, which
+            corrects for the approximation, or held-out data.
+        seed: seed of the draws of the first chain; chain c uses ``seed + c``.
 
     Returns:
         The tree in the docstring of `pyrodrop.analysis.arviz.bridge`. Its attributes describe guide, prior and model, and
-        have the ELBO with its standard error, and k-hat of p / q, or ``khat_missing``, the reason why there is none;
-        ``log_likelihood_missing`` says why there is no group ``log_likelihood``, and ``posterior_predictive_missing`` why
-        there is none of this name, as for a program whose observations have a distribution without samples.
+        include the ELBO with its standard error, and k-hat of p / q or ``khat_missing``, the reason why there is none.
+        ``log_likelihood_missing`` and ``posterior_predictive_missing`` give the reasons why the tree does not have the
+        group; a program whose observations have a distribution without samples has no ``posterior_predictive``.
 
     Raises:
-        TypeError: `fit` is none of these, or its model is not one of `pyrodrop.models`.
-        ValueError: `train` are other data than those of the fit; a mapping without fits, or of fits with different data;
-            replicates with different data or models, which are not chains of one posterior; or `test` has another form than
-            the training data, or a y of another shape.
+        TypeError: `fit` is none of these, or `train` is needed and is no data set.
+        ValueError: `train` are other data than those of the fit; a mapping has no fits, or fits with different data;
+            replicates have different data or models, so that they are not chains of one posterior; `test` has another form
+            than the training data or is passed for a Pyro program; `weights` is True for a Gaussian process.
 
     Example:
         >>> import torch, pyrodrop
@@ -235,7 +234,7 @@ def _finished(
     seed: int,
     about: str,
 ) -> xr.DataTree:
-    """The tree, without the group ``log_likelihood`` where it is not wanted or cannot be trusted."""
+    """The tree, without the group ``log_likelihood`` if it is not requested or not reliable."""
     if log_likelihood and "log_likelihood" not in groups:
         raise ValueError(f"log_likelihood must be None or False for this fit: {attrs['khat_missing']}; got True")
     reason = _not_exact(attrs, power) if log_likelihood is None else ""
@@ -248,7 +247,7 @@ def _finished(
 
 
 def _points(test: Any, train: Dataset) -> tuple[Any, Tensor | None]:
-    """x and y of the further points. A tuple is a pair (x, y), unless x is a tuple of tensors in the training data."""
+    """x and y of the further points. A tuple is a pair (x, y), unless the x of the training data is a tuple of tensors."""
     if test is None:
         return None, None
     several = (
@@ -266,7 +265,7 @@ def _points(test: Any, train: Dataset) -> tuple[Any, Tensor | None]:
 
 
 def _check_observed(y: Tensor, drawn: Tensor) -> None:
-    """A ValueError unless the observations of `test` have the shape of the draws ``[S, N, ...]`` of y."""
+    """Raise a ValueError unless the observations of `test` have the shape of the draws ``[S, N, ...]`` of y."""
     want = drawn.shape[1:]
     if y.shape != want and not (y.dim() == 1 and want == (len(y), 1)) and not (y.dim() == 2 and want == y.shape[:1]):
         raise ValueError(f"test must have a y of the shape {list(want)} of the predictions; got {list(y.shape)}")
@@ -292,7 +291,7 @@ def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
 
 
 def _statement(fit: Fit) -> str:
-    """Guide, priors and likelihood in words, without learned values."""
+    """A description of guide, priors and likelihood, without learned values."""
     likelihood: Any = fit.model.likelihood  # type: ignore[attr-defined]
     kinds = [type(layer).__name__ for layer in (likelihood, getattr(likelihood, "likelihood", likelihood))]
     learned = getattr(likelihood, "learned", False)
@@ -310,7 +309,7 @@ def _priors(model: Any) -> str:
 
 
 def _posterior(fit: Fit, draws: Draws) -> Variables:
-    """What one chain learned, without the dimension of chains: point estimates repeated for each draw, and the weights."""
+    """Learned values of one chain, without the dimension of chains: point estimates repeated for each draw, and weights."""
     count = len(draws.train.f)
     variables: Variables = {
         name: value.expand_dims(draw=count) for name, (value, learned) in _points_of(fit).items() if learned
@@ -344,7 +343,7 @@ def _points_of(fit: Fit) -> dict[str, tuple[xr.DataArray, bool]]:
 
 
 def _constants(model: NetworkModel) -> dict[str, xr.DataArray]:
-    """The standard deviation of the noise, if it is one number, or one of each column of y."""
+    """The standard deviation of Gaussian noise: one number, or one per column of y."""
     if not isinstance(model.likelihood, Gaussian):
         return {}
     precision: Tensor = model.likelihood.precision  # type: ignore[assignment]
@@ -381,7 +380,7 @@ def _attrs(chains: Sequence[Fit], draws: Sequence[Draws], train: Dataset) -> dic
 
 
 def _not_exact(attrs: Mapping[str, Any], power: float) -> str:
-    """Why draws are not known to be as good as those of the exact posterior, by a tree's attributes; empty if they are."""
+    """The reason, from a tree's attributes, why draws may not represent the exact posterior; empty if they do."""
     if power != 1:
         return f"the draws are of a posterior with likelihood_power {power:g}"
     if "khat_missing" in attrs:
@@ -404,7 +403,7 @@ def _y(parts: Sequence[Predictive], points: str) -> Variables:
 
 
 def _named(name: str, values: Sequence[Tensor], points: str, last: str) -> tuple[tuple[str, ...], Any]:
-    """Chains stacked; the dimensions of one example come last."""
+    """Stack chains; the dimensions of one example come last."""
     stacked = _stack(values)
     if stacked.ndim == 4 and stacked.shape[-1] == 1:
         stacked = stacked[..., 0]
@@ -423,7 +422,7 @@ def _observed(name: str, y: Tensor, points: str, *, ends: bool) -> Variables:
 
 
 def _of_ends(run: Any, y: Tensor, drawn: Tensor) -> bool:
-    """Whether y has the ends of intervals, twice as many numbers as the draws ``[S, N, D]`` of y under the likelihood."""
+    """Whether y has the ends of intervals: under `Censored`, and twice as many columns as the draws ``[S, N, D]`` of y."""
     of_ends = isinstance(getattr(getattr(run, "model", None), "likelihood", None), Censored)
     return of_ends and list(y.shape) == [len(y), 2 * drawn.shape[-1]]
 

@@ -25,15 +25,15 @@ def gp_draws(
     """Draws at the training points and at further points.
 
     Args:
-        test_x: further points ``[M, D]``, or None.
+        test_x: further points ``[M, Q]``, or None.
 
     Returns:
         The draws at both sets of points, f ``[S, N, D]`` and ``[S, M, D]``; further variables of the group ``posterior``;
         and attributes. y is sampled given each draw of f. Draws are joint over all points if there are at most 2000 points.
 
     Raises:
-        TypeError: `process` is neither of the two.
-        ValueError: `weights` is True.
+        TypeError: `process` is no Gaussian process of `pyrodrop.analysis.gp`.
+        ValueError: `weights` is True, or `train` are not the data of the process.
     """
     if not isinstance(process, GaussianProcess | GaussianProcessClassifier):
         raise TypeError(

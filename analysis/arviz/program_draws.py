@@ -1,7 +1,7 @@
 """Draws of a Pyro program as variables of an ArviZ data tree.
 
 posterior               other sites         [chain, draw, plates ..., SITE_dim_0 ...]
-posterior_predictive    observed sites      likewise, drawn anew, if all can be drawn
+posterior_predictive    observed sites      likewise, sampled from the model, if all can be sampled
 observed_data           observed sites      [plates ..., ...]
 log_likelihood          observed sites      [chain, draw, plates ...]
 sample_stats            lp, log_q           [chain, draw]
@@ -38,8 +38,8 @@ Variables = dict[Hashable, tuple[tuple[str, ...], Any]]
 class ProgramDraws(NamedTuple):
     """One chain: variables of the groups, without the dimension of chains; log p(z, y) and log q(z) of every draw.
 
-    `no_density` says why log q is no density, or log p not that of the draws; it is empty if both are. There is no
-    log likelihood given sites that were summed out. `undrawable` says why there is no predictive; it is empty if there is.
+    `no_density` is the reason why log q is no density, or log p not that of the draws, or empty. `log_likelihood` is None if
+    sites were summed out in training. `undrawable` is the reason why `predictive` is empty, or empty itself.
     """
 
     posterior: Variables
@@ -53,7 +53,7 @@ class ProgramDraws(NamedTuple):
 
 
 def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -> ProgramDraws:
-    """Draws of all sites of a program, with the densities of each.
+    """Draws of all sites of a program, with the log densities of each draw.
 
     Raises:
         ValueError: a site is in a plate that takes subsamples.
@@ -110,7 +110,7 @@ def program_tree(
 
     Args:
         chains: the fits; each is a chain.
-        seed: of the draws of the first chain; chain c uses ``seed + c``.
+        seed: seed of the draws of the first chain; chain c uses ``seed + c``.
 
     Raises:
         ValueError: the fits have different data.

@@ -25,7 +25,7 @@ def sampled_draws(
 
     Args:
         test_x: further points, or None.
-        num_samples: draws per chain; if a chain has more, these are evenly spaced.
+        num_samples: number of draws per chain; if a chain has more, evenly spaced draws are used.
 
     Returns:
         Per chain the predictions at both sets of points, and its variables for the group ``posterior``; statistics
@@ -76,5 +76,5 @@ def sampled_draws(
 
 
 def _plain(value: Any) -> bool:
-    """Whether netCDF can hold it as an attribute."""
+    """Whether netCDF can store the value as an attribute."""
     return isinstance(value, str | int | float) and not isinstance(value, bool)

@@ -1,11 +1,11 @@
-"""The data trees of several fits as one.
+"""Join the data trees of several fits.
 
     observed_data; x, y_observed     [obs_id] ...                  the same for all models
-    all other variables              [model, chain, draw, ...]     what all models have, with the same dimensions and labels
+    all other variables              [model, chain, draw, ...]     if all models have it, with the same dimensions and labels
 
-What only some models have, such as a drop rate, or with other dimensions, such as the weights of another width, is in no
-group, and the attribute ``left_out`` names it. An attribute that differs is one for each model, ``elbo (NAME)``. Where the
-numbers of chains or draws differ, every model has one chain of as many draws as the model with the fewest, evenly spaced.
+Other variables, such as a drop rate that only some models have, or weights of different widths, are left out; the attribute
+``left_out`` names them. An attribute that differs is stored once per model, ``elbo (NAME)``. If the numbers of chains or
+draws differ, every model gets one chain with as many draws as the model with the fewest, evenly spaced.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def one_tree(trees: Mapping[str, xr.DataTree]) -> xr.DataTree:
 
 
 def _attrs(of_models: Mapping[str, Mapping[Any, Any]]) -> dict[str, Any]:
-    """An attribute that all models have with one value by its name, others with the name of the model."""
+    """Join attributes: one that is equal for all models keeps its name, others get the name of the model added."""
     joined: dict[str, Any] = {}
     for key in _in_order(of_models.values()):
         values = {name: attrs[key] for name, attrs in of_models.items() if key in attrs}
@@ -71,7 +71,7 @@ def _attrs(of_models: Mapping[str, Mapping[Any, Any]]) -> dict[str, Any]:
 
 
 def _alike(first: xr.DataArray, other: xr.DataArray) -> bool:
-    """Whether two variables have the same dimensions, with the same labels but for chains and draws."""
+    """Whether two variables have the same dimensions and, except for chains and draws, the same labels."""
     labels = (
         first.coords[dim].equals(other.coords[dim]) for dim in first.dims if dim not in _DRAWS and dim in other.dims
     )

@@ -1,1 +1,1 @@
-"""Simulation-based calibration: whether a way of inference gives posteriors that are right on average over the prior."""
+"""Simulation-based calibration: whether a method of inference gives posteriors that are right on average over the prior."""

@@ -16,7 +16,7 @@ _PANEL = (2.6, 2.1)  # inches
 
 
 class Calibrated(Protocol):
-    """What the figure needs of a result, see `pyrodrop.analysis.calibration.result.SBC`."""
+    """The properties of a result that the figure uses, see `pyrodrop.analysis.calibration.result.SBC`."""
 
     @property
     def ranks(self) -> dict[str, Tensor]: ...
@@ -31,13 +31,13 @@ class Calibrated(Protocol):
 @styled(pyplot=True)
 def plot_sbc(results: Mapping[str, Calibrated]) -> Figure:
     """One row of panels per result, one panel per quantity: the empirical distribution function of the PIT values minus the
-    uniform one, with a simultaneous band of level 0.05 over the number of quantities. Lines of problems are orange.
+    uniform one, with a simultaneous band of level 0.05 over the number of quantities. Lines of problems are red.
 
     Args:
-        results: by name, with the same quantities and equally many data sets.
+        results: results by name, with the same quantities and equally many data sets.
 
     Raises:
-        ValueError: there are none, or their quantities or numbers of data sets differ.
+        ValueError: there are no results, or their quantities or numbers of data sets differ.
     """
     if not results:
         raise ValueError("results must contain at least one result by name; got none")

@@ -1,7 +1,7 @@
 """Draws from the variational posteriors of many data sets, trained together.
 
-One model and one guide are trained on every data set as replicates (`pyrodrop.training.stack`): replicate r has the initial
-weights of ``seed + r``, and their parameters exist only stacked.
+One model and one guide are trained on every data set as replicates (`pyrodrop.training.stack`). Replicate r has the initial
+weights of ``seed + r``. The parameters of all replicates exist only stacked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_guide(guide: Any) -> None:
 
 
 def problem_of(model: NetworkModel, guide: Any, x: Inputs, y: Tensor, settings: Settings) -> Problem:
-    """The problem of the first data set, with the joint distribution of parameters and data that `model` has.
+    """The problem of the first data set, under the joint distribution of parameters and data of `model`.
 
     Raises:
         ValueError: model or guide cannot be trained on the data.
@@ -77,12 +77,12 @@ def each_posterior(
     """Train on every data set and pass on draws from each posterior.
 
     Args:
-        problem: of the first data set; its parameters are the same afterwards.
+        problem: the problem of the first data set; its parameters are the same afterwards.
         y: observations of all data sets, ``[R, N, ...]``.
         starts: new initial parameters for each fit; if None, all start from those of the problem.
-        seed: of the draws from the first posterior; those from posterior r have ``seed + r``.
+        seed: seed of the draws from the first posterior; posterior r uses ``seed + r``.
         use: called for r = 0 ... R - 1 in turn with r and the weights ``[S, ...]`` by site, or None if the fit failed.
-        memory: bytes that the fits may take, as in `pyrodrop.fit_replicates`.
+        memory: most bytes that the fits may take, as in `pyrodrop.fit_replicates`.
     """
     assert isinstance(problem.data, Dataset)
     data = [Dataset(problem.data.x, observations) for observations in y]
@@ -103,7 +103,7 @@ def each_posterior(
 
 
 def _drawn(stack: Stack, num_draws: int, seed: int) -> Iterator[dict[str, Tensor] | None]:
-    """Draws from the posterior of every replicate in turn; the guide has its former parameters afterwards."""
+    """Draws from the posterior of every replicate in turn. Restores the parameters of the guide afterwards."""
     guide, failed = stack.problems[0].guide, stack.failed()
     leaves = [parameter.unconstrained for parameter in stack.losses[0].parameters.values()]
     start = [leaf.detach().clone() for leaf in leaves]

@@ -3,8 +3,8 @@
     r   = #{s: f_s < f*} + K,    K ~ Uniform{0, ..., #{s: f_s = f*}}          in 0 ... S
     pit = (r + U) / (S + 1),     U ~ Uniform(0, 1)
 
-If f* and f_1 ... f_S are exchangeable, as where f* is a draw from the prior and f_s are draws from the exact posterior, r is
-uniform on 0 ... S and pit on (0, 1), with ties (a discrete posterior, a unit that is 0) as without. Talts et al. (2018),
+If f* and f_1 ... f_S are exchangeable, as for f* from the prior and f_s from the exact posterior, r is uniform on 0 ... S
+and pit on (0, 1), also with ties (a discrete posterior, a unit that is 0). Talts et al. (2018),
 https://arxiv.org/abs/1804.06788, theorem 1; ties as in Modrak et al. (2023), https://arxiv.org/abs/2211.02383.
 """
 
@@ -18,8 +18,8 @@ def ranks_of(truth: Tensor, draws: Tensor, generator: torch.Generator) -> Tensor
     """The rank of every true value among its draws; ties are broken at random.
 
     Args:
-        truth: ``[...]``.
-        draws: ``[S, ...]``.
+        truth: true values, ``[...]``.
+        draws: draws of each, ``[S, ...]``.
 
     Returns:
         Integers in 0 ... S, ``[...]``.
@@ -35,6 +35,6 @@ def ranks_of(truth: Tensor, draws: Tensor, generator: torch.Generator) -> Tensor
 
 
 def pit_of(ranks: Tensor, num_draws: int, seed: int) -> Tensor:
-    """Probability integral transforms of ranks, in float64, with random numbers of this seed."""
+    """Probability integral transforms of ranks, in float64; `seed` determines the random numbers U."""
     uniform = torch.rand(ranks.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return (ranks + uniform) / (num_draws + 1)

@@ -1,10 +1,9 @@
 """The result of simulation-based calibration: ranks, a test of each quantity, and a verdict in words.
 
-The shape of the ranks says what is wrong (Talts et al. 2018, section 4.2; for variational fits Yao et al. 2018, section 4):
-asymmetric ranks come from a biased posterior, a U-shape from one that is too narrow, a hump from one that is too wide.
-What is tested is an average over the prior. A bias whose sign depends on the data, such as a mean that is shrunk
-towards 0, makes a U-shape; and a posterior that ignores the data passes for every f, so that the log likelihood is
-ranked too (Modrak et al. 2023).
+The shape of the ranks shows what is wrong (Talts et al. 2018, section 4.2; for variational fits Yao et al. 2018, section 4):
+asymmetric ranks result from a biased posterior, a U-shape from one that is too narrow, a hump from one that is too wide.
+The test is on average over the prior: a bias whose sign depends on the data, such as a mean that is shrunk towards 0, causes
+a U-shape. A posterior that ignores the data passes for every f, so the log likelihood is ranked too (Modrak et al. 2023).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 LOG_LIKELIHOOD = "log_likelihood"
 _SMALL = 1e-10  # the smallest p-value that is shown
-_CLEAR = 3.0  # standard errors from which on a direction is named
+_CLEAR = 3.0  # a direction is named above this number of standard errors
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,9 +37,9 @@ class SBC(Described):
     Attributes:
         ranks: for every quantity by name, its rank in each data set, integers in 0 ... num_draws, ``[count]``.
         num_draws: S, posterior draws per data set.
-        seed: of the random numbers that make ranks continuous.
-        settings: what was calibrated, in plain numbers and words.
-        failed: number of fits whose loss stopped being finite; they are not in `ranks`.
+        seed: seed of the random numbers that make ranks continuous.
+        settings: a description of what was calibrated, in plain numbers and strings.
+        failed: number of fits whose loss became infinite or NaN; they are not in `ranks`.
     """
 
     ranks: dict[str, Tensor]
@@ -62,22 +61,22 @@ class SBC(Described):
 
     @functools.cached_property
     def p_values(self) -> dict[str, float]:
-        """For every quantity by itself, the p-value of uniform ranks (`pyrodrop.analysis.calibration.uniformity`)."""
+        """The p-value of a test of uniform ranks for every quantity (`pyrodrop.analysis.calibration.uniformity`)."""
         return {name: uniformity.p_value(values.numpy()) for name, values in self.pit.items()}
 
     @property
     def p_value(self) -> float:
-        """The p-value of uniform ranks of all quantities together: the smallest one times their number (Bonferroni)."""
+        """The p-value for all quantities together: the smallest of `p_values` times their number (Bonferroni), at most 1."""
         return min(1.0, len(self.ranks) * min(self.p_values.values()))
 
     @property
     def calibrated(self) -> bool:
-        """Whether the test of all quantities together finds nothing, at the level 0.05."""
+        """Whether the test of all quantities together passes at the level 0.05."""
         return self.p_value >= uniformity.LEVEL
 
     @property
     def problems(self) -> dict[str, str]:
-        """What is wrong, for every quantity whose own test fails at 0.05 over the number of quantities."""
+        """A description of the problem for every quantity whose test fails at 0.05 over the number of quantities."""
         limit = uniformity.LEVEL / len(self.ranks)
         return {name: _shape(name, self.pit[name]) for name, p in self.p_values.items() if p < limit}
 
@@ -101,7 +100,7 @@ class SBC(Described):
     def plot(self) -> Figure:
         """ArviZ's plot of the difference between the empirical distribution of the PIT values and the uniform one.
 
-        There is a panel for every quantity. A line leaves its band in some panel where the verdict is "not calibrated": the
+        There is a panel for every quantity. If the verdict is "not calibrated", the line of some panel leaves its band: the
         bands are simultaneous over each line, at the level 0.05 over the number of quantities.
         """
         from pyrodrop.analysis.calibration.figure import plot_sbc
@@ -109,7 +108,7 @@ class SBC(Described):
         return plot_sbc({"": self})
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in numbers and words, for JSON."""
+        """All results as plain numbers and strings, for JSON."""
         return {
             "verdict": self.verdict,
             "p_value": self.p_value,
@@ -124,23 +123,23 @@ class SBC(Described):
         }
 
     def save(self, path: str | Path) -> Path:
-        """Write `to_dict` as JSON; a failed write leaves an old file as it was."""
+        """Write `to_dict` as JSON; if writing fails, an existing file is unchanged."""
         path = Path(path)
         write_json(path, self.to_dict())
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> SBC:
-        """Read a file of `save`.
+        """Read a file that `save` wrote.
 
         Raises:
-            ValueError: it is not such a file.
+            ValueError: the file is not such a result.
         """
         return cls.from_record(read_record(Path(path)))
 
     @classmethod
     def from_record(cls, record: Record) -> SBC:
-        """The content of a file of `save`; a ValueError if it is something else."""
+        """The result from the content of a file that `save` wrote; a ValueError if it is not such a result."""
         if not {"ranks", "num_draws", "seed"} <= record.content.keys():
             raise record.fault("is not a result of simulation-based calibration: it has no ranks, num_draws and seed")
         draws, seed = record.whole("num_draws"), record.whole("seed")
@@ -157,7 +156,7 @@ class SBC(Described):
 
 
 def _shape(name: str, pit: Tensor) -> str:
-    """What the shape of PIT values that are not uniform says."""
+    """A description of the problem that the shape of non-uniform PIT values indicates."""
     values = pit.numpy()
     high, outside = uniformity.asymmetry(values), uniformity.spread(values)
     shape = []

@@ -6,8 +6,8 @@
 The quantities t are the function at some points, f(x_p; w), and the log likelihood of the data, ln p(y | f(x; w)).
 They are not weights: a network is the same function after a permutation of its hidden units and, for odd activations,
 after a change of their signs. The exact posterior of a weight has all of these modes and the prior draw lies in any of
-them, whereas a variational posterior lies in one, so that the ranks of weights would fail without saying anything
-about the functions.
+them, whereas a variational posterior covers only one. The ranks of weights would therefore fail without any problem in
+the functions.
 
 Talts, Betancourt, Simpson, Vehtari & Gelman (2018), Validating Bayesian Inference Algorithms with Simulation-Based
 Calibration, https://arxiv.org/abs/1804.06788; for variational posteriors Yao, Vehtari, Simpson & Gelman (2018), Yes,
@@ -49,8 +49,8 @@ from pyrodrop.module_states import evaluating
 from pyrodrop.training.problem import describe
 from pyrodrop.training.settings import Estimator, LearningRate, LearningRateSchedule, Settings, Starts
 
-_POINTS = 5  # of x, unless the user chooses
-_AT_ONCE = 2**22  # draws of weights, in numbers, that are collected before the network is run for them
+_POINTS = 5  # rows of x at which functions are ranked by default
+_AT_ONCE = 2**22  # number of drawn weights that are collected before the network is run for them
 _PRIOR, _POSTERIOR, _TIES = (
     1_000_000_007,
     2_000_000_011,
@@ -80,28 +80,28 @@ def sbc(
 ) -> SBC:
     """Simulation-based calibration of a variational posterior: its guide together with its training.
 
-    Parameters are drawn from the model's prior and data from its likelihood, a fit is trained on each data set, all of
-    them as replicates, and the truth is ranked among draws from it. x and y are used as they are: a standardisation by the
-    data would make the prior depend on them. One that the model has already is the same for all data sets.
+    Parameters are drawn from the model's prior and data from its likelihood. A fit is trained on each data set, all fits as
+    replicates, and the true values are ranked among draws from the fit. x and y are not standardised, since that would make
+    the prior depend on the data. A standardisation that the model already has is the same for all data sets.
 
     Args:
         model: a model of `pyrodrop.models` in which everything that training changes has a proper prior: weights, biases and
             hyperparameters. The noise precision is fixed.
         make_guide: function of the model that returns its guide, such as `guides.MeanField`.
         x: inputs of every data set, ``[N, ...]``, or a tuple or mapping of tensors.
-        points: where the function is ranked, in the form of x; five rows of x if None.
+        points: points at which the function is ranked, in the form of x; five rows of x if None.
         count: number of data sets.
         num_draws: S, posterior draws per data set.
         steps, lr, lr_schedule, batch_size, estimator, device: as in `pyrodrop.fit`.
         starts: ``new`` to start fit r from ``restart(model, guide, seed + r)``, ``model`` to start all fits from the weights
-            that the model has, as in `pyrodrop.fit_replicates`. After a common start the fits share what training keeps of
-            it, which shows as a bias.
+            of the model, as in `pyrodrop.fit_replicates`. If training does not forget a common start, that shows as a bias
+            of all fits.
         memory: as in `pyrodrop.fit_replicates`.
-        seed: of the parameters and data, and of the first fit; fit r starts from ``seed + r``.
-        progress: whether to show a progress bar; if None, where the output is a terminal.
+        seed: seed of the parameters and data, and of the first fit; fit r starts from ``seed + r``.
+        progress: whether to show a progress bar; if None, only on a terminal.
 
     Returns:
-        An `SBC`. Its quantities are ``f[p]``, or ``f[p, d]`` where the network has several outputs, and ``log_likelihood``.
+        An `SBC`. Its quantities are ``f[p]``, or ``f[p, d]`` if the network has several outputs, and ``log_likelihood``.
 
     Raises:
         TypeError: the model is not one of `pyrodrop.models`, or the guide cannot be drawn from or restarted.
@@ -167,14 +167,14 @@ def sbc_of_draws(
     num_draws: int = 199,
     seed: int = 0,
 ) -> SBC:
-    """Simulation-based calibration of any way to draw from a posterior, such as a sampler or a closed form.
+    """Simulation-based calibration of any method to draw from a posterior, such as a sampler or a closed form.
 
     Args:
         model: as in `sbc`.
         draw: called for each data set as ``draw(x, y, num_draws, seed)``; it returns the weights of the draws by site,
             ``[num_draws, ...]``. Draws of a Markov chain must be thinned until they are nearly independent.
         x, points, count, num_draws: as in `sbc`.
-        seed: of everything random here; `draw` gets ``seed + r`` for data set r.
+        seed: seed of all random numbers; `draw` gets ``seed + r`` for data set r.
 
     Returns:
         An `SBC`, as `sbc` does.
@@ -213,10 +213,10 @@ def _checked(model: Any, x: Inputs, count: int, num_draws: int) -> Any:
 
 
 class _Ranking:
-    """Ranks of the truth, as the draws of one data set after another come in.
+    """Collects the ranks of true values, one data set after another.
 
     Args:
-        points: where functions are ranked, or None for some rows of x.
+        points: points at which functions are ranked, or None for some rows of x.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class _Ranking:
         self.names = [*_names(functions), LOG_LIKELIHOOD]
 
     def add(self, r: int, weights: dict[str, Tensor] | None) -> None:
-        """Rank the truth of data set r among draws ``[S, ...]``; without draws, count it as failed."""
+        """Rank the true values of data set r among draws ``[S, ...]``; None counts as a failed fit."""
         if weights is None:
             self.failed += 1
             return
@@ -257,7 +257,7 @@ class _Ranking:
         """The ranks of all data sets that were added.
 
         Raises:
-            FloatingPointError: all of them failed.
+            FloatingPointError: all fits failed.
         """
         self._rank()
         if not self.ranks:
@@ -289,7 +289,7 @@ class _Ranking:
 
 
 def _shape_of(x: Inputs) -> str:
-    """The shapes of one row of x, in words."""
+    """A description of the shapes of one row of x."""
     return ", ".join(f"{name} [N, {', '.join(map(str, tensor.shape[1:]))}]" for name, tensor in named_parts(x).items())
 
 

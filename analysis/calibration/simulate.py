@@ -1,12 +1,11 @@
-"""Parameters from a model's prior, and a data set from its likelihood for each.
+"""Draw parameters from a model's prior, and for each a data set from its likelihood.
 
     w_r ~ p(w)                                  r = 1 ... R, with the latent hyperparameters of the prior
     y_r ~ p(y | f(x; w_r))                      [R, N, ...], at the same x
 
 For calibration this must be the joint distribution that a fit assumes. So everything else that the fit could learn or
-take from the data must be fixed, and `check_model` refuses a model in which something is not: parameters without a
-prior, a learned noise precision, priors that are improper or that depend on the posterior, networks that normalise
-over minibatches.
+compute from the data must be fixed. `check_model` raises an error for models with parameters without a prior, a learned
+noise precision, priors that are improper or that depend on the posterior, or layers that normalise over minibatches.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.module_states import evaluating
 
-_NUMBERS = 2**23  # of weights and outputs at a time
+_NUMBERS = 2**23  # weights and outputs that are processed at a time
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,8 @@ def check_model(model: Any, x: Inputs) -> None:
     """Check that a model has a joint distribution of parameters and data that can be simulated and fitted.
 
     Raises:
-        TypeError: it is not a model of `pyrodrop.models`.
-        ValueError: something in it is no draw from a prior, with what to do about it.
+        TypeError: `model` is not a model of `pyrodrop.models`.
+        ValueError: training would learn something that has no proper prior; the message says what to do about it.
     """
     if not isinstance(model, NetworkModel):
         raise TypeError(
@@ -67,9 +66,9 @@ def simulate(model: NetworkModel, x: Inputs, count: int, seed: int) -> Simulated
     """Draw parameters from the prior and data from the likelihood, with the network in evaluation mode.
 
     Args:
-        model: of `pyrodrop.models`; `check_model` accepts it.
+        model: a model of `pyrodrop.models` that `check_model` accepts.
         x: inputs of every data set, ``[N, ...]``.
-        seed: of the draws; the global random state is unchanged.
+        seed: seed of the draws; the global random state is unchanged.
     """
     device = next(iter(model.weight_sites().values())).device
     with seeded(seed, device), torch.no_grad(), evaluating(model), pyro.validation_enabled(False):
@@ -79,7 +78,7 @@ def simulate(model: NetworkModel, x: Inputs, count: int, seed: int) -> Simulated
 
 
 def outputs_of(model: NetworkModel, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """Outputs ``[D, N, ...]`` of D sets of weights ``[D, ...]``, as many at a time as a small memory holds."""
+    """Outputs ``[D, N, ...]`` for D sets of weights ``[D, ...]``, a limited number of sets at a time."""
     per_draw = sum(w.numel() for w in model.weight_sites().values()) + 64 * num_rows(x)
     size, count = max(1, _NUMBERS // per_draw), len(next(iter(weights.values())))
     parts = [
@@ -98,8 +97,8 @@ def log_likelihood(model: NetworkModel, outputs: Tensor, y: Tensor) -> Tensor:
     """ln p(y | f) of all observations together, in nats, in float64.
 
     Args:
-        outputs: of the network, ``[D, N, ...]``.
-        y: one data set ``[N, ...]``.
+        outputs: outputs of the network, ``[D, N, ...]``.
+        y: observations of one data set, ``[N, ...]``.
 
     Returns:
         ``[D]``.
@@ -114,7 +113,7 @@ def _distribution(model: NetworkModel, outputs: Tensor) -> Any:
 
 
 def _weights(model: NetworkModel, count: int) -> dict[str, Tensor]:
-    """Draws ``[count, ...]`` of every weight, with a draw of the prior's hyperparameters for each."""
+    """Draws ``[count, ...]`` of every weight, each given its own draw of the prior's hyperparameters."""
     nodes = _prior_sites(model, count)
     initial = model.weight_sites()
     return {name: nodes[name]["value"].expand(count, *like.shape).to(like) for name, like in initial.items()}
@@ -129,7 +128,7 @@ def _prior_sites(model: NetworkModel, count: int) -> Mapping[str, Any]:
 
 
 def _why_not(model: NetworkModel, x: Inputs) -> str:
-    """What is no draw from a prior; empty if everything is."""
+    """A message on what a fit would learn without a proper prior; empty if there is nothing."""
     points = list(model.free)
     if points:
         return (

@@ -1,7 +1,7 @@
 """New initial parameters for every fit: those of `pyrodrop.restart`, stacked.
 
-One copy of model and guide is restarted in place for one seed after another, so that many fits need no models of their
-own.
+A single copy of model and guide is restarted in place for one seed after another, so that many fits do not need separate
+models.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NewStarts:
     """Initial parameters of fits that start from ``pyrodrop.restart(model, guide, seed)``.
 
     Args:
-        model, guide: are copied, where they are: their device draws the random numbers.
+        model, guide: the model and guide, which are copied on their device; random numbers are drawn there.
 
     Raises:
         TypeError: the guide has no method ``restart(model)``.
@@ -56,13 +56,13 @@ class NewStarts:
             )
 
     def stacked(self, problem: Problem, loss: Loss, seeds: Sequence[int]) -> dict[str, Tensor]:
-        """The initial values of what is trained, ``[len(seeds), ...]`` by the names of `loss`, one for each seed.
+        """The initial values of the trained parameters, ``[len(seeds), ...]`` by the names of `loss`, one for each seed.
 
         Args:
-            problem: made from the same model and guide; it is not changed.
+            problem: a problem of the same model and guide; it is not changed.
 
         Raises:
-            ValueError: something is trained that neither model nor guide has as a parameter.
+            ValueError: a trained parameter is a parameter of neither model nor guide.
         """
         names = {id(value): name for name, value in _parameters(problem.model, problem.guide).items()}
         strange = [name for name, parameter in loss.parameters.items() if id(parameter.unconstrained) not in names]
@@ -80,7 +80,7 @@ class NewStarts:
         return {name: value.to(loss.parameters[name].unconstrained.device) for name, value in starts.items()}
 
     def _restart(self, seed: int) -> None:
-        """What `pyrodrop.restart` does, to the same model and guide each time."""
+        """Restart model and guide in place, as `pyrodrop.restart` would."""
         with seeded(seed, self.device):
             self.model.reset_parameters()
             self.guide.restart(self.model)

@@ -8,12 +8,12 @@
     z_1   = sqrt(n) mean s                                             ~ N(0, 1), asymmetry
     z_2   = sqrt((n - 1) / 2) (var s - 1)                              ~ N(0, 1) for large n, U-shape if > 0, hump if < 0
 
-p is below a level where the empirical distribution function leaves the simultaneous band of that level: Sailynoja,
-Buerkner & Vehtari (2022), https://doi.org/10.1007/s11222-022-10090-6, algorithm 1. It is found by simulation, which
-ends at one over the number of simulations; below that, the bound p <= (n - 1) gamma is used if it is smaller. If
-posterior and truth are Gaussian, a mean that is wrong by m posterior standard deviations gives s ~ N(-m, 1) and a
-variance that is wrong by a factor v gives s ~ N(0, 1 / v), so that z_1 sees the one and z_2 the other alone. Cook,
-Gelman & Rubin (2006), https://doi.org/10.1198/106186006X136976, test Phi^-1 of the ranks as well.
+p is below a level if the empirical distribution function leaves the simultaneous band of that level: Sailynoja,
+Buerkner & Vehtari (2022), https://doi.org/10.1007/s11222-022-10090-6, algorithm 1. p is estimated by simulation, whose
+smallest value is about one over the number of simulations; the bound p <= (n - 1) gamma is used if it is smaller. If
+posterior and truth are Gaussian, a mean that is wrong by m posterior standard deviations gives s ~ N(-m, 1), which only
+z_1 detects, and a variance that is wrong by a factor v gives s ~ N(0, 1 / v), which only z_2 detects. Cook,
+Gelman & Rubin (2006), https://doi.org/10.1198/106186006X136976, also test Phi^-1 of the ranks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc, ndtri
 
-LEVEL = 0.05  # of the test of all quantities together
+LEVEL = 0.05  # level of the test of all quantities together
 _SIMULATIONS = 1000
-_LEAST = 1e-12  # of a value, so that its score is finite
+_LEAST = 1e-12  # values are clipped to [_LEAST, 1 - _LEAST], so that scores are finite
 _BLOCK = 100  # simulations at a time
 Values = NDArray[np.float64]
 
@@ -41,12 +41,12 @@ def p_value(values: Values) -> float:
 
 
 def asymmetry(values: Values) -> float:
-    """z_1: positive if the values lie too high."""
+    """z_1: positive if the values are too large."""
     return float(math.sqrt(len(values)) * _scores(values).mean())
 
 
 def spread(values: Values) -> float:
-    """z_2: positive if the values lie too far out."""
+    """z_2: positive if too many values are near 0 and 1."""
     return float(math.sqrt((len(values) - 1) / 2) * (_scores(values).var(ddof=1) - 1))
 
 

@@ -1,1 +1,1 @@
-"""Comparing fits: held-out density, leave-one-out cross-validation, ELBOs and how far each can be trusted."""
+"""Compare fits: held-out density, leave-one-out cross-validation, ELBOs, and how reliable each of them is."""

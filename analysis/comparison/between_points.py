@@ -4,9 +4,9 @@
     covariance    ||A - B||_F / ||B||_F                                    1 if f does not vary
     correlation   ( mean over n != m of (corr(A)_nm - corr(B)_nm)^2 )^(1/2)   0 to 2
 
-g is the reference. The first compares the whole covariance, spreads included, on the scale of the reference; the second
-leaves out the spreads, so that it is about dependence alone. Both are computed for every output of f and averaged. Logits of
-C classes have their mean over the classes subtracted from each sample, since softmax does not depend on it.
+g is the reference. The first distance compares the whole covariance, including variances, on the scale of the reference. The
+second compares correlations, and so only the dependence. Both are computed for every output of f and averaged. The mean over
+the C classes is subtracted from each sample of logits, since softmax does not depend on it.
 
 The norms need no N x N matrix if there are fewer samples than points: tr(F^T F G^T G) = ||F G^T||_F^2 for samples F
 ``[S, N]`` and G ``[T, N]``.
@@ -40,7 +40,7 @@ def covariance_distance(f: Tensor, g: Tensor) -> float | None:
 
 
 def correlation_distance(f: Tensor, g: Tensor) -> float | None:
-    """Root mean square difference of the correlations of two points, mean over outputs; arguments as above.
+    """Root mean square difference of the correlations of two points, mean over outputs; arguments of `covariance_distance`.
 
     Returns:
         None for fewer than two points, or if f or g does not vary at some point.

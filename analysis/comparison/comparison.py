@@ -1,4 +1,4 @@
-"""Fits side by side.
+"""Compare fits in one table.
 
     by="log_density"   held-out ln p(y_n | x_n), mean over observations      for all posteriors and processes
     by="loo"           its leave-one-out estimate from the training data     if k-hat is small enough
@@ -7,8 +7,8 @@
                        distance from the predictions of a reference          see `to_reference`
 
 An ELBO leaves out a constant if q has atoms or the prior is improper. Two ELBOs can be compared only if they leave out the
-same constant: for equally many weights, and the ones under an improper prior only with each other. Held-out log density has
-no such condition and is the default. An ELBO here contains the whole KL divergence, whatever ``kl_scale`` was in training.
+same constant: for the same number of weights, and under improper priors only with each other. Held-out log density has
+no such condition and is the default. An ELBO here contains the whole KL divergence, for any ``kl_scale`` of the training.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from pyrodrop.training.replicates import Replicates
 from pyrodrop.training.result import Fit
 
 By = Literal["log_density", "loo", "elbo", "total_variation", "agreement", "wasserstein", "covariance", "correlation"]
-Bar: TypeAlias = Any  # of tqdm
+Bar: TypeAlias = Any  # a progress bar of tqdm
 _ELBO_DRAWS = 100
 _FEW = 100  # observations, below which the normal approximation of a mean is rough
-_ROUNDS, _SCORE_ERROR = 5_000, 1e-4  # at most, and in nats of the log score, of stacking weights
-_REFERENCE = "reference"  # the name of its row
+_ROUNDS, _SCORE_ERROR = 5_000, 1e-4  # most iterations, and tolerance of the log score in nats, for stacking weights
+_REFERENCE = "reference"  # the name of the reference's row
 _FORMS = {
     "weight": ".2f",
     "k_hat": ".2f",
@@ -109,9 +109,9 @@ class Comparison:
     Attributes:
         by: the column that the rows are sorted by.
         rows: for each fit by name, its numbers by column; None for a number that does not exist.
-        notes: what is missing in the table, and why.
-        reference: the row of the reference, if there is one: its own log density, and the distances between two independent
-            sets of its samples, which are what Monte Carlo error alone gives.
+        notes: explanations of columns, and reasons for missing values.
+        reference: the row of the reference, if there is one: its log density, and the distances between two independent sets
+            of its samples, which result from Monte Carlo error alone.
     """
 
     by: str
@@ -125,7 +125,7 @@ class Comparison:
         return next(iter(self.rows))
 
     def to_dict(self) -> dict[str, dict[str, float | None]]:
-        """A copy of the rows, the reference's last."""
+        """A copy of the rows, that of the reference last."""
         return {name: dict(row) for name, row in (self.rows | self._apart).items()}
 
     @property
@@ -167,25 +167,25 @@ def compare(
             further column.
         by: what to sort by: ``log_density`` (nats per observation), ``loo`` or ``elbo`` (nats for the whole data set), or,
             with a reference, ``total_variation``, ``agreement``, ``wasserstein``, ``covariance`` or ``correlation``.
-        reference: another object with a method ``predict``, whose predictions at the points of `data` those of every fit are
-            compared with: the rows then have the distances of `pyrodrop.analysis.comparison.to_reference` and the difference
-            of log densities, and the last row is the reference.
+        reference: another object with a method ``predict``, with whose predictions at the points of `data` every fit's
+            predictions are compared. Rows then have the distances of `pyrodrop.analysis.comparison.to_reference` and the
+            difference of log densities, and the last row is the reference.
         train: the training data of loaded fits, for their ELBOs; checked by their fingerprint.
-        num_samples: draws from each posterior, and from the reference. Each is a pass of all observations through the
-            network: of networks of images 100 tell apart what differs by more than its standard error.
+        num_samples: draws from each posterior, and from the reference. Every draw passes all observations through the
+            network; for image networks, 100 draws suffice to detect differences above their standard errors.
         force: for ``by="loo"``, also show estimates that are unreliable according to k-hat.
-        seed: of the draws.
-        progress: whether to show a progress bar; if None, where the output is a terminal.
+        seed: seed of the draws.
+        progress: whether to show a progress bar; if None, only on a terminal.
 
     Returns:
-        A `Comparison`. Standard errors are over observations, assumed independent, and those of differences are over paired
-        differences; the standard error of an ELBO is over draws.
+        A `Comparison`. Standard errors are over observations, assumed independent; those of differences are over paired
+        differences, and those of ELBOs over draws.
 
     Raises:
-        ValueError: no fits or no data; for ``by="elbo"``, if nothing has an ELBO, fits were trained on different data, or
-            ELBOs leave out different constants, with the names of fits and sites; a reference without data, or whose
-            predictions are not of the same kind of y as those of a fit; ``by`` a distance that no fit has.
-        TypeError: a fit or reference without a method ``predict``, or an argument of the wrong kind.
+        ValueError: there are no fits or no data; for ``by="elbo"``, nothing has an ELBO, fits were trained on different
+            data, or ELBOs leave out different constants (the message names fits and sites); a reference has no data, or
+            predicts another kind of y than a fit; `by` is a distance that no fit has.
+        TypeError: a fit or reference has no method ``predict``, or an argument is of the wrong kind.
 
     Example:
         >>> import torch, pyrodrop
@@ -264,7 +264,7 @@ def _add_log_density(
 
 @contextmanager
 def _step(bar: Bar, passes: float = math.inf) -> Iterator[None]:
-    """A step of the bar, in parts where predictions make this number of passes of a point through the network."""
+    """A step of the bar, which advances gradually while predictions make `passes` passes of points through the network."""
     done = bar.n + 1
     with watched(lambda some: bar.update(some / passes)):
         yield
@@ -311,7 +311,7 @@ def _add_distances(
     seed: int,
     bar: Bar,
 ) -> tuple[dict[str, float | None], list[str]]:
-    """Add the distances from a reference, and the log densities by the same draws; return the reference's row, and notes."""
+    """Add distances from a reference, and log densities from the same draws; return the reference's row, and notes."""
     predicted = independent_of_fits(reference, data.x, num_samples, seed)
     own_density = log_density_of(reference, data, predicted)
     of_fits: dict[str, Distances] = {}
@@ -346,7 +346,7 @@ def _add_distances(
 
 
 def _fingerprint(run: Predicts) -> str | None:
-    """The fingerprint of its training data, if it is known."""
+    """The fingerprint of the training data of a run, if it is known."""
     fit = run[0] if isinstance(run, Replicates) else run
     value = getattr(fit, "fingerprint", None) or getattr(getattr(fit, "data", None), "fingerprint", None)
     return value if isinstance(value, str) else None
@@ -368,7 +368,7 @@ def _add_loo(
     seed: int,
     bar: Bar,
 ) -> list[str]:
-    """Add the LOO estimates and stacking weights of the fits that have one; return why the others have none."""
+    """Add LOO estimates and stacking weights; return notes on the fits that have none."""
     from pyrodrop.analysis.comparison.loo import UnreliableLoo, loo, se_of_sum
 
     results, notes = {}, []
@@ -402,9 +402,9 @@ def _add_loo(
 def stacking_weights(elpds: Tensor) -> Tensor:
     """Weights ``[C]`` of the mixture with the largest log score sum_n ln sum_c w_c exp elpd_cn, for elpds ``[C, N]``.
 
-    By expectation maximisation: w_c g_c with g_c = mean_n p_cn / sum_k w_k p_kn, and longer steps w_c g_c^a while they are
-    better. No score is more than N (max g - 1) above that of w. ArviZ's weights are uniform where all of an observation's
-    elpds are below -745. Yao, Vehtari, Simpson & Gelman (2018), https://arxiv.org/abs/1704.02030, section 3.1.
+    Computed by expectation maximisation, w_c <- w_c g_c with g_c = mean_n p_cn / sum_k w_k p_kn, with longer steps w_c g_c^a
+    while they improve the score. The largest score is at most N (max g - 1) above that of w. ArviZ's weights, in contrast,
+    are uniform if all elpds of an observation are below -745. Yao et al. (2018), https://arxiv.org/abs/1704.02030, sec. 3.1.
     """
     densities = (elpds - elpds.amax(0)).exp()
     weights, power = torch.full_like(densities[:, 0], 1 / len(densities)), 1.0
@@ -426,7 +426,7 @@ def _add_elbo(
     differences: bool,
     bar: Bar,
 ) -> list[str]:
-    """Add the ELBOs; return a note on those of another evidence."""
+    """Add the ELBOs; return a note on those that bound an evidence maximised over variances of the prior."""
     elbos = {}
     bar.total += len(fits)
     for name, fit in fits.items():

@@ -41,7 +41,7 @@ from pyrodrop.prediction.blocks import Block, draw_masks
 from pyrodrop.prediction.predict import masks_of, progress, tiles_of
 from pyrodrop.training.result import Fit
 
-_BYTES = 256 * 2**20  # of weights in memory at a time
+_BYTES = 256 * 2**20  # most bytes of weights in memory at a time
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,12 @@ class Draws:
     """S draws from one fit.
 
     Attributes:
-        train: predictions at the training points. test: predictions at further points, or None. sites: weights and
-        latent hyperparameters, ``[S, ...]`` each, if they were asked for. log_joint: ``[S]``, in float64; None if one
-        of the two densities does not exist. log_q: ``[S]``, in float64; None if one of the two densities does not
-        exist. log_prior: ln p of every weight and hyperparameter given those that it depends on, ``[S]`` in float64 by
-        site; empty if
-            one of the two densities does not exist.
-        no_density: why one of them does not exist; empty if both do.
+        train, test: predictions at the training points, and at further points or None.
+        sites: weights and latent hyperparameters, ``[S, ...]`` each; empty unless `keep` was True.
+        log_joint, log_q: ``[S]``, in float64; both None if one of these two densities does not exist.
+        log_prior: ln p of every weight and hyperparameter given those on which it depends, ``[S]`` in float64 by site; empty
+            if one of the two densities does not exist.
+        no_density: why one of the two densities does not exist; empty if both exist.
     """
 
     train: Predictive
@@ -95,18 +94,19 @@ def draws_of(
     Args:
         fit: a fit of a model of `pyrodrop.models`, with any guide.
         train: the training data, for the log likelihood and log_joint.
-        seed: of the draws; the global random state is unchanged.
+        keep: whether to return the `sites`.
+        seed: seed of the draws; the global random state is unchanged.
 
     Raises:
-        ValueError: num_samples less than 1.
-        TypeError: a model that is not one of `pyrodrop.models`.
+        ValueError: `num_samples` is less than 1.
+        TypeError: the model is not one of `pyrodrop.models`.
     """
     num_samples = whole_number(num_samples, "num_samples", "the number of draws")
     model, guide = fit.model, fit.guide
     if not isinstance(model, NetworkModel):
         raise TypeError(f"the model of the fit must be one of pyrodrop.models; got a {type(model).__name__}")
     reason = no_density(fit, train)
-    if reason and not keep:  # then whole weights are not needed
+    if reason and not keep:  # whole weights are not needed
         return Draws(
             train=_predicted(fit, train.x, train.y, num_samples, seed),
             test=None if test_x is None else _predicted(fit, test_x, None, num_samples, seed),
@@ -157,13 +157,13 @@ def draws_of(
 
 
 def check_trained_on(fit: Any, data: Dataset, name: str) -> None:
-    """Check that data are those of a fit: one posterior has one data set.
+    """Check that a fit was trained on these data.
 
     Args:
-        fit: with a fingerprint of its data, or None where it is not known.
+        fit: a fit with a `fingerprint` of its data, which is not checked if it is None.
 
     Raises:
-        ValueError: another fingerprint, or data that the model of the fit cannot have.
+        ValueError: the data have another fingerprint, have missing values, or do not fit the model.
     """
     model: Any = getattr(fit, "model", None)
     if isinstance(model, NetworkModel):
@@ -178,7 +178,7 @@ def check_trained_on(fit: Any, data: Dataset, name: str) -> None:
 
 
 def no_density(fit: Fit, data: Dataset) -> str:
-    """Why log p - log q does not exist for the weights of a fit; empty if it exists."""
+    """The reason why log p - log q does not exist for the weights of a fit; empty if it exists."""
     model, guide = fit.model, fit.guide
     assert isinstance(model, NetworkModel)
     few = data if mixes_examples(model, data.x) else data.first(1)
@@ -254,7 +254,7 @@ def _sum(distributions: Mapping[str, TorchDistribution], sites: Mapping[str, Ten
 def _predictive(
     fit: Fit, sites: Mapping[str, Tensor], masks: Mapping[str, Tensor], x: Inputs, y: Tensor | None = None
 ) -> Predictive:
-    """The predictions of given weights and masks at x."""
+    """The predictions at x for these weights and masks."""
     model: Any = fit.model
     noise = {name: sites[name] for name in model.weight_sites()} | dict(masks)
     together = mixes_examples(model, x)

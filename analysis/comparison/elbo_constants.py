@@ -4,8 +4,8 @@
     an improper prior        one constant per weight         or per input unit, for type A
     a user's regulariser     a constant that we do not know  the same for the same noise and regulariser
 
-So two fits must agree in the convention, which says what constant is left out, and in how often it is left out, which the
-posterior says (`WeightDistribution.constant_left_out`). Data are the same if their fingerprints are equal
+So two fits must agree in the `Convention`, which describes the constant, and in the number of times that it is left out
+(`WeightDistribution.constant_left_out` of the posterior). Data are the same if their fingerprints are equal
 (`pyrodrop.data.Dataset.fingerprint`): x, y and their order.
 """
 
@@ -32,7 +32,7 @@ class LeftOut(NamedTuple):
     """What the KL divergences of some sites leave out, or how they are approximate.
 
     Attributes:
-        what: what two fits must agree in besides the number; functions by identity.
+        what: identifies the constant: values that must be equal for two fits, besides the number; functions by their id.
     """
 
     what: tuple[Any, ...]
@@ -43,16 +43,16 @@ class LeftOut(NamedTuple):
 
     @property
     def key(self) -> tuple[tuple[Any, ...], float]:
-        """Equal for two fits if what is left out cancels in the difference of their ELBOs."""
+        """A key that is equal for two fits if the constants cancel in the difference of their ELBOs."""
         return self.what, round(self.number, 6)
 
 
 def why_not_comparable(fits: Mapping[str, Any], train: Dataset | None = None) -> str:
-    """Why the ELBOs of the `Fit`s among `fits` cannot be compared.
+    """The reason why the ELBOs of the `Fit`s among `fits` cannot be compared.
 
     Args:
-        fits: by name; anything that is not a `Fit` is ignored.
-        train: the training data of loaded fits, which have none.
+        fits: runs by name; those that are not a `Fit` are ignored.
+        train: the training data of loaded fits, which do not contain them.
 
     Returns:
         The reason, with the names of fits and sites; empty if the ELBOs can be compared.
@@ -78,11 +78,11 @@ def training_data(fit: Fit, fits: Mapping[str, Any], train: Dataset | None) -> D
     """The training data of a fit.
 
     Args:
-        fit: its own data are returned if it has them; a loaded fit has none.
+        fit: the fit. Its own data are returned if it has them; a loaded fit has none.
         fits: other fits, by name, whose data may be the same.
 
     Returns:
-        The data with the fingerprint of a loaded fit, or None if there are none. For a fit without a fingerprint, `train`.
+        For a loaded fit, the data with its fingerprint, or None if there are none; `train` if it has no fingerprint.
     """
     rows = rows_of(fit, "compare")
     if rows is not None:
@@ -108,7 +108,7 @@ def _pair(name: str, fit: Fit, other_name: str, other: Fit, fits: Mapping[str, A
 
 
 def _left_out(fit: Fit, data: Dataset) -> list[LeftOut]:
-    """What the factors leave out, summed over sites with the same convention; the mean over the members of an ensemble."""
+    """The constants that the factors leave out, summed over sites; the mean over the members of an ensemble."""
     few = data if not isinstance(fit.model, NetworkModel) or mixes_examples(fit.model, data.x) else data.first(1)
     x, y = mapped(lambda tensor: tensor.to(fit.device), few.x), few.y.to(fit.device)
     with seeded(0, fit.device), evaluating(fit.model, fit.guide):
@@ -125,7 +125,7 @@ def _left_out(fit: Fit, data: Dataset) -> list[LeftOut]:
 
 
 def _of_site(factor: Factor) -> tuple[tuple[Any, ...], int, str]:
-    """What must agree, the number of weights or units, and which of the two they are."""
+    """What identifies the constant, the number of times that it is left out, and the unit: weights or units."""
     q = factor.q.base if isinstance(factor.q, LazyDistribution) else factor.q
     convention = factor.convention
     constant: ConstantLeftOut | None = getattr(q, "constant_left_out", None)
@@ -136,7 +136,7 @@ def _of_site(factor: Factor) -> tuple[tuple[Any, ...], int, str]:
 
 
 def _difference(ours: list[LeftOut], theirs: list[LeftOut]) -> str:
-    """The first entry that is missing in the other, in words."""
+    """A description of the first entry of `ours` that is not in `theirs`, or of the first entry."""
     known = {entry.key for entry in theirs}
     for entry in [*(entry for entry in ours if entry.key not in known), *ours]:
         return f"{entry.convention}, of {entry.number:g} {entry.unit}, at {entry.site!r}"

@@ -1,7 +1,7 @@
-"""Log density of held-out observations, by which any two posteriors can be compared.
+"""Log density of held-out observations, with which any two posteriors can be compared.
 
 log_density   ln p(y_n | x_n) = ln mean_s p(y_n | f_s(x_n))           a test set
-kfold         the same for every observation, by a fit to the data without its fold
+kfold         the same for every observation, under a fit to the data without the observation's fold
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def log_density(
     """ln p(y_n | x_n) of every observation.
 
     Args:
-        run: a fit, replicates (used as an ensemble), a Gaussian process, or another object with their method `predict`.
+        run: a fit, replicates (used as an ensemble), a Gaussian process, or another object with such a method `predict`.
         data: N held-out observations.
-        num_samples: number of functions that are sampled; a Gaussian process of real y needs none. The estimate is biased
-            downwards, by about the relative variance of the draws' densities over twice their number.
-        seed: of the draws.
+        num_samples: number of functions that are sampled; not used for an object with a method ``log_density``. The estimate
+            is biased downwards, by about the relative variance of the draws' densities divided by twice their number.
+        seed: seed of the draws.
 
     Returns:
         ``[N]`` in float64, in nats; densities are in the units of y.
@@ -72,7 +72,7 @@ def log_density(
 
 
 def log_density_of(run: Any, data: Dataset, predicted: Prediction | None = None) -> Tensor:
-    """`log_density` of the run's own method, or of its prediction at these observations."""
+    """`log_density` by the run's method of this name, or from its prediction at these observations."""
     check_complete(getattr(_first_fit(run), "model", None), data.y, "held-out log density by row")
     if hasattr(run, "log_density"):
         value: Tensor = run.log_density(data)
@@ -83,7 +83,7 @@ def log_density_of(run: Any, data: Dataset, predicted: Prediction | None = None)
 
 
 def _first_fit(run: Any) -> Any:
-    """A fit of replicates, or the run itself."""
+    """The first fit of replicates, or the run itself."""
     return run[0] if isinstance(run, Replicates) else run
 
 
@@ -132,13 +132,13 @@ def kfold(
         guide: as in `pyrodrop.fit`.
         data: all N observations.
         k: number of folds, from 2 to N.
-        num_samples: functions that are sampled for each fold's prediction.
-        seed: of the folds, the fits and the draws.
+        num_samples: number of functions that are sampled for each fold's prediction.
+        seed: seed of the folds, the fits and the draws.
         settings: further arguments of `pyrodrop.fit`: steps, lr, batch_size, estimator ...
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: k out of range, or a network in which examples depend on each other, such as the nodes of a graph.
+        ValueError: k is out of range, y has missing values, or examples depend on each other, such as the nodes of a graph.
         FloatingPointError: the loss of a fold is not finite.
     """
     check_settings(settings, "kfold")
@@ -173,7 +173,7 @@ def _folds(count: int, k: int, seed: int) -> Tensor:
 
 
 def _subset(data: Dataset, chosen: Tensor) -> Dataset:
-    """Some rows; if the whole has a standardisation, with the standardisation of these rows."""
+    """Some rows of the data; if the data have a standardisation, with one computed from these rows."""
     rows = data.rows(chosen)
     return Dataset(
         rows.x,

@@ -18,19 +18,19 @@ from torch import Tensor
 from pyrodrop.arrays import tensor_of
 
 LIMIT = 0.7
-_EQUAL = 1e-12  # relative difference of logarithms that is rounding in float64
+_EQUAL = 1e-12  # relative difference of logarithms that counts as rounding in float64
 LEAST = 25  # draws: the tail is a fifth of them, and the fit needs at least five
 __all__ = ["LEAST", "LIMIT", "k_hat"]
 
 
 def k_hat(log_ratio: Tensor) -> float:
-    """k-hat of importance ratios; minus infinity if all are equal up to rounding, as where q is p: they have no tail.
+    """k-hat of importance ratios; minus infinity if all are equal up to rounding, as for q = p: they have no tail.
 
     Args:
         log_ratio: log p - log q of each draw, ``[S]`` with S >= 25, up to a constant.
 
     Raises:
-        TypeError: these are no numbers.
+        TypeError: `log_ratio` is no array of numbers.
         ValueError: fewer than 25 draws, or a ratio is NaN or infinite.
     """
     log_ratio = tensor_of(log_ratio, "log_ratio").detach()

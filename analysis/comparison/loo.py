@@ -84,12 +84,12 @@ def loo(
     """Leave-one-out cross-validation by importance sampling from q, or from the exact posterior.
 
     Args:
-        fit: one fit, or a `Sampled`. Of replicates, pass each one: they are different approximations.
-        data: its training data, N observations; required for a loaded fit.
-        num_samples: draws from q. Of a `Sampled` all draws are used.
-        force: whether to return the estimate even if k-hat says that it is unreliable.
-        moment_match: whether to match moments where k-hat is large; for a `Sampled`.
-        seed: of the draws.
+        fit: a fit, or a `Sampled`. Pass replicates one at a time, as they are different approximations.
+        data: the training data of the fit, N observations; required for a loaded fit.
+        num_samples: number of draws from q. For a `Sampled` all its draws are used.
+        force: whether to return the estimate even if it is unreliable according to k-hat.
+        moment_match: whether to match moments for observations with a large k-hat; only for a `Sampled`.
+        seed: seed of the draws.
 
     Returns:
         A `Loo`, in nats for the whole data set.
@@ -97,9 +97,9 @@ def loo(
     Raises:
         UnreliableLoo: k-hat of some observation is above 0.7, and `force` is False. `kfold` and held-out log density need
             no importance ratios.
-        TypeError: `fit` is neither of the two, or an argument is of the wrong kind.
-        ValueError: fewer than 25 draws, a loaded fit without `data`, draws of a posterior with another power of the
-            likelihood than 1, other data than those of the fit or draws, or `moment_match` for a fit.
+        TypeError: `fit` is neither a `Fit` nor a `Sampled`, or an argument is of the wrong kind.
+        ValueError: `num_samples` is below 25, a loaded fit has no `data`, draws are of a posterior with a
+            ``likelihood_power`` other than 1, data are not those of the fit or draws, or `moment_match` is True for a fit.
     """
     if isinstance(fit, Sampled):
         return _checked(_of_exact(fit, data, moment_match), force)
@@ -128,7 +128,7 @@ def loo(
     assert log_likelihood is not None
     tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": _sampled(log_likelihood, "obs_id")})})
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")  # an error below says so
+        warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")  # `_checked` raises instead
         estimate = arviz_stats.loo_approximate_posterior(
             tree, _sampled(draws.log_joint), _sampled(draws.log_q), var_name="y", pointwise=True
         )
@@ -136,7 +136,7 @@ def loo(
 
 
 def _of_exact(sampled: Sampled, data: Data | None, moment_match: bool) -> Loo:
-    """From draws of the exact posterior."""
+    """`loo` from draws of the exact posterior."""
     if sampled.settings.get("likelihood_power", 1.0) != 1:
         raise ValueError(
             f"leaving one out needs draws with likelihood_power 1; these have {sampled.settings['likelihood_power']}"
@@ -155,7 +155,7 @@ def _of_exact(sampled: Sampled, data: Data | None, moment_match: bool) -> Loo:
 
 
 def _result(estimate: Any, k_hat_q: float | None) -> Loo:
-    """ArviZ's result as ours."""
+    """Convert ArviZ's result to a `Loo`."""
     elpd, k = (torch.as_tensor(values.values.copy()).double() for values in (estimate.elpd_i, estimate.pareto_k))
     return Loo(
         elpd=float(estimate.elpd),
@@ -169,12 +169,12 @@ def _result(estimate: Any, k_hat_q: float | None) -> Loo:
 
 
 def se_of_sum(terms: Tensor) -> float:
-    """Standard error of the sum of independent terms ``[N]``; NaN of one."""
+    """Standard error of the sum of independent terms ``[N]``; NaN for a single term."""
     return float(terms.std() * math.sqrt(len(terms))) if len(terms) > 1 else math.nan
 
 
 def _checked(result: Loo, force: bool) -> Loo:
-    """The result; an `UnreliableLoo` if k-hat says so."""
+    """The result; an `UnreliableLoo` if k-hat is too large and `force` is False."""
     k = result.pointwise[1]
     if not force and not result.k_hat <= LIMIT:
         of_q = "" if result.k_hat_q is None else f" (q itself has {result.k_hat_q:.2f})"

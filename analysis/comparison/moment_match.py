@@ -1,7 +1,7 @@
 """Moment matching for leave-one-out cross-validation of draws of the exact posterior.
 
 For an observation whose importance ratios have too heavy a tail, the draws are shifted, scaled and rotated in unconstrained
-coordinates until their moments are those of the posterior without it. The density for this is that of `pyrodrop.sample`.
+coordinates so that their moments match those of the posterior without it. The density is the one of `pyrodrop.sample`.
 Paananen, Piironen, Buerkner & Vehtari (2021), Implicitly adaptive importance sampling, https://arxiv.org/abs/1906.08850.
 """
 
@@ -28,7 +28,7 @@ def moment_matched(sampled: Sampled, data: Dataset, tree: xr.DataTree, estimate:
     """ArviZ's result with moment matching for the observations that need it.
 
     Args:
-        tree: with the pointwise log likelihood, ``y``.
+        tree: data that contain the pointwise log likelihood, ``y``.
 
     Raises:
         ValueError: the network's examples depend on each other.

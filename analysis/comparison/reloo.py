@@ -1,11 +1,11 @@
 """Leave-one-out cross-validation with a refit for every observation whose importance ratios are unreliable.
 
-    elpd_n = ln p(y_n | the others) by importance sampling                      if k-hat of n is at most 0.7, as in `loo`
+    elpd_n = ln p(y_n | other observations) by importance sampling              if k-hat of n is at most 0.7, as in `loo`
            = ln mean_s p(y_n | W_s),   W_s ~ q fitted without observation n      otherwise
 
 Vehtari, Gelman & Gabry (2017), Practical Bayesian model evaluation using leave-one-out cross-validation and WAIC,
 https://arxiv.org/abs/1507.04544, section 4.3. The first line estimates the density under the exact posterior, the
-second one the density under a fit: they are the same thing only as far as a fit is its posterior.
+second line the density under a fit: they agree only as far as the fit approximates its posterior.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ def reloo(
     seed: int = 0,
     **settings: Any,
 ) -> Loo:
-    """`loo`, with refits where its k-hat is above 0.7. All refits are trained together, as replicates.
+    """`loo`, with a refit for every observation whose k-hat is above 0.7. Refits are trained together, as replicates.
 
     The refits keep the standardisation of the whole data set, which is a part of the model.
 
     Args:
-        fit: one fit.
-        model, guide: untrained, as they were given to `pyrodrop.fit`. Every refit starts from new weights
+        fit: a fit.
+        model, guide: the untrained model and guide that were passed to `pyrodrop.fit`. Every refit starts from new weights
             (``starts="new"``), unless `settings` contain ``starts="model"``.
         data: the training data, N observations; required for a loaded fit.
-        num_samples: draws from q and from every refit, at least 25.
-        seed: of the draws and of the refits.
+        num_samples: number of draws from q and from every refit, at least 25.
+        seed: seed of the draws and of the refits.
         settings: further arguments of `pyrodrop.fit` for the refits: steps, lr, batch_size, estimator ...
 
     Returns:
         A `Loo`; k-hat of a refitted observation is 0.
 
     Raises:
-        ValueError: the importance ratios of the fit do not exist (then use `kfold`), or a network in which examples depend
-            on each other.
+        ValueError: the importance ratios of the fit do not exist (then use `kfold`), or examples depend on each other in
+            the network; otherwise as `loo`.
         TypeError: `fit` is not a `Fit`.
         FloatingPointError: the loss of a refit is not finite.
     """
@@ -97,7 +97,7 @@ def reloo(
 
 
 def _replaced(plain: Loo, elpd: Tensor, k: Tensor) -> Loo:
-    """The result with other values per observation, also in the form of ArviZ, whose `reloo` computes the same from them."""
+    """The result with other values per observation, in `elpd_data` too, as ArviZ's `reloo` would compute it."""
     total, se = float(elpd.sum()), se_of_sum(elpd)
     p = plain.p + plain.elpd - total
     whole = copy.deepcopy(plain.elpd_data)

@@ -1,9 +1,9 @@
-"""Ratio of the spreads of two functions at every point: which of them is the surer one, and where.
+"""Ratio of the spreads of two functions at every point: which of them is more certain, and where.
 
-    s_f(x_n) = ( mean over outputs of Var[f(x_n)] )^(1/2)          [N], over samples; of one output its sd
-    ratio    = s_f(x_n) / s_g(x_n)                                 below 1 where f is surer than the reference g
+    s_f(x_n) = ( mean over outputs of Var[f(x_n)] )^(1/2)          [N], over samples; the sd if there is one output
+    ratio    = s_f(x_n) / s_g(x_n)                                 below 1 where f is more certain than the reference g
 
-The noise of y is in neither, so that it hides nothing. Logits have no shift, as in `between_points`.
+Neither includes the noise of y, which would hide differences. From logits their mean is subtracted, as in `between_points`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def spread(f: Tensor) -> Tensor:
-    """The spread of samples ``[S, N, ...]`` at every point, ``[N]`` in float64; NaN of fewer than two samples."""
+    """The spread of samples ``[S, N, ...]`` at every point, ``[N]`` in float64; NaN for fewer than two samples."""
     if len(f) < 2:
         return torch.full((f.shape[1],), math.nan, dtype=torch.float64)
     values = f.double().flatten(2) if f.dim() > 2 else f.double()[..., None]

@@ -9,20 +9,19 @@
     to_reference      ln p(y_n) - ln p_ref(y_n), mean over observations, with its paired standard error
     sign_probability  Phi(|to_reference| / s.e.)
 
-Total variation and agreement are those of Wilson et al. (2022), https://proceedings.mlr.press/v176/wilson22a.html, who give
-the Wasserstein-2 distance of samples of y for regression. Here it is that of f: samples of the same noise on both sides add
-to the Monte Carlo error and hide how the posteriors differ, and the distribution of y is what total variation compares.
-The values are not comparable with the leaderboard of their competition, whose released code computes W_1 of y: function
+Total variation and agreement are those of Wilson et al. (2022), https://proceedings.mlr.press/v176/wilson22a.html, who use
+the Wasserstein-2 distance of samples of y for regression. Here it is the distance of f: noise in both sets of samples would
+increase the Monte Carlo error and hide differences of the posteriors, and total variation already compares distributions of
+y. The values are not comparable with the leaderboard of their competition, whose released code computes W_1 of y: function
 ``w2_distance`` of metrics.py in https://github.com/izmailovpavel/neurips_bdl_starter_kit calls SciPy's
-``wasserstein_distance``. Of classes, f are the logits, minus their mean over the classes.
+``wasserstein_distance``. For classes, f are the logits minus their mean over the classes.
 
 ``sign_probability`` is the probability, under the normal approximation of the mean with a flat prior, that the mean over the
 population of observations has the sign of this one (Sivula, Magnusson, Matamoros & Vehtari 2020,
 https://arxiv.org/abs/2008.10296). It says nothing about other training sets, and is rough below about 100 observations.
 
-All distances of samples are above 0 for two sets of samples of one distribution. So every fit's samples are independent of
-those of the reference, there are as many, and the distances between two independent sets from the reference are shown
-beside.
+Even two sets of samples from the same distribution have distances above 0. For comparison, the table therefore also has the
+distances between two independent sets from the reference. The samples of fit and reference are independent and equally many.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ from pyrodrop.likelihoods import elements
 from pyrodrop.prediction.prediction import Prediction, Predicts
 
 DISTANCES = ("wasserstein", "covariance", "correlation", "total_variation", "agreement")
-COLUMNS = ("wasserstein", "spread", *DISTANCES[1:])  # of a table
-# added to the fits' seed for samples that are independent of theirs; large, as members of an ensemble count up from theirs
+COLUMNS = ("wasserstein", "spread", *DISTANCES[1:])  # columns of the table
+# added to the fits' seed for independent samples; large, because the members of an ensemble use consecutive seeds
 _OTHER_SEED = 7_368_787
 
 
 @runtime_checkable
 class KeepsDraws(Protocol):
-    """A reference with stored draws of several chains, so that another seed gives no other draws; a dataclass.
+    """A reference, a dataclass, with stored draws of one or more chains: another seed does not give other draws.
 
     Attributes:
         samples, stats: values and statistics by name, ``[chains, draws, ...]``.
@@ -66,7 +65,7 @@ class Distances:
     """Distances of one prediction from the reference.
 
     Attributes:
-        values: by name of `DISTANCES`, and ``spread``; None where there is none.
+        values: distances by their name in `COLUMNS`; None for a distance that does not exist.
     """
 
     values: dict[str, float | None]
@@ -74,18 +73,17 @@ class Distances:
 
 
 def independent_of_fits(reference: Predicts, x: Any, num_samples: int, seed: int) -> Prediction:
-    """The reference's prediction, with samples that are independent of those of fits with `seed`."""
+    """The prediction of the reference, with samples that are independent of those of fits with this `seed`."""
     return reference.predict(x, num_samples, seed=seed + _OTHER_SEED)
 
 
 def two_of(
     reference: Predicts, x: Any, num_samples: int, seed: int, first: Prediction | None = None
 ) -> tuple[Prediction, Prediction]:
-    """Two predictions of the reference with independent samples, of which `first` can be one where it keeps no draws.
+    """Two predictions of the reference with independent samples.
 
-    Those of stored draws are of the first and the second half of the chains, as the draws of one chain depend on each other
-    and chains that have not mixed differ; of one chain, of its first and second half. Each has at most as many samples as
-    there are stored draws in a half.
+    For stored draws they use the first and the second half of the chains, since draws within a chain are dependent, or the
+    halves of a single chain; each has at most as many samples as a half has draws. Otherwise `first` is used as one of them.
     """
     if isinstance(reference, KeepsDraws):
         chains, draws = next(iter(reference.stats.values())).shape[:2]
@@ -109,10 +107,10 @@ def _half(reference: Any, axis: int, first: int, size: int) -> Any:
 
 
 def distances(name: str, fit: Prediction, reference: Prediction) -> Distances:
-    """All of `COLUMNS` of the prediction called `name`.
+    """The values of all `COLUMNS` for the prediction called `name`.
 
     Raises:
-        ValueError: the two are not predictions of the same kind of y at the same points.
+        ValueError: the two predictions are not of the same kind of y at the same points.
     """
     _check(name, fit, reference)
     notes: list[str] = []
@@ -166,7 +164,7 @@ def sign_probability(mean: float, se: float | None) -> float | None:
 
 
 def _check(name: str, fit: Prediction, reference: Prediction) -> None:
-    """Refuse two predictions that are not of the same kind of y at the same points."""
+    """Raise a ValueError unless both predictions are of the same kind of y at the same points."""
     kinds: list[Callable[[Prediction], Any]] = [
         lambda p: tuple(p.distribution.batch_shape[1:] + p.distribution.event_shape),
         lambda p: tuple(p.f.shape[1:]),

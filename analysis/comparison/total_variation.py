@@ -9,8 +9,8 @@ event: 0 for equal distributions, 1 for distributions on disjoint sets. Wilson e
 Inference in Bayesian Deep Learning, https://proceedings.mlr.press/v176/wilson22a.html, use it for classes.
 
 For real y the sum is a lower bound for any cells, and exact in every cell in which p - q does not change its sign. Cells are
-1/8 of the scale s of the narrowest component (of its standard deviation, for Gaussian noise). What a cell of width h around
-a change of sign lacks is at most h^2 |p' - q'| / 8. For Gaussian noise |p'| <= 0.242 / s^2 of every component, so that it is
+1/8 of the scale s of the narrowest component (of its standard deviation, for Gaussian noise). A cell of width h in which the
+sign changes misses at most h^2 |p' - q'| / 8. For Gaussian noise |p'| <= 0.242 / s^2 for every component, so that it misses
 at most 0.001.
 """
 
@@ -24,16 +24,16 @@ from pyrodrop.likelihoods import elements
 from pyrodrop.prediction.prediction import Prediction
 
 _FINE = 8  # cells per scale of a component
-_TAIL = 8.0  # scales beyond the outermost components: 1e-15 of a Gaussian lies further out, 3e-4 of a Laplace
+_TAIL = 8.0  # scales beyond the outermost locations, where a Gaussian has a probability of 1e-15, a Laplace of 3e-4
 _MOST_CELLS = 2**14
-_NUMBERS = 2**22  # double-precision values at a time
+_NUMBERS = 2**22  # double-precision values processed at a time
 
 
 def total_variation(p_of_y: Prediction, other: Prediction) -> Tensor:
     """TV of the distributions of y at every point, ``[N, ...]`` in float64, one per element of y.
 
     Raises:
-        TypeError: the distribution of y is neither that of classes nor Normal or Laplace.
+        TypeError: y are neither classes nor real numbers with Normal or Laplace noise.
         ValueError: the predictions have different shapes, or one is of classes and the other is not.
     """
     p, q = class_probabilities(p_of_y), class_probabilities(other)
@@ -82,7 +82,7 @@ def _over_cells(p: Distribution, q: Distribution) -> Tensor:
     distances = torch.empty_like(low)
     first = 0
     while first < len(order):
-        count = int(cells[first])  # the most of the points that are left
+        count = int(cells[first])  # the largest number of cells among the remaining points
         size = max(1, _NUMBERS // (count * max(len(p.loc), len(q.loc))))  # type: ignore[attr-defined]
         group = order[first : first + size]
         width = (high - low)[group] / count
@@ -94,7 +94,7 @@ def _over_cells(p: Distribution, q: Distribution) -> Tensor:
 
 
 def _range(p: Distribution, q: Distribution) -> tuple[Tensor, Tensor, Tensor]:
-    """For each of M points: the range of the cells, and the number of cells that are fine enough; ``[M]`` each, float64."""
+    """Ends of the range of cells at each of M points, and the number of cells needed there; ``[M]`` each, float64."""
     (loc, scale), (its_loc, its_scale) = _components(p), _components(q)
     low = torch.minimum((loc - _TAIL * scale).amin(0), (its_loc - _TAIL * its_scale).amin(0))
     high = torch.maximum((loc + _TAIL * scale).amax(0), (its_loc + _TAIL * its_scale).amax(0))

@@ -6,8 +6,8 @@
 
 Milios, Camoriano, Michiardi, Rosasco & Filippone (2018), Dirichlet-based Gaussian Processes for Large-scale Calibrated
 Classification, https://arxiv.org/abs/1805.10915. Classes share one kernel, like the outputs of a network. Hyperparameters
-maximise the evidence of the targets, not of the labels, so it cannot be compared with an ELBO. Inference given the targets
-is exact for up to 10,000 observations and uses inducing points above.
+maximise the evidence of the targets. It is not that of the labels and cannot be compared with an ELBO. Inference given the
+targets is exact for up to 10,000 observations and uses inducing points above.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GaussianProcessClassifier(Described):
         kernel, learn, inducing, seed, progress: as for `GaussianProcess`. The kernel is that of the logits.
         alpha_epsilon: positive pseudo-count of a class that was not observed. Smaller values make predictions more
             confident.
-        classes: number of classes. None takes that of the model that the kernel comes from, otherwise the largest label
+        classes: number of classes. If None, that of the model from which the kernel was made, otherwise the largest label
             plus 1.
 
     Attributes:
@@ -121,14 +121,14 @@ class GaussianProcessClassifier(Described):
     def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0, joint: bool = True) -> Prediction:
         """Samples of the logits at x ``[N, Q]``, f ``[S, N, C]``, and the mixture of their categorical distributions.
 
-        ``joint=False`` samples every point independently, which has the same marginals and needs no N x N covariance.
+        ``joint=False`` samples every point independently. The marginals are the same, and no N x N covariance is needed.
         """
         num_samples, seed, joint = checked_draw(num_samples, seed, joint)
         points = self.inputs(columns(x, self.data.x.shape[1]))
         with seeded(seed, points.device):
             f, _, variance = draw(self._latent, points, num_samples, joint=joint)
         f = f + self._offset
-        return Prediction(f=f, distribution=dist.Categorical(logits=f), seed=seed, f_sd=variance.sqrt())
+        return Prediction(f, dist.Categorical(logits=f), seed, joint=joint, f_sd=variance.sqrt())
 
     def log_density(self, data: Data, num_samples: int = 1000, *, seed: int = 0) -> Tensor:
         """ln p(y_n | x_n, training data) per observation, ``[N]`` in nats, from `num_samples` samples of the logits."""

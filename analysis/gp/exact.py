@@ -24,7 +24,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor, nn
 from tqdm import tqdm
 
-_ENOUGH = 1e-6  # nats: the search ends at a step with a smaller gain
+_ENOUGH = 1e-6  # nats: the search ends when a step gains less
 _CHUNK = 1000  # points per covariance matrix if only variances are needed
 _log = logging.getLogger("pyrodrop")
 
@@ -129,10 +129,10 @@ class Exact(nn.Module):
 
 @contextmanager
 def _jitter(level: int, where: str) -> Iterator[None]:
-    """Say once, through pyrodrop's logger, that GPyTorch has added to the diagonal of covariance matrices within the block.
+    """Log once that GPyTorch has added to the diagonal of covariance matrices within the block.
 
-    Rounding makes a matrix of huge or nearly equal covariances indefinite, also in float64. GPyTorch warns at every such
-    matrix. Other warnings pass.
+    Rounding makes a matrix of huge or nearly equal covariances indefinite, even in float64. GPyTorch would warn at every
+    such matrix. Other warnings are passed on.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", NumericalWarning)

@@ -1,4 +1,4 @@
-"""Priors that fit the data, by the evidence of the Gaussian process to which a network converges as its layers widen.
+"""Priors that maximise the evidence of the Gaussian process to which a network converges as its layers become wider.
 
     f_d ~ GP(0, K),   y_d = f_d(x) + noise_d e_d,   e_d ~ N(0, I)     d = 1 ... D columns of y, K of `NetworkKernel`
     evidence  = sum_d ln N(y_d; 0, S_d),   S_d = K + noise_d^2 I
@@ -8,9 +8,9 @@
     leave-one-out y_nd | others ~ N(y_nd - a_nd / P_nd, 1 / P_nd),   P_nd = (S_d^-1)_nn
 
 A scale is the standard deviation of the weights of a column of x, of the weights or the biases of a layer, or of the noise
-of a column of y, in units in which the columns of x and of y have a standard deviation of 1. Their distribution decides
-where the evidence does not, or hardly does: a ReLU network computes the same functions if one layer's weights are multiplied
-and the next's divided, and erf units of small inputs and large outputs those that are nearly polynomials.
+of a column of y. Its units are those in which columns of x and y have standard deviation 1. The distribution p(scales)
+selects between scales with nearly the same evidence: a ReLU network computes the same functions if the weights of one layer
+are multiplied and those of the next divided, and erf units with small inputs and large outputs are nearly polynomials.
 
 Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 2.30, 5.9 and 5.12.
 """
@@ -41,12 +41,12 @@ from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.models.mlp import ACTIVATIONS
 from pyrodrop.scaling import varies
 
-ROWS = 2000  # of larger data, as many rows are drawn at random
+ROWS = 2000  # most rows that are used; of larger data they are drawn at random
 _FIRST = 125, 12  # rows and iterations of the search from every start
-_STAGES = ((125, 25), (500, 12), (ROWS, 5))  # and of the searches that follow from the best of these
+_STAGES = ((125, 25), (500, 12), (ROWS, 5))  # the same for the searches that continue from the best of these
 _USUAL = {"erf": 2.5, "relu": 0.75}  # scale of the inputs of the first hidden units, by activation
-_STARTS = (0.3, 1.0, 3.0)  # multiples of it at which searches start
-_WIDTH = 1.0  # of the distribution of the logarithm of a scale, and of that of the output weights:
+_STARTS = (0.3, 1.0, 3.0)  # multiples of the usual scale at which searches start
+_WIDTH = 1.0  # width of the distribution of the logarithm of a scale, except of the output weights:
 _OUTPUT = {"erf": 0.25, "relu": 1.0}  # functions that are small differences of large units are hard to fit by SVI
 _NOISE, _LEAST = 0.3, 1e-3  # usual and smallest noise
 _APART = 10.0  # largest ratio of the standard deviations of columns of y, in the units of the network
@@ -70,22 +70,22 @@ _KERNELS: dict[Callable[[Tensor], Tensor], tuple[str, float, str]] = {  # kernel
 @carded
 @dataclass(frozen=True, repr=False)
 class FittedPriors:
-    """The priors and the noise of `priors.from_gp`. Printed, they are a short table.
+    """The priors and the noise of `priors.from_gp`. Printing it shows a short table.
 
     Attributes:
         model: the same network under these priors and this noise. The initial values of its hidden layers are draws from
-            their priors, so that units start where functions under the prior vary; those of the last layer stay.
-        prior: of the weights by name, of the first layer with one scale per column of x.
-        bias_prior: of the biases by name.
-        likelihood: with the noise.
-        evidence: log marginal likelihood of y in its units, in nats, of the Gaussian process that the network converges to
-            as its hidden layers become infinitely wide. ELBOs of `model` on the same rows may be compared with it.
+            their priors, so that units start where functions under the prior vary; those of the last layer are kept.
+        prior: priors of the weights by name; that of the first layer has one scale per column of x.
+        bias_prior: priors of the biases by name.
+        likelihood: the likelihood with the noise.
+        evidence: log marginal likelihood of y, in its units and in nats, under the Gaussian process to which the network
+            converges as its hidden layers become infinitely wide. It can be compared with ELBOs of `model` on the same rows.
         leave_one_out: log density of one row of y given all others under this process, in nats, the mean over rows.
         constant: the mean log density of y under the best Gaussian without x, in nats.
         noise_sd: standard deviation of the noise, in the units of y, one value per column ``[D]``.
-        rows, of_rows: the number of rows that were used, and that of the data.
-        kernel: the activation whose kernel it is.
-        seconds: the duration.
+        rows, of_rows: the number of rows that were used, and the number of rows of the data.
+        kernel: a description of the activation whose kernel is used.
+        seconds: duration of the search.
     """
 
     model: MLP
@@ -128,16 +128,18 @@ def from_gp(
     learn_noise: Annotated[bool, Flag("whether fits of the model train the noise, from the value found,")] = False,
     seed: Seed = 0,
 ) -> FittedPriors:
-    """Gaussian priors of a network's layers, and its noise, by maximising the evidence of its Gaussian process.
+    """Gaussian priors for a network's layers, and its noise, by maximising the evidence of its Gaussian process.
 
     Args:
-        model: an MLP of any depth under a `likelihoods.Gaussian`, for one or several columns of y, each with a noise of its
-            own, which takes the time of one more. Its own priors and noise have no influence. The kernel is that of ReLU or
-            erf; for tanh it is that of the erf closest to it, and for leaky ReLU, GELU, SiLU, ELU and softplus that of ReLU.
-        data: x ``[N, Q]`` and y ``[N]`` or ``[N, D]``, as for `pyrodrop.fit`. Of more than 2,000 rows, 2,000 are drawn.
+        model: an MLP of any depth under a `likelihoods.Gaussian`, for one or several columns of y, each with its own noise;
+            the time grows with the number of columns. The model's priors and noise have no influence. The kernel is that of
+            ReLU or erf; tanh is replaced by the erf with the same slope at 0, leaky ReLU, GELU, SiLU, ELU and softplus by
+            ReLU.
+        data: x ``[N, Q]`` and y ``[N]`` or ``[N, D]``, as for `pyrodrop.fit`. If there are more than 2,000 rows, 2,000 are
+            drawn at random.
         learn_noise: whether fits of the model train the noise. The ELBO of a posterior that is wider than the exact one
-            prefers more noise than there is.
-        seed: of the choice of rows.
+            prefers too much noise.
+        seed: seed of the choice of rows.
 
     Raises:
         TypeError: the model is no `models.MLP`, or an argument is of the wrong kind.
@@ -208,13 +210,13 @@ def from_gp(
 
 
 class _Solved(NamedTuple):
-    """The evidence of some rows, and what follows from it."""
+    """The evidence of some rows, with its gradients and the terms of leave-one-out."""
 
     evidence: Tensor  # in nats
     solution: Tensor  # a, [N, D]
     precision: Tensor  # P, [N, D]
-    slope: Tensor  # of minus the evidence by K, [N, N]
-    of_noise: Tensor  # and by the variances of the noise, [D]
+    slope: Tensor  # gradient of minus the evidence with respect to K, [N, N]
+    of_noise: Tensor  # the same with respect to the variances of the noise, [D]
 
 
 class _Process(nn.Module):
@@ -253,10 +255,10 @@ class _Process(nn.Module):
 
     @torch.no_grad()
     def solved(self, rows: Tensor | slice, covariance: Tensor | None = None) -> _Solved:
-        """The evidence of some rows, and what follows from it.
+        """The evidence of some rows, with its gradients and the terms of leave-one-out.
 
         Args:
-            covariance: K of these rows, if it is known.
+            covariance: K of these rows; computed if None.
 
         Raises:
             torch.linalg.LinAlgError: S_d is not positive definite up to rounding.
@@ -278,7 +280,7 @@ class _Process(nn.Module):
         return _Solved(evidence, torch.cat(solutions, 1), torch.cat(precisions, 1), total, torch.cat(traces))
 
     def score(self, rows: Tensor) -> float:
-        """What the search maximises, of these rows."""
+        """The objective of the search for these rows; minus infinity if S_d is not positive definite."""
         try:
             return float(self.solved(rows).evidence + self.log_prior().detach())
         except torch.linalg.LinAlgError:
@@ -335,7 +337,7 @@ def _search(make: Callable[[float], _Process], size: int, seed: int) -> _Process
 
 
 def _kernel(activation: str, gain: float, hidden: int, x: Tensor, y: Tensor, scale: float) -> NetworkKernel:
-    """The kernel of functions with a variance of about 1, which are as far from 0 as x and y are."""
+    """A kernel whose functions have a variance of about 1 and offsets as large as those of x and y."""
     far = 1 + float(x.mean(0).square().mean())
     inner, weights, biases = [scale**2] * x.shape[1], [2.0] * hidden, [scale**2 * far, *[1.0] * hidden]
     with torch.no_grad():
@@ -355,7 +357,7 @@ def _log_scales(kernel: NetworkKernel) -> Tensor:
 
 
 def _spread(x: Tensor) -> Tensor:
-    """The standard deviation of every column; of one that does not vary its size, or 1 if it is 0."""
+    """The standard deviation of every column; for a constant column its absolute value, or 1 if it is 0."""
     sizes = x.abs().amax(0)
     return torch.where(varies(x), x.std(0, correction=0), torch.where(sizes > 0, sizes, 1.0))
 
@@ -380,7 +382,7 @@ def _priors(
 
 
 def _checked(model: NetworkModel) -> MLP:
-    """The model, if from_gp has a kernel for it; otherwise an error."""
+    """The model; an error unless from_gp has a kernel for it."""
     if type(model) is not MLP:
         raise TypeError(f"from_gp needs a model that is a models.MLP; got {shown(model)}")
     if type(model.likelihood) is not Gaussian:
@@ -399,7 +401,7 @@ def _checked(model: NetworkModel) -> MLP:
 
 
 def _rebuilt(network: MLP, **parts: Any) -> MLP:
-    """The model with other priors and another likelihood; the last layer keeps its initial values."""
+    """The model with the priors and the likelihood in `parts`; the last layer keeps its initial values."""
     layers: list[nn.Linear] = list(network.network.layers)  # type: ignore[arg-type, union-attr]
     function = network.network.activation
     made = MLP(
@@ -417,6 +419,6 @@ def _rebuilt(network: MLP, **parts: Any) -> MLP:
 
 
 def _listed(scale: float | Sequence[float]) -> str:
-    """Scales in three digits, the first few of many."""
+    """Scales with three digits; of more than eight, the first eight and the last."""
     values = [scale] if isinstance(scale, float) else list(scale)
     return ", ".join(f"{value:.3g}" for value in values[:8]) + (f" ... {values[-1]:.3g}" if len(values) > 8 else "")

@@ -1,4 +1,4 @@
-"""The Gaussian process that a network's prior converges to as its hidden layers become infinitely wide.
+"""The Gaussian process to which a network's prior converges as its hidden layers become infinitely wide.
 
     w_l ~ N(0, scale_l^2)                   v_l = fan-in scale_l^2       in `NetworkKernel`'s symbols
                                             v_0q = Q scale_0q^2          with one scale per column of x
@@ -6,7 +6,7 @@
     W_l = M_l diag(z_l) + theta E_l,   M_l ~ N(0, scale_l^2)             with dropout: random weights and dropout masks, the
     v_l (1 - drop_rate_l)  ->  v_l (1 - drop_rate_l) + fan-in theta^2    prior of the model with the noise of a guide
 
-The model's posteriors approximate exact inference under this prior, up to the finite width.
+Up to the effect of finite width, the model's posteriors approximate exact inference under this prior.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def from_model(
             the number of hidden units only scales the variances.
         guide: a `BernoulliDropout` or `DropConnect` of the model. Its rates and theta enter the prior, its weights do not.
         bias_scale: standard deviation of the biases that have no prior in the model: one value for all, or by name
-            (``{"layers.0.*": 5.0, "*": 0.0}``). With None their variance is 0 and a warning is given, since a network
+            (``{"layers.0.*": 5.0, "*": 0.0}``). With None their variance is 0 and a warning is issued, since a network
             without biases is much less flexible: with one input, its ReLU functions are two half-lines.
         tanh_as_erf: approximate tanh by erf(sqrt(pi) u / 2); the kernel of tanh itself has no closed form.
 
     Raises:
-        TypeError: a model, prior, likelihood or guide of another type.
-        ValueError: tanh without `tanh_as_erf`, another activation, or dropout on the input of the network.
+        TypeError: the model, a prior, the likelihood or the guide is of another type.
+        ValueError: tanh without `tanh_as_erf`, another activation, several precisions, or dropout on the network's input.
     """
     if not isinstance(model, MLP):
         raise TypeError(f"from_model needs a model that is a models.MLP; got {shown(model)}")
@@ -101,7 +101,7 @@ def bias_spread(model: NetworkModel) -> dict[str, float]:
 
 
 def _activation(function: Callable[[Tensor], Tensor], tanh_as_erf: bool) -> tuple[str, float]:
-    """The kernel's name of the activation, and its gain."""
+    """The name of the activation in `NetworkKernel`, and its gain."""
     if function in (torch.relu, torch.nn.functional.relu):
         return "relu", 1.0
     if function in (torch.erf, torch.special.erf):
@@ -118,7 +118,7 @@ def _activation(function: Callable[[Tensor], Tensor], tanh_as_erf: bool) -> tupl
 
 
 def _variance(model: MLP, name: str) -> Tensor:
-    """The prior variance of the weights, or those of the weights of every input unit."""
+    """The prior variance of the weights, or one for every input unit."""
     prior = model.priors[name]
     if not isinstance(prior, priors.Gaussian):
         raise TypeError(f"from_model needs Gaussian priors; the prior of {name!r} is {prior.describe()}")

@@ -32,8 +32,8 @@ class Inducing:
     """Settings of inference with inducing points.
 
     Attributes:
-        points: M, number of inducing points. They start at M distinct training points; if there are no more than M, they are
-            not learned.
+        points: M, number of inducing points. They start at M distinct training points; if there are at most M of these, the
+            inducing points are not learned.
         steps: number of optimisation steps.
         batch_size: rows per minibatch.
         lr: Adam's learning rate for hyperparameters and inducing points; falls to a tenth over the second half.
@@ -52,7 +52,7 @@ class Inducing:
 
 
 class Sparse(nn.Module):
-    """The posterior given inducing points; arguments as for `Exact`."""
+    """The posterior with inducing points. Arguments are those of `Exact`, and the settings."""
 
     def __init__(self, x: Tensor, y: Tensor, kernel: Kernel, noise: float | Tensor, settings: Inducing) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Sparse(nn.Module):
         return self.likelihood.noise.detach()  # type: ignore[no-any-return, union-attr, operator]
 
     def maximise(self, bar: tqdm, *, learn: bool) -> float:
-        """Fit q, and with `learn` hyperparameters and inducing points; returns the ELBO on all data, in nats."""
+        """Fit q, and if `learn` hyperparameters and inducing points; returns the ELBO on all data, in nats."""
         self.train()
         n, settings = len(self.x), self.settings
         natural = list(self.process.variational_parameters())

@@ -1,4 +1,4 @@
-"""Shared by regression and classification: choice of the inference, search for hyperparameters, sampling of functions."""
+"""Functions that regression and classification share: choice of inference, search for hyperparameters, sampling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
 
 EXACT_LIMIT = 10_000  # observations
-_SUBSET = 500  # observations on which inference with inducing points finds its initial hyperparameters
+_SUBSET = 500  # observations from which inference with inducing points gets its initial hyperparameters
 Latent = Exact | Sparse
 
 
@@ -58,8 +58,8 @@ def best_fit(
 ) -> tuple[Latent, float]:
     """The fit with the highest evidence over all starts (kernel and noise variance), and its evidence in nats.
 
-    With inducing points, the best start is found by exact inference on a random subset and then trained on all data; the
-    second result is the lower bound.
+    With inducing points, the best start is determined by exact inference on a random subset and then trained on all data;
+    the second result is then a lower bound on the evidence.
     """
     hidden = None if progress is None else not progress  # None: shown if the output is a terminal
     bar = tqdm(desc="Gaussian process", unit="step", disable=hidden, leave=False)
@@ -101,7 +101,7 @@ def columns(x: Tensor, width: int | None = None) -> Tensor:
 
 
 def checked_draw(num_samples: int, seed: int, joint: bool) -> tuple[int, int, bool]:
-    """The arguments of a prediction; a TypeError or ValueError for wrong ones."""
+    """Check the arguments of a prediction and return them; a TypeError or ValueError if one is wrong."""
     what = "whether samples are functions, joint over the points,"
     return (
         count(num_samples, "num_samples", "the number of functions drawn"),
@@ -138,6 +138,6 @@ def draw(latent: Latent, x: Tensor, num_samples: int, *, joint: bool) -> tuple[T
 
 
 def root(covariance: Tensor) -> Tensor:
-    """A square root of a covariance matrix that may be singular up to rounding."""
+    """A matrix square root of a covariance matrix, which may be singular up to rounding."""
     values, vectors = torch.linalg.eigh(covariance)
     return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)

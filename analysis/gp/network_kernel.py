@@ -44,13 +44,13 @@ class NetworkKernel(Kernel):
     Args:
         activation: ``relu`` or ``erf``.
         weight_variance: v_0 ... v_L, positive: the variance of a weight times its fan-in. L is the number of hidden
-            layers; with L = 0 the model is linear. v_0 is a number, or a sequence v_01 ... v_0Q of one per column of x.
+            layers; with L = 0 the model is linear. v_0 is a number, or a sequence v_01 ... v_0Q with one per column of x.
         bias_variance: c_0 ... c_L, at least 0. A variance of 0 (no bias) is not learned.
         drop_rate: drop rate of the hidden units in [0, 1): one value for all layers, or L values. It is not learned.
         gain: a in ``erf(a u)``; must be 1 for ReLU, whose gain is a factor of the variances.
 
-    The logarithms of the variances are learned in float64, bounded to 1e-20 ... 1e20 by a tanh, as the evidence often has
-    its maximum at infinity. In a ReLU network without biases only the product of the v_l is identified.
+    The logarithms of the variances are learned in float64. A tanh bounds the variances to 1e-20 ... 1e20, as the evidence
+    often has its maximum at infinity. In a ReLU network without biases only the product of the v_l is identified.
 
     Raises:
         ValueError: an unknown activation, lengths that do not agree, or a value outside its range.

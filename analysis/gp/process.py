@@ -40,8 +40,8 @@ class GaussianProcess(Described):
     """A Gaussian process fitted to a data set.
 
     Args:
-        data: x ``[N, Q]`` and y ``[N, 1]``, in the units of the data. The standardisation is that of the data set if it has
-            one, else that of the kernel's start, else it is computed from the columns.
+        data: x ``[N, Q]`` and y ``[N, 1]`` or ``[N]``, in their own units. The standardisation is that of the data set,
+            otherwise that of the kernel's start, otherwise it is computed from the columns.
         kernel: a name in `KERNELS` (with one length scale per column of x), a GPyTorch kernel for standardised units,
             `from_model(model)`, or starts such as `squared_exponential` or `trend_and_season(period)`. It is copied.
         learn: whether to maximise the evidence over the hyperparameters, including the noise; otherwise they keep their
@@ -120,7 +120,7 @@ class GaussianProcess(Described):
         return f"{type(self).__name__}({len(self.data)} rows, {evidence})"
 
     def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0, joint: bool = True) -> Prediction:
-        """The posterior at x ``[N, Q]``: samples of f ``[S, N, 1]`` and the exact distribution of y, with one component.
+        """The posterior at x ``[N, Q]``: samples of f ``[S, N, 1]``, and the distribution of y in closed form.
 
         Samples are functions, joint over the points, which needs a decomposition of the N x N covariance. ``joint=False``
         samples every point independently and is cheaper for many points.
@@ -132,7 +132,7 @@ class GaussianProcess(Described):
         f_sd = self.targets.scale * variance.sqrt()
         sd = self.targets.scale * (variance + self._latent.noise).sqrt()
         distribution = dist.Normal(self.targets.inverse(mean)[None], sd[None]).to_event(1)
-        return Prediction(f=self.targets.inverse(f), distribution=distribution, seed=seed, f_sd=f_sd)
+        return Prediction(self.targets.inverse(f), distribution, seed, joint=joint, f_sd=f_sd)
 
     def log_density(self, data: Data) -> Tensor:
         """ln p(y_n | x_n, training data) per observation in closed form, ``[N]`` in nats, for y in its own units."""

@@ -1,4 +1,4 @@
-"""Kernels and initial values for the search for their hyperparameters.
+"""Kernels, with initial values for the search for their hyperparameters.
 
     squared_exponential   k = s^2 exp(-r^2 / 2): the baseline of Gal & Ghahramani (2016), figure 2b
     matern                k = s^2 exp(-a) P(a),   a = sqrt(2 nu) r,   P = 1, 1 + a, 1 + a + a^2/3 for nu = 1/2, 3/2, 5/2
@@ -25,7 +25,7 @@ from pyrodrop.constraints import Count, Real, checked
 from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
 
-_LENGTHS = (0.03, 0.3, 2.0)  # short, middling, long
+_LENGTHS = (0.03, 0.3, 2.0)  # short, medium, long
 _NOISE = 0.05
 
 
@@ -81,7 +81,7 @@ def matern(nu: float, dims: int = 1) -> list[Start]:
 
     Raises:
         TypeError: nu is no number.
-        ValueError: another nu.
+        ValueError: nu has another value.
     """
     nu = real(nu, "nu", "the smoothness of a Matern kernel, 0.5, 1.5 or 2.5,")
     if nu not in (0.5, 1.5, 2.5):
@@ -93,10 +93,10 @@ def matern(nu: float, dims: int = 1) -> list[Start]:
 def trend_and_season(
     period: Annotated[float, Real("the period of the season, in standardised x,", above=0)],
 ) -> Callable[[], list[Start]]:
-    """Kernels of a trend, a season of this period (in standardised x) and short-term deviations.
+    """Kernels of a trend, a season with this period (in standardised x) and short-term deviations.
 
     Raises:
-        TypeError, ValueError: the period is no such number.
+        TypeError, ValueError: the period is no positive number.
     """
 
     def starts() -> list[Start]:
@@ -124,7 +124,7 @@ KERNELS: Mapping[str, Callable[[int], list[Start]]] = {
 
 
 def starts_of(kernel: KernelSetting, dims: int) -> list[Start]:
-    """Copies of the starts that `kernel` denotes; a kernel given by name has one length scale for each of `dims` columns.
+    """Copies of the starts that `kernel` denotes; a kernel passed by name has one length scale for each of `dims` columns.
 
     Raises:
         TypeError: `kernel` is none of the types of `KernelSetting`.

@@ -14,7 +14,8 @@
 # %% [markdown]
 # # Images
 #
-# Which images is a convolutional network unsure of, and do three posteriors over its weights agree on that?
+# Which images is a convolutional network unsure of, do three posteriors over its weights agree on that, and does it know
+# images that are no digits?
 #
 # The network is that of figure 1b of [Kingma, Salimans & Welling (2015)](https://arxiv.org/abs/1506.02557) at a quarter of
 # its width, on 10,000 digits of MNIST. `pyrodrop run kingma-fig1b` compares seven methods with it on CIFAR-10
@@ -30,6 +31,7 @@ import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop.analysis.zoo.shifted import letters
 from pyrodrop.data import mnist
 
 torch.manual_seed(0)
@@ -169,8 +171,35 @@ plt.show()
 # where all pixels are covered the class is a guess, and the entropy stays below that of a guess, ln 10 = 2.30 nats. At a
 # side of 20 pixels `BernoulliDropout` and the point estimate are surer than at 16, of digits that can no longer be read.
 # The mutual information stays small: the draws mostly agree on these images, although no image like them was in the
-# training. Uncertainty of weights is no detector of images that are something else; on what it is and is not, see
-# [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb).
+# training.
+#
+# ## Images of something else
+#
+# 960 letters, A to Z and a to z without those that look like digits, in 20 fonts, prepared as the digits of MNIST were. No
+# class is right for them. AUROC is the probability that the score of a letter is higher than that of a digit.
+
+# %%
+foreign = letters()
+pictures = foreign[::73][:12]
+figure, axes = plt.subplots(figsize=(9, 0.9), layout="constrained")
+axes.imshow(torch.cat([picture[0] for picture in pictures], 1), cmap="gray_r")
+axes.axis("off")
+plt.show()
+for name, run in runs.items():
+    drawn = pyrodrop.predict(run, foreign, 1 if name == "Point" else 100)
+    of_digits, of_letters = (metrics.entropy_split(each) for each in (predicted[name], drawn))
+    print(f"{name:17} AUROC of the entropy {metrics.auroc(of_digits.total, of_letters.total):.3f}", end="")
+    if name != "Point":
+        print(f", of the mutual information {metrics.auroc(of_digits.epistemic, of_letters.epistemic):.3f}", end="")
+    print(f"; {(drawn.mean.amax(-1) > 0.9).float().mean():4.0%} of the letters are a digit with more than 90 %")
+
+# %% [markdown]
+# Here draws of the weights help: both posteriors separate letters from digits better than the point estimate, which takes
+# almost half of the letters for a digit with more than 90 %. The mutual information separates better than the entropy,
+# because a badly written digit is ambiguous in every draw. No score is a detector of letters: to the posteriors, too, a
+# quarter of them or more are digits with more than 90 %. Of LeNets trained with all digits, on the cards
+# `rotated-digit/*` and `cnn/*` of the zoo, MC dropout has an AUROC of .91 to .93 for the same letters, and .91 without
+# dropout. On what uncertainty of weights is and is not, see [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb).
 
 # %% [markdown]
 # ## Where to go next

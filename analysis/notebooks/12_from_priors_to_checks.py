@@ -22,6 +22,9 @@
 
 # %%
 # %matplotlib inline
+import logging
+import sys
+
 import matplotlib.pyplot as plt
 import torch
 
@@ -31,6 +34,7 @@ from pyrodrop.analysis import plots, to_arviz
 from pyrodrop.analysis.benchmarks.small_problems import problem
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 
+logging.basicConfig(stream=sys.stdout, format="%(levelname)s: %(message)s")  # what fit warns of, between the outputs
 snelson = problem("snelson")
 train, test, away = snelson.train, snelson.inside, snelson.away
 print(len(train.x), "rows to train on,", len(test.x), "held out at random,", len(away.x), "away from them")
@@ -51,7 +55,8 @@ print(fitted)
 # ## Guides, by SVI
 #
 # Four posteriors of the same network under these priors, each trained by the steps of `pyro.infer.SVI`. The last one
-# has mean-field weights in the first layer, and above each draw of them the exact posterior of the last layer.
+# has mean-field weights in the first layer, and above each draw of them the exact posterior of the last layer. `fit`
+# warns of one of them: the data determine more than it says.
 
 # %%
 network = fitted.model

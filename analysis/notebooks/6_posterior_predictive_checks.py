@@ -20,6 +20,9 @@
 
 # %%
 # %matplotlib inline
+import logging
+import sys
+
 import matplotlib.pyplot as plt
 import torch
 from arviz_plots import plot_ppc_dist
@@ -29,6 +32,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis import plots
 
+logging.basicConfig(stream=sys.stdout, format="%(levelname)s: %(message)s")  # what fit warns of, between the outputs
 torch.manual_seed(0)
 x = torch.cat([torch.rand(200, 1) - 2, torch.rand(200, 1) + 0.5])[torch.randperm(400)]
 y = torch.sin(3 * x) + 0.2 * torch.randn(400, 1)
@@ -37,7 +41,8 @@ train, test = (x[:200], y[:200]), (x[200:], y[200:])
 # %% [markdown]
 # ## Two models, one of them wrong
 #
-# The noise has standard deviation 0.2, precision 25. One model learns it. The other is told 4, noise of 0.5.
+# The noise has standard deviation 0.2, precision 25. One model learns it. The precision of the other is
+# fixed at 4, noise of 0.5, and `fit` warns that a point estimate of the same network predicts better.
 
 
 # %%

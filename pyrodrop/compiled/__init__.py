@@ -1,13 +1,13 @@
-"""What makes steps, densities and draws faster than Pyro's handlers, and agrees with them.
+"""Training steps, densities and draws that are faster than by Pyro's handlers, with the same results up to rounding.
 
     accelerate(loss, optimizer, samples, steps)     the steps of a fit by a recorded or compiled graph
-    StackedLoss, accelerate_stacked                 those of many fits at once
+    StackedLoss, accelerate_stacked                 the steps of many fits at once
     pure(function, inputs)                          a function of tensors as a `Program`, for densities and predictions
     record_function, compile_function               a function that calls such programs, as one graph or compiled
     Replayed                                        steps whose kernels a GPU replays
-    compile_svi                                     faster steps for a loop of one's own
+    compile_svi                                     faster steps for a training loop that calls `SVI.step`
 
-`Untraceable` says why a program cannot be recorded, with the line of it that prevents that.
+`Untraceable` says why a program cannot be recorded, and names the line of the program if it is known.
 """
 
 from pyrodrop.compiled.accelerated import accelerate

@@ -1,10 +1,10 @@
-"""Steps of a fit that are recorded as graphs, and recorded again where the user's code, or the program, changes something.
+"""Steps of a fit that are recorded as graphs, and recorded again if the user's code or the program changes something.
 
-Before every block of steps, what a program reads (`Watched`) and the memory that steps write to are compared with what they
-were at the recording; the loop says whether a flag of a module or parameter has changed. What cannot be seen so, such as a
-factor of the gradient in an array, is found by comparing loss and gradients with Pyro's: for a program after steps 2, 4, 8,
-... and every 1,000th and at the end, and for all models after calls of the user's code. A comparison waits until training
-has taken twenty times as long as the last one, so that all of them take at most a twentieth of the time.
+Before every block of steps, everything that a program reads (`Watched`) and the addresses of the memory that steps write to
+are compared with those at the recording; the loop reports changes of flags of modules and parameters. Other changes, such as
+a factor of the gradient in an array, are found by comparing loss and gradients with Pyro's: for a program after steps 2, 4,
+8, ..., every 1,000th and the last, and for all models after calls of the user's code. A comparison waits until training has
+taken twenty times as long as the last one, so that comparisons take at most a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pyrodrop.steps.watched import Watched
 _log = logging.getLogger("pyrodrop")
 
 _EVERY = 1000  # steps between two comparisons of a program, at most
-_SHARE = 20  # a comparison waits until training has taken so many times as long as the last one
-_LATER = 100  # steps that it waits
+_SHARE = 20  # a comparison waits until training has taken this many times as long as the last comparison
+_LATER = 100  # steps by which such a comparison is postponed
 
 Samples = Callable[[int | None], Sequence[Arguments]]
 
@@ -46,18 +46,18 @@ def accelerate(
     program: bool = False,
     combine: Combine | None = None,
 ) -> Engine | None:
-    """What makes the steps of a fit faster than Pyro, and agrees with it; None, as one logged line says, where nothing does.
+    """The engine that makes the steps of a fit faster than Pyro; None, with one logged line that says why, if there is none.
 
     Args:
-        loss: to minimise.
-        optimizer: of the loss's parameters, after its first step.
-        samples: returns a minibatch of every shape that so many steps use, or any number of steps if None.
+        loss: the loss to minimise.
+        optimizer: the optimiser of the loss's parameters, after its first step.
+        samples: function of a number of steps (None for any) that returns one minibatch of every shape that they use.
         steps: the number of steps by which `engine="auto"` chooses.
-        engine: ``traced``, ``compiled``, or ``auto`` for what pays.
+        engine: ``traced``, ``compiled``, or ``auto`` for the one whose preparation pays off.
         done: the number of steps done.
-        total: the number of steps in all; None if it is not known.
-        program: whether model or guide are programs whose code is watched for what it reads.
-        combine: see `InParts`, for minibatches that are evaluated in parts; None for whole ones.
+        total: the total number of steps; None if it is not known.
+        program: whether model or guide are programs, so that changes of everything that their code reads are detected.
+        combine: see `InParts`, for minibatches that are evaluated in parts; None for whole minibatches.
     """
     made = Accelerated(loss, optimizer, samples, engine, total, program, combine)
     return made if made.record(done, steps) else None
@@ -85,7 +85,7 @@ class Accelerated(Engine):
         self._clock, self._cost = time.perf_counter(), 0.0
 
     def record(self, done: int, steps: int) -> bool:
-        """Record the steps after so many, and choose how by their expected number. Returns whether they are."""
+        """Record the steps after the first `done`, of which `steps` are expected. Returns whether there is an engine."""
         self._watched = Watched(*self._loss.moving.parts) if self._program else None
         self._memory = self._memory_now()
         batches = self._samples(None if self._total is None else self._total - done)
@@ -108,7 +108,7 @@ class Accelerated(Engine):
         return self.record(done, expected if self._total is None else min(expected, self._total - done))
 
     def _memory_now(self) -> list[tuple[Any, ...]]:
-        """Where the tensors are that a step writes to, which compiled steps do by address; `Tensor.data` can move them."""
+        """The addresses of the tensors that a step writes to; `Tensor.data` can change them, and compiled steps use them."""
         tensors = [*(parameter.unconstrained for parameter in self._loss.parameters.values()), *self._loss.buffers]
         return [(tensor.data_ptr(), tensor.stride(), tensor.dtype) for tensor in tensors]
 

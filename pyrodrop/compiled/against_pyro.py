@@ -19,12 +19,12 @@ from pyrodrop.steps import Arguments, Buffers, Objective
 
 
 class Results(NamedTuple):
-    """What a step computes.
+    """The results of a step.
 
     Attributes:
         terms: nll and kl, ``[2]``.
-        gradients: of every parameter.
-        buffers: after the step.
+        gradients: the gradient of every parameter.
+        buffers: the buffers after the step.
     """
 
     terms: Tensor
@@ -33,7 +33,7 @@ class Results(NamedTuple):
 
 
 def by_pyro(objective: Objective, leaves: Sequence[Tensor], batch: Arguments, moving: Buffers, seed: int) -> Results:
-    """What Pyro computes from the random numbers of a seed; modules do not change."""
+    """The results that Pyro computes from the random numbers of a seed; modules do not change."""
     controls = torch.ones(2, dtype=leaves[0].dtype, device=leaves[0].device)
     with pyro.validation_enabled(False), seeded(seed, batch.device), undisturbed(*moving.parts):
         terms, gradients = objective.gradients(batch, controls, leaves)
@@ -43,15 +43,15 @@ def by_pyro(objective: Objective, leaves: Sequence[Tensor], batch: Arguments, mo
 def difference(
     wanted: Results, found: Results, names: Sequence[str], precision: torch.dtype | None, size: float = 0.0
 ) -> str:
-    """What differs by more than rounding: the loss, the gradient of a parameter or a buffer; empty if nothing does.
+    """The first result that differs by more than rounding, such as ``the gradient of NAME``; empty if all agree.
 
-    Gradients are compared relative to the largest entry of their own, or to a thousandth of that of all, since one may be 0
-    up to rounding, such as that of the key bias of attention.
+    Gradients are compared relative to their largest entry, or to a thousandth of the largest entry of all gradients if that
+    is more, since a gradient may be 0 up to rounding, such as that of the key bias of attention.
 
     Args:
-        names: of the parameters.
+        names: names of the parameters.
         precision: dtype of matrix products; None for that of the parameters.
-        size: of the terms that the loss is a sum of, as `size_of_terms` gives it.
+        size: size of the terms whose sum is the loss, from `size_of_terms`.
     """
     tolerance = max(1e-7 if wanted.gradients[0].dtype == torch.float64 else 1e-3, 0.0 if precision is None else 0.05)
     if not near(wanted.terms.to(found.terms.dtype), found.terms, tolerance, size / 100):

@@ -43,22 +43,22 @@ def choose(
     steps: int,
     combine: Combine | None = None,
 ) -> Engine | None:
-    """The engine of this name for the remaining steps; None, with one logged line that says why, where only Pyro can.
+    """The engine of this name for the remaining steps; None, with one logged line that says why, if only Pyro can make them.
 
     Args:
-        name: of the engine.
-        loss: to minimise.
-        optimizer: of the loss's parameters.
+        name: name of the engine.
+        loss: the loss to minimise.
+        optimizer: the optimiser of the loss's parameters.
         batches: one minibatch, or part of one, of every shape to come.
         steps: number of remaining steps.
         combine: see `InParts`; None for whole minibatches.
 
-    `auto` weighs the work: a trace costs as much as some tens of Pyro's steps, a compilation takes seconds. It decides by
-    the size of the graph (`worth_compiling`), so the same call takes the same engine.
+    `auto` decides by the number of steps and the size of the graph (`worth_compiling`), so the same call takes the same
+    engine: a trace costs as much as some tens of Pyro's steps, and a compilation takes seconds.
     """
 
     def compiled() -> Engine:
-        for batch in batches:  # before the state of its optimiser, which what cannot be traced need not have
+        for batch in batches:  # first, since the optimiser may lack the state of parameters of a loss that has no graph
             loss.graph(batch)
         return _prepared(Compiled(loss, optimizer), batches)
 
@@ -82,7 +82,7 @@ def choose(
 def accelerate_stacked(
     loss: StackedLoss, optimizer: torch.optim.Optimizer, batches: Sequence[Arguments], steps: int, *, engine: EngineName
 ) -> Engine:
-    """What makes the steps of replicates, given a minibatch of every shape to come and the number of steps; see `choose`."""
+    """The engine for the steps of replicates; `batches` has one minibatch of every shape to come. See `choose`."""
     graph = loss.graph(batches[0])
     if graph.looped and steps > 1:
         _log.info("replicates with convolutions make their steps in turn on a CPU, which takes as long as one by one")
@@ -103,7 +103,7 @@ def _chosen(
     shapes: int = 1,
     on_gpu: bool = False,
 ) -> K:
-    """The kind of this name, or by the work, and the next one where that is impossible."""
+    """Make the engine of this name, with `auto` the one that saves most time; if that is impossible, the next of `kinds`."""
     first = name
     if name == "auto":
         first = "pyro" if "pyro" in kinds and steps < _WORTH_A_TRACE else "traced"
@@ -120,7 +120,7 @@ def _chosen(
 
 
 def _prepared(made: P, batches: Sequence[Any]) -> P:
-    """The engine or gradient, with all that minibatches of these shapes need."""
+    """The engine or gradient, prepared for minibatches of these shapes."""
     for batch in batches:
         made.prepare(batch)
     return made

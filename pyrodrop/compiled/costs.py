@@ -21,12 +21,12 @@ _COUNTED = 1 / 3  # of a compilation's time: later fits find the program again
 
 
 def worth_compiling(graph: Graph, steps: int, replicates: int = 1, *, shapes: int = 1, on_gpu: bool = False) -> bool:
-    """Whether compiled steps are likely to save more time than counts of their compilation.
+    """Whether compiled steps are likely to save more than a third of the time of their compilation.
 
     Args:
-        graph: of the gradient of a minibatch.
+        graph: the graph of the gradient of a minibatch.
         steps: number of steps.
-        replicates: that are trained together; more than one are mapped where they are not compiled.
+        replicates: number of replicates that are trained together; steps that are not compiled are mapped over several.
         shapes: number of shapes of the minibatches.
         on_gpu: whether the steps are made on a GPU.
     """

@@ -4,10 +4,10 @@
 
     loss = controls[0] nll + controls[1] kl(weights) + kl(hyperparameters)
 
-Pyro runs its handlers at every step. Here they run once, and the tensor operations are recorded. Parameters are
-recognised wherever Pyro, a module or a guide finds them. Every other tensor that the trace meets (rates, precisions, prior
-scales, standardisations) becomes an input of the graph, so no value is fixed in it, and so does every random number. What
-depends on such tensors alone is computed once, and its results are the constants. Buffers that a call updates (running
+Pyro runs its handlers at every step. Here they run once, and the tensor operations are recorded. Parameters are recognised
+wherever Pyro, a module or a guide finds them. Every random number becomes an input of the graph, and so does every other
+tensor that the trace meets (rates, precisions, prior scales, standardisations), so that the graph contains no values.
+Results that depend only on such tensors are computed once; they are the constants. Buffers that a call updates (running
 statistics) are inputs and outputs. The graph is a pure function.
 """
 
@@ -44,15 +44,15 @@ class ReadNumbers(NamedTuple):
     """Whole numbers and truth values of arguments that a traced function has read.
 
     Attributes:
-        values: what they were.
-        of: from the inputs of the function to what they are.
+        values: the numbers that were read.
+        of: function that computes the same numbers from other inputs of the traced function.
     """
 
     values: tuple[int, ...]
     of: Callable[..., Sequence[Tensor]]
 
     def now(self, inputs: Sequence[Tensor]) -> tuple[int, ...]:
-        """What they are for these inputs."""
+        """The numbers for these inputs."""
         with torch.no_grad():
             return tuple([int(number) for number in self.of(*inputs)])
 
@@ -62,13 +62,13 @@ class Graph:
 
     Args:
         whole: the recorded operations; its inputs are those of the function and the tensors that the trace met.
-        met: the nodes of the tensors that the trace met, and these, by reference.
-        noise_of: from values of the tensors that were met to the `Noise` of each random input, in the order in which Pyro
-            draws them.
-        read: the whole numbers of arguments for which the graph holds; None if it has read none.
+        met: the tensors that the trace met, by node and by reference.
+        noise_of: function that returns the `Noise` of each random input, in the order in which Pyro draws them, from values
+            of the tensors that were met.
+        read: the whole numbers of arguments for which the graph is valid; None if it has read none.
 
     Attributes:
-        constants: their values, computed of the tensors that were met; `refresh` computes them again.
+        constants: values of the constants, computed from the tensors that were met; `refresh` computes them again.
         draws_itself: the operations by which a call draws further random numbers, whose distributions depend on parameters.
     """
 
@@ -126,7 +126,7 @@ class Graph:
             return list(self.once(*met))
 
     def refresh(self) -> bool:
-        """Whether the tensors that were met have changed; then constants, in place, and noise are computed again."""
+        """Recompute constants (in place) and noise if tensors that were met have changed. Returns whether they had."""
         now = [_state(tensor) for tensor in self.met]
         if all(
             version == before and torch.equal(a, b) for (version, a), (before, b) in zip(now, self._seen, strict=True)
@@ -145,7 +145,7 @@ class Graph:
         return peak(self.graph)
 
     def mapped(self, axes: Sequence[int | None]) -> Callable[..., Sequence[Tensor]]:
-        """The function for many values of some inputs at once (`torch.vmap`), whose axes are given; None for one value."""
+        """The function for many values of some inputs at once (`torch.vmap`), along these axes; None for one value."""
         loosen_views(self.module)
         return torch.vmap(lambda *inputs: tuple(self.module(*inputs)), in_dims=tuple(axes))  # type: ignore[no-any-return]
 
@@ -159,13 +159,13 @@ class Graph:
 
 
 def _state(tensor: Tensor) -> tuple[int, Tensor]:
-    """What changes when a tensor does: its version, and the values of a small one, which `Tensor.data` changes alone."""
+    """The version of a tensor, and a copy if it is small, since `Tensor.data` changes values without a new version."""
     version = 0 if tensor.is_inference() else tensor._version
     return version, tensor.clone() if tensor.nbytes <= SMALL else tensor.new_empty(0)
 
 
 def _own_entries(values: Tensor) -> Tensor:
-    """The entries of a tensor, of which one that was expanded has fewer in memory."""
+    """The entries of a tensor in memory, without the repetitions of an expanded tensor."""
     sizes = [size if stride else min(size, 1) for size, stride in zip(values.shape, values.stride(), strict=True)]
     return values.as_strided(sizes, values.stride())
 
@@ -185,7 +185,7 @@ def trace(
     """Trace the gradient for minibatches in the shapes of `batch`. Model and guide do not change, even if it fails.
 
     Args:
-        parameters: without constraint, by name.
+        parameters: unconstrained parameters by name.
         moving: the buffers that a call updates, and the modules that must not change.
 
     Raises:
@@ -220,7 +220,7 @@ def trace(
 
 
 def _whatever_the_values(objective: Objective) -> AbstractContextManager[Any]:
-    """Have a loss object of Pyro make the same operations within the block, whatever the values of tensors."""
+    """Let a loss object of Pyro make the same operations within the block for all values of tensors."""
     block = ExitStack()
     if isinstance(objective, OfPyro):
         block.enter_context(without_nan_warnings())
@@ -232,10 +232,10 @@ def _whatever_the_values(objective: Objective) -> AbstractContextManager[Any]:
 def differs_from_pyro(
     graph: Graph, objective: Objective, parameters: Mapping[str, Tensor], batch: Arguments, moving: Buffers
 ) -> str:
-    """What a graph computes otherwise than Pyro does from the same random numbers; empty if nothing.
+    """The first result of a graph that differs from Pyro's for the same random numbers, as `difference`; empty if none does.
 
     Compared are the loss, all gradients and the buffers, for up to three seeds: rounding may carry a value over the kink of
-    a ReLU or a tie of a maximum, and for other noise it is elsewhere, while what is wrong stays wrong.
+    a ReLU or a tie of a maximum, but not at the same place for other noise, while a wrong graph stays wrong.
 
     Raises:
         Untraceable: the graph cannot be replayed.
@@ -266,13 +266,13 @@ def pure(
     parts: Sequence[Any] = (),
     arguments: Collection[int] = (),
 ) -> Graph:
-    """Record a function of tensors as a graph without constants: tensors that it meets, and random numbers, are inputs.
+    """Record a function of tensors as a graph, of which tensors that the function meets and random numbers are inputs.
 
     Args:
-        function: called once, with tensors that have no values.
+        function: called once with tensors whose values it cannot read, and again if it seems to draw outside torch.
         inputs: tensors of the shapes, dtypes and devices to record for.
         parts: the modules whose buffers and attributes must not change.
-        arguments: the places of the inputs of which the function may read whole numbers: see `Graph.read`.
+        arguments: the positions of the inputs of which the function may read whole numbers: see `Graph.read`.
 
     Raises:
         Untraceable: the function does something that depends on the values of tensors, draws random numbers outside torch,
@@ -316,7 +316,7 @@ def _read_numbers(recording: Recording) -> ReadNumbers | None:
 
 
 def make_flat(module: fx.GraphModule) -> None:
-    """Give a module of `record` a flat list of inputs and of outputs, by a copy of its graph without anything else."""
+    """Give a module of `record` a flat list of inputs and of outputs, by copying only the operations of its graph."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     module.graph = graph

@@ -1,13 +1,13 @@
-"""Several steps at a time on a CPU, with as little work around a step as there can be.
+"""Several steps at a time on a CPU, with little overhead per step.
 
-In a step of a small network the arithmetic takes less time than what Python does around it. So rows and noise of several
+In a step of a small network, the arithmetic takes less time than the Python code around it. So rows and noise of several
 consecutive steps are fetched and drawn at once, into memory that the steps then read.
 
-For one fit they are drawn in the order of single steps. After a block of steps, the random state and the place in the epoch
-are those of as many single steps, so whatever looks at the training between two blocks sees no difference.
+For one fit, random numbers are drawn in the order of single steps. After a block of steps, the random state and the position
+in the epoch are those after as many single steps, so code that runs between two blocks sees no difference.
 
-Replicates do not depend on each other. So a group of them, which stays in the cache, makes all steps of a block before the
-next group does, and the noise of a group is drawn when it is its turn.
+Replicates do not depend on each other. So a group of replicates, whose data stay in the cache, makes all steps of a block
+before the next group does. The noise of a group is drawn before its steps.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ class Rows(Protocol):
         """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
 
     def take(self, count: int) -> Tensor:
-        """The numbers of the rows of the next `count` minibatches, of one size, ``[count * size]``; of replicates,
+        """The row numbers of the next `count` minibatches, all of one size, ``[count * size]``; for replicates,
         ``[R, count * size]``."""
 
     def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
-        """Copy rows into tensors ``[count, size, ...]``, of x and y each; of some replicates, ``[count, R, size, ...]``."""
+        """Copy rows of x and y into tensors ``[count, size, ...]``; for some replicates, ``[count, R, size, ...]``."""
 
 
 class InBlocks(Engine):
     """Makes the steps of one fit, or of groups of replicates, in blocks.
 
     Attributes:
-        most_bytes: the largest size of the rows and the noise of a block, of one group and one shape of minibatches.
-        most_steps: the largest number of steps of a block, of one shape of minibatches.
+        most_bytes: the largest size of the rows and noise of a block, for one group and one shape of minibatches.
+        most_steps: the largest number of steps of a block, for one shape of minibatches.
         replicates: the replicates of every group; None for one fit.
     """
 
-    most_bytes: ClassVar[int] = 2**20  # what stays in a core's own cache
+    most_bytes: ClassVar[int] = 2**20  # fits a core's cache
     most_steps: ClassVar[int] = 100
     replicates: Sequence[slice] | None = None
 
@@ -70,21 +70,21 @@ class InBlocks(Engine):
                 self.look_ahead(batch, [self.loss.graph(batch)])
 
     def seen(self) -> list[Arguments]:
-        """A minibatch of every shape of which several are made at once."""
+        """A minibatch of every shape for which steps are made in blocks."""
         return [ahead.batch for ahead in self._ahead.values()]
 
     @abstractmethod
     def make(
         self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
     ) -> Tensor:
-        """Make the step of this index of a group.
+        """Make step `index` of a group.
 
         Args:
-            shapes: of the minibatch, by which there is a graph.
+            shapes: shapes of the minibatch, which select the graph.
             rows: tensors of the group's minibatch.
 
         Returns:
-            nll and kl, ``[2]``; of the group's replicates, ``[..., 2]``.
+            nll and kl, ``[2]``; for a group of replicates, ``[..., 2]``.
         """
 
     def changed(self) -> list[Tensor]:
@@ -96,14 +96,14 @@ class InBlocks(Engine):
         return [batch] if self.replicates is None else [batch.at(group) for group in self.replicates]
 
     def rows_of(self, batch: Arguments) -> int:
-        """The size of a minibatch, of one replicate."""
+        """The size of the minibatch of one replicate."""
         return batch.rows if self.replicates is None else batch.at(0).rows
 
     def look_ahead(self, batch: Arguments, graphs: Sequence[Any]) -> None:
-        """Make minibatches of this shape in blocks from now on, where several can be taken together.
+        """Make steps with minibatches of this shape in blocks from now on, if that is possible.
 
         Args:
-            graphs: of every group.
+            graphs: the graph of every group.
         """
         if batch.device.type != "cpu" or graphs[0].draws_itself or not all(t.is_contiguous() for t in batch.tensors):
             return
@@ -121,7 +121,7 @@ class InBlocks(Engine):
             self.block(batches, end - len(self.made))
 
     def block(self, batches: Rows, most: int) -> None:
-        """Make at most so many steps at once, at least one."""
+        """Make at least one step and at most `most` steps at once."""
         first = len(self.made)
         if batches.coming()[0] not in self._ahead:
             self.made.append(self.step(batches.next(), first))
@@ -139,7 +139,7 @@ class InBlocks(Engine):
             torch.autograd.graph.increment_version(self.changed())
 
     def _take(self, batches: Rows, most: int) -> list[tuple[Ahead, int]]:
-        """Take rows and random numbers of the next steps, at most so many, in the order of single steps: their places."""
+        """Take rows and random numbers for at most `most` steps, in the order of single steps. Returns their places."""
         steps: list[tuple[Ahead, int]] = []
         for memory in self._ahead.values():
             memory.clear()
@@ -172,9 +172,9 @@ class Ahead:
 
     Args:
         batch: a minibatch of this shape.
-        batches: the same for every group.
+        batches: the part of `batch` for every group.
         noises: the random inputs of every group.
-        steps: the number of steps to have memory for.
+        steps: the number of steps to allocate memory for.
         groups: `InBlocks.replicates`.
 
     Attributes:
@@ -216,7 +216,7 @@ class Ahead:
         self.used += count
 
     def fill(self, batches: Rows, group: int) -> None:
-        """Make rows and noise of a group for all steps that were taken."""
+        """Write rows and noise of a group for all steps that were taken."""
         if self._taken:
             rows = torch.cat(self._taken, -1) if len(self._taken) > 1 else self._taken[0]
             rows = rows if self._groups is None else rows[self._groups[group]]
@@ -226,12 +226,12 @@ class Ahead:
 
 
 class InOrder:
-    """Draws the random inputs of up to `steps` steps of one fit, from torch's default CPU generator, as step by step.
+    """Draws the random inputs of up to `steps` steps of one fit from torch's default CPU generator, as single steps do.
 
-    Masks alone are drawn for several steps at once: every step takes whole random words for each of its masks.
+    If all random inputs are masks, they are drawn for several steps at once: a step takes whole random words for each mask.
 
     Attributes:
-        inputs: the random inputs of every step, by reference; `draw`, for each of some steps, and then `finish` fill them.
+        inputs: the random inputs of every step, by reference; `draw` and then `finish` fill them.
     """
 
     def __init__(self, noises: Sequence[Noise], steps: int) -> None:
@@ -252,7 +252,7 @@ class InOrder:
                 noise.fill(place)
 
     def finish(self, count: int, group: int) -> None:
-        """Make the masks of the first `count` steps of their random bits."""
+        """Make the masks of the first `count` steps from their random bits."""
         if self._masks is not None:
             self._masks.compare(count)
 
@@ -261,7 +261,7 @@ class OfReplicates:
     """Draws the random inputs of up to `steps` steps of a group of replicates, all steps of an input at once.
 
     Args:
-        noises: of every group.
+        noises: the random inputs of every group.
     """
 
     def __init__(self, noises: Sequence[Sequence[Noise]], steps: int) -> None:
@@ -278,12 +278,12 @@ class OfReplicates:
 
 
 def _by_step(places: Sequence[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
-    """The tensors of every step, of tensors ``[steps, ...]``."""
+    """The tensors of every step, from tensors ``[steps, ...]``."""
     return list(zip(*(place.unbind(0) for place in places), strict=True)) if places else [()] * steps
 
 
 def spaced(like: Tensor, steps: int) -> Tensor:
-    """Uninitialised memory for a contiguous tensor per step, ``[steps, ...]``, each aligned like a tensor of its own."""
+    """Uninitialised memory for one contiguous tensor per step, ``[steps, ...]``, each aligned like a separate tensor."""
     unit = max(1, _LINE // like.element_size())
     memory = like.new_empty(steps, -(-like.numel() // unit) * unit)
     return memory[:, : like.numel()].unflatten(1, like.shape) if like.dim() else memory[:, 0]

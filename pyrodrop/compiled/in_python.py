@@ -1,9 +1,9 @@
-"""Graphs as functions of Python, for where TorchScript has no form of an operation, or is not there.
+"""Graphs as Python functions, if TorchScript lacks an operation or PyTorch lacks TorchScript.
 
-A graph becomes source code with one line per operation. The functions of `torch` read their arguments faster than the
-operations that they call, so a line has the function where it calls that very operation, which is tried once. The
-results have the bits of those of TorchScript's interpreter; 80 small operations take 1.6 times as long, those of
-ten networks of 64 units 1.3 times. The module that `torch.fx` makes of a graph takes 2.6 and 1.6 times.
+A graph becomes source code with one line per operation. Functions of `torch` parse their arguments faster than the
+operations that they call, so a line calls the function if a trial call makes exactly this operation. Results are bitwise
+those of TorchScript's interpreter, and take 1.6 times as long for 80 small operations, 1.3 times for those of ten networks
+of 64 units. The module that `torch.fx` makes of a graph takes 2.6 and 1.6 times as long.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyrodrop.compiled.noise import is_random
 from pyrodrop.compiled.writes import written_by
 from pyrodrop.private_apis import intercepted
 
-_VIEWS = {"view", "expand"}  # which only tensors have, as methods
+_VIEWS = {"view", "expand"}  # methods of tensors, without a function of torch
 
 
 def function_of_lines(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
@@ -28,7 +28,7 @@ def function_of_lines(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
     known: dict[str, Any] = {}
 
     def code(value: Any) -> str:
-        """What stands for an argument in a line."""
+        """The source code of an argument."""
         if isinstance(value, fx.Node):
             return value.name
         if isinstance(value, tuple | list):

@@ -47,17 +47,17 @@ _BATCH_NORMS = (_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_ba
 
 
 class Compiled(InBlocks):
-    """Makes every step of a fit with one compiled program; there is one for each shape of minibatch.
+    """Makes every step of a fit with one compiled program; there is one program for each shape of minibatch.
 
     Args:
-        loss: to minimise; its graphs are compiled.
+        loss: the loss to minimise; its graphs are compiled.
 
     Raises:
-        Untraceable: the optimiser has no rule (`pyrodrop.compiled.optimizers`).
+        Untraceable: the optimiser has no rule (`pyrodrop.compiled.optimizers`), or no state for a parameter.
     """
 
     name = "compiled"
-    options: ClassVar[dict[str, Any]] = {}  # of TorchInductor
+    options: ClassVar[dict[str, Any]] = {}  # options of TorchInductor
     most_bytes_on_gpu: ClassVar[int] = 2**28
     most_steps_on_gpu: ClassVar[int] = 10
 
@@ -125,7 +125,7 @@ class Compiled(InBlocks):
         return [*super().seen(), *(batch for batch, _ in self._captured.values())]
 
     def _capture(self, batch: Arguments, graph: Any) -> Captured:
-        """Steps with minibatches like this one, as graphs of the GPU, where there is one group."""
+        """Steps with minibatches like this one as CUDA graphs; there is one group on a GPU."""
         call, held, constants = self._calls[batch.shapes][1], self._held_by[0], on(batch.device, graph.constants)
         same, rows, steps = batch.tensors, list[Tensor](), self.most_steps_on_gpu
         if not batch.whole:
@@ -180,7 +180,7 @@ class Compiled(InBlocks):
         return terms[0] if len(terms) == 1 else torch.cat(terms)
 
     def _by_graph(self, steps: Captured, rows: Sequence[Tensor], index: int) -> Tensor:
-        for place, tensor in zip(steps.rows, rows, strict=False):  # there is no place for what every step has
+        for place, tensor in zip(steps.rows, rows, strict=False):  # no places if every step has the same rows
             place[0].copy_(tensor, non_blocking=True)
         steps.numbers[0].copy_(self._controls[index])
         return steps(1)[0]
@@ -250,8 +250,8 @@ class Compiled(InBlocks):
     ) -> None:
         """Make a step on copies, by the program and by the graph, and compare; see `for_some_noise`.
 
-        Compared are nll and kl and what moves in proportion to the gradient: the optimiser's state, or the parameters
-        where it has none, and the buffers. Adam's parameters do not: a gradient of 0 up to rounding moves them, too.
+        Compared are nll, kl, the buffers, and values that move in proportion to the gradient: the optimiser's state, or the
+        parameters if there is no state. Parameters under Adam do not: a gradient of 0 up to rounding moves them, too.
         """
         tolerance = 2e-3 if self.loss.precision is None else 0.05
         first = len(self.leaves) if any(self.state) else 0
@@ -305,9 +305,9 @@ class Compiled(InBlocks):
 def check_same(
     terms: Sequence[tuple[Tensor, Tensor]], gradients: Sequence[tuple[Tensor, Tensor]], tolerance: float
 ) -> None:
-    """Raise `Untraceable` if pairs of results of a graph and of its program differ by more than rounding does.
+    """Raise `Untraceable` if pairs of results of a graph and its program differ by more than rounding.
 
-    Gradients are compared relative to the largest of all.
+    Each gradient is compared relative to its largest entry, or to a hundredth of the largest entry of all if that is more.
     """
     sizes = [float(one.abs().max()) for one, _ in gradients if one.numel() and one.is_floating_point()]
     least = 1e-2 * max((size for size in sizes if math.isfinite(size)), default=0.0)
@@ -317,7 +317,7 @@ def check_same(
 
 
 def check_draws(graph: Graph, inputs: Sequence[Tensor]) -> None:
-    """Raise `Untraceable` for a graph whose program would draw other random numbers than the graph itself does."""
+    """Raise `Untraceable` for a graph whose compiled program would draw other random numbers than the graph."""
     others = [str(operation) for operation in graph.draws_itself if operation not in AS_THEY_ARE]
     if others or (graph.draws_itself and any(tensor.is_cuda for tensor in inputs)):
         raise Untraceable(
@@ -327,10 +327,10 @@ def check_draws(graph: Graph, inputs: Sequence[Tensor]) -> None:
 
 
 def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
-    """Compile a graph for all of its inputs: those that it was recorded for, its constants and its noise.
+    """Compile a graph for all its inputs: those of the recorded function, the constants and the noise.
 
-    The program does not check its inputs, which must be contiguous and of the shapes and dtypes of `inputs`.
-    `Untraceable` if the compiler fails, or the program cannot be run.
+    The program does not check its inputs, which must be contiguous and of the shapes and dtypes of `inputs`. Raises
+    `Untraceable` if the compiler fails, or the program cannot be run or would draw other random numbers.
     """
     check_draws(graph, inputs)
     with torch.no_grad():
@@ -344,7 +344,7 @@ def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
 
 
 def compiled_gradient(loss: Graphs, batch: Arguments) -> Callable[..., Sequence[Tensor]]:
-    """The program of the loss's graph for arguments of this shape; it takes what the graph takes.
+    """The compiled program of the loss's graph for arguments of this shape, with the same inputs.
 
     Raises:
         Untraceable: there is no graph, the compiler fails, or the program gives other numbers than the graph.
@@ -385,7 +385,7 @@ def compile_function(function: Callable[..., Any], inputs: list[Tensor]) -> Prog
 
 @contextmanager
 def _seldom_collected() -> Iterator[None]:
-    """Collect garbage seldom in the calls of a function: compiling allocates much, most of which stays."""
+    """Collect garbage less often within the block: compiling allocates many objects, most of which stay."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], 50_000) if before[0] else 0, *before[1:])
     try:
@@ -396,10 +396,10 @@ def _seldom_collected() -> Iterator[None]:
 
 @_seldom_collected()
 def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: Mapping[str, Any]) -> Program:
-    """Compile a function of tensors by TorchInductor, whose configuration is changed by `options`.
+    """Compile a function of tensors by TorchInductor, with these options of its configuration.
 
     Raises:
-        Untraceable: the function cannot be recorded, or the compiler fails, as where there is no C++ compiler.
+        Untraceable: the function cannot be recorded, or the compiler fails, such as without a C++ compiler.
     """
     try:
         module = record(function, inputs, elementary_forms(_BATCH_NORMS))
@@ -420,7 +420,7 @@ _SMALL_KERNELS = {"max_fusion_size": 8}
 
 
 def on(device: torch.device, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors on the device of a program, which reads no others: numbers and rows of a subsample may be made on the CPU."""
+    """Move tensors to the device of a program: numbers, and rows of a subsample, may have been made on the CPU."""
     return [tensor.to(device) for tensor in tensors]
 
 
@@ -430,13 +430,13 @@ def any_number(noise: Tensor) -> float:
 
 
 def for_some_noise(likes: Sequence[Tensor], compare: Callable[[list[Tensor]], None]) -> None:
-    """Compare a graph and its program for the same noise everywhere, and if they differ, for two random ones.
+    """Compare a graph and its program for constant noise, and as long as they differ, for up to two random draws.
 
     Rounding may carry one value over the kink of a ReLU or a tie of a maximum, and a gradient then changes by the share of
-    that value. For other noise it is elsewhere, while a wrong program stays wrong.
+    that value. This does not recur at the same place for other noise, while a wrong program stays wrong.
 
     Raises:
-        Untraceable: `compare` raises it for all of them.
+        Untraceable: `compare` raises it for every noise.
     """
     for attempt in range(3):
         noise = [torch.full_like(like, any_number(like)) for like in likes]

@@ -1,14 +1,14 @@
 """Matrix products of unusual shapes, in forms that are faster than a library's call.
 
     A B  =  (B^T A^T)^T                         batched, with few columns
-    A B  =  sum_k A[:, k] B[k, :]               where one of the three sizes is 1: products and sums of entries
+    A B  =  sum_k A[:, k] B[k, :]               if one of the three sizes is 1: products and sums of entries
 
-Libraries compute many small products row by row of the result, so short rows use only a part of the processor's vectors, as
-in the gradient of a layer with few inputs. The transposes of operands and result are views, whose strides differ, so a later
+Libraries compute many small products row by row of the result. Short rows, as in the gradient of a layer with few inputs,
+use only a part of the processor's vectors. The transposes of operands and result are views with other strides, so a later
 view of the result may have to become a copy.
 
-In a layer with one output, every product has a size of 1. A call of the library costs more than the arithmetic of a small
-one, and products and sums of entries are compiled into the loops around them.
+In a layer with one output, every product has a size of 1. For a small product, a call of the library costs more than the
+arithmetic; products and sums of entries are compiled into the loops around them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def turn_narrow_products(module: fx.GraphModule) -> None:
 
 
 def spell_out_thin_products(module: fx.GraphModule) -> None:
-    """Rewrite every small product of matrices in which rows, columns or the terms of a sum are one, on a CPU."""
+    """Rewrite every small matrix product with one row, one column or one term per sum, on a CPU."""
     graph = module.graph
     for node in graph.find_nodes(op="call_function", target=_A.mm.default):
         left, right = node.args

@@ -18,7 +18,7 @@ from pyrodrop.compiled.private_apis import arguments_of
 from pyrodrop.distributions.coins import fill_stacked
 
 _A: Any = torch.ops.aten
-NOISE = "noise_"  # how the names of random inputs begin
+NOISE = "noise_"  # prefix of the names of random inputs
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Noise:
         kind: the operation.
         like: a tensor of the input's shape, dtype and device; for masks, their probabilities, which broadcast to that shape.
         numbers: arguments of the operation, such as the bounds of uniform numbers.
-        shape: of coin tosses.
+        shape: shape of a mask (the kind ``coins``).
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Noise:
 
     @classmethod
     def of_replicates(cls, noises: Sequence[Noise]) -> Noise:
-        """One for replicates whose noise differs in probabilities alone, ``[R, ...]``."""
+        """The noise ``[R, ...]`` of replicates, whose noise may differ only in probabilities."""
         first, count = noises[0], len(noises)
         if first.kind == "coins":
             axes = (1,) * (len(first.shape) - first.like.dim())
@@ -50,12 +50,12 @@ class Noise:
         return cls(first.kind, first.like.expand(count, *first.like.shape), first.numbers)
 
     def some(self, rows: slice) -> Noise:
-        """That of some of the replicates."""
+        """The noise of some of the replicates."""
         like = self.like[rows]
         return replace(self, like=like, shape=(len(like), *self.shape[1:]) if self.shape else ())
 
     def empty(self, *steps: int) -> Tensor:
-        """An uninitialised tensor for draws, of so many steps if given."""
+        """An uninitialised tensor for draws, with the leading dimensions `steps`."""
         masks = self.kind.startswith("coins")
         shape, dtype = (self.shape, torch.uint8) if masks else (self.like.shape, self.like.dtype)
         return torch.empty((*steps, *shape), dtype=dtype, device=self.like.device)
@@ -105,7 +105,7 @@ _KINDS = {
     _A.randperm.default: "permutation",
     torch.ops.pyrodrop.coins.default: "coins",
 }
-# Operations that TorchInductor calls as they are under `fallback_random`; of others a program draws other numbers.
+# Operations that TorchInductor calls unchanged under `fallback_random`. For all others, a program draws other numbers.
 AS_THEY_ARE = {
     _A._standard_gamma.default,
     _A._sample_dirichlet.default,
@@ -120,10 +120,10 @@ AS_THEY_ARE = {
 
 
 def hoist(graph: fx.Graph, last: fx.Node, constants: list[fx.Node]) -> Callable[[Sequence[Tensor]], list[Noise]]:
-    """Turn random numbers into inputs after `last`; returns how to draw them, given the values of the constants.
+    """Turn random numbers into inputs after `last`. Returns a function from the values of the constants to their `Noise`.
 
-    A random number whose distribution depends on parameters or data, such as one of a Gamma distribution, and one of an
-    operation that is not known here, is drawn by the graph itself. So are all that follow it, to keep the order.
+    The graph itself draws random numbers whose distribution depends on parameters or data (a Gamma variate) or whose
+    operation is not known here, and all random numbers after the first such draw, to keep the order.
     """
     recipes: list[Callable[[Sequence[Tensor]], Noise]] = []
     for node in list(graph.nodes):
@@ -162,7 +162,7 @@ def is_random(node: fx.Node) -> bool:
 
 
 def function_of(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> Callable[..., Any] | None:
-    """The values of some nodes of a graph as a function of those of others; None if they depend on more."""
+    """A function from the values of `inputs` to those of `nodes`; None if `nodes` depend on other nodes, too."""
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
@@ -181,7 +181,7 @@ def function_of(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> Callable
 
 
 def _recipe(node: fx.Node, constants: Sequence[fx.Node]) -> Callable[[Sequence[Tensor]], Noise] | None:
-    """A function from the values of the constants to the noise that `node` draws; None if that is not all it depends on."""
+    """A function from the values of the constants to the noise that `node` draws; None if it depends on other values."""
     kind = _KINDS.get(node.target)
     if kind is None:
         return None

@@ -1,12 +1,12 @@
-"""Optimisers as pure functions, so that their update can be a part of a graph.
+"""Optimisers as pure functions, so that a graph can contain their update.
 
     Adam    m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   w <- w - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)
     AdamW   w <- (1 - lr decay) w first, Adam then
     SGD     u <- momentum u + (1 - dampening) g,   w <- w - lr u,   or  w - lr (g + momentum u)  after Nesterov
 
-Kingma & Ba (2015); Loshchilov & Hutter (2019); Sutskever et al. (2013). The state is
-stored in the `torch.optim` optimiser under its own names, so checkpoints do not depend on the engine. What depends on the
-number of the step is computed outside the graph and passed in as numbers.
+Kingma & Ba (2015); Loshchilov & Hutter (2019); Sutskever et al. (2013). The state is stored in the `torch.optim` optimiser
+under its usual names, so checkpoints do not depend on the engine. Numbers that depend on the step are computed outside the
+graph and are inputs of it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Rule(ABC):
 
     @abstractmethod
     def schedule(self, step: int, lr: float) -> tuple[float, ...]:
-        """The numbers to pass in at a step, counted from 1."""
+        """The numbers that `update` needs at a step, counted from 1."""
 
     @abstractmethod
     def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -1,4 +1,4 @@
-"""Private APIs of PyTorch and Pyro that recorded and compiled steps need. See `pyrodrop.private_apis`."""
+"""Private APIs of PyTorch and Pyro for recorded and compiled steps. See `pyrodrop.private_apis`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def without_nan_warnings() -> Iterator[None]:
 
 @contextmanager
 def without_validation() -> Iterator[None]:
-    """Have no distribution look at its values within the block, also those that were made before it, as by `expand`."""
+    """Disable the validation of values by distributions within the block, also for distributions made before it."""
     kind = torch.distributions.Distribution
     with _replaced_by(kind, "_validate_sample", lambda self, value: None), pyro.validation_enabled(False):
         yield
@@ -51,10 +51,10 @@ def without_validation() -> Iterator[None]:
 
 @contextmanager
 def costs_weighted() -> Iterator[None]:
-    """Have `TraceEnum_ELBO` take the expected costs as sums with fixed shapes within the block.
+    """Let `TraceEnum_ELBO` compute expected costs as sums with fixed shapes within the block.
 
-    Pyro leaves out the costs of probability 0, so shapes depend on values. Here such a cost counts 0. A factor of the guide
-    is a log probability, or 0 with the gradient of one, so that products of their exponentials do not overflow.
+    Pyro omits costs of probability 0, so shapes depend on values. Here such a cost counts as 0. A factor of the guide is a
+    log probability, or 0 with the gradient of a log probability, so products of their exponentials do not overflow.
     """
     from pyro.infer import traceenum_elbo
     from pyro.ops.einsum import contract
@@ -86,14 +86,14 @@ def costs_weighted() -> Iterator[None]:
 
 
 def stand_in(kind: type[Tensor], of: Tensor) -> Any:
-    """A tensor of a subclass in the form of another, with its strides, and without memory."""
+    """A tensor of a subclass with the shape, strides, dtype and device of another, and without memory."""
     make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
     place = of.storage_offset()
     return make(kind, of.shape, strides=of.stride(), storage_offset=place, dtype=of.dtype, device=of.device)
 
 
 def without_dispatch(operation: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call an operation on tensors of `stand_in` as it is, such as one that changes their shape and reads no value."""
+    """Call an operation on tensors of `stand_in` without their dispatch, such as one that changes only their shape."""
     with _c._DisableTorchDispatch():
         return operation(*args, **kwargs)
 
@@ -104,7 +104,7 @@ def record(function: Callable[..., Any], inputs: Sequence[Tensor], elementary: A
     Args:
         function: called once, with fake tensors, which have shapes but no values.
         inputs: tensors of the shapes, dtypes and devices to record for.
-        elementary: operations that are to be recorded in other forms, by `elementary_forms`.
+        elementary: decompositions of operations, from `elementary_forms`.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -112,7 +112,7 @@ def record(function: Callable[..., Any], inputs: Sequence[Tensor], elementary: A
 
 
 def elementary_forms(operations: Sequence[Any]) -> Any:
-    """PyTorch's definitions of these operations by more elementary ones, as an argument of `record`."""
+    """PyTorch's decompositions of these operations into more elementary ones, for `record`."""
     from torch._decomp import get_decompositions
 
     return get_decompositions(operations)
@@ -124,7 +124,7 @@ def arguments_of(operation: Any) -> Sequence[Any]:
 
 
 class ScriptBuilder:
-    """Builds a program of TorchScript, operation by operation; `Untraceable` where PyTorch has none."""
+    """Builds a program of TorchScript, operation by operation. Raises `Untraceable` if PyTorch does not support it."""
 
     def __init__(self) -> None:
         if not hasattr(_c, "_create_function_from_graph"):
@@ -134,7 +134,7 @@ class ScriptBuilder:
         self._constants: dict[tuple[str, str], Any] = {}
 
     def input(self) -> Any:
-        """A tensor."""
+        """Add an input of the program, a tensor."""
         value = self._graph.addInput()
         value.setType(self._tensor)
         return value
@@ -148,14 +148,14 @@ class ScriptBuilder:
         return self._constants[key]
 
     def tensors(self, values: Sequence[Any], kind: str) -> Any:
-        """A list of tensors, of which some may be None if its type says so."""
+        """A list of tensors; entries may be None if the type `kind` allows it."""
         of = (
             _c.OptionalType(self._tensor) if "Optional[Tensor]" in kind.removeprefix("Optional[List[") else self._tensor
         )
         return self._list(list(values), of)
 
     def call(self, operation: Any, values: Sequence[Any], count: int = 1) -> Any:
-        """The result of an operation, or a list of its results; `count` is their number where it gives a list."""
+        """The result of an operation, or a list of its results; `count` is the length of a list of tensors."""
         schema = operation._schema
         returns = [str(result.type) for result in schema.returns]
         lists = returns == ["List[Tensor]"]
@@ -170,7 +170,7 @@ class ScriptBuilder:
         return results[0] if len(results) == 1 else results
 
     def program(self, results: Sequence[Any]) -> Callable[..., Sequence[Tensor]]:
-        """The program, with these results."""
+        """The program that returns these results."""
         self._graph.registerOutput(self._list(list(results), self._tensor))
         self._tried(self._graph.lint)
         return self._tried(_c._create_function_from_graph, "step", self._graph)  # type: ignore[no-any-return]
@@ -186,7 +186,7 @@ class ScriptBuilder:
         return self._added(self._graph.create("prim::ListConstruct", values, 1), _c.ListType(kind))[0]
 
     def _added(self, node: Any, kind: Any) -> list[Any]:
-        """The results, of this type, of a node that is added to the program."""
+        """Add a node to the program. Returns its results, with the type `kind`."""
         self._graph.appendNode(node)
         results = list(node.outputs())
         for result in results:
@@ -209,11 +209,11 @@ _MEMORY_FORMATS = {
 
 
 class Program:
-    """A compiled graph; call it with all of its inputs. Autograd must be off.
+    """A compiled graph; call it with all its inputs. Autograd must be off.
 
     Attributes:
         call: takes the inputs as a list, which it may empty.
-        file: the library that the program is; None if it is none, or not known.
+        file: the library that contains the whole program; None if there is none or it is unknown.
     """
 
     def __init__(self, call: Callable[[list[Tensor]], Sequence[Tensor]], file: Path | None = None) -> None:
@@ -227,8 +227,8 @@ class Program:
 def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]) -> Program:
     """Compile a graph with TorchInductor. If compilation fails, any exception may be raised.
 
-    On a CPU the program is without what PyTorch does around every call, if it can be had: it checks the mode, turns autograd
-    off, counts the versions of the tensors that the graph writes to, and more.
+    On a CPU, the program omits PyTorch's work around every call if possible: checking the mode, turning autograd off,
+    counting the versions of tensors that the graph writes to, and more.
     """
     from torch._functorch import config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
@@ -242,7 +242,7 @@ def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], option
         inner.append(getattr(compiled, "current_callable", None) if same else None)
         return compiled
 
-    # Not from PyTorch's cache of whole programs, in which the inner one is not seen; its kernels still are.
+    # Without PyTorch's cache of whole programs, which hides the inner program; kernels are still cached.
     with config.patch(enable_autograd_cache=False), _without_notes(), _without_trials():
         options = {**options, "cpp.vec_isa_ok": True}
         whole: Any = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
@@ -253,10 +253,10 @@ def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], option
 
 @contextmanager
 def _without_trials() -> Iterator[None]:
-    """Have TorchInductor believe the processor about its vector instructions, with ``cpp.vec_isa_ok``.
+    """Let TorchInductor use the vector instructions that the processor reports, untested (with ``cpp.vec_isa_ok``).
 
-    It compiles up to seven programs to try them out, which together take half as long as a step's. Those for matrices and
-    for short numbers are in no program of ours, and count as missing. What it has found out for others stays as it is.
+    It would compile up to seven programs to test them, which together take half as long as the program of a step. Those for
+    matrices and for short numbers, which our programs do not use, count as missing. Its own cached results are not changed.
     """
     from torch._inductor import cpu_vec_isa as isa
 
@@ -267,7 +267,7 @@ def _without_trials() -> Iterator[None]:
 
 @contextmanager
 def compiler_folder(path: Path | None) -> Iterator[None]:
-    """Have TorchInductor keep what it compiles in a folder, unless the user has named one."""
+    """Let TorchInductor cache its files in this folder, unless the user has set one."""
     name = "TORCHINDUCTOR_CACHE_DIR"
     if path is None or name in os.environ:
         yield
@@ -283,7 +283,7 @@ _ENTRY = "inductor_entry_cpp"  # the function of a library of TorchInductor
 
 
 def _library(bare: Callable[..., Any]) -> Path | None:
-    """The library that a bare program calls and is nothing else than."""
+    """The library of a program that does nothing but call it; None for any other program."""
     held = [cell.cell_contents for cell in getattr(bare, "__closure__", None) or ()]
     libraries: list[Any] = [
         getattr(value, "__self__", None) for value in held if getattr(value, "__name__", "") == _ENTRY
@@ -313,7 +313,7 @@ def load_program(path: Path) -> Program:
 
 @contextmanager
 def _without_notes() -> Iterator[None]:
-    """Without what TorchInductor says about its own code: operations that it calls in a slower way, deprecated names."""
+    """Suppress messages about TorchInductor's own code: operations that it calls in a slower way, deprecated names."""
     log = logging.getLogger("torch._inductor.ir")
 
     def is_news(record: logging.LogRecord) -> bool:
@@ -335,7 +335,7 @@ def _outputs(module: fx.GraphModule) -> int:
 
 
 def _alike(given: Sequence[Any], wanted: Sequence[Tensor]) -> bool:
-    """Whether these are as many tensors of the same shapes and dtypes."""
+    """Whether `given` are tensors in the number, shapes and dtypes of `wanted`."""
     return len(given) == len(wanted) and all(
         isinstance(one, Tensor) and one.shape == other.shape and one.dtype == other.dtype
         for one, other in zip(given, wanted, strict=True)

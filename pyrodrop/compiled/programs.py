@@ -1,11 +1,11 @@
-"""Compiled programs that later processes find again.
+"""A cache of compiled programs for later processes.
 
-TorchInductor keeps the kernels of a graph, but to find them it traces the graph three more times, which takes a second. Here
-a program is found by what it is made of: the operations of the gradient, the optimiser's rules, the form of all inputs, the
-versions of all that takes part, the processor and the number of threads. It is compared with the graph before it is used, as
-a new one is.
+TorchInductor caches the kernels of a graph, but to find them it traces the graph three more times, which takes a second. The
+key here is a digest of all that determines a program: the operations of the gradient, the optimiser's rules, shapes, strides
+and dtypes of all inputs, versions and source code, the processor and the number of threads. Like a new program, a cached
+program is compared with the graph before it is used.
 
-The files are libraries, which run code when they are loaded. They are read only where this user alone may write.
+The files are libraries, which run code when they are loaded. They are read only if no other user can write to them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _MOST = 500  # files
 def found_or_made(
     parts: Iterable[object], inputs: Sequence[Tensor], make: Callable[[], Program], check: Callable[[Program], None]
 ) -> Program:
-    """The program of these parts that an earlier process has made, if it passes the check; a new one otherwise.
+    """The cached program for these parts, if it passes the check; otherwise a new program, which is then cached.
 
     Args:
-        parts: what the program is made of, beside the form of its inputs.
+        parts: all that determines the program besides shapes, strides and dtypes of its inputs.
         check: raises `Untraceable` for a program that is wrong.
 
     Raises:
@@ -64,7 +64,7 @@ def found_or_made(
 
 
 def _path(parts: Iterable[object], inputs: Sequence[Tensor]) -> Path | None:
-    """Where the program of these parts is kept; None on a GPU, and where there is no folder for it."""
+    """The path of the program in the cache; None on a GPU, and if there is no cache folder."""
     place = folder("programs")
     if place is None or any(tensor.is_cuda for tensor in inputs):
         return None
@@ -76,7 +76,7 @@ def _path(parts: Iterable[object], inputs: Sequence[Tensor]) -> Path | None:
 
 @functools.cache
 def _of_this_machine() -> str:
-    """What a program depends on in this process, whatever it computes."""
+    """Versions, source code and processor, on which every program of this process depends."""
     capability, isa = torch.backends.cpu.get_cpu_capability(), os.environ.get("ATEN_CPU_CAPABILITY")
     ours = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))))
     versions = torch.__version__, torch.version.git_version, sys.version
@@ -87,7 +87,7 @@ def _read(path: Path) -> Program | None:
     try:
         if not is_mine(path):
             return None
-        os.utime(path)  # it was used last now
+        os.utime(path)  # the time of its last use
         return load_program(path)
     except (OSError, ImportError) as error:
         if path.exists():
@@ -96,7 +96,7 @@ def _read(path: Path) -> Program | None:
 
 
 def _keep(program: Program, path: Path) -> None:
-    """Keep the file of a program, and remove the files that were not used for the longest time."""
+    """Cache the file of a program, and remove the least recently used files if there are too many."""
     if program.file is None:
         return
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Leave behind nothing of what a program does: a recording calls it several times where a step calls it once."""
+"""Undo the side effects of a program, since a recording calls it several times where a step calls it once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pyrodrop.private_apis import StoreAsItIs, intercepted
 
 @contextmanager
 def put_back(*parts: Any) -> Iterator[Callable[[], list[str]]]:
-    """Undo what the block changes in these models and guides, and in what their program writes to.
+    """Undo the side effects of the block, in which these models and guides are called.
 
-    Buffers and attributes of modules (`undisturbed`), tensors of any other place that are written to in place, parameters of
+    Restored are buffers and attributes of modules (`undisturbed`), all tensors that are written to in place, parameters of
     Pyro's store that are replaced, and the generators of Python and NumPy. Yields a function that returns the names of the
     parameters that have been replaced.
     """
@@ -38,7 +38,7 @@ def put_back(*parts: Any) -> Iterator[Callable[[], list[str]]]:
 
 
 class _Writes:
-    """Keeps a copy of every tensor that operations write to, of those that were there before."""
+    """Copies every tensor from before the block when an operation first writes to it."""
 
     def __init__(self) -> None:
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
@@ -56,7 +56,7 @@ class _Writes:
         return result
 
     def undo(self) -> None:
-        """Give all of them their values again."""
+        """Restore the values of these tensors."""
         for tensor, copy in self._copies.values():
             with torch.inference_mode(tensor.is_inference()), torch.no_grad():
                 if not torch.equal(tensor, copy):
@@ -64,7 +64,7 @@ class _Writes:
 
 
 def _memory(tensor: Tensor) -> int:
-    """The address of a tensor's memory; 0 if it has none of this kind."""
+    """The address of a tensor's memory; 0 for layouts other than strided."""
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 

@@ -54,14 +54,14 @@ class Recorded:
         return self.loss.buffers
 
     def refresh(self) -> bool:
-        """Have all graphs use the present values of what model and guide hold. Returns whether these have changed."""
+        """Update all graphs to the present tensors of model and guide. Returns whether these have changed."""
         return any([graph.refresh() for graph in self._graphs.values() if isinstance(graph, Graph)])  # noqa: C419  all
 
     def graph(self, batch: Arguments) -> Graph:
         """The graph of the gradient for minibatches of this shape, recorded at the first request.
 
         Raises:
-            Untraceable: a call changes Python attributes, or see `pyrodrop.compiled.graph.trace`; at every request.
+            Untraceable: a call changes Python attributes, a parameter has a hook, or as `pyrodrop.compiled.graph.trace`.
         """
         if self.loss.changes:
             raise Untraceable(f"{self.loss.changes}, which a trace would freeze")
@@ -82,7 +82,7 @@ class Recorded:
         self._graphs.clear()
 
     def differs(self, batch: Arguments) -> str:
-        """What the graph for such minibatches computes otherwise than Pyro, or an empty string; also without a graph."""
+        """As `differs_from_pyro` for the graph of such minibatches; an empty string if there is no graph."""
         graph = self._graphs.get(batch.shapes)
         if not isinstance(graph, Graph):
             return ""

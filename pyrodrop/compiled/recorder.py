@@ -1,11 +1,11 @@
-"""Recording the operations of a function of tensors as a graph.
+"""Record the operations of a function of tensors as a graph.
 
-The function is called once, on tensors that have values which only this file can read. Every operation of PyTorch that it
-makes is made on the values and becomes a node of the graph. What Python would compute from values (a branch on a tensor,
-`float`, a conversion to NumPy) raises an error, since a graph could not repeat it; `Tensor.item` gives the tensor, without
-gradient. A whole number or truth value that depends on arguments alone may be read: the graph holds where they give the same
-one. Inputs that require a gradient are parameters: the function need not use what it is given, they are recognised
-wherever it meets them, as in Pyro's store. Other tensors that it meets, such as buffers, become inputs as well.
+The function is called once, on tensors whose values only this file can read. Every operation of PyTorch that it calls is
+computed on the values and becomes a node of the graph. Reading values in Python (a branch on a tensor, `float`, a conversion
+to NumPy) raises an error, since a graph could not repeat it; `Tensor.item` returns the tensor, without gradient. Whole
+numbers and truth values that depend only on arguments may be read: the graph is then valid for arguments that give the same
+numbers. Inputs that require a gradient are parameters; they are recognised wherever the function meets them, such as in
+Pyro's store. Other tensors that it meets, such as buffers, become inputs, too.
 
 `torch.fx.experimental.proxy_tensor.make_fx` records in the same way, with tensors that have no values. That takes ten times
 as long, and a second more at its first call, in which it imports the compiler.
@@ -29,14 +29,14 @@ from pyrodrop.inputs import over_tensors
 from pyrodrop.private_apis import intercepted
 
 _A: Any = torch.ops.aten
-COUNT = "count"  # of the results of a node, where there are several, in its `meta`
+COUNT = "count"  # key in the `meta` of a node with several results, for their number
 
 
 class Value(NamedTuple):
-    """What is known of the result of a node.
+    """Metadata of the result of a node.
 
     Attributes:
-        shape, stride, dtype, device: of the tensor.
+        shape, stride, dtype, device: those of the tensor.
     """
 
     shape: torch.Size
@@ -64,10 +64,10 @@ class Recorded(Tensor):
     """A tensor in a recording.
 
     Attributes:
-        value: what it stands for; the tensor itself has no memory, so nothing else can read it.
-        fixed: whether the function made it of numbers alone, as `torch.arange` does, so that its values may be read.
-        given: whether it was made of arguments and numbers alone.
-        number: whether it stands for a number of Python, the result of `item`.
+        value: the tensor with the values; this tensor itself has no memory, so nothing else can read them.
+        fixed: whether the function made it only from numbers, as `torch.arange` does, so that its values may be read.
+        given: whether it was made only from arguments and numbers.
+        number: whether it stands for a Python number, the result of `item`.
     """
 
     value: Tensor
@@ -77,9 +77,9 @@ class Recorded(Tensor):
     number: bool
 
     def item(self) -> Any:
-        """The tensor itself, without gradient, in place of the number: whoever only computes with it sees no difference.
+        """The tensor itself, without gradient, in place of the number, which makes no difference to arithmetic.
 
-        A whole number is refused, since it may be the number of something.
+        An integer is read as a number, or raises `Unrecordable` if it may not be read, since it may determine shapes.
         """
         if self.fixed or not self.is_floating_point() or self.numel() != 1:
             return Tensor.item(self)
@@ -100,7 +100,7 @@ class Recorded(Tensor):
         return self._read()
 
     def _read(self) -> Any:
-        """Refused by the recording."""
+        """Raise `Unrecordable`, by an operation that reads values."""
         return torch.equal(self, self)
 
     @classmethod
@@ -131,8 +131,8 @@ def recorded(
     """Call a function of tensors and record its operations.
 
     Args:
-        inputs: those that require a gradient are given as they are, the others as tensors of the recording.
-        arguments: the places of the inputs whose whole numbers may be read.
+        inputs: the inputs; those that require a gradient are passed as they are, all others as `Recorded` tensors.
+        arguments: the positions of the inputs whose whole numbers may be read.
 
     Raises:
         Unrecordable: the function computes something from values.
@@ -156,7 +156,7 @@ class _Recorder:
         self._nodes: dict[int, fx.Node] = {}
         self.refused: Unrecordable | None = None
         self._parameters: set[int] = set()
-        self._written: set[StorageWeakRef] = set()  # memory that was made of numbers alone and is not any more
+        self._written: set[StorageWeakRef] = set()  # memory to which values that are not `fixed` were written
         self._touched: set[StorageWeakRef] = set()  # memory that was written to
         self.read: list[tuple[fx.Node, int]] = []
         self._last: fx.Node | None = None
@@ -180,7 +180,7 @@ class _Recorder:
         return self._nodes[id(tensor)]
 
     def call(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Make an operation on values and record it."""
+        """Compute an operation on values and record it."""
         try:
             return self._call(operation, args, kwargs)
         except Unrecordable as error:
@@ -224,7 +224,7 @@ class _Recorder:
         return isinstance(one, Recorded) and one.fixed and _memory(one) not in self._written
 
     def _is_given(self, one: Tensor) -> bool:
-        """Whether a tensor is made of arguments and numbers alone."""
+        """Whether a tensor is made only from arguments and numbers."""
         return isinstance(one, Recorded) and (one.fixed or one.given) and _memory(one) not in self._touched
 
     def _may_be_read(self, one: Tensor) -> bool:
@@ -239,7 +239,7 @@ class _Recorder:
         number: bool = False,
         given: bool = False,
     ) -> Any:
-        """Tensors of the recording in place of the results of an operation; what it has written to stays the same tensor."""
+        """`Recorded` tensors for the results of an operation; a tensor that it has written to stays the same object."""
         if isinstance(result, Tensor):
             node.meta["val"] = Value.of(result)
             known = same.get(id(result))
@@ -268,10 +268,10 @@ class _Recorder:
 
 
 def _refuse(operation: Any, met: Sequence[Tensor], loose: Sequence[Tensor]) -> None:
-    """Raise `Unrecordable` for an operation whose result is not a function of tensors alone with shapes that are known.
+    """Raise `Unrecordable` unless an operation computes tensors of known shapes from tensors.
 
     Args:
-        loose: those of them that are not made of numbers alone.
+        loose: the tensors of `met` that are not made only from numbers.
     """
     tags = operation.tags
     if operation.overloadpacket in (_A.set_, _A.resize_, _A.resize_as_):

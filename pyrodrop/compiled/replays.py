@@ -23,18 +23,18 @@ _WARM_UP = 3  # calls before recording, in which libraries choose algorithms and
 
 
 class Captured:
-    """Several steps, recorded once for every number of them.
+    """Several steps, recorded once for every number of steps.
 
     Args:
         step: a function from the rows of a minibatch and the numbers of a step to nll and kl, ``[..., 2]``. It draws its
-            random numbers, and updates tensors of `held` in place.
-        held: these tensors.
-        rows: memory for the rows of up to K steps, ``[K, ...]`` each; empty if every step has the same.
-        numbers: memory for the numbers of as many, ``[K, n]``.
-        record: returns the replay of a call without arguments, and the tensor of its results; it may make such calls.
+            random numbers, and updates the tensors in `held` in place.
+        held: the tensors that `step` updates.
+        rows: memory for the rows of up to K steps, ``[K, ...]`` each; empty if all steps have the same rows.
+        numbers: memory for the numbers of up to K steps, ``[K, n]``.
+        record: returns the replay of a call without arguments, and the tensor of its results; it may make the call.
 
     Raises:
-        Untraceable: the kernels cannot be recorded, as of a step that waits for the device.
+        Untraceable: the kernels cannot be recorded, such as those of a step that waits for the device.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Captured:
         set_random_states(states, numbers.device)
 
     def __call__(self, count: int) -> Tensor:
-        """Make the first steps, so many, of those whose rows and numbers were written; nll and kl, ``[count, ..., 2]``."""
+        """Make the first `count` steps whose rows and numbers were written. Returns nll and kl, ``[count, ..., 2]``."""
         if count not in self._recorded:
             self._recorded[count] = self._record(lambda: self._steps(count))
         replay, results = self._recorded[count]
@@ -70,16 +70,16 @@ class Captured:
 
 
 class Replayed:
-    """A step that is recorded once; some of its results are inputs of the next step, and are left where it reads them.
+    """A step that is recorded once; some of its results are the first inputs of the next step, and stay in their memory.
 
     Args:
-        step: a function of all inputs, of which it changes none.
+        step: a function of all inputs, which it does not change.
         inputs: one set of inputs.
-        carried: of the first inputs, the positions of the results that they are in the next step.
+        carried: for each of the first inputs, the position of the result that replaces it in the next step.
         record: as of `Captured`.
     """
 
-    together = 16  # steps that one launch makes, where there are as many
+    together = 16  # steps per launch, if there are as many
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Replayed:
         self._of(1)
 
     def __call__(self, *inputs: Tensor, times: int = 1) -> Sequence[Tensor]:
-        """The results of so many steps; those that are carried are in tensors that the next call overwrites."""
+        """The results of the last of `times` steps; the next call overwrites the tensors of carried results."""
         many, few = divmod(times, self.together)
         replays = [(self._of(size), count) for size, count in ((self.together, many), (1, few)) if count]
         self._write(inputs)
@@ -107,7 +107,7 @@ class Replayed:
         return [carried[position] if position in carried else value.clone() for position, value in results]
 
     def _of(self, count: int) -> tuple[Callable[[], None], Sequence[Tensor]]:
-        """The replay of so many steps, and their results."""
+        """The replay of `count` steps, and the results of the last."""
         if count not in self._recorded:
             before = [place.clone() for place in self._places]
             self._recorded[count] = self._record(lambda: self._steps(count))
@@ -127,7 +127,7 @@ class Replayed:
         return results
 
     def _write(self, inputs: Sequence[Tensor]) -> None:
-        """Copy inputs to where the step reads them, those that are not there or unchanged."""
+        """Copy inputs to the memory from which the step reads them, except those that are there already, unchanged."""
         count = len(self._carried)
         copied = [(value, value._version) for value in inputs[count:]]
         for place, value in zip(self._places, inputs[:count], strict=False):
@@ -140,7 +140,7 @@ class Replayed:
 
 
 class KernelRecorder:
-    """Records calls on a device, which share the memory of what they compute; the first one is made some times."""
+    """Records calls on a device as CUDA graphs with shared memory; the first call is made three times to warm up."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

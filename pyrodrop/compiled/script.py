@@ -39,7 +39,7 @@ def script(graph: fx.Graph) -> Call:
 
 
 def scripts_as_they_are() -> AbstractContextManager[None]:
-    """Have programs of TorchScript run within the block as they were built; by default the first calls optimise them."""
+    """Run programs of TorchScript within the block as they were built; by default, their first calls optimise them."""
     execution: Any = getattr(torch.jit, "optimized_execution", None)
     return nullcontext() if execution is None else execution(False)
 
@@ -74,7 +74,7 @@ def _value(builder: ScriptBuilder, given: Any, kind: str, known: dict[fx.Node, A
 
 
 def _with_numbers(node: fx.Node) -> Any:
-    """The operation of a node, in the overload that takes numbers where numbers stand for tensors."""
+    """The operation of a node, in its overload for numbers if a number is passed as a tensor."""
     operation: Any = node.target
     given = zip(arguments_of(operation), node.args, strict=False)
     if not any(str(argument.type) == "Tensor" and isinstance(value, int | float) for argument, value in given):

@@ -1,15 +1,15 @@
-"""Graphs with fewer operations and the same bits.
+"""Simplify graphs, with bitwise the same results.
 
-A recorded step has many operations that do nothing for its replay: tensors are detached, expanded to the shape that they
-have and transposed twice, the same number is computed at several places, and some numbers are those of the step before, such
-as the entropy of a mask whose rate is fixed. Here
+A recorded step has many operations that its replay does not need: tensors are detached, expanded to their own shape and
+transposed twice, the same number is computed at several places, and some numbers are the same in every step, such as the
+entropy of a mask whose rate is fixed.
 
-    what gives a tensor back as it is     is replaced by its argument
-    what is computed twice                is computed once
-    what depends on constants alone       moves into a graph of its own, which is run once for many steps, if it is small
+    an operation that returns its argument unchanged     is replaced by the argument
+    a value that is computed twice                       is computed once
+    a small value that depends only on constants         moves into a separate graph, which is run once for many steps
 
-No arithmetic is changed: x + 0 stays, and so does the order of every sum. Where a graph writes to a tensor in place, nothing
-that shares its memory is touched; nor are operations that draw random numbers.
+No arithmetic is changed: x + 0 stays, and so does the order of every sum. Operations that draw random numbers, or share
+memory with a tensor that the graph writes to, are not changed.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _LIKE = {_A.ones_like.default: 1, _A.zeros_like.default: 0}
 
 
 def simplified(graph: fx.Graph, constants: Sequence[fx.Node]) -> tuple[fx.Graph, fx.Graph]:
-    """Divide a graph and leave out what does nothing.
+    """Divide a graph into the graph of a call and the graph of constants, without unnecessary operations.
 
     Args:
-        graph: a function of tensors, all inputs of which come first; it is not changed.
+        graph: a function of tensors, whose inputs come before all operations; it is not changed.
 
     Returns:
-        The graph of a call, in which the results of the other graph are inputs in the place of the constants; and the graph
-        from the constants to these.
+        The graph of a call, whose inputs are those of `graph` with the results of the other graph in place of the constants;
+        and the graph that computes these results from the constants.
     """
     return _Simplifier(graph, constants).run()
 
@@ -92,7 +92,7 @@ class _Simplifier:
         return self._once(self.once if fixed else self.step, node)
 
     def _once(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
-        """The copy of a node, or of one that computes the same."""
+        """The copy of a node, or an earlier copy of a node that computes the same."""
         of = self._of_step if graph is self.step else self.new.__getitem__
         key = (graph is self.step, node.target, *_key(fx.node.map_arg((node.args, node.kwargs), of)))
         if key not in self.seen:
@@ -100,7 +100,7 @@ class _Simplifier:
         return self.seen[key]
 
     def _source(self, node: fx.Node) -> fx.Node | None:
-        """The argument that a node gives back as it is, if it does."""
+        """The argument that a node returns unchanged, or None."""
         power = node.target is _A.pow.Tensor_Scalar and node.args[1] == 1
         if not power and node.target not in _SAME | _VIEWS:
             return None
@@ -112,7 +112,7 @@ class _Simplifier:
         return source if source.meta.get("val") == node.meta["val"] else None
 
     def _filled(self, node: fx.Node) -> fx.Node:
-        """A tensor of ones or zeros, which depends on the shape of its argument alone."""
+        """A tensor of ones or zeros, which depends only on the shape of its argument."""
         value: Value = node.meta["val"]
         options: Any = {"dtype": value.dtype, "device": value.device}
         key = (node.target, value)

@@ -5,11 +5,11 @@ over all of them (`torch.vmap`); tensors that all replicates share are stored on
 of all replicates, independent of each other, in one call per random input. A replicate whose loss or gradient is no longer
 finite keeps its last parameters; the others continue.
 
-Where networks are small, mapping takes longer than what is mapped. For many steps it is done once: the operations that it
-makes are recorded, and called with the same kernels. Rows and noise are made for several steps at once on a CPU.
+For small networks, mapping takes longer than the mapped operations. So for many steps it is done once: the operations that
+it makes are recorded, and called with the same kernels. Rows and noise are made for several steps at once on a CPU.
 
-Convolutions of R replicates are mapped to one with R groups, which is slower on a CPU than R convolutions. There, a graph
-that has some is called for one replicate after the other.
+Convolutions of R replicates are mapped to one convolution with R groups, which is slower on a CPU than R convolutions. So on
+a CPU, a graph with convolutions is called for one replicate after another.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from pyrodrop.compiled.untraceable import Untraceable, first_line
 from pyrodrop.steps import Arguments, Loss, Shapes
 
 _log = logging.getLogger("pyrodrop")
-_RECORDED = 2**26  # entries of all results of a step, which a recording keeps until its end
+_RECORDED = 2**26  # largest number of entries of all results of a step, which a recording keeps until its end
 
 
 class StackedGraph:
     """A `Graph` with an axis of replicates on parameters, x, y, noise, outputs, and on constants that differ.
 
     Args:
-        held: per replicate, the tensors of model and guide that are no parameters, by name; several may share them.
+        held: for every replicate, the tensors of model and guide that are not parameters, by name.
     """
 
     draws_itself: tuple[()] = ()
@@ -88,13 +88,13 @@ class StackedGraph:
         return self.module(*inputs)
 
     def program(self, *inputs: Tensor) -> Sequence[Tensor]:
-        """As `evaluate`, by the operations of the mapped graph, which are recorded in the first call."""
+        """As `evaluate`, by the operations of the mapped graph, which the first call records."""
         if self._program is None:
             self._program = self._recorded([value.detach() for value in inputs])
         return self._program(*inputs)  # type: ignore[no-any-return]
 
     def _recorded(self, inputs: Sequence[Tensor]) -> Callable[..., Any]:
-        """The mapped graph as a program; the graph itself where it is called in turn, is large, or cannot be recorded."""
+        """The mapped graph as a program; `module` if that is a loop, or if the graph is too large or cannot be recorded."""
         if self.looped or self.graph.entries * len(inputs[0]) > _RECORDED:
             return self.module
         wanted = self.module(*inputs)
@@ -109,11 +109,11 @@ class StackedGraph:
 
     @property
     def text(self) -> str:
-        """What the graph computes, as text that is equal for equal graphs."""
+        """The operations of the graph as text, which is equal for equal graphs."""
         return f"{self.graph.text} mapped over {self.axes}"
 
     def part(self, rows: slice) -> StackedGraph:
-        """This graph for some of the replicates, mapped over them in any case.
+        """This graph for some of the replicates, always mapped over them and never called in a loop.
 
         TorchInductor 2.13 computes other gradients of convolutions from the loop than from the mapped graph.
         """
@@ -137,7 +137,7 @@ class StackedGraph:
 
 
 def _looped(function: Callable[..., Any], axes: Sequence[int | None]) -> Callable[..., Any]:
-    """A function of tensors and the function itself, mapped over their first axes (None for none) by a loop."""
+    """The function, mapped over the first axes of its inputs by a loop; the axis is None for an input that is not mapped."""
 
     def run(*given: Tensor) -> tuple[Tensor, ...]:
         rows = [value.unbind(0) if axis == 0 else None for value, axis in zip(given, axes, strict=True)]
@@ -156,9 +156,9 @@ class StackedLoss:
     """The losses of all replicates as one, with a leading axis ``[R, ...]`` on parameters, buffers and results.
 
     Args:
-        losses: one per replicate; their graphs differ in tensors alone.
-        leaves: all replicates' values of the parameters, ``[R, ...]``.
-        held: per replicate, the tensors of model and guide that are no parameters, by name.
+        losses: one per replicate; their graphs may differ only in tensors.
+        leaves: the parameters of all replicates, ``[R, ...]``.
+        held: for every replicate, the tensors of model and guide that are not parameters, by name.
 
     Attributes:
         alive: which replicates had finite losses and gradients at every step, ``[R]``.
@@ -176,7 +176,7 @@ class StackedLoss:
         self._graphs: dict[Shapes, StackedGraph] = {}
 
     def refresh(self) -> bool:
-        """Whether the tensors that replicates hold have changed, which they do not while these train."""
+        """False: the tensors in `held` do not change during training."""
         return False
 
     def graph(self, batch: Arguments) -> StackedGraph:
@@ -199,9 +199,9 @@ class Stacked(Traced):
     """Replays the mapped graph of all replicates at every step; the optimiser updates the stacked parameters.
 
     Args:
-        loss: of all replicates.
-        optimizer: of the stacked parameters.
-        record: whether to record the mapped graph, which is worth its time for many steps.
+        loss: the loss of all replicates.
+        optimizer: the optimiser of the stacked parameters.
+        record: whether to record the mapped graph, which pays off for many steps.
     """
 
     most_bytes: ClassVar[int] = 2**22
@@ -234,7 +234,7 @@ def finite(terms: Tensor, gradients: Sequence[Tensor]) -> Tensor:
 
 
 def _sum(values: Tensor) -> Tensor:
-    """The sum of each replicate's entries, in the order in which they are in memory, whatever their strides."""
+    """The sum of each replicate's entries, ``[R]``."""
     return values.sum(list(range(1, values.dim()))) if values.dim() > 1 else values
 
 
@@ -244,7 +244,7 @@ def over(alive: Tensor, values: Tensor) -> Tensor:
 
 
 def _name_of(constant: Tensor, held: Mapping[str, Tensor]) -> str | None:
-    """The name of this tensor in the model or guide that owns it."""
+    """The name in `held` of a tensor with the memory, shape and dtype of this one, or None."""
     for name, value in held.items():
         if value.data_ptr() == constant.data_ptr() and value.shape == constant.shape and value.dtype == constant.dtype:
             return name

@@ -22,11 +22,11 @@ class StackedCompiled(Compiled):
     """Makes the steps of all replicates with one compiled program.
 
     Args:
-        looped: whether the program is called for each replicate alone.
+        looped: whether the program is called for each replicate separately.
     """
 
-    # Where rows are short, an operation that is fused into each of its readers is computed again for every few entries, so
-    # fewer are fused.
+    # With short rows, an operation that is fused into each of its readers is computed again for every few entries, so fewer
+    # operations are fused.
     options: ClassVar[dict[str, Any]] = {"realize_opcount_threshold": 10}
     most_bytes: ClassVar[int] = 2**22
     most_steps: ClassVar[int] = 16
@@ -52,7 +52,7 @@ class StackedCompiled(Compiled):
 
 
 def group_size(count: int) -> int:
-    """The number of replicates per call: what fits a core's own cache where networks are small, in groups of equal size so
-    that one program serves all of them; all replicates where no such size divides their number."""
+    """The number of replicates per call: of more than 64, the largest divisor from 17 to 64, so that small networks fit a
+    core's cache and one program serves groups of equal size; all replicates if there is no such divisor."""
     sizes = [size for size in range(_GROUP, _GROUP // 4, -1) if count % size == 0]
     return sizes[0] if count > _GROUP and sizes else count

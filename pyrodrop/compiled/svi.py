@@ -1,9 +1,8 @@
-"""`pyro.infer.SVI` whose steps replay or compile what Pyro would compute.
+"""`pyro.infer.SVI` whose steps replay a recording of Pyro's computation, or run it compiled.
 
-Pyro makes the first step with arguments of new shapes, or of another structure. What it computes is then recorded as a graph
-of the parameters, the arguments and the random numbers, and later steps run the graph. The parameters stay where Pyro keeps
-them, and the optimiser's states too, so any step may be Pyro's, and is wherever something is not as it was when the graph
-was recorded.
+Pyro makes the first two steps with arguments of a new structure. The computation is then recorded as a graph of the
+parameters, the arguments and the random numbers, and later steps run the graph. Parameters and optimiser states stay where
+Pyro keeps them, so Pyro can make any step itself, and does if something has changed since the recording.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ from pyrodrop.threads import training
 
 _log = logging.getLogger("pyrodrop")
 
-_STRUCTURES = 1000  # that are remembered
+_STRUCTURES = 1000  # most structures of arguments in memory
 _CHECKED_EVERY = 1000  # steps
-_READINGS = 100  # values of numbers of arguments for which there is a recording
+_READINGS = 100  # most values of the numbers of arguments with a recording for each
 _WORTH_A_RECORD = 100  # steps
 _UNSEEN = "its recording gives other numbers than Pyro does: something changes between calls that is no tensor"
 _CONSTANTS = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size}
@@ -61,39 +60,40 @@ def compile_svi(
 
     A step makes the same change of Pyro's parameter store and of the optimiser as `SVI.step`, with the same random numbers,
     and returns the same loss, up to rounding. Pyro makes the first two steps with arguments of a new structure; the third is
-    recorded as a graph, which later ones run. There is one graph for all arguments of the same structure: the shapes of
-    tensors, also within tuples, lists and dictionaries, and the values of numbers, strings and None. So what changes at
-    every step, such as the factor of an annealed term, should be a tensor.
+    recorded as a graph, which later steps run. There is one graph for all arguments of the same structure: the shapes of
+    tensors, also within tuples, lists and dictionaries, and the values of numbers, strings and None. So an argument that
+    changes at every step, such as the factor of an annealed term, should be a tensor.
 
     **What a recorded step may depend on.** As under JAX's `jit`, a recorded step is a function of
 
-    - tensors that are arguments, parameters, buffers, or are held by the program, whose values are read at every step;
+    - tensors that are arguments, parameters or buffers, or that the program refers to: their values are read at every step;
     - random numbers of torch;
     - modes, hooks, `requires_grad` and identity of modules and parameters, and plain numbers, flags and objects that the
       program's code names, in attributes, classes, imported modules, slots, containers (of at most 100 items), closures and
-      global names: compared at every step, and the step is recorded again where one has changed;
-    - whole numbers and truth values that are made of arguments alone, such as ``range(int(lengths.max()))``: there is a
-      recording for each of their values.
+      global names: they are compared at every step, and the step is recorded again after a change;
+    - whole numbers and truth values that are computed only from arguments, such as ``range(int(lengths.max()))``: there is
+      a recording for each of their values.
 
-    Everything else is read once, when the step is recorded: an entry of an array, what another package reads, a large tensor
-    that is changed through NumPy or `Tensor.data`. Steps 1, 2, 4, ... of a recording and every 1,000th are therefore Pyro's
-    own, and before it changes a parameter its loss and gradients are compared with those of the recording, of the same state
-    and random numbers. A difference is an error that says which, and the last step that is known to be right.
+    Everything else is read once, when the step is recorded: an entry of an array, a value that another package reads, a
+    large tensor that is changed through NumPy or `Tensor.data`. Therefore Pyro makes steps 1, 2, 4, ... of a recording and
+    every 1,000th. Before it changes a parameter, its loss and gradients are compared with those of the recording for the
+    same state and random numbers. If they differ and recorded steps were made since the last comparison, a RuntimeError
+    names the difference and the last step known to be right. If none were made, Pyro makes the further steps.
 
-    Pyro makes a step itself where a graph would not do what the program says, and one logged line says why: the program
-    cannot be recorded, a call changes what it reads, an argument is an object of another kind or requires a gradient, a
-    parameter has a hook, parameters are on several devices, the loss is not finite. Arguments are validated at Pyro's steps
-    only.
+    Pyro also makes a step if a graph would not compute the same, and one logged line says why: the program cannot be
+    recorded, a call changes what it reads, an argument is an object of another kind or requires a gradient, a parameter has
+    a hook, parameters are on several devices, or the loss is not finite. Arguments are validated only at Pyro's steps.
 
     Args:
         model, guide: as of `pyro.infer.SVI`.
         optim: Pyro's optimiser. Adam, AdamW, ClippedAdam and SGD are stepped together for all parameters.
-        loss: an ELBO of Pyro, or a function as `SVI` takes it.
+        loss: an ELBO of Pyro, or a function as of `SVI`.
         engine: ``"traced"`` replays the graph; ``"compiled"`` compiles it, which takes seconds; ``"pyro"`` is `SVI` itself;
-            ``"auto"`` replays it and compiles it once so many steps have been made that this pays.
+            ``"auto"`` replays it, and compiles it after as many steps as make this pay off.
 
     Raises:
         TypeError: model, guide or loss cannot be called, or optim is no `pyro.optim.PyroOptim`.
+        ValueError: `engine` is none of these.
 
     Example:
         >>> import pyro, torch, pyrodrop
@@ -123,7 +123,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
     """`pyro.infer.SVI` whose steps run recorded graphs; made by `compile_svi`.
 
     Attributes:
-        engine: which made the last step: pyro, traced or compiled.
+        engine: the engine that made the last step: pyro, traced or compiled.
     """
 
     def __init__(self, model: Any, guide: Any, optim: PyroOptim, loss: Any, engine: Name = "auto") -> None:
@@ -158,14 +158,14 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             return self._by_record(structure, tensors, args, kwargs)
 
     def _by_pyro(self, args: Any, kwargs: Any, reason: str = "") -> Any:
-        """A step of Pyro, for a reason that is logged once."""
+        """A step of Pyro; `reason` is logged the first time."""
         if reason and reason not in self._said and self._wanted != "pyro":
             self._said.add(reason)
             _log.log(logging.INFO if self._wanted == "auto" else logging.WARNING, "a step by Pyro: %s", reason)
         return super().step(*args, **kwargs)
 
     def _by_pyro_watched(self, structure: _Structure, args: Any, kwargs: Any, reason: str) -> Any:
-        """A step of Pyro, which shows what a call changes: then none is recorded, since that takes further calls."""
+        """A step of Pyro. If it changes what the program reads, no step is recorded, since that takes further calls."""
         watched = structure.watched
         seen = watched is not None and not watched.changed()
         loss = self._by_pyro(args, kwargs, reason)
@@ -177,7 +177,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         return loss
 
     def _not_yet_recorded(self, structure: _Structure, args: Any, kwargs: Any) -> str:
-        """Make a recording, if Pyro has made two such steps and nothing has changed since; why there cannot be one."""
+        """Record a step after enough steps by Pyro (`patience`) without a change. Returns why there can be no record."""
         if self._wanted == "pyro" or structure.refused or structure.watched is None:
             return structure.refused
         structure.quiet = 0 if structure.watched.changed() else structure.quiet + 1
@@ -195,7 +195,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         return structure.refused
 
     def _recorded(self, args: Any, kwargs: Any, watched: Watched) -> _Record:
-        """The record of a step; nothing else changes."""
+        """Record a step, without side effects."""
         objective: Any = (
             self._given
             if isinstance(self._given, ELBO)
@@ -269,7 +269,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         return loss
 
     def _update(self, record: _Record, gradients: Sequence[Tensor]) -> None:
-        """What `SVI.step` does with the gradients."""
+        """Update the parameters by these gradients, as `SVI.step` does."""
         pairs = [
             (leaf, gradient)
             for leaf, gradient, moves in zip(record.leaves, gradients, record.moved, strict=True)
@@ -287,7 +287,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         zero_grads(everything)
 
     def _compared(self, structure: _Structure, results: Results, call: Call) -> Any:
-        """A step of Pyro, which makes no change where its loss or gradients differ from those of the recording."""
+        """A step of Pyro that compares loss and gradients with those of the recording before it changes parameters."""
         loss_and_grads = self.loss_and_grads
 
         def compared(*args: Any, **kwargs: Any) -> Any:
@@ -302,7 +302,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             self.loss_and_grads = loss_and_grads
 
     def _compare(self, structure: _Structure, results: Results, loss: Any, call: Call) -> None:
-        """Compare with Pyro's loss and gradients, and the buffers as its call has left them."""
+        """Compare results of the recording with Pyro's loss, gradients and buffers; see `compile_svi`."""
         record = structure.record
         assert record is not None
         gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in record.leaves]
@@ -324,14 +324,14 @@ class CompiledSVI(SVI):  # type: ignore[misc]
 
 
 class _Structure:
-    """What is known of arguments of one structure, or of those of them that have the same whole numbers.
+    """The state of recording for arguments of one structure, or of one structure and the same whole numbers.
 
     Attributes:
-        record: of a step; None before there is one.
-        refused: why there is none; empty if there may be.
+        record: the record of a step; None before there is one.
+        refused: why there can be no record; empty if there can be.
         watched: what model and guide read at the last step by Pyro.
-        quiet: the number of steps by Pyro before which nothing of that had changed.
-        patience: the number of them before the next recording.
+        quiet: number of successive steps by Pyro before which nothing in `watched` had changed.
+        patience: the value of `quiet` at which a step is recorded.
     """
 
     def __init__(self) -> None:
@@ -348,7 +348,7 @@ class _Structure:
         return self.record is not None or self._read is not None
 
     def keep(self, record: _Record) -> None:
-        """Keep a record for the whole numbers of arguments that it has read."""
+        """Store a record, for the whole numbers of arguments that it has read if it has read any."""
         if record.graph.read is None:
             self.record = record
             return
@@ -357,7 +357,7 @@ class _Structure:
         of_numbers.record, of_numbers.watched = record, self.watched
 
     def for_numbers(self, tensors: Sequence[Tensor]) -> _Structure:
-        """The structure of arguments with the whole numbers of these, which records read."""
+        """The state for arguments with the same whole numbers as these, if records read any; otherwise this state."""
         if self._read is None:
             return self
         numbers = self._read(tensors)
@@ -366,7 +366,7 @@ class _Structure:
         return self._by_numbers.setdefault(numbers, _Structure()).for_numbers(tensors)
 
     def forget(self) -> None:
-        """Record again, after more steps by Pyro if that was in vain."""
+        """Drop the record. The next one is made after more steps by Pyro if this one was used for at most 100 steps."""
         assert self.record is not None
         self.patience = 1 if self.record.steps > _WORTH_A_RECORD else 2 * self.patience
         self.record, self.quiet = None, 0
@@ -377,10 +377,10 @@ class _Record:
 
     Args:
         sites: all parameters, by the names of Pyro's param sites.
-        moved: whether Pyro gives a parameter a gradient, by parameter.
+        moved: for every parameter, whether Pyro gives it a gradient.
 
     Attributes:
-        steps: made so far.
+        steps: number of steps made so far.
         compared: number of the last step that was compared with Pyro's.
         frozen: the parameters without `requires_grad`.
     """
@@ -419,7 +419,7 @@ class _Record:
         self._zeros: list[tuple[Tensor | None, int]] = [(None, 0)] * (len(self.leaves) + len(self.frozen))
 
     def stale(self, svi: CompiledSVI) -> str:
-        """Why the record is no longer that of the program; empty if it is."""
+        """Why the record is no longer valid, or an empty string."""
         if any(
             one is not other for one, other in zip(self._of, (svi.model, svi.guide, svi.loss_and_grads), strict=True)
         ):
@@ -432,7 +432,7 @@ class _Record:
         return f"{name} has changed" if name else ""
 
     def reason_to_use_pyro(self) -> str:
-        """Why this step must be Pyro's: a parameter that a recording would treat otherwise; empty if there is none."""
+        """Why Pyro must make this step, since a parameter has a gradient already; or an empty string."""
         for number, leaf in enumerate([*self.leaves, *self.frozen]):
             gradient, (zero, version) = leaf.grad, self._zeros[number]
             if gradient is not None and (gradient is not zero or gradient._version != version):
@@ -447,7 +447,7 @@ class _Record:
         """Loss ``[2]``, whose second number is 0, gradients and buffers, for the tensors of the arguments.
 
         Args:
-            as_recorded: whether to replay the graph though there is a compiled program, which rounds differently.
+            as_recorded: whether to replay the graph even if there is a compiled program, which rounds differently.
         """
         if [tensor._version for tensor in self._met] != self._versions or any(
             view.tobytes() != values for view, values in self._values
@@ -462,7 +462,7 @@ class _Record:
         return terms, results[: len(leaves)], results[len(leaves) :]
 
     def is_to_be_checked(self) -> bool:
-        """Whether Pyro makes this step, too."""
+        """Whether Pyro makes this step, to compare it with the record."""
         return self.steps & (self.steps - 1) == 0 or self.steps % _CHECKED_EVERY == 0
 
     def read_numbers(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
@@ -471,17 +471,17 @@ class _Record:
         return self.graph.read.now([*self.leaves, *self.loss.buffers, *tensors, self._factors])
 
     def pays_to_compile(self) -> bool:
-        """Whether compiled steps would save the time of a compilation in as many steps as have been made."""
+        """Whether compiled steps would pay for their compilation in as many steps as have been made."""
         made = self.steps - 1  # at a power of two Pyro made the step
         return self.engine == "traced" and made >= 64 and made & (made - 1) == 0 and worth_compiling(self.graph, made)
 
     def compile(self, call: Call) -> None:
-        """Run the graph compiled from now on."""
+        """Compile the graph, and run the compiled program from now on."""
         self.program, self.engine = compiled_gradient(self.loss, call), "compiled"
 
 
 def _refuse_surroundings() -> None:
-    """Raise `Untraceable` where what is around the step changes what it does."""
+    """Raise `Untraceable` if a handler or a mode around the step changes what it computes."""
     if pyro_handlers():
         raise Untraceable("a handler of Pyro is active around the step")
     if not torch.is_grad_enabled() or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
@@ -489,10 +489,10 @@ def _refuse_surroundings() -> None:
 
 
 def _structure(argument: Any, tensors: list[Tensor]) -> Any:
-    """What a graph takes for granted of an argument, and its tensors, in the order in which graphs take them.
+    """The structure of an argument, for which a graph is valid. Its tensors are appended to `tensors`, in order.
 
     Raises:
-        Untraceable: it may change without being seen.
+        Untraceable: the argument may change unnoticed.
     """
     kind = type(argument)
     if kind is Tensor and argument.layout is torch.strided and not argument.requires_grad:
@@ -533,6 +533,6 @@ def _with_gradient(objective: OfPyro, call: Call, leaves: Sequence[Tensor]) -> l
 
 
 def _view(tensor: Tensor) -> Any:
-    """A small tensor's memory as an array, whose values `Tensor.data` changes without a new version."""
+    """The memory of a small tensor as an array, to see changes by `Tensor.data`, which give no new version; else None."""
     plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.dtype != torch.bfloat16
     return tensor.detach().numpy() if plain and tensor.nbytes <= SMALL else None

@@ -1,7 +1,7 @@
 """The update of parameters by the optimisers of a `pyro.optim.PyroOptim`, one operation for many of them.
 
-Pyro keeps a torch optimiser for every parameter, and a step of each takes 50 microseconds of Python. Here their states and
-settings are read and written where they keep them, so `get_state`, `save` and Pyro's own step find the present ones.
+Pyro has a torch optimiser for every parameter, and a step of each takes 50 microseconds of Python. Here, their states and
+settings are read and written in these optimisers, so `get_state`, `save` and Pyro's steps see the present values.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NUMBERS = (int, float, bool, type(None), tuple)
 
 
 class _Group(NamedTuple):
-    """Parameters whose optimisers do the same: of one class, with the same settings.
+    """Parameters whose optimisers are of one class and have the same settings.
 
     Attributes:
-        settings, states, moments: of each; the moments are the tensors of the state in the shape of the parameter.
+        settings, states, moments: one per parameter; the moments are the tensors of the state in the parameter's shape.
     """
 
     settings: list[Settings]
@@ -40,12 +40,12 @@ class _Group(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """How optimisers of a class step.
+    """The steps of optimisers of one class.
 
     Attributes:
         read: names of the settings that are numbers.
-        off: names of those that must be false.
-        moments: names of the moments, by the settings.
+        off: names of the settings that must be false.
+        moments: function from the settings to the names of the moments.
     """
 
     read: tuple[str, ...]
@@ -55,7 +55,7 @@ class _Kind(NamedTuple):
 
 
 class _Own(NamedTuple):
-    """The optimiser of a parameter, and what it has, by reference; `numbers` reads its settings."""
+    """The optimiser of a parameter with its settings and state, by reference; `numbers` reads the settings."""
 
     optimizer: Any
     kind: _Kind
@@ -69,7 +69,7 @@ class _Own(NamedTuple):
     numbers: Callable[[Settings], Any]
 
     def has_its_moments(self) -> bool:
-        """Whether the tensors of the state are those that were found."""
+        """Whether the tensors of the state are still the same objects."""
         return all([self.state.get(name) is moment for name, moment in zip(self.names, self.moments, strict=True)])  # noqa: C419
 
 
@@ -81,7 +81,7 @@ class Update:
         self._known: dict[Tensor, _Own] = {}
 
     def __call__(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Make a step; False, without any change, where only the optimisers themselves can."""
+        """Make a step. Returns False, without any change, if only the optimisers themselves can make it."""
         if type(self.optim).__call__ is not PyroOptim.__call__:
             return False
         groups: dict[Any, _Group] = {}
@@ -111,7 +111,7 @@ class Update:
         return True
 
     def _own(self, weight: Tensor) -> _Own | None:
-        """The optimiser of a parameter; None if it does more than the operation of many."""
+        """The optimiser of a parameter; None if its step cannot be made together with others."""
         optimizer, kept = self.optim.optim_objs.get(weight), self._known.get(weight)
         if (
             kept is None

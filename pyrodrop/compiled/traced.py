@@ -1,4 +1,4 @@
-"""Steps by a graph of the gradient, replayed operation by operation, after which the optimiser updates the parameters."""
+"""Steps that replay a graph of the gradient operation by operation, after which the optimiser updates the parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ByGraph:
 
     Args:
         compiled: whether TorchInductor compiles the graphs, which are otherwise replayed operation by operation.
-        call: from a graph to what replays it.
+        call: function that returns the program that replays a graph.
     """
 
     def __init__(self, loss: Any, *, compiled: bool = False, call: Callable[[Any], Program] | None = None) -> None:
@@ -48,7 +48,7 @@ class ByGraph:
             self.graphs[batch.shapes] = graph
 
     def of(self, batch: Arguments, factors: Tensor) -> Results:
-        """The gradient with new noise; `factors` are of nll and kl."""
+        """The gradient with new noise; `factors` are those of nll and kl, ``[2]``."""
         self.prepare(batch)
         with torch.no_grad(), scripts_as_they_are():
             return self.with_noise(batch.shapes, batch.tensors, factors, self.graphs[batch.shapes].draw())
@@ -113,9 +113,9 @@ class InParts(Engine):
     """Makes steps whose minibatches are evaluated in parts: one after the other, by several processes, or both.
 
     Args:
-        gradient: of a part.
-        optimizer: of the parameters.
-        combine: gives the parameters the gradient of a minibatch, by that of its parts.
+        gradient: the gradient of a part.
+        optimizer: the optimiser of the parameters.
+        combine: sets the parameters' gradient for a minibatch, from the gradients of its parts.
     """
 
     def __init__(self, gradient: ByGraph, optimizer: torch.optim.Optimizer, combine: Combine) -> None:

@@ -1,4 +1,4 @@
-"""The error for a training step that cannot be traced or compiled, and what is done then: the next best."""
+"""The error for a training step that cannot be traced or compiled, and the choice of the next best engine."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Untraceable(RuntimeError):
 def first_that_works(
     candidates: Iterable[tuple[N, Callable[[], T]]], failed: Callable[[N, Untraceable], object]
 ) -> tuple[N, T]:
-    """The first of some candidates, by name, whose function does not raise `Untraceable`, with what it returns.
+    """The name and the result of the first candidate whose function does not raise `Untraceable`.
 
     Args:
-        candidates: the best one first.
-        failed: called with the name and the error of every one in whose place another is tried.
+        candidates: names and functions, the best one first.
+        failed: called with the name and the error of every candidate that fails, except the last one of all.
 
     Raises:
         Untraceable: the error of the last candidate.
@@ -54,7 +54,7 @@ def first_line(error: Exception) -> str:
 def users_line(error: BaseException) -> str:
     """The innermost line of the user's program in the traceback of an error, as ", at program.py, line 12: if x > 0:".
 
-    Empty if all lines are those of PyTorch, Pyro, NumPy, this package or Python.
+    Empty if all lines are from PyTorch, Pyro, NumPy, this package or Python's standard library.
     """
     lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
     file, number = next((line for line in reversed(lines) if _is_users(line[0])), ("", 0))

@@ -1,4 +1,4 @@
-"""Which tensors the operations of a graph write to, and which share their memory."""
+"""Find the tensors that operations of a graph write to, and the nodes that share their memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def written(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> l
 
 @functools.cache
 def _written_places(operation: Any) -> list[tuple[int, str]]:
-    """The numbers and names of the arguments that an operation writes to by its signature."""
+    """The positions and names of the arguments that an operation writes to according to its signature."""
     arguments = enumerate(arguments_of(operation))
     return [(n, a.name) for n, a in arguments if a.alias_info is not None and a.alias_info.is_write]
 

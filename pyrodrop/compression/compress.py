@@ -29,9 +29,9 @@ def compress(
     structured: Annotated[bool, Flag("whether to remove units")] = True,
     x: Inputs | None = None,
 ) -> nn.Module:
-    """The network of the weights that are kept, as a plain PyTorch module on the CPU; see `Fit.compress`.
+    """The network with only the weights that are kept, as a plain PyTorch module on the CPU; see `Fit.compress`.
 
-    Constant units go into the biases of the layers that read them, and units that no layer reads are removed
+    Constant units are folded into the biases of the layers that read them, and units that no layer reads are removed
     (`pyrodrop.compression.units`).
 
     Args:
@@ -91,7 +91,7 @@ def compression_report(
     small = compress(model, guide, threshold=threshold, x=data.x)
     model = on_cpu(model)
     dense = plain_network(model, uncut_weights(guide), examples(model, data.x))
-    return measure(dense, small, data, bound_of(guide, threshold), kl_weight)
+    return measure(model, dense, small, data, bound_of(guide, threshold), kl_weight)
 
 
 def smaller(network: nn.Module, rows: Inputs | None) -> nn.Module:

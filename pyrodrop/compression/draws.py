@@ -1,10 +1,10 @@
-"""Plain networks sampled from a posterior, with the memory of the posterior only.
+"""Plain networks sampled from a posterior and created on access.
 
     network i:   W ~ q, sampled with seed + i
 
-Only the posterior is stored, whatever the number of networks; for a Gaussian posterior these are two numbers per weight,
-mean and variance. A network is created on access and uses its own memory as long as the caller keeps it. A second access
-gives the same network, bit for bit.
+Only the posterior is stored, regardless of the number of networks: for a Gaussian posterior, a mean and a variance per
+weight. A network uses memory of its own as long as the caller keeps it. A second access gives the same network, bit for
+bit.
 """
 
 from __future__ import annotations

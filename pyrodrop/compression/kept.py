@@ -43,11 +43,11 @@ def kept_weights(guide: Callable[..., Any], threshold: float | None) -> dict[str
 
     Args:
         guide: a guide with an alpha per weight or per input unit.
-        threshold: weights with ln alpha at or above it are pruned; the guide's own bound if None.
+        threshold: weights with ln alpha at or above it are pruned; see `bound_of` for None.
 
     Raises:
-        TypeError: the guide has no such alpha, or none that it learns.
-        ValueError: `threshold` is out of the range of ln alpha.
+        TypeError: the guide does not learn such an alpha.
+        ValueError: `threshold` is not finite, or is at or above the logarithm of the guide's ``max_alpha``.
     """
     mask = keep_mask(guide, threshold)
     return {name: torch.where(mask[name], mean, 0.0) for name, mean in guide.mean().items()}  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def compression(mask: Mapping[str, Tensor]) -> float | None:
 
 
 def ratio(before: float, after: float) -> float | None:
-    """How many times smaller something has become, ``before / after``; None if nothing is left of it."""
+    """``before / after``; None if `after` is 0."""
     return before / after if after else None
 
 

@@ -1,10 +1,10 @@
-"""A network with given weights as a plain PyTorch module, from x to f in their original units.
+"""A network with fixed weights as a plain PyTorch module, from x to f in their original units.
 
     x -> (x - loc) / scale -> network -> y scale + loc
 
-Where `torch.fx` can trace the network, the module is a `torch.fx.GraphModule` of PyTorch layers. To run, pickle, export
-or print it (``print(network.code)``) needs neither this package nor the class of the network. Other networks are a copy of
-the user's.
+Where `torch.fx` can trace the network, the module is a `torch.fx.GraphModule` of PyTorch layers. Running, pickling,
+exporting and printing it (``print(network.code)``) require neither this package nor the class of the network. Otherwise the
+module contains a copy of the user's network.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _ROUNDING = 1e-3  # largest rounding error, in standard deviations of x or y
 
 
 def check_model(model: Any) -> None:
-    """Raise an error unless this is a model of `pyrodrop.models` without dropout of its own.
+    """Raise an error unless this is a model of `pyrodrop.models` whose network has no dropout itself.
 
     Raises:
-        TypeError: it is no such model.
+        TypeError: `model` is not a model of `pyrodrop.models`.
         ValueError: the network was read with its own dropout (`pyrodrop.read`).
     """
     if not isinstance(model, NetworkModel):
@@ -49,7 +49,7 @@ def check_model(model: Any) -> None:
 
 
 def examples(model: Any, x: Inputs | None) -> Inputs | None:
-    """Two rows of x; if x is None, random ones of the shape that the model, on the CPU, expects. None if that is unknown."""
+    """Two rows of x. If x is None, random rows of the shape that the model (on the CPU) expects; None if it is unknown."""
     if x is not None:
         return mapped(lambda tensor: tensor[torch.arange(_ROWS, device=tensor.device) % len(tensor)].cpu(), x)
     shape = model.in_features
@@ -67,14 +67,14 @@ def examples(model: Any, x: Inputs | None) -> Inputs | None:
 
 
 def plain_network(model: Any, weights: Mapping[str, Tensor], x: Inputs | None) -> nn.Module:
-    """The network of a model with the given weights, in evaluation mode, from x to f in their original units.
+    """The network of a model with these weights, in evaluation mode, from x to f in their original units.
 
     Args:
-        model: on the CPU.
-        x: `examples`, which a network that works in standardised units needs, and the comparison of outputs.
+        model: a model on the CPU.
+        x: the result of `examples`. A network that works in standardised units needs it, as does the check of the trace.
 
     Raises:
-        ValueError: the network works in standardised units, and x is None, has several parts, or is too far from zero.
+        ValueError: the network works in standardised units, and x is None, is several tensors, or (as y) is too far from 0.
         TypeError: f of the likelihood is not a linear rescaling of the outputs of the network.
     """
     network = _in_own_units(model, {name: value.detach().cpu() for name, value in weights.items()}, x)
@@ -95,7 +95,7 @@ def trace(network: nn.Module) -> fx.Graph:
     """The operations of a network.
 
     Raises:
-        Untraced: they depend on the values of tensors.
+        Untraced: the operations depend on the values of tensors.
     """
     try:
         traced = Tracer().trace(network)
@@ -147,7 +147,7 @@ def _in_own_units(model: Any, weights: Mapping[str, Tensor], x: Inputs | None) -
 def _between(
     network: nn.Module, inputs: tuple[Tensor, Tensor] | None, outputs: tuple[Tensor, Tensor, int] | None
 ) -> fx.GraphModule:
-    """A network between the conversions of its inputs, (loc, scale), and outputs, (loc, scale, columns)."""
+    """A network with conversions of its inputs, by (loc, scale), and of its outputs, by (loc, scale, columns)."""
     root, graph = nn.Module(), fx.Graph()
     root.add_module("network", network)
 
@@ -187,9 +187,9 @@ def _units(units: Standardize, name: str, like: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _rescaling(model: Any, output: Tensor) -> tuple[Tensor, Tensor, int] | None:
-    """Offset, scale and number of the columns of the outputs that are f; None if they are f.
+    """Offset and scale that convert outputs to f, and the number of columns of f; None if the outputs are f.
 
-    They are compared with the `location` of the likelihood for random outputs of this shape.
+    The conversion is checked against the `location` of the likelihood for random outputs of this shape.
     """
     units = _units(model.targets, "y", output)
     output = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)

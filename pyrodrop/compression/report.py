@@ -1,9 +1,9 @@
 """Report on a compression: measurements of a network before and after.
 
-Parameters are all weights and biases that a network stores, including zeros. Weights are counted as in the papers: those
-that are not 0, without biases. FLOPs are for one example, of dense layers and convolutions, with two per weight and position
-that it is applied at. Latency is the median of interleaved calls on this machine, in this process, with the current number
-of PyTorch threads.
+Parameters are all weights and biases that a network stores, including zeros. Weights are counted as in papers on pruning:
+those of dense layers and convolutions that are not 0, without biases. FLOPs are those of one example in dense layers and
+convolutions, two per weight and position. Latency is the median of interleaved calls on this machine, in this process, with
+the current number of PyTorch threads.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import pyro.distributions as dist
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -23,9 +24,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from pyrodrop.compression.kept import ratio
 from pyrodrop.data import Dataset
 from pyrodrop.distributions.censored import exact_values
+from pyrodrop.likelihoods import Bernoulli, HeteroscedasticGaussian
+from pyrodrop.likelihoods.dispersed import Dispersed
+from pyrodrop.likelihoods.shapes import elements
 
 _ROWS = 1000  # rows that are evaluated at a time, and size of the larger batch that is timed
-_ROUNDS, _SECONDS = 7, 0.02  # of timing
+_ROUNDS, _SECONDS = 7, 0.02  # number of timing rounds, and least seconds of each
 _WIDE = 100_000  # characters per line, so that Rich does not truncate the table
 
 
@@ -54,7 +58,7 @@ class Measured:
 
 @dataclass(frozen=True, repr=False)
 class CompressionReport:
-    """Measurements of the dense network of all posterior means and of the compressed network.
+    """Measurements of the dense network, with the posterior means of all weights, and of the compressed network.
 
     Attributes:
         dense: measurements of the dense network.
@@ -75,7 +79,7 @@ class CompressionReport:
 
     @property
     def ratios(self) -> dict[str, float | None]:
-        """Dense divided by compressed, for the measurements where less is better; None if the compressed value is 0."""
+        """Dense divided by compressed, for sizes, FLOPs and latencies; None if the compressed value is 0."""
         dense, small = asdict(self.dense), asdict(self.compressed)
         names = ("weights", "parameters", "flops", "latency_1", "latency_1000")
         return {name: ratio(dense[name], small[name]) for name in names}
@@ -118,8 +122,10 @@ def _times(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}x"
 
 
-def measure(dense: nn.Module, small: nn.Module, data: Dataset, threshold: float, kl_weight: float) -> CompressionReport:
-    """Measure two networks on `data`."""
+def measure(
+    model: Any, dense: nn.Module, small: nn.Module, data: Dataset, threshold: float, kl_weight: float
+) -> CompressionReport:
+    """Measure two networks of a model on `data`."""
     networks = {"dense": dense, "compressed": small}
     x = data.x if not data.x.is_floating_point() else data.x.float()
     rows = x if len(x) >= _ROWS else x.repeat(-(-_ROWS // len(x)), *(1,) * (x.dim() - 1))
@@ -132,11 +138,11 @@ def measure(dense: nn.Module, small: nn.Module, data: Dataset, threshold: float,
             flops=_flops(network, x[:1]),
             latency_1=latency_1[name],
             latency_1000=latency_1000[name],
-            error=error(network, data),
+            error=error(model, network, data),
         )
         for name, network in networks.items()
     }
-    name = "RMSE" if data.y.is_floating_point() else "error"
+    name = "error" if _of_classes(model, data) else "RMSE"
     return CompressionReport(**measured, error_name=name, threshold=threshold, kl_weight=kl_weight,
                              threads=torch.get_num_threads())  # fmt: skip
 
@@ -178,22 +184,31 @@ def _seconds(network: Callable[[Tensor], Tensor], x: Tensor, calls: int) -> floa
     return (time.perf_counter() - start) / calls
 
 
-def error(network: nn.Module, data: Dataset) -> float:
-    """Fraction of wrong labels if y has an integer dtype, otherwise the root mean squared error in the units of y.
+def error(model: Any, network: nn.Module, data: Dataset) -> float:
+    """Fraction of wrong labels under a likelihood of classes, otherwise the root mean squared error in the units of y.
 
     Raises:
-        ValueError: y are the ends of intervals.
+        ValueError: y has censored observations.
     """
-    total, count = 0.0, 0
+    total, of_classes = 0.0, _of_classes(model, data)
     with torch.no_grad():
         for x, y in zip(data.x.split(_ROWS), data.y.split(_ROWS), strict=True):
             f = network(x.float())
-            if y.is_floating_point():
-                y = y.reshape(len(y), -1)
-                if y.shape[1] == 2 * f.shape[1]:
-                    y = exact_values(y, "the error of a network")
-                total += float((f.double() - y).square().sum())
-                count += y.numel()
-            else:
-                total += int((f.argmax(-1) != y).sum())
-    return (total / count) ** 0.5 if data.y.is_floating_point() else total / len(data)
+            if of_classes:
+                distribution: Any = elements(model.likelihood(f, model.targets))
+                binary = isinstance(distribution, dist.Bernoulli)
+                guess = distribution.probs > 0.5 if binary else distribution.probs.argmax(-1)
+                total += float((guess.reshape(y.shape) != y).double().mean()) * len(y)
+                continue
+            y = y.reshape(len(y), -1)
+            if y.shape[1] == 2 * f.shape[1]:
+                y = exact_values(y, "the error of a network")
+            total += float((f.double() - y).square().mean()) * len(y)
+    return total / len(data) if of_classes else (total / len(data)) ** 0.5
+
+
+def _of_classes(model: Any, data: Dataset) -> bool:
+    """Whether y are labels: binary ones may be floats, and whole numbers may be values of a Gaussian y."""
+    likelihood = getattr(model.likelihood, "likelihood", model.likelihood)
+    of_numbers = isinstance(likelihood, Dispersed | HeteroscedasticGaussian)
+    return isinstance(likelihood, Bernoulli) or not (of_numbers or data.y.is_floating_point())

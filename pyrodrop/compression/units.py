@@ -1,15 +1,14 @@
-"""The units of a network: followed from the layers that make them to those that read them, folded where they are constant,
-and removed where no layer reads them.
+"""Follow the units of a network from the layers that make them to those that read them, fold constant units into biases,
+and remove units that no layer reads.
 
     a unit is constant    if its weights are 0 in all layers that make it:    b <- b + W[:, k] a_k, and W[:, k] <- 0
     a unit is used        if a layer has a weight on it in a row of a used unit, or an unknown operation reads or makes it
 
-Units that a sum ties together, as those of a residual stream, are one group and are removed together. Every activation is
-accompanied by a tensor with the unit of each of its elements, which goes through the same reshaping: so it is known which
-unit each input of the next layer comes from. Units are followed through dense layers, convolutions, batch normalisation,
-elementwise functions, pooling, sums of equal shapes, flattening and permuting. All other operations keep all units of their
-inputs and outputs. A constant unit before a convolution that pads with zeros is kept, unless it is 0, because its
-contribution is smaller at the border.
+Units that a sum ties together, such as those of a residual stream, form one group and are removed together. A tensor with
+the unit of each element accompanies every activation and is reshaped like it, which shows the unit of each input of the next
+layer. Units are followed through dense layers, convolutions, batch normalisation, elementwise functions, pooling, sums of
+equal shapes, flattening and permuting. All other operations keep all units of their inputs and outputs. A constant unit
+before a convolution that pads with zeros is kept, unless it is 0, because its contribution is smaller at the border.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _QUIET = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout,
 
 
 def _operations(name: str) -> set[Any]:
-    """The modules, functions and methods of this name, and those that write in place."""
+    """The modules, functions and methods with this name, and their in-place versions."""
     names = (name, f"{name}_")
     modules = {kind for kind in vars(nn).values() if getattr(kind, "__name__", "").lower() == name.replace("_", "")}
     return (
@@ -54,16 +53,16 @@ _POOLING = {
 _SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _RESHAPING = (torch.flatten, torch.permute, torch.transpose, "flatten", "permute", "transpose", "contiguous")
 _VIEWS = ("view", "reshape", torch.reshape)
-_FEWER = 0.75  # of the inputs of a first layer are picked if at most this share has weights
+_FEWER = 0.75  # inputs of a first layer are selected if at most this share of them has weights
 
 
 class NotFollowed(TypeError):
-    """No unit of a network can be removed, because none is followed from the layer that makes it to those that read it."""
+    """No unit of a network can be removed, as none can be followed from the layer that makes it to those that read it."""
 
 
 @dataclass(frozen=True)
 class _Units:
-    """The units of an activation: those of `group`; `numbers` has that of every element, in the activation's shape."""
+    """The units of an activation: their group, and in `numbers` the unit of every element, in the activation's shape."""
 
     group: int
     numbers: Tensor
@@ -76,15 +75,15 @@ class _Units:
 
 @dataclass
 class _Layer:
-    """A layer with weights, or a batch normalisation, where the network calls it.
+    """One call of a layer with weights, or of a batch normalisation.
 
     Attributes:
-        module: a copy that shares nothing with the network.
-        x: its input on the example rows.
-        axis: of the input units.
-        reads: group of the units that it reads, and the unit of each of its inputs; None where they are not followed.
-        makes: group of the units that it makes, and the unit of each of its outputs; of a batch normalisation, those it has
-            read.
+        module: a copy of the layer that shares nothing with the network.
+        x: its input for the example rows.
+        axis: axis of x that holds the input units.
+        reads: group of the units that it reads, and the unit of each of its inputs; None if they are not followed.
+        makes: group of the units that it makes, and the unit of each of its outputs; for a batch normalisation, those that
+            it reads.
     """
 
     node: fx.Node
@@ -121,7 +120,7 @@ def without_unused_units(network: nn.Module, x: Tensor) -> fx.GraphModule:
         x: example rows, for the shapes and a comparison of outputs.
 
     Raises:
-        NotFollowed: it has several layers, and no unit is followed; `torch.fx` cannot trace it; or the outputs would differ.
+        NotFollowed: none of several layers has units that are followed; `torch.fx` cannot trace it; or outputs would differ.
     """
     try:
         followed = _Followed(network, trace(network))
@@ -149,8 +148,8 @@ class _Followed(fx.Interpreter):
     """Runs a network on example rows and follows its units.
 
     Attributes:
-        layers: in the order of their calls.
-        ends: the operations that keep all units of what they read.
+        layers: calls of layers, in order.
+        ends: names of the operations that keep all units of their inputs.
     """
 
     def __init__(self, network: nn.Module, graph: fx.Graph) -> None:
@@ -181,7 +180,7 @@ class _Followed(fx.Interpreter):
         return result
 
     def _keep(self, n: fx.Node, units: Iterable[_Units]) -> None:
-        """Record that an operation needs all of these units."""
+        """Record that an operation keeps all of these units."""
         for each in units:
             self._kept.add(each.group)
             if n.op != "output":
@@ -258,11 +257,11 @@ class _Followed(fx.Interpreter):
         return {self._root(group) for group in self._kept}
 
     def _readers(self) -> Iterable[tuple[_Layer, int, Tensor]]:
-        """Layers that read units that are followed, with the root of their group and the unit of each input."""
+        """The layers whose input units are followed, with the root of the units' group and the unit of each input."""
         return ((layer, self._root(layer.reads[0]), layer.reads[1]) for layer in self.layers if layer.reads is not None)
 
     def fold(self) -> None:
-        """Move what constant units contribute into the biases of the layers that read them."""
+        """Move the contributions of constant units into the biases of the layers that read them."""
         moved = True
         while moved:
             moved = False
@@ -296,7 +295,7 @@ class _Followed(fx.Interpreter):
         return used
 
     def small(self) -> fx.GraphModule:
-        """The network with the layers as they are now, without the units that are not used."""
+        """The network with the layers as they are now, without unused units."""
         used, called = self._used(), {layer.node for layer in self.layers}
         modules: dict[str, Any] = {
             str(node.target): self.fetch_attr(str(node.target))
@@ -331,7 +330,7 @@ class _Followed(fx.Interpreter):
 
 
 def _dense_layer(network: fx.Interpreter, n: fx.Node) -> Any:
-    """A call of ``F.linear`` with parameters of the network as a layer; None for other calls."""
+    """A layer for a call of ``F.linear`` with parameters of the network; None for other calls."""
     call: dict[str, Any] = {**dict(zip(("input", "weight", "bias"), n.args, strict=False)), **n.kwargs}
     nodes = [call.get("weight"), call.get("bias")]
     if not all(node is None or (isinstance(node, fx.Node) and node.op == "get_attr") for node in nodes):
@@ -345,7 +344,7 @@ def _dense_layer(network: fx.Interpreter, n: fx.Node) -> Any:
 
 
 def _copy_with_bias(layer: Any) -> Any:
-    """A copy of a layer with parameters of its own, one of them a bias."""
+    """A copy of a layer and its parameters, with a bias."""
     module = copy.deepcopy(layer)
     module.requires_grad_(False)
     if not isinstance(module, _NORMS) and module.bias is None:
@@ -354,7 +353,7 @@ def _copy_with_bias(layer: Any) -> Any:
 
 
 def _pooled(units: _Units, axes: int, shape: torch.Size) -> _Units | None:
-    """Units after pooling; None if a window has several of them."""
+    """Units after pooling; None if the unit varies along the pooled axes."""
     first = units.numbers
     for axis in range(-axes, 0):
         first = first.narrow(axis, 0, 1)
@@ -373,13 +372,13 @@ def _asks_rows(n: fx.Node) -> bool:
 
 
 def _new_name(taken: Iterable[str], target: str) -> str:
-    """A unique name for a layer, that of its call if possible."""
+    """A unique name for a layer: `target`, that of its call, if possible."""
     names = (target, *(f"{target}_{number}" for number in range(2, 10**6)))
     return next(name for name in names if not any(f"{other}.".startswith(f"{name}.") for other in taken))
 
 
 def _narrow(layer: Any, rows: Tensor, columns: Tensor | None) -> Any:
-    """A layer with these of its outputs and inputs."""
+    """Reduce a layer, in place, to these outputs and inputs."""
     for name, value in (*layer.named_parameters(), *layer.named_buffers()):
         if value.dim():
             value = value.detach()[rows]

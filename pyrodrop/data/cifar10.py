@@ -39,8 +39,8 @@ _RECORD = 1 + 3 * 32 * 32
 def cifar10(*, progress: Annotated[bool, Flag("whether to show a progress bar")] = True) -> Split:
     """CIFAR-10: images x in [0, 1], float32, channels first, ``[N, 3, 32, 32]``, and classes y, int64, ``[N]``.
 
-    Networks standardise x with the mean and the standard deviation of every channel over the training images, the
-    `Standardize` of both parts. The names of the classes are `pyrodrop.data.cifar10.CLASSES`.
+    Both parts have the same standardisation of x: the mean and the standard deviation of every channel over the training
+    images. The names of the classes are in `pyrodrop.data.cifar10.CLASSES`.
 
     Args:
         progress: whether to show a progress bar on a terminal during the download.

@@ -1,4 +1,4 @@
-"""The columns of a data frame one by one: names, numbers and categories, checked.
+"""Check and convert single columns of a data frame: names, numbers and categories.
 
 Frames of pandas, polars and pyarrow are read by narwhals, https://narwhals-dev.github.io/narwhals.
 """
@@ -19,12 +19,12 @@ from pyrodrop.names import did_you_mean
 
 Value = str | int | float | bool
 
-_ROUNDING = 1e-3  # of a column's range, what float64 may change its values by
+_ROUNDING = 1e-3  # the most that float64 may change the values of a column by, relative to their range
 _SHOWN = 5  # names and values in a message
 
 
 def checked_frame(frame: Any, name: str) -> nw.DataFrame[Any]:
-    """A data frame with rows, whose columns have one name each."""
+    """`frame` as a narwhals DataFrame; an error unless it has rows, and columns with different names, str or int."""
     table = as_table(frame, name)
     if not isinstance(table, nw.DataFrame):
         raise TypeError(f"{name} must be a DataFrame of pandas or polars, or a Table of pyarrow; got {shown(frame)}")
@@ -55,7 +55,7 @@ def named(names: Any, labels: Sequence[Hashable], argument: str) -> list[Hashabl
 
 
 def check_no_missing(frame: nw.DataFrame[Any], labels: Iterable[Hashable], name: str) -> None:
-    """Raise a ValueError that names the columns with missing values, how many rows have them, and the first of these."""
+    """Raise a ValueError that names the columns with missing values, the number of rows with any, and the first such row."""
     missing = {label: _missing(frame.get_column(label)) for label in labels}  # type: ignore[arg-type]
     wrong = [f"{label!r} in {int(rows.sum())} rows" for label, rows in missing.items() if rows.any()]
     if wrong:
@@ -71,10 +71,10 @@ def check_numbers(columns: Iterable[nw.Series[Any]], name: str, others: str, rem
     """Raise a TypeError that names the columns that are neither numbers nor bools.
 
     Args:
-        columns: of the frame.
-        name: of the frame.
-        others: which of its columns need not be numbers, for the message.
-        remedy: what to do with text and categories; ``{}`` stands for their names.
+        columns: columns of the frame.
+        name: name of the frame, for the message.
+        others: which columns need not be numbers, for the message.
+        remedy: advice on columns of text and categories; ``{}`` stands for their names.
     """
     odd = [column for column in columns if not (column.dtype.is_numeric() or column.dtype == nw.Boolean)]
     if not odd:
@@ -110,7 +110,7 @@ def numbers_of(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) 
 
 
 def check_whole(frame: nw.DataFrame[Any], labels: Iterable[Hashable], name: str) -> None:
-    """Raise a ValueError for a column of whole numbers, such as long ids, that differ by less than float64 rounds them."""
+    """Raise a ValueError for whole numbers, such as long ids, with a range below 1,000 times float64's rounding error."""
     for label in labels:
         column = frame.get_column(label).drop_nulls()  # type: ignore[arg-type]
         if not column.dtype.is_integer() or not len(column):
@@ -125,7 +125,7 @@ def check_whole(frame: nw.DataFrame[Any], labels: Iterable[Hashable], name: str)
 
 
 def values_of(frame: nw.DataFrame[Any], label: Hashable) -> tuple[Value, ...]:
-    """The values of a column of categories: those that its dtype declares, in their order; otherwise sorted."""
+    """The values of a column of categories: those that its dtype declares, in their order, or those that occur, sorted."""
     column = _categories(frame, label, "df")
     if column.dtype in (nw.Categorical, nw.Enum) and column.implementation.is_pandas_like():
         values = column.to_native().cat.categories.tolist()

@@ -1,4 +1,4 @@
-"""The columns of a data frame as inputs and observations: which are numbers, which are categories, what is standardised.
+"""How the columns of a data frame become inputs and observations: numbers, categories, standardisation.
 
     one-hot    x = [numbers | one column of 0 and 1 per value of each category]      [N, D]
     codes      x = (numbers, codes)      [N, D] and [N, K], codes whole numbers from 0, for nn.Embedding
@@ -34,20 +34,20 @@ Encode = Literal["one-hot", "codes"]
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """How the columns of a frame become x and y; `Dataset.from_frame` makes it and `Dataset.columns` has it.
+    """How the columns of a frame become x and y. `Dataset.from_frame` stores it in `Dataset.columns`.
 
     Attributes:
         numbers: names of the columns of numbers.
-        indicators: names of the columns of bools, which are inputs 0 and 1.
+        indicators: names of the columns of bools, which become 0 and 1 in x.
         categories: the values of every column of categories, in the order of its codes.
         targets: names of the columns of y.
         classes: the values of y in the order of the class labels; None if y are numbers.
         encode: ``one-hot`` or ``codes``.
         ordered: whether the dtype of y declares that its classes have an order.
-        scaled: standardisation of the numbers and indicators that is part of `x`, because ``codes`` have two inputs; None if
-            it is the data set's.
-        wide: names of the columns of numbers that float32 would round by too much, such as times in seconds: x, or y, that
-            has one of them is float64.
+        scaled: for ``codes``, the standardisation of numbers and indicators that `x` applies, as a `Dataset` standardises
+            only a single tensor; otherwise None.
+        wide: names of the columns of numbers that float32 would round by too much, such as times in seconds. A table (x or
+            y) with such a column is float64.
     """
 
     numbers: tuple[Hashable, ...]
@@ -79,12 +79,12 @@ class Columns:
             frame: a DataFrame with the columns of the inputs, of any of the libraries that `Dataset.from_frame` reads.
 
         Returns:
-            x as in the `Dataset`: ``[N, D]``, or a pair ``[N, D]``, ``[N, K]``.
+            x as in the `Dataset`: ``[N, D]``; or for ``codes`` a pair ``[N, D]``, ``[N, K]``, or ``[N, K]`` alone.
 
         Raises:
-            TypeError: `frame` is no DataFrame, or a column that had numbers has none.
-            ValueError: a column is missing, or occurs twice; values are missing, infinite, or categories that the first
-                frame did not have.
+            TypeError: `frame` is no DataFrame, or a column that had numbers has values of another kind.
+            ValueError: a column is missing or occurs twice; values are missing or infinite; bools and numbers are
+                exchanged; or a category is new.
         """
         frame = checked_frame(frame, name)
         self._check_present(frame, (*self.numbers, *self.indicators, *self.categories), name)
@@ -109,7 +109,7 @@ class Columns:
         return torch.cat([plain, *(F.one_hot(code, size) for code, size in zip(codes, sizes, strict=True))], 1)
 
     def y(self, frame: Any, name: str = "df") -> Tensor:
-        """The observations of a frame: ``[N, targets]``, or class labels ``[N]``; missing numbers are NaN. Raises as `x`."""
+        """The observations of a frame: ``[N, targets]``, NaN where missing, or class labels ``[N]``. Raises as `x`."""
         frame = checked_frame(frame, name)
         self._check_present(frame, self.targets, name)
         if self.classes is not None:
@@ -119,7 +119,7 @@ class Columns:
         return torch.from_numpy(numbers_of(frame, self.targets, name)).to(self.dtype(self.targets))
 
     def words(self) -> dict[str, Any]:
-        """All attributes as plain lists, numbers and strings, for a file."""
+        """All attributes except `ordered` as plain lists, numbers and strings, for a file."""
         scaled = None if self.scaled is None else [self.scaled.loc.tolist(), self.scaled.scale.tolist()]
         return {
             "numbers": list(self.numbers), "indicators": list(self.indicators),
@@ -130,7 +130,7 @@ class Columns:
 
     @classmethod
     def of_words(cls, stored: Any, file: str) -> Columns:
-        """The columns that `words` describes; a ValueError that names the file if it is damaged."""
+        """The inverse of `words`; a ValueError that names `file` if `stored` is damaged."""
         try:
             names = [tuple(stored.get(key, ())) for key in ("numbers", "indicators", "targets", "wide")]
             if not all(isinstance(name, str | int) for key in names for name in key):
@@ -155,7 +155,7 @@ class Columns:
 
 
 def _check_no_bools(frame: nw.DataFrame[Any], columns: Sequence[Hashable], name: str) -> None:
-    """Raise a ValueError for bools in columns that had numbers: they would be taken for 0 and 1 of their unit."""
+    """Raise a ValueError for bools in columns that had numbers: they would be read as 0 and 1 in the column's unit."""
     bools = [column for column in columns if frame.schema[column] == nw.Boolean]  # type: ignore[index]
     if bools:
         raise ValueError(

@@ -23,7 +23,7 @@ from pyrodrop.distributions.censored import check_ends, middles
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.scaling import Standardize
 
-_HASHED = 2**20  # values that are converted at a time for the fingerprint
+_HASHED = 2**20  # number of values that the fingerprint converts at a time
 
 
 @carded
@@ -40,11 +40,11 @@ class Dataset:
             numbers.
         targets: standardisation of y, likewise.
 
-    A DataFrame with columns of names and categories becomes one by `from_frame`; `columns` then says which columns of the
-    frame x and y are, and is None otherwise.
+    `from_frame` converts a DataFrame with named columns and categories. Its data set has `columns`, which describe how the
+    columns of the frame became x and y; `columns` is None for other data.
 
     Data are constants: tensors are detached, no gradient flows into them. Whole numbers and bools keep their dtype, as
-    labels and token ids; a network whose first layer is linear takes whole numbers of x as real ones. Rows are matched by
+    labels and token ids; a network whose first layer is linear converts whole numbers of x to real ones. Rows are matched by
     their order, never by the index of a pandas table.
 
     NaN in y are missing observations, which standardisations leave out; functions that take the data raise an error for
@@ -52,11 +52,11 @@ class Dataset:
     unless the likelihood is a `likelihoods.Censored`, which describes the shape of such a y.
 
     Raises:
-        TypeError: x or y is no array of real numbers (complex numbers, text, dates, categories, ragged lists, sparse or
-            quantised tensors), and x is not a tuple or mapping of such either; `inputs` or `targets` is no `Standardize`.
-        ValueError: the tensors of x and y differ in length, are empty, contain infinite values that are no open ends, or
-            masked values, x NaN, or nothing is observed; or `inputs` is given for an x that cannot be standardised, or one
-            of the two for another number of columns.
+        TypeError: x or y is no array of real numbers (complex numbers, text, dates, categories, rows of unequal length,
+            sparse or quantised tensors), nor is x a tuple or mapping of arrays; `inputs` or `targets` is no `Standardize`.
+        ValueError: the tensors of x and y differ in length, are empty, or contain masked values or infinite ones that are no
+            open ends; x contains NaN; a column of y has no observation; x cannot be standardised, but `inputs` is given; or
+            `inputs` or `targets` has another number of columns than the data.
 
     Example:
         >>> import torch
@@ -138,25 +138,25 @@ class Dataset:
     ) -> Dataset:
         """The columns of a DataFrame as x and y, float32, or float64 where float32 would round a column too much.
 
-        That is by more than 2e-5 of its standard deviation, as of times in seconds. The frame is one of pandas, polars or
-        pyarrow, which are read by narwhals (https://narwhals-dev.github.io/narwhals).
+        Too much is more than 2e-5 of the column's standard deviation, as for times in seconds. The frame is one of pandas,
+        polars or pyarrow, read by narwhals (https://narwhals-dev.github.io/narwhals).
 
-        All columns but the target's are inputs, in the order of the frame, numbers first. The index is ignored. A prior of
-        one scale on all weights, and one rate of learning, suit inputs of one scale, so numbers are standardised by default,
-        inputs and target: mean 0 and standard deviation 1 over the rows. As in any `Dataset`, x and y keep their units, and
-        a model standardises by itself; observation noise and predictions are in the units of y. A constant column is only
-        centred, so that it has no effect, and one of which few rows differ from one value gets less than the standard
-        deviation 1 (`Standardize.of_inputs` of `pyrodrop.scaling`).
+        All columns but the target's are inputs, in the order of the frame, numbers first. The index is ignored. A prior
+        with the same scale for all weights, and a single learning rate, suit inputs of equal scale. So numbers are
+        standardised by default, inputs and target: mean 0 and standard deviation 1 over the rows. As in any `Dataset`, x and
+        y keep their units, and the model standardises them; observation noise and predictions are in the units of y. A
+        constant column is only centred, so that it has no effect. A column that has the same value in most rows gets a
+        standard deviation below 1 (`Standardize.of_inputs` of `pyrodrop.scaling`).
 
-        Bools and one-hot columns are 0 and 1 and stay so: every category then has the same prior, however rare it is.
+        Bools and one-hot columns stay 0 and 1, so that every category has the same prior, however rare it is.
         Divided by its standard deviation, the column of a category in a fraction r of the rows would be about
-        1 / sqrt(r), and so would be the standard deviation of its effect under the prior.
+        1 / sqrt(r). Under the prior, its effect would have a standard deviation of this order.
 
         Args:
             df: the frame.
             target: name of the column of y, or a list of names of columns of numbers. Text, bools and categorical dtypes are
-                class labels, as is a column of whole numbers that is named in `categories`. One of 0 and 1 that is not
-                named there is read as numbers, and the log says so. Numbers may be missing, see `Dataset`.
+                class labels, as is a column of whole numbers that is named in `categories`. A column of 0 and 1 that is not
+                named there is read as numbers, with a warning in the log. Numbers may be missing, see `Dataset`.
             categories: names of the columns whose values are categories, text or numbers. Their values are those that a
                 categorical dtype of pandas or an Enum of polars declares, otherwise those that occur, sorted.
             encode: ``one-hot`` for one column of 0 and 1 per value, or ``codes`` for numbers from 0, as `torch.nn.Embedding`
@@ -171,10 +171,10 @@ class Dataset:
             set predicts at frames, too.
 
         Raises:
-            TypeError: `df` is no DataFrame; a column is of neither numbers nor bools and is not named in `categories`, such
+            TypeError: `df` is no DataFrame; a column that is not named in `categories` has neither numbers nor bools, such
                 as numbers of dtype object.
-            ValueError: a name is not that of a column, or of several; values are missing or infinite, which the message
-                counts by column; the target is constant; a column varies by less than float64 rounds its values.
+            ValueError: a name is that of no column, or of several; values are missing (the message counts them by column)
+                or infinite; the target is constant; whole numbers have a range below 1,000 times float64's rounding error.
 
         Example:
             >>> import pandas as pd
@@ -189,17 +189,17 @@ class Dataset:
         return cls._of_frame(df, *read_frame(df, target, categories, encode, standardise))
 
     def x_of(self, df: Any) -> Any:
-        """The inputs of another frame, as the x of this data set, which `from_frame` made.
+        """The inputs of another frame, converted like the x of this data set, which must be one of `from_frame`.
 
         Args:
             df: a frame with the columns of the inputs, which are found by name; others are ignored.
 
         Returns:
-            x, ``[N, D]``, or a pair of numbers and codes.
+            x, ``[N, D]``; for ``codes`` a pair of numbers and codes, or codes alone.
 
         Raises:
-            TypeError: `df` is no DataFrame, or has no numbers where this data set has them; this data set was not made from
-                a frame.
+            TypeError: `df` is no DataFrame, or a column that must have numbers has other values; this data set was not made
+                from a frame.
             ValueError: a column is missing or occurs twice; values are missing or infinite, or categories that this data
                 set does not have.
         """
@@ -243,12 +243,12 @@ class Dataset:
 
         Args:
             data: a `Dataset` or a pair.
-            name: of the argument, for messages.
+            name: name of the argument, for messages.
             missing: whether y may have missing values.
 
         Raises:
             TypeError: `data` is neither.
-            ValueError: y has missing values, which are not allowed; the message says how to have them left out.
+            ValueError: y has missing values, which are not allowed; the message says how to leave them out.
         """
         if isinstance(data, Dataset):
             return data if missing else data._complete()
@@ -290,7 +290,7 @@ class Dataset:
 
         Raises:
             TypeError: `chosen` is something else.
-            ValueError: an index is out of range, a mask is not of N rows, or no row is chosen.
+            ValueError: an index is out of range, a mask does not have N entries, or a column of y has no value in the rows.
         """
         chosen = chosen if isinstance(chosen, slice) else self._chosen(chosen)
         return self.with_values(x=mapped(lambda tensor: tensor[chosen], self.x), y=self.y[chosen])
@@ -313,15 +313,15 @@ class Dataset:
             raise ValueError(
                 f"chosen must have row indices from {-size} to {size - 1}; got {int(rows.min())} to {int(rows.max())}"
             )
-        return rows.long()  # a uint8 tensor would be taken for a mask
+        return rows.long()  # PyTorch would read a uint8 tensor as a mask
 
     def standardized(self) -> Dataset:
         """The same data, with standardisations computed from the columns of x and y.
 
-        Columns get mean 0 and standard deviation 1; those of x that differ in few rows from one value get less, see
+        Columns get mean 0 and standard deviation 1; columns of x with the same value in most rows get less, see
         `Standardize.of_inputs` of `pyrodrop.scaling`. Standardisations of values far from zero, such as times in seconds or
-        a y of 100,000,000 +- 1, are float64: a network gets x after the mean was subtracted, and predictions are float64
-        where those of y are.
+        a y of 100,000,000 +- 1, are float64: the mean is subtracted in float64 before a network gets x, and predictions are
+        float64 if the standardisation of y is.
 
         Raises:
             ValueError: x consists of several tensors, or x or y has an integer dtype, like labels and token ids.
@@ -331,12 +331,12 @@ class Dataset:
         return self.with_values(inputs=Standardize.of_inputs(self.x), targets=standardisation_of(self.y))
 
 
-# What functions take as data: a `Dataset`, or a pair (x, y). Training also takes the keyword arguments of a Pyro program.
+# Data that functions accept: a `Dataset`, or a pair (x, y). Training also accepts the keyword arguments of a Pyro program.
 Data: TypeAlias = Dataset | tuple[Inputs, Tensor]
 
 
 def standardisation_of(y: Tensor) -> Standardize:
-    """The standardisation of the columns of y: of a y with open ends, that of its finite ends and middles, for both ends."""
+    """The standardisation of the columns of y. If y has open ends: that of the middles or finite ends, for both ends."""
     return Standardize.of(middles(y).repeat(1, 2) if bool(y.isinf().any()) else y)
 
 
@@ -391,7 +391,7 @@ def _one_length(x: Any) -> Any:
 
 
 def _check_standardisation(name: str, standardisation: Any, values: Any) -> None:
-    """Check that a standardisation that was passed as `name` is one of these values."""
+    """Check the type of the standardisation passed as `name`, and that its shape fits `values`."""
     if not isinstance(standardisation, Standardize):
         raise TypeError(f"{name} must be a Standardize of pyrodrop.scaling, or None; got {shown(standardisation)}")
     if name == "inputs":
@@ -421,10 +421,10 @@ def _check_standardizable(name: str, values: Any) -> None:
 
 
 def _observations(y: Tensor) -> Tensor:
-    """y, in which NaN are missing values and infinities open ends of intervals.
+    """Check y, in which NaN are missing values and infinities open ends of intervals.
 
     Raises:
-        ValueError: it is empty, otherwise infinite, or nothing of a column is observed.
+        ValueError: y is empty, has infinite values that are no open ends, or a column without an observation.
     """
     if y.dim() == 0 or len(y) == 0 or not y.is_floating_point() or bool(y.sum().isfinite()):
         return check_finite("y", y)
@@ -435,7 +435,7 @@ def _observations(y: Tensor) -> Tensor:
     check_finite("y", y.masked_fill(absent, 0.0))
     if bool(absent.all(0).any()):
         raise ValueError(f"every column of y must have an observation; got NaN in all {len(y)} rows of one")
-    return y.masked_fill(absent, math.nan) if bool(absent.any()) else y  # of one bit pattern, for `fingerprint`
+    return y.masked_fill(absent, math.nan) if bool(absent.any()) else y  # NaN of one bit pattern, for `fingerprint`
 
 
 def check_finite(name: str, values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Files of data, which pooch downloads once to the user's cache and checks by their hashes.
+"""Data files, which pooch downloads once to the user's cache and checks by their hashes.
 
 https://www.fatiando.org/pooch. A file enters the cache whole and with the right hash, or not at all.
 """
@@ -13,18 +13,18 @@ import pooch
 
 from pyrodrop.failed import Failed
 
-_RETRIES = 3  # after a connection that broke or content with another hash
+_RETRIES = 3  # after a lost connection or a wrong hash
 
 
 def data_file(place: str, what: str, url: str, known_hash: str | None, *, progress: bool = False) -> Path:
-    """The path of a file of data, whose hash was checked.
+    """The path of a data file, after checking its hash.
 
-    It is in the folder that the environment variable PYRODROP_DATA names; where that is not set, it is downloaded once, to
-    the user's cache.
+    The file is read from the folder that the environment variable PYRODROP_DATA names. If the variable is not set, the file
+    is downloaded once to the user's cache.
 
     Args:
-        place: of the file in either folder, ``mnist/NAME``.
-        what: the file in a few words, for messages.
+        place: path of the file relative to either folder, such as ``mnist/NAME``.
+        what: a short description of the file, for messages.
         known_hash: the SHA-256; None for a file whose content the caller checks.
         progress: whether to show a progress bar on a terminal.
 
@@ -52,16 +52,16 @@ def data_file(place: str, what: str, url: str, known_hash: str | None, *, progre
 
 
 def download(url: str, path: Path, known_hash: str | None, what: str, offline: str, *, progress: bool = False) -> Path:
-    """The path of a file in the cache; it is downloaded if it is not there, or has another hash.
+    """The path of a file in the cache, which is downloaded if it is missing or has another hash.
 
     Args:
         known_hash: the SHA-256, or ``md5:`` and the MD5; None if it is not known.
-        what, progress: as of `data_file`.
+        what, progress: as for `data_file`.
         offline: how to get the file without a network, for messages.
 
     Raises:
         ConnectionError: the file cannot be downloaded.
-        ValueError: the server sent something else, which was not kept.
+        ValueError: the server sent other content, which is not kept.
     """
     files = pooch.Pooch(
         path.parent, "", registry={path.name: known_hash}, urls={path.name: url}, retry_if_failed=_RETRIES

@@ -1,4 +1,4 @@
-"""A data frame as a data set: which of its columns are x and y, and what is standardised."""
+"""Convert a data frame to a data set: which columns are x and y, and which are standardised."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _log = logging.getLogger("pyrodrop")
 def read_frame(
     df: Any, target: Any, categories: Any, encode: Encode, standardise: Any, rows: Any = None
 ) -> tuple[Columns, Standardize | None, Standardize | None]:
-    """The columns of a frame, and the standardisations of x and y; arguments and errors as of `Dataset.from_frame`.
+    """The columns of a frame, and the standardisations of x and y. Arguments and errors are those of `Dataset.from_frame`.
 
     Args:
-        rows: indices of the rows that the standardisation is computed from; all if None.
+        rows: indices of the rows from which the standardisation is computed; all if None.
     """
     df = checked_frame(df, "df")
     labels = df.columns
@@ -95,7 +95,7 @@ def read_frame(
 
 
 def _wide(values: np.ndarray[Any, Any], labels: Sequence[Hashable]) -> Iterator[Hashable]:
-    """The names of the columns whose values float32 would change by too much (`narrowed`)."""
+    """The names of the columns whose values float32 would change by too much (`pyrodrop.scaling.narrowed`)."""
     kept = within(torch.from_numpy(values), torch.float32, ROUNDING).tolist()
     return (label for label, narrow in zip(labels, kept, strict=True) if not narrow)
 
@@ -115,7 +115,7 @@ def _warn_of_binary_numbers(frame: nw.DataFrame[Any], targets: Sequence[Any]) ->
 def classes_of(
     frame: nw.DataFrame[Any], targets: Sequence[Any], categories: Sequence[Hashable]
 ) -> tuple[Value, ...] | None:
-    """The class labels of y, where it is no number: text, categories or bools, or a target named in categories."""
+    """The class labels of y if it is text, categories or bools, or named in `categories`; None if y are numbers."""
     columns = {label: frame.get_column(label) for label in targets}
     labels = [label for label, column in columns.items() if label in categories or is_label(column)]
     wrong = [label for label in targets if label not in labels and not columns[label].dtype.is_numeric()]

@@ -2,7 +2,7 @@
 
 CO2 is the Mauna Loa series of figure 2 (272 months, detrended and standardised by the authors); solar is the series of the
 appendix. Both are in standardised units. The test part of CO2 is a grid of inputs without observations; its y contains the
-placeholders of the file. That of solar is the series in five gaps of the training part, of 20 years each. Source:
+placeholders of the file. The test part of solar fills five gaps of 20 years each in the training part. Source:
 https://github.com/yaringal/DropoutUncertaintyCaffeModels.
 """
 
@@ -25,7 +25,7 @@ from pyrodrop.scaling import Standardize
 Series: TypeAlias = Literal["co2", "solar"]
 COMMIT = "afd0b1c72ecf4669c0823a2458d645c2683159a3"
 URL = f"https://raw.githubusercontent.com/yaringal/DropoutUncertaintyCaffeModels/{COMMIT}/{{series}}_regression/data/{{part}}.h5"
-YEARS, TRAINING_YEARS = 375, 300  # of the forecasts of the solar series
+YEARS, TRAINING_YEARS = 375, 300  # of `solar`, the forecasts of the solar series
 MONTH = 0.0127358  # one month of the CO2 series in standardised time
 SHA256 = {
     ("co2", "train"): "5e872111e517ac619350009fe3b9b5e2752ad52b4cf0086ec53b33db4c32417b",
@@ -33,7 +33,7 @@ SHA256 = {
     ("solar", "train"): "b6ee46f254c1272987f590a36f9fb43c5f64fb8cdac8c0065b99793c868bdd08",
     ("solar", "test"): "fb9e9199f05dd2e493b0d10dad2fa41b5015afd2d61c2d83f6857e7cb97b5e76",
 }
-CSV_SHA256 = {  # of the same series as text, with a header, below PYRODROP_DATA
+CSV_SHA256 = {  # of the same series as text files with a header, in the folder PYRODROP_DATA
     ("co2", "train"): "3ff58ef6c4aabb94322fa32b0a28895c700786fe3164b6addbffd92579183056",
     ("co2", "test"): "f23852c124cdb56efa5953a44d0fc32b8db89501fc79daedaf534eeaf6f90b2c",
     ("solar", "train"): "b392e8e6bbfcd24f790d2eb333f08ea5c2579a2b6e7632811fcc2106182afc4d",
@@ -85,32 +85,32 @@ def solar(
     past: Annotated[int, Count("the number of past years", most=100)] = 22,
     ahead: Annotated[int, Count("the number of years until the forecast year", most=100)] = 5,
 ) -> Split:
-    """Forecasts of the solar series: its change in some years from those of the years before, float32.
+    """Forecasts of the solar series: its change over the next years from its changes in the years before, float32.
 
         y = s[t + ahead] - s[t]                                                 [N, 1]
         x = s[t - past + 1] - s[t - past], ..., s[t] - s[t - 1]                 [N, past, 1]
 
-    for every year t, with s the whole series: one value per year of the irradiance of the sun, standardised by the authors,
-    375 values of which their test part are those in five gaps. Levels are left out, as the series rises over its centuries
+    for every year t. s is the training and test part of `gal2016` ("solar") in order of time: the irradiance of the sun in
+    375 years, one value per year, standardised by the authors. Levels are left out, as the series rises over its centuries
     and the last years lie above all earlier ones.
 
     The training part has all windows within the first 300 years. The test part forecasts each of the last 75 years from the
-    years before, which for the first of them are years of the training part. Both are standardised by the training part, x
-    by one mean and scale for all places in a window. The forecast that nothing changes is y = 0.
+    years before; the first of these windows overlap with training years. Both parts have the standardisation of the training
+    part, with one mean and scale for all positions in a window. The forecast "no change" is y = 0.
 
     Args:
         past: number of yearly changes in a window; 22 years are two cycles of the sun.
-        ahead: years from the last one of a window to that which is forecast.
+        ahead: number of years from the last year of a window to the forecast year.
 
     Raises:
-        ValueError: a number is outside 1 ... 100; otherwise as `gal2016`.
-        TypeError: it is no whole number.
+        ValueError: an argument is outside 1 ... 100; otherwise as `gal2016`.
+        TypeError: an argument is no whole number.
         FileNotFoundError, ConnectionError: as `gal2016`.
     """
     split = gal2016("solar")
     times = torch.cat([split.train.x, split.test.x])[:, 0]
     series = torch.cat([split.train.y, split.test.y])[times.argsort(), 0]
-    last = torch.arange(past, YEARS - ahead)  # the last year that a window knows
+    last = torch.arange(past, YEARS - ahead)  # the last year of each window
     x = series.diff().unfold(0, past, 1)[: len(last), :, None]
     y = (series[last + ahead] - series[last])[:, None]
     held_out = last + ahead >= TRAINING_YEARS

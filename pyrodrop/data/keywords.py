@@ -1,4 +1,4 @@
-"""The data of a Pyro program: the keyword arguments that its model and its guide are called with."""
+"""The data of a Pyro program: the keyword arguments of its model and its guide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, np.generic, torch.dtype, torch.
 
 
 class Keywords:
-    """Keyword arguments, ``model(**values)``. Every step gets all of them; plates of the program take subsamples.
+    """Keyword arguments, ``model(**values)``. Every step gets all of them; the program's plates take subsamples.
 
     Args:
         values: by name. Tensors, also within tuples, lists and dictionaries, are data; other values are passed on unchanged.
@@ -46,14 +46,14 @@ class Keywords:
 
     @classmethod
     def named(cls, values: Any, names: Sequence[str], optional: Collection[str] = ()) -> Keywords:
-        """Values of the arguments of these names.
+        """`values` as `Keywords`, if they have these names.
 
         Args:
-            optional: the names of arguments that may be left out, and are then None.
+            optional: names that may be left out. The values are then None.
 
         Raises:
-            TypeError: they are no mapping.
-            ValueError: they have other names.
+            TypeError: `values` is no mapping.
+            ValueError: a name is missing or unknown.
         """
         if not isinstance(values, Mapping):
             raise TypeError(
@@ -72,12 +72,12 @@ class Keywords:
 
     @functools.cached_property
     def words(self) -> dict[str, str]:
-        """A description of each argument: the digest of a tensor or array, the name or class of another object."""
+        """A description of each argument: dtype, shape and digest of an array; the value or name of another object."""
         return {name: _word(value) for name, value in _placed(self.values, "data")}
 
     @property
     def outline(self) -> str:
-        """A description of the arguments without the values of tensors, which replicates share."""
+        """A description of the arguments without the values of tensors, which must be equal for replicates."""
         like = over_tensors(lambda tensor: f"{tensor.dtype} {list(tensor.shape)}", self.values)
         return ", ".join(f"{name} {word}" for name, word in sorted(Keywords(like).words.items()))
 
@@ -92,7 +92,7 @@ class Keywords:
 
 
 def _placed(tree: Any, name: str) -> list[tuple[str, Any]]:
-    """The values of nested collections, each with its place in words."""
+    """The values of nested collections, each with its path, such as ``data.x.0``."""
     items = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, tuple | list) else None
     if not items:
         return [(name, tree)]

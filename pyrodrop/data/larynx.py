@@ -15,9 +15,9 @@ from pyrodrop.data.dataset import Dataset
 
 
 def larynx() -> Dataset:
-    """x ``[90, 2]``, age in years and stage, 1 to 4; y ``[90, 2]``, the ends of what is known of the years to death.
+    """x ``[90, 2]``: age in years, stage 1 to 4. y ``[90, 2]``: lower and upper end of the years to death.
 
-    Of a man who died both ends are his time; of another the upper one is infinite (`likelihoods.Censored`).
+    The ends are equal for men who died. For the others the upper end is infinite (`likelihoods.Censored`).
     """
     with (resources.files("pyrodrop.data") / "larynx.csv").open() as lines:
         years, died, *x = torch.from_numpy(np.loadtxt(lines, delimiter=",", skiprows=1)).float().T

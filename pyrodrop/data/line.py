@@ -25,7 +25,7 @@ def line(n: Annotated[int, Count("the number of examples")], seed: Seed = 0) -> 
     """Sample n examples: x and y ``[n, 1]``. The same `seed` gives the same data.
 
     Raises:
-        TypeError, ValueError: an argument is no such number.
+        TypeError, ValueError: an argument is not a whole number in range.
     """
     with seeded(seed, torch.device("cpu")):
         x = torch.randn(n, 1)
@@ -41,6 +41,6 @@ def line_split(
     """Sample n training examples and `test` independent test examples.
 
     Raises:
-        TypeError, ValueError: an argument is no such number.
+        TypeError, ValueError: an argument is not a whole number in range.
     """
     return Split(f"line-{n}", line(n, seed), line(test, seed + 10_000), "", "", SOURCE)

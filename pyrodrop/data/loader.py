@@ -1,4 +1,4 @@
-"""Minibatches that an iterable yields, such as a DataLoader: every epoch is one iteration."""
+"""Minibatches from an iterable, such as a DataLoader: every epoch is one iteration over it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Loader(Streamed):
     Args:
         batches: a DataLoader, or another iterable with a length, the number of minibatches of each of its epochs.
         num_data: number of rows of the data set; None for a DataLoader that visits all rows of a data set with a length. An
-            epoch has a row at most once, except where a sampler of the DataLoader draws the rows.
+            epoch must have each row at most once, except with samplers that may repeat rows, like WeightedRandomSampler.
 
     Raises:
         TypeError: `batches` cannot be iterated again, or has no length.
@@ -84,11 +84,11 @@ class Loader(Streamed):
         self._generators = {g: g.initial_seed() for g in generators if isinstance(g, torch.Generator)}
 
     def epoch(self, number: int, seed: int, check: Check | None = None, start: int = 0) -> Iterator[Dataset]:
-        """The minibatches of an epoch, from number `start` on if the loader was set to that place.
+        """The minibatches of an epoch; from number `start` on, for a loader whose ``load_state_dict`` set that position.
 
         Raises:
-            TypeError, ValueError: one of them is no minibatch; there are fewer or more than the length says, or more rows
-                than the data set has.
+            TypeError, ValueError: an item is no minibatch; there are fewer or more minibatches than the length says, or more
+                rows than the data set has.
         """
         seeds = {generator: mixed(initial, number) for generator, initial in self._generators.items()}
         streams = RandomStreams(mixed(seed, number), seeds)
@@ -137,7 +137,7 @@ class Loader(Streamed):
 
     @cached_property
     def varies(self) -> bool:
-        """Whether the rows of the first two minibatches have different shapes, as sequences that are padded by minibatch."""
+        """Whether the rows of the first two minibatches differ in shape, as when sequences are padded per minibatch."""
         shapes = [[tensor.shape[1:] for tensor in (*parts(batch.x), batch.y)] for batch in self._first]
         return shapes[0] != shapes[-1]
 
@@ -150,7 +150,7 @@ class Loader(Streamed):
 
 
 def _stated(num_data: Any, batches: Any, known: int | None) -> int:
-    """Check the `num_data` that was passed: for a DataLoader it lies between the rows visited and those of its data set."""
+    """Check `num_data`: for a DataLoader it is at least the rows visited per epoch and at most those of its data set."""
     stated = count(num_data, "num_data", "the number of rows of the data set")
     dataset: Any = getattr(batches, "dataset", None)
     by_row = getattr(batches, "collate_fn", None) is default_collate and not isinstance(dataset, IterableDataset)
@@ -166,7 +166,7 @@ def _stated(num_data: Any, batches: Any, known: int | None) -> int:
 
 
 def _with_new_workers(batches: Any) -> Any:
-    """A DataLoader without persistent workers, which would continue the random numbers of the previous iteration."""
+    """A copy of a DataLoader without persistent workers, whose random numbers would continue those of the last epoch."""
     if not isinstance(batches, DataLoader) or not batches.persistent_workers:
         return batches
     other = copy.copy(batches)
@@ -175,13 +175,13 @@ def _with_new_workers(batches: Any) -> Any:
 
 
 def _sampler(batches: Any) -> Any:
-    """The sampler of the rows of a DataLoader; None if it is unknown, as in a batch sampler of the user's."""
+    """The sampler that draws the rows of a DataLoader; None if unknown, as with a user-defined batch sampler."""
     by_batch = getattr(batches, "batch_sampler", None)
     return by_batch.sampler if isinstance(batches, DataLoader) and type(by_batch) is BatchSampler else None
 
 
 def _visited(batches: Any) -> tuple[int | None, bool]:
-    """How many rows of its data set a DataLoader visits per epoch, if that is known, and whether each at most once."""
+    """How many rows of its data set a DataLoader visits per epoch, None if unknown; and whether each at most once."""
     if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
         return None, True
     by_batch: Any = batches.batch_sampler

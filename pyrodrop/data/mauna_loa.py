@@ -1,8 +1,8 @@
-"""Atmospheric CO2 at Mauna Loa, 1958-2001: monthly means in ppm of the weekly record.
+"""Atmospheric CO2 at Mauna Loa, 1958-2001: monthly means of the weekly record, in ppm.
 
 The weekly record is that of Keeling & Whorf (2004), Carbon Dioxide Information Analysis Center, as distributed with
 `statsmodels` (`statsmodels.datasets.co2`, public domain). Monthly means use the weeks with a value; months without values
-are left out. The file mauna_loa.csv next to this module contains the monthly means, with the middle of the month as a
+are left out. The file mauna_loa.csv next to this module contains the means, each with the middle of its month as a
 decimal year.
 """
 

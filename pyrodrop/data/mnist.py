@@ -27,7 +27,7 @@ from pyrodrop.failed import Failed
 from pyrodrop.scaling import Standardize
 
 URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-MD5 = {  # of the files at this address, as torchvision has them
+MD5 = {  # of the files at this address, the same as in torchvision
     "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
     "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
@@ -70,7 +70,7 @@ def mnist(
 
 
 def _read(name: str, progress: bool) -> Tensor:
-    """The array of a file in the IDX format: its number of axes in the fourth byte, their sizes, then the values."""
+    """Read a file in the IDX format: the number of axes is in the fourth byte, then come their sizes and the values."""
     known_hash = None if os.environ.get("PYRODROP_DATA") else f"md5:{MD5[name]}"
     path = data_file(f"mnist/{name}.gz", f"MNIST's {name}.gz", f"{URL}{name}.gz", known_hash, progress=progress)
     try:

@@ -9,7 +9,7 @@ arXiv:1806.03335, section 3. Every member keeps the number of rows and the stand
 
 For linear regression under a Gaussian prior, `perturbed` with the standard deviation of the noise and `priors.Anchored` give
 draws from the posterior. The bootstrap is not exact: its spread comes from the residuals and is near 0 where the network
-passes through all rows, whatever the noise of the likelihood is.
+passes through all rows, regardless of the noise of the likelihood.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def bootstrapped(
     Args:
         data: a `Dataset` or a pair (x, y); y may have missing values.
         count: number of data sets.
-        seed: of the first; data set r has ``seed + r``, so that more of them begin with the same ones.
+        seed: seed of the first data set. Data set r uses ``seed + r``, so a larger `count` only appends data sets.
 
     Raises:
         TypeError, ValueError: as `Dataset`, or `count` or `seed` is no whole number in range.
@@ -60,14 +60,14 @@ def perturbed(
     """Data sets with Gaussian noise added to y.
 
     Args:
-        data: a `Dataset` or a pair (x, y), whose y are real numbers; missing ones stay missing.
+        data: a `Dataset` or a pair (x, y), whose y are real numbers; missing values stay missing.
         count: number of data sets.
-        noise: standard deviation, in the units of y: that of the observations, ``precision ** -0.5`` of a
+        noise: standard deviation of the noise, in the units of y. Use that of the observations, ``precision ** -0.5`` of a
             `likelihoods.Gaussian`.
-        seed: of the first; data set r has ``seed + r``.
+        seed: seed of the first data set. Data set r uses ``seed + r``.
 
     Raises:
-        TypeError: y are whole numbers, such as class labels or counts; or an argument is of the wrong kind.
+        TypeError: y has whole numbers, such as class labels or counts; or an argument is of the wrong kind.
         ValueError: y has open ends, or an argument is out of range.
 
     Example:
@@ -95,6 +95,6 @@ def perturbed(
 
 
 def _generator(seed: int) -> torch.Generator:
-    """A generator whose numbers differ from those that anchors and initial weights of this seed are drawn from."""
+    """A generator whose random numbers differ from those of anchors and initial weights with the same seed."""
     digest = hashlib.blake2b(f"resampled {seed}".encode(), digest_size=7).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big"))

@@ -1,4 +1,4 @@
-"""Rows that are read by index, from a data set of torch or from files that are mapped into memory."""
+"""Rows that are read by index, from a torch Dataset or from memory-mapped files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.streamed import Check, RandomStreams, Streamed, mixed
 
-PIECE = 1000  # rows that are read at a time where all are
-_SAMPLE = 256  # rows
-_RESIDENT = 32 * 2**20  # bytes of mapped files that stay in memory
+PIECE = 1000  # rows read at a time when all rows are read
+_SAMPLE = 256  # rows of `Rows.sample`
+_RESIDENT = 32 * 2**20  # bytes of mapped files that may stay in memory
 _PAGES = 2**16  # bytes that reading one value of a mapped file brings into memory
 
 
@@ -27,7 +27,7 @@ class Rows(Streamed):
     """Rows that are read by index.
 
     Args:
-        read: returns the rows of these indices, as a minibatch.
+        read: function of a vector of row indices that returns these rows as a minibatch.
         source: a short description of what is read, for messages.
     """
 
@@ -37,7 +37,7 @@ class Rows(Streamed):
         self._read, self.num_data, self.source, self.missing = read, num_data, source, missing
 
     def read(self, numbers: Tensor, check: Check | None = None) -> Dataset:
-        """The rows of these indices."""
+        """The rows with these indices."""
         numbers = numbers.cpu()
         return self.checked(self._read(numbers), _which(numbers), check)
 
@@ -51,7 +51,7 @@ class Rows(Streamed):
 
 
 def of_torch(dataset: Any, batch_size: int | None, missing: bool) -> Rows:
-    """Rows of a data set of torch, collated as a DataLoader does. Its random draws depend on the indices alone."""
+    """Rows of a torch Dataset, collated as in a DataLoader. Random numbers that it draws depend on the indices alone."""
     try:
         rows = len(dataset)
     except TypeError:
@@ -72,7 +72,7 @@ def of_torch(dataset: Any, batch_size: int | None, missing: bool) -> Rows:
 
 
 def _collated(items: list[Any], dataset: Any) -> Any:
-    """Items as a minibatch, as a DataLoader makes it by default, which takes the keys of the first item alone."""
+    """Collate items with ``default_collate``; an error if their keys differ, where it would use those of the first item."""
     kinds = {frozenset(item) for item in items if isinstance(item, Mapping)}
     if len(kinds) > 1:
         some = sorted(map(str, frozenset.union(*kinds) - frozenset.intersection(*kinds)))
@@ -90,7 +90,7 @@ def _collated(items: list[Any], dataset: Any) -> Any:
 
 
 def of_files(x: Any, y: Any, values: Sequence[Any], missing: bool) -> Rows:
-    """Rows of arrays of which some are mapped files; their pages are released after reading."""
+    """Rows of arrays, some of which are memory-mapped files, whose pages are released after reading."""
     arrays = [
         value if mapped_file(value) is not None else tensor_of(value, "x or y", missing=missing) for value in values
     ]

@@ -1,8 +1,8 @@
-"""Which of the data that functions take are read a minibatch at a time.
+"""Data that are read a minibatch at a time.
 
 torch.utils.data.Dataset      rows by index, if it has a length
-np.memmap                     rows by index: a pair (x, y) with one of them, where batch_size is given
-torch.utils.data.DataLoader   minibatches, and any other iterable of them with num_data
+np.memmap                     rows by index: in a pair (x, y) of which at least one is mapped, if batch_size is given
+torch.utils.data.DataLoader   minibatches; so does any other iterable of minibatches, with num_data
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pyrodrop.data.streamed import Streamed
 
 
 def streamed_of(data: Any, batch_size: int | None, num_data: int | None, *, missing: bool = False) -> Any:
-    """Data that are read a minibatch at a time as `Streamed`, a TensorDataset as a pair, and other data unchanged.
+    """Convert data that are read a minibatch at a time to `Streamed` and a TensorDataset to a pair; return others unchanged.
 
     Raises:
-        TypeError, ValueError: `num_data` is given for data whose rows are known, or not for those of a loader.
+        TypeError, ValueError: `num_data` is given for data whose rows are known, or missing for a loader that needs it.
     """
     converted = data if isinstance(data, Streamed | Dataset | Mapping) else _by_number(data, batch_size, missing)
     minibatches = (
@@ -46,7 +46,7 @@ def streamed_of(data: Any, batch_size: int | None, num_data: int | None, *, miss
 
 
 def read_for(data: Any, *, missing: bool = False) -> Streamed | None:
-    """A loader, a data set of torch or a `Streamed` to predict at or to estimate from; None for other data."""
+    """`Streamed` data for predictions and estimates from a DataLoader, torch Dataset or `Streamed`; None for other data."""
     if isinstance(data, Streamed):
         return data
     if isinstance(data, TorchDataset) and not isinstance(data, IterableDataset):
@@ -55,7 +55,7 @@ def read_for(data: Any, *, missing: bool = False) -> Streamed | None:
 
 
 def _by_number(data: Any, batch_size: int | None, missing: bool) -> Any:
-    """Rows of a data set of torch or of mapped files; the tensors of a TensorDataset; other data unchanged."""
+    """`Rows` of a torch Dataset or of mapped files; the tensors of a TensorDataset as a pair; other data unchanged."""
     if isinstance(data, TensorDataset) and len(data.tensors) > 1:
         *xs, y = data.tensors
         return (xs[0] if len(xs) == 1 else tuple(xs), y)

@@ -1,4 +1,4 @@
-"""Data in two parts, for training and for judging, and tables with their published train-test splits.
+"""Data in a training and a test part, and tables with their published train-test splits.
 
 The standardisation of a split is computed from its training rows: mean 0 and standard deviation 1 (dividing by N). A
 constant input column is only centred, as in the released code of Gal & Ghahramani (2016).
@@ -39,13 +39,13 @@ class Split(Described):
         y_unit: unit of y, for axes and tables.
         source: source and licence of the data.
         period: known period of a seasonal component, in units of x; None if there is none.
-        truth: whether `test` has real observations. If False, its y only has the right shape.
+        truth: whether `test` has real observations. If False, its y has the right shape but no meaning.
 
     `Split.from_frame` divides the rows of a DataFrame.
 
     Raises:
         TypeError: `train` or `test` is no `Dataset`, or an argument of the wrong kind.
-        ValueError: the period is not positive, or train and test have different inputs.
+        ValueError: the period is not positive, or the inputs of train and test have different names.
     """
 
     name: str
@@ -83,16 +83,16 @@ class Split(Described):
         standardise: bool | Sequence[Any] = True,
         name: str = "frame",
     ) -> Split:
-        """Random rows of a DataFrame as training and test part; the standardisation is that of the training rows.
+        """Split the rows of a DataFrame at random; the standardisation is that of the training rows.
 
-        The categories are those of all rows, so that a rare one may be in the test part alone. Rows that belong together,
+        The categories are those of all rows, so a rare category may occur only in the test part. Rows that belong together,
         such as those of one person, or of neighbouring times, are not kept together: split such a frame yourself, with
         `Dataset.from_frame` for the training rows and `Dataset.like` for the others.
 
         Args:
             test: fraction of the rows in the test part, rounded to at least one row.
-            seed: of the division.
-            name: of the split.
+            seed: seed of the random division.
+            name: name of the split.
             df, target, categories, encode, standardise: as in `Dataset.from_frame`.
 
         Raises:
@@ -181,7 +181,7 @@ def _list(rows: Any) -> Sequence[Any]:
 
 
 def _rows(number: int, split: Any, count: int) -> tuple[Tensor, Tensor]:
-    """The indices of the training and test rows of a split of `count` rows."""
+    """Check the indices of the training and test rows of a split of `count` rows, and return them."""
     what = f"rows of split {number} must be a pair, the indices of training and test rows"
     if not isinstance(split, tuple | list) or len(split) != 2:
         raise TypeError(f"{what}; got {shown(split)}")
@@ -198,7 +198,7 @@ def _rows(number: int, split: Any, count: int) -> tuple[Tensor, Tensor]:
 
 
 def standardized(x: Tensor, y: Tensor, name: str) -> Dataset:
-    """Rows as a data set, float32 as far as `narrowed` allows, with a standardisation computed from these rows in float64.
+    """Rows as a data set, float32 if `narrowed` allows it, with a standardisation computed from these rows in float64.
 
     Raises:
         ValueError: y is constant.

@@ -1,7 +1,7 @@
 """Data that are read a minibatch at a time: rows by index, or the minibatches of a loader.
 
-A minibatch is a pair (x, y), where x may be a tuple or mapping of tensors, or a mapping that has y as well, under one of the
-names in `TARGETS`. Values are checked when they are read.
+A minibatch is a pair (x, y), where x may be a tuple or mapping of tensors; or it is a mapping that contains y under one of
+the names in `TARGETS`. Values are checked when they are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyrodrop.inputs import named_parts, parts, rebuilt
 
 Check = Callable[[Dataset], None]  # raises a ValueError for rows that a model does not allow
 BLOCK = 5000  # rows that are evaluated at a time
-_BLOCK_BYTES = 16 * 2**20  # of x, at most, unless one minibatch has more
+_BLOCK_BYTES = 16 * 2**20  # most bytes of x in a block, unless one minibatch has more
 TARGETS = ("y", "label", "labels", "target", "targets")
 
 
@@ -35,7 +35,7 @@ class Streamed(ABC):
         source: a short description of what is read, for messages.
         missing: whether y may have missing values.
         num_data: number of rows; None if it is unknown.
-        shuffles: whether `pieces` are in another order than the rows.
+        shuffles: whether `pieces` yields the rows in another order than the data set's.
         first_row: reads the first row; None if rows cannot be read by index, or reading draws no random numbers.
     """
 
@@ -44,7 +44,7 @@ class Streamed(ABC):
     num_data: int | None
     shuffles = False
     first_row: Callable[[], Any] | None = None
-    _form: dict[str, str] | None = None  # of the rows that were read first: what tensors they have
+    _form: dict[str, str] | None = None  # dtype and number of axes of each tensor of the rows that were read first
 
     def __len__(self) -> int:
         if self.num_data is None:
@@ -54,14 +54,14 @@ class Streamed(ABC):
     @cached_property
     @abstractmethod
     def sample(self) -> Dataset:
-        """Some rows, the same at every call, from which shapes and dtypes are known."""
+        """Some rows, the same at every call, from which shapes and dtypes are inferred."""
 
     @abstractmethod
     def pieces(self, check: Check | None = None) -> Iterator[Dataset]:
-        """All rows in pieces, the same at every call."""
+        """Iterate over all rows, a few at a time, the same at every call."""
 
     def blocks(self, check: Check | None = None) -> Iterator[Dataset]:
-        """`pieces`, of which neighbours of equal shapes are joined to at most `BLOCK` rows."""
+        """`pieces`, with consecutive ones of equal shapes joined to blocks of at most `BLOCK` rows and 16 MiB of x."""
         waiting: list[Dataset] = []
         for piece in self.pieces(check):
             size = sum(tensor[0].nbytes for tensor in parts(piece.x))
@@ -73,21 +73,21 @@ class Streamed(ABC):
         if waiting:
             yield _joined(waiting)
 
-    fingerprint = None  # unknown, as rows are not all read
+    fingerprint = None  # unknown, as it would need all rows
 
     @cached_property
     def outline(self) -> str:
-        """Hash of the number of rows and of the sample: other data with the same ones have the same outline."""
+        """Hash of the number of rows and of the sample. Data that differ only in other rows have the same outline."""
         text = f"{self.num_data} rows, of which a sample is {self.sample.fingerprint}"
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @property
     def words(self) -> dict[str, str]:
-        """Where the data are from, for the settings of a fit."""
+        """The source of the data, for the settings of a fit."""
         return {"data_source": self.source}
 
     def checked(self, batch: Any, where: str, check: Check | None) -> Dataset:
-        """A minibatch as a data set; an error says which one is wrong."""
+        """A minibatch as a checked data set; errors name `where`, the place of the minibatch."""
         try:
             rows = self._alike(Dataset.of(pair_of(batch), missing=self.missing))
             if check is not None:
@@ -97,10 +97,10 @@ class Streamed(ABC):
             raise type(error)(f"{where} of {self.source}: {error}") from error
 
     def _alike(self, rows: Dataset) -> Dataset:
-        """The rows, with the tensors of a mapping in the order of those that were read first.
+        """The rows, with the tensors of a mapping in the order of the rows that were read first.
 
         Raises:
-            TypeError: they have other tensors: other names, numbers of axes or dtypes, which a recorded step does not take.
+            TypeError: names, numbers of axes or dtypes of the tensors differ from the first rows': a recorded step is fixed.
         """
         form = {name: f"{tensor.dtype} of {tensor.dim()} axes" for name, tensor in named_parts(rows.x).items()}
         form["y"] = f"{rows.y.dtype} of {rows.y.dim()} axes"
@@ -132,7 +132,7 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
     """x and y of a minibatch.
 
     Raises:
-        TypeError: it is neither a pair nor a mapping with one entry of y.
+        TypeError: `batch` is neither a pair nor a mapping with inputs and exactly one of the names in `TARGETS`.
     """
     if isinstance(batch, Mapping):
         names = [name for name in TARGETS if name in batch]
@@ -154,13 +154,13 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
 
 
 class RandomStreams:
-    """States of the global random generators for a reader of data, apart from those of the training.
+    """States of the global random generators for a reader of data, separate from those of training.
 
     A data set may draw from torch's, Python's and NumPy's global generators, to shuffle or to augment. Here it does so from
-    states that depend on a seed alone: what it draws does not change the noise of a training, and the other way round.
+    states that depend on a seed alone: its draws do not change the noise of training, nor does training change its draws.
 
     Args:
-        generators: further generators that the reader has, each with its seed.
+        generators: further generators that the reader uses, each with its seed.
     """
 
     def __init__(self, seed: int, generators: Mapping[torch.Generator, int] | None = None) -> None:

@@ -1,8 +1,8 @@
 """Two tables of the UCI Machine Learning Repository: the noise of airfoils, and bicycles hired per hour.
 
-If PYRODROP_DATA is set, files are read from ``$PYRODROP_DATA/tables``. Otherwise they are downloaded
-once and cached. Tables and the first split: https://github.com/scikit-learn-contrib/bde, whose ``train_test_split`` with
-``random_state=0`` it is.
+If PYRODROP_DATA is set, files are read from ``$PYRODROP_DATA/tables``. Otherwise they are downloaded once and cached. Tables
+are those of https://github.com/scikit-learn-contrib/bde, and so is the first split: scikit-learn's ``train_test_split`` with
+``random_state=0``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ URL = f"https://raw.githubusercontent.com/scikit-learn-contrib/bde/{COMMIT}/bde/
 SOURCE = f"UCI Machine Learning Repository (CC BY 4.0), by GitHub scikit-learn-contrib/bde at {COMMIT}"
 AIRFOIL = "356556903993df2c20396f645e473f363df736f7f93899c2e25350f56d0e4d92"
 BIKES = "b03a2d02e8c10f435c43c7f0b358b7e34a003afea53dbc37f0183f2763295133"
-BIKES_GZ = "4aed933551d6ee59c59c4a8a56f3888023d1c7058a12d7691f5084424183a161"  # of the same table below PYRODROP_DATA
+BIKES_GZ = "4aed933551d6ee59c59c4a8a56f3888023d1c7058a12d7691f5084424183a161"  # of the same table in PYRODROP_DATA
 _NOT_INPUTS = {"instant", "dteday", "casual", "registered"}  # y is the sum of the last two
 
 
@@ -41,9 +41,9 @@ def airfoil() -> Splits:
 def bikes() -> Splits:
     """Bicycles hired per hour in Washington, 2011 and 2012: x ``[N, 12]``, counts y ``[N, 1]``, 17,379 rows, one split.
 
-    x has calendar and weather as numbers: season, year, month, hour, holiday, day of the week, working day, weather,
-    temperature, felt temperature, humidity and wind. The hours before and after one of the test part are mostly in the
-    training part, but no count of them is in x.
+    x describes calendar and weather by numbers: season, year, month, hour, holiday, day of the week, working day, weather,
+    temperature, felt temperature, humidity and wind. The hours before and after a test row are mostly training rows, but
+    their counts are not in x.
 
     Raises:
         FileNotFoundError, ConnectionError, ValueError: as `airfoil`.
@@ -56,7 +56,7 @@ def bikes() -> Splits:
 
 
 def _splits(name: str, content: str, target: str, count: int) -> Splits:
-    """A table with a header, by random divisions of its rows: the first fifth of each, rounded up, is to test."""
+    """Random splits of a table with a header: the first fifth of each permutation of its rows, rounded up, is held out."""
     header, *_ = content.split("\n", 1)
     names = [column.strip() for column in header.split(",")]
     inputs = [number for number, column in enumerate(names) if column not in _NOT_INPUTS | {target}]

@@ -18,7 +18,7 @@ from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.splits import Split
 
 Toy: TypeAlias = Literal["motorcycle", "snelson", "in-between"]
-TEST_SHARE, ROWS, GAP, NOISE = 0.2, 160, (-0.7, 0.5), 0.1  # the last three of in-between
+TEST_SHARE, ROWS, GAP, NOISE = 0.2, 160, (-0.7, 0.5), 0.1  # the last three are of in-between
 _UNITS = {"motorcycle": ("ms", "g"), "snelson": ("", ""), "in-between": ("", "")}
 
 
@@ -26,8 +26,8 @@ _UNITS = {"motorcycle": ("ms", "g"), "snelson": ("", ""), "in-between": ("", "")
 def toy(name: Toy) -> Split:
     """A problem of one input: x ``[N, 1]``, y ``[N, 1]``, float32, with the standardisation of the training part.
 
-    The test part has a fifth of the rows among the training rows, then all rows away from them: of *in-between* those in the
-    gap, of the others those whose x is in its quantiles .55 to .65 or above .95.
+    The test part has first a random fifth of the rows near training rows, then all rows away from them: for *in-between*
+    those in the gap, otherwise those with x between its quantiles .55 and .65, or above its quantile .95.
 
     Args:
         name: motorcycle (90 rows to train, 43 to test), snelson (136, 64) or in-between (60, 100).
@@ -63,7 +63,7 @@ def in_between(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.
 def divided(
     x: np.ndarray, y: np.ndarray, away: np.ndarray | None, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The numbers of the rows to train, of a fifth among them, and of those away, by the first column of x if not known."""
+    """Indices of the training rows, of the fifth near them, and of rows away; by the first column of x if `away` is None."""
     if away is None:
         low, high, end = np.quantile(x[:, 0], (0.55, 0.65, 0.95))
         away = ((x[:, 0] > low) & (x[:, 0] <= high)) | (x[:, 0] > end)

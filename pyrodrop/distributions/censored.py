@@ -1,4 +1,4 @@
-"""A distribution of numbers of which some are known only to lie in an interval, from a lower end l to an upper end u.
+"""A distribution of numbers, some of which are known only to lie in an interval from a lower end l to an upper end u.
 
     log p(l, u) = log p_0(l)               l = u, an exact observation
                   log(1 - F_0(l))          u = inf, right-censored
@@ -74,10 +74,10 @@ def _log_below(z: Tensor) -> Tensor:
 
 
 def censored(distribution: Any) -> Censored:
-    """The distribution with the log density of censored values.
+    """`distribution` as `Censored`, whose `log_prob` also takes the ends of intervals.
 
     Raises:
-        ValueError: it is neither one of independent Gaussian numbers nor one of log-normal ones.
+        ValueError: `distribution` is not one of independent Gaussian or log-normal numbers with event shape ``[D]``.
     """
     base = distribution.base_dist if isinstance(distribution, Independent) else distribution
     if not isinstance(base, Normal | LogNormal) or len(distribution.event_shape) != 1:
@@ -90,7 +90,7 @@ def censored(distribution: Any) -> Censored:
 
 
 def ends_shape(distribution: Any) -> torch.Size:
-    """The event shape of observations: that of a sample, but twice as long for the ends of `Censored` numbers."""
+    """The event shape of observations: ``[2 D]`` for the ends of `Censored` numbers, otherwise that of a sample."""
     shape: torch.Size = distribution.event_shape
     return torch.Size([2 * shape[0]]) if isinstance(distribution, Censored) else shape
 
@@ -110,7 +110,7 @@ def check_ends(y: Tensor) -> None:
 
 
 def exact_values(y: Tensor, what: str) -> Tensor:
-    """The values ``[N, D]`` of ends ``[N, 2 D]``; a ValueError if some are censored."""
+    """The values ``[N, D]`` of pairs of equal ends ``[N, 2 D]``; a ValueError if some are censored."""
     lower, upper = y.chunk(2, -1)
     rows = int((lower != upper).any(-1).sum())
     if rows:
@@ -122,7 +122,7 @@ def exact_values(y: Tensor, what: str) -> Tensor:
 
 
 def finite_ends(y: Tensor) -> Tensor:
-    """A finite end of each interval, ``[N, 2 D]`` to ``[N, D]``: the upper one, or the lower one if that is open."""
+    """A finite end of each interval, ``[N, 2 D]`` to ``[N, D]``: the upper end, or the lower if the upper is infinite."""
     lower, upper = y.chunk(2, -1)
     return torch.where(upper.isinf(), lower, upper)
 

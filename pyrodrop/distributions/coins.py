@@ -40,7 +40,7 @@ from pyrodrop.arguments import count, counts, instance, real, shown, tensor
 from pyrodrop.distributions.weight import Size
 from pyrodrop.private_apis import in_function_transform
 
-_LOWEST = -(2**15)  # of 16-bit integers
+_LOWEST = -(2**15)  # the smallest 16-bit integer
 _PIECES = {8: torch.uint8, 16: torch.int16}
 
 
@@ -83,20 +83,20 @@ _LIBRARY.impl("coins", _shape_of_coins, "Meta")
 
 
 def _cuts(keep: float | np.ndarray, dither: np.ndarray) -> np.ndarray:
-    """The largest 16-bit integers that keep a unit."""
+    """The largest 16-bit integers for which a unit is kept."""
     cuts = np.floor(2**16 * keep + (dither - float(_LOWEST)) / 2**16) + (_LOWEST - 1)
     return np.maximum(cuts, _LOWEST).astype(np.int16)
 
 
 class Masks:
-    """Draws the masks of several consecutive steps with one call of PyTorch's default CPU generator, the same bytes as one
-    call of `coins` for each mask and step, into the same memory every time.
+    """Draws the masks of several consecutive steps with one call of PyTorch's default CPU generator. The masks equal those
+    of one call of `coins` for each mask and step; they are written to the same memory every time.
 
     Args:
-        keeps: probabilities of a one for each mask of a step; they broadcast to its shape.
+        keeps: for each mask of a step, the probabilities of a one, which broadcast to its shape.
 
     Attributes:
-        masks: of all steps, ``[steps, *shape]`` for every shape; those of `draw` and then `compare`.
+        masks: the masks of all steps, ``[steps, *shape]`` for every shape, after `draw` and `compare`.
     """
 
     def __init__(self, keeps: Sequence[Tensor], shapes: Sequence[Size | Sequence[int]], steps: int) -> None:
@@ -118,7 +118,7 @@ class Masks:
         _fill(self._bits[steps])
 
     def compare(self, count: int) -> None:
-        """Make the masks of the first `count` steps of their bits."""
+        """Compute the masks of the first `count` steps from their bits."""
         for rates, pieces, dither, mask in self._draws:
             np.less_equal(pieces[:count], _cuts(rates, dither[:count]), out=mask[:count])
 
@@ -127,7 +127,7 @@ def fill_stacked(masks: Tensor, keep: Tensor) -> None:
     """Draw the masks of several replicates, with PyTorch's default generator.
 
     On a CPU an entry is kept if a random byte u < t = floor(256 keep); if u = t, as for one entry in 256, it is kept with
-    probability 256 keep - t. So every entry has its probability, and all are independent.
+    probability 256 keep - t. So every entry is kept with exactly its probability, independently of the others.
 
     Args:
         masks: contiguous bytes of any shape, for zeros and ones.
@@ -153,7 +153,7 @@ def fill_stacked(masks: Tensor, keep: Tensor) -> None:
 
 
 def _rate(keep: Tensor, axes: int) -> Tensor:
-    """The probabilities of a mask with so many axes; one number where all are equal."""
+    """The probabilities of a mask, reshaped to `axes` axes; a single one if all are equal."""
     if keep.numel() and bool((keep == keep.max()).all()):
         return keep.flatten()[0].reshape((1,) * axes)
     return keep.reshape(*(1,) * (axes - keep.dim()), *keep.shape)
@@ -172,7 +172,7 @@ def keep_mask(
     Args:
         shape: shape of the mask. Entries along its last axis share a random threshold, see the module's docstring.
         drop_rate: probability of False, in [0, 1).
-        bits: random bits per entry, 8 or 16. None takes 8 where `drop_rate` is a multiple of 1/256 and 16 elsewhere.
+        bits: random bits per entry, 8 or 16. If None, 8 where `drop_rate` is a multiple of 1/256 and 16 elsewhere.
         generator: a generator on `device`; PyTorch's default one if None.
         device: device of the mask; the CPU if None.
 
@@ -210,7 +210,7 @@ def _thresholds(
     generator: torch.Generator | None,
     device: torch.device | str | None,
 ) -> Tensor | int:
-    """One threshold per row, counted from the smallest value of a piece, with mean ``2^bits rate``; one in all if exact."""
+    """One threshold per row, with mean ``2^bits rate`` above the dtype's smallest value; an int if this mean is whole."""
     part, whole = math.modf(2**bits * rate)
     lowest = 0 if bits == 8 else _LOWEST
     if not part:

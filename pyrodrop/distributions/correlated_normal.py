@@ -30,7 +30,7 @@ class CorrelatedNormal(WeightDistribution):
         units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
 
     Raises:
-        ValueError: `loc` has no dimensions, or its shape has no such units; or, if arguments are validated, a value is NaN
+        ValueError: `loc` has no dimensions, or `units` do not fit its shape; or, if arguments are validated, a value is NaN
             or infinite, or `log_alpha` does not broadcast.
         TypeError: if arguments are validated: an argument is of another type.
     """

@@ -60,7 +60,7 @@ class LogUniform(TorchDistribution):
         )
 
 
-_LARGEST = 700.0  # of |ln |w||: exp(709) is the largest number of float64
+_LARGEST = 700.0  # bound of |ln |w||; float64 overflows above exp(709)
 
 
 class TruncatedLogUniform(TorchDistribution):
@@ -71,7 +71,7 @@ class TruncatedLogUniform(TorchDistribution):
         shape: batch shape.
 
     Raises:
-        ValueError: the bounds are outside [-700, 700], where float64 holds no weight, or `low` is not below `high`.
+        ValueError: the bounds are outside [-700, 700], beyond which float64 overflows, or `low` is not below `high`.
         TypeError: the bounds are no real numbers, or `shape` is no list of whole numbers.
     """
 
@@ -93,7 +93,7 @@ class TruncatedLogUniform(TorchDistribution):
         return TruncatedLogUniform(self.low, self.high, batch_shape).drawing_like(self._like)
 
     def drawing_like(self, tensor: Tensor | None) -> TruncatedLogUniform:
-        """Sample on the device and with the dtype of a tensor. The bounds are numbers, which have neither."""
+        """Sample on the device and with the dtype of a tensor, which the bounds, as plain numbers, do not determine."""
         self._like = tensor
         return self
 

@@ -28,8 +28,8 @@ class LowRankNormal(WeightDistribution):
         event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
 
     Raises:
-        ValueError: if arguments are validated: `factor` or `diagonal` has another shape, a value is NaN or infinite, or one
-            of `diagonal` is not positive.
+        ValueError: if arguments are validated: `factor` or `diagonal` has another shape, a value is NaN or infinite, or a
+            value of `diagonal` is not positive.
         TypeError: if arguments are validated: an argument is no tensor.
     """
 

@@ -1,4 +1,4 @@
-"""Gaussian dropout with independent noise, type B; with means cut where the noise dominates; and pruned.
+"""Gaussian dropout with independent noise (type B), also with means set to 0 where noise dominates, and pruned.
 
     w_ij = m_ij (1 + sqrt(alpha_ij) e_ij),   e_ij ~ N(0, 1),   so   w_ij ~ N(m_ij, alpha_ij m_ij^2)
 

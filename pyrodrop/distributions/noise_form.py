@@ -3,8 +3,8 @@
     W = M diag(s) + sqrt(V) * E + sum_r e_r F_r        M, V, F_r [out, in, ...], s [in], E_ij and e_r ~ N(0, 1)
 
 A distribution defines its form once (`WeightDistribution.noise_form`). Everything that propagates noise through a linear map
-without sampling W follows from it: the estimators ``local`` and ``flipout`` and both ways to predict, in `pyrodrop.reparam`.
-A distribution without such a form is sampled as a whole weight, and those estimators refuse it by name.
+without sampling W is derived from it, in `pyrodrop.reparam`: the estimators ``local`` and ``flipout``, and predictions with
+``joint`` True and False. A distribution without this form is sampled as a whole weight; ``local`` and ``flipout`` refuse it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NoiseForm:
         scales: samples of s with a given shape ``[..., in]`` and dtype; None if s = 1.
         variance: V, which broadcasts to the weight's shape; None if the term is absent.
         factors: the F_r, each of the weight's shape; None if the term is absent.
-        moments: whether this normal form has only the mean and the variance in common with the distribution.
+        moments: whether the form is a normal approximation that shares only mean and variance with the distribution.
 
     Raises:
         TypeError: a term is no function, or `moments` is neither True nor False.
@@ -65,10 +65,10 @@ class NoiseForm:
 
 
 def noise_form(q: Any) -> NoiseForm | None:
-    """The noise form of a weight's distribution: a `WeightDistribution` states it, independent normals have one.
+    """The noise form of a weight's distribution, which is a `WeightDistribution` or one of independent normal numbers.
 
     Returns:
-        None for a distribution that has no such form.
+        The form, or None for a distribution without one.
     """
     if isinstance(q, Independent) and isinstance(q.base_dist, Normal):
         base = q.base_dist

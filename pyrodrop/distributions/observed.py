@@ -14,7 +14,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Independent, constraints
 
-# Any value in a support that does not depend on parameters; the gradient at missing values is 0 times that at this one.
+# A value in each support that does not depend on parameters. It replaces missing values, whose gradients are then set to 0.
 _IN_SUPPORT = (
     (constraints.real, 0.0),
     (constraints.positive, 1.0),
@@ -24,7 +24,7 @@ _IN_SUPPORT = (
 
 
 def missing_entries(y: Tensor, value: float) -> Tensor:
-    """Where y is missing: NaN, or equal to a whole number."""
+    """Where y is missing: where it is NaN, if `value` is NaN, and otherwise where it equals `value`."""
     return y.isnan() if value != value else y == value
 
 
@@ -32,10 +32,10 @@ class Observed(TorchDistribution):
     """The distribution `base_dist` of single numbers, whose missing values have log density 0 and no gradient.
 
     Args:
-        base_dist: with event shape ``[]``.
+        base_dist, value: a distribution with event shape ``[]``, and the number that marks missing values, or NaN.
 
     Raises:
-        ValueError: `base_dist` has elements that are not independent, or a support that depends on its parameters.
+        ValueError: `base_dist` has another event shape, or a support that is unknown or depends on its parameters.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - as in torch.distributions
@@ -78,17 +78,17 @@ class Observed(TorchDistribution):
 
 
 def observed(distribution: Any, value: float) -> Any:
-    """A distribution with `Observed` elements."""
+    """The distribution, with `Observed` elements."""
     if isinstance(distribution, Independent):
         return type(distribution)(observed(distribution.base_dist, value), distribution.reinterpreted_batch_ndims)
     return Observed(distribution, value)
 
 
 def inside(distribution: Any) -> float:
-    """A value in the support of a distribution of single numbers, whatever its parameters are.
+    """A value that is in the support of a distribution of single numbers for all parameters.
 
     Raises:
-        ValueError: none is known, or it is a distribution of vectors.
+        ValueError: no such value is known, or `distribution` has an event shape.
     """
     if distribution.event_shape:
         raise ValueError(

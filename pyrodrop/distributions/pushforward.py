@@ -32,7 +32,7 @@ class Pushforward(WeightDistribution):
 
     Raises:
         ValueError: on sampling, if `g` returns a tensor that does not have the shape of the weight.
-        TypeError: an argument that must be a function is none.
+        TypeError: `g`, `noise`, `regularizer` or `density` is not a function.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Pushforward(WeightDistribution):
 
 
 def check_functions(g: Any, noise: Any, regularizer: Any, density: Any) -> None:
-    """Raise a TypeError for an argument of `Pushforward` that must be a function and is none."""
+    """Raise a TypeError for an argument of `Pushforward` that is not a function, as it must be."""
     function(g, "g", "the function of the parameters and the noise that returns a weight")
     function(noise, "noise", "the function of the parameters that returns the distribution of the noise")
     if regularizer is not None:

@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-# Parameters of which a constructor takes one. The others are computed from it when they are first used, and stored after it.
+# Alternative parameters: a constructor takes one of a group. The others are computed from it and stored on first use.
 _ALTERNATIVES = (("probs", "logits"), ("covariance_matrix", "precision_matrix", "scale_tril"))
 
 
 def rebuilt(change: Callable[..., Tensor], *distributions: Any) -> Any:
-    """A distribution of the same type, with parameters that are computed from those of the given distributions.
+    """A distribution of the same type, with parameters computed from those of one or more distributions.
 
     Args:
         change: called once per parameter, with the parameter's tensor in each of the distributions; returns the new tensor.
-        distributions: one or more of one type. Of an `Independent` the base distribution is rebuilt.
+        distributions: one or more of the same type. For an `Independent`, its base distribution is rebuilt.
 
     Raises:
-        TypeError: distributions of different types, or of a type that is not made of the parameters in its
-            ``arg_constraints`` and of numbers that it stores, such as a mixture.
+        TypeError: distributions of different types, or of a type that its ``arg_constraints`` and stored plain values do not
+            determine, such as a mixture.
     """
     first: Any = distributions[0]
     kinds = {type(each) for each in distributions}
@@ -50,7 +50,7 @@ def on_device(distribution: Any, device: torch.device) -> Any:
     """The distribution with its parameters on a device. Returns the distribution itself if they are there already.
 
     Raises:
-        TypeError: they are elsewhere, and `rebuilt` cannot make another.
+        TypeError: a parameter is on another device, and `rebuilt` does not support the distribution.
     """
     if all(tensor.device == device for tensor in _tensors(distribution)):
         return distribution
@@ -67,7 +67,7 @@ def _tensors(distribution: Any) -> Iterator[Tensor]:
 
 
 def _parameters(distribution: Distribution) -> list[str]:
-    """Names of the tensors from which the constructor makes an equal distribution."""
+    """Names of the tensors that, passed to the constructor, give an equal distribution."""
     known = distribution.arg_constraints
     names = [name for name in vars(distribution) if name in known] or list(
         known
@@ -83,7 +83,7 @@ def _parameters(distribution: Distribution) -> list[str]:
 
 
 def _further_arguments(distribution: Distribution, names: list[str]) -> dict[str, Any]:
-    """The constructor's arguments that are no tensors, such as the ``is_sparse`` of a Poisson distribution."""
+    """The constructor's arguments that are not tensors, such as ``is_sparse`` of a Poisson distribution."""
     arguments = inspect.signature(type(distribution)).parameters.values()
     named = [a.name for a in arguments if a.kind not in (a.VAR_POSITIONAL, a.VAR_KEYWORD) and a.name != "validate_args"]
     further = {n: getattr(distribution, n, ...) for n in named if n not in distribution.arg_constraints}

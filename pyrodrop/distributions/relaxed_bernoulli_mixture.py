@@ -79,8 +79,8 @@ class RelaxedBernoulliMixture(BernoulliMixture):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log probability of the mask, interpolated linearly between its values at 0 and 1.
 
-        Its mean is minus the entropy of the rate, up to the difference between the mean of a relaxed mask and the rate,
-        which is of order temperature squared.
+        Its mean over samples is minus the entropy of a Bernoulli variable with this rate, up to order temperature squared:
+        the mean of a relaxed mask differs from 1 - drop_rate by this order.
 
         Raises:
             NotImplementedError: `value` has no attribute ``mask``, so it is not a sample of `rsample`.

@@ -69,7 +69,7 @@ class InputUnits:
             )
 
     def apply_to(self, shape: torch.Size) -> bool:
-        """Whether units of a weight of this shape have several elements each; otherwise every element is its own unit."""
+        """Whether a weight of this shape is divided into these units; otherwise every element is its own unit."""
         return self.axis is not None and len(shape) > 1
 
     def count(self, shape: torch.Size) -> int:

@@ -1,4 +1,4 @@
-"""Base class of the distributions over one weight tensor: the whole tensor is a single event, and it has input units.
+"""Base class of distributions over one weight tensor, which is a single event and has input units.
 
     loc   [out, in, *kernel], or another layout described by `InputUnits`; or [in], where every element is its own unit
 
@@ -24,7 +24,7 @@ Per: TypeAlias = Literal["input", "weight"]
 
 
 class ConstantLeftOut(NamedTuple):
-    """The constant that is left out of a KL divergence which is known up to a constant, counted in units.
+    """The constant missing from a KL divergence that is known up to a constant, and how often it is missing.
 
     Attributes:
         number: number of times that the constant is left out.
@@ -88,7 +88,7 @@ class WeightDistribution(TorchDistribution):
 
     @property
     def columns(self) -> bool:
-        """Whether noise is shared per input unit, so that each unit has several weights."""
+        """Whether all weights of an input unit share their noise."""
         return self.per == "input" and self.units.apply_to(self.event_shape)
 
     @property
@@ -108,7 +108,7 @@ class WeightDistribution(TorchDistribution):
 
     @property
     def constant_left_out(self) -> ConstantLeftOut:
-        """The constant that is left out of KL divergences which are known up to a constant: by default one per weight."""
+        """The constant missing from KL divergences that are known up to a constant; by default once per weight."""
         return ConstantLeftOut((self.batch_shape + self.event_shape).numel())
 
     def over_units(self, noise: Tensor) -> Tensor:
@@ -146,13 +146,13 @@ def check_weight(loc: Any, event_dim: Any, per: Any, units: Any) -> None:
 
 
 def check_log_alpha(value: Any, shape: torch.Size, what: str) -> None:
-    """Raise an error unless `value` is a finite number or a tensor of such that broadcasts to this shape, that of `what`."""
+    """Raise an error unless `value` is a finite number, or a finite tensor that broadcasts to `shape`, that of `what`."""
     arguments.real_or_tensor(value, "log_alpha", "the log variance of the noise")
     check_broadcast(value, "log_alpha", shape, what)
 
 
 def check_broadcast(value: Any, name: str, shape: torch.Size, what: str) -> None:
-    """Raise a ValueError unless a number or tensor broadcasts to this shape, that of `what`."""
+    """Raise a ValueError unless a number or tensor broadcasts to `shape`, the shape of `what`."""
     size = value.shape if isinstance(value, Tensor) else torch.Size()
     fits = len(size) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(size), reversed(shape), strict=False))
     if not fits:

@@ -1,4 +1,4 @@
-"""KL divergences of posteriors from priors, each with a `Convention` that describes its accuracy."""
+"""KL divergences of posteriors from priors, each with a `Convention` that describes how accurate it is."""
 
 from pyrodrop.divergences import gaussian, pushforward
 from pyrodrop.divergences.bernoulli import ATOMS, RELAXED, binary_entropy, lost_entropy

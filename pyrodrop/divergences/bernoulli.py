@@ -64,14 +64,14 @@ def _from_normal(q: BernoulliMixture, p: Normal) -> Tensor:
 
 
 def _total_of_equal(q: BernoulliMixture, values: Tensor) -> Tensor:
-    """`total_weights` of values that broadcast to the weight, which mostly are one number."""
+    """`total_weights` of values that broadcast to the weight, and often are a single number."""
     values = values.reshape((1,) * (q.loc.dim() - values.dim()) + values.shape)
     size = values.shape[-len(q.event_shape) :].numel()
     return q.total_weights(values) * (q.event_shape.numel() / size)
 
 
 def _distinct(values: Tensor) -> Tensor:
-    """The tensor without the repetitions of expanded dimensions, so that passes over all weights are few."""
+    """The tensor without the repetitions of expanded dimensions, which saves passes over all weights."""
     return values[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in values.stride())]
 
 
@@ -133,7 +133,7 @@ def _entropy(p: Tensor) -> Tensor:
 
 
 # Step and range of the trapezoidal rule in s ~ N(0, 1). The nearest singularities of the integrand, at u = +-i pi, give an
-# error of about exp(-2 pi^2 / (d step) - d^2 / 8), at most 1e-12 over all d for this step; beyond 8, N(0, 1) has mass 1e-15.
+# error of about exp(-2 pi^2 / (d step) - d^2 / 8), at most 1e-12 over all d for this step; P(|s| > 8) is 1e-15.
 _STEP, _REACH = 0.125, 8.0
 
 
@@ -143,7 +143,7 @@ def lost_entropy(p: Tensor, distance: Tensor) -> Tensor:
     It lies between 0 (d -> infinity) and H(p) (d = 0).
 
     Args:
-        p: probability of keeping the unit, in (0, 1].
+        p: probability of keeping the unit, in [0, 1].
         distance: d, the distance between the means of the components in standard deviations, of the shape of `p`.
 
     Raises:
@@ -160,7 +160,7 @@ def lost_entropy(p: Tensor, distance: Tensor) -> Tensor:
 
 
 def _lost(p: Tensor, distance: Tensor) -> Tensor:
-    """As `lost_entropy`, of tensors that broadcast."""
+    """`lost_entropy` without checks, for tensors that broadcast."""
     certain = (p <= 0) | (p >= 1)
     inside = torch.where(certain, torch.full_like(p, 0.5), p)
     s = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=p.dtype, device=p.device)

@@ -53,7 +53,7 @@ def _multiplicative_from_pooled(q: MultiplicativeNormal, p: PooledNormal) -> Ten
 
 
 def _uncut_convention(q: CutNormal, p: PooledNormal) -> Convention:
-    """Exact if variances are shared, since the moments of the cut distribution itself are used then."""
+    """Exact if weights share variances, since the moments of the cut distribution itself are then used."""
     most = math.log1p(math.exp(-q.threshold)) / 2
     detail = "an upper bound, counted as if nothing were cut"
     return Convention("approximate", detail, most) if p.group == "weight" else EXACT
@@ -88,7 +88,7 @@ def _from_low_rank(q: LowRankNormal | Independent, p: LowRankNormal) -> Tensor:
 
 
 def _as_vector(q: Distribution, event_dim: int) -> LowRankMultivariateNormal:
-    """A Gaussian over a weight as one over the vector of its elements."""
+    """A Gaussian over a weight as a Gaussian over the vector of the weight's elements."""
     if isinstance(q, LowRankNormal):
         return LowRankMultivariateNormal(q.loc.flatten(-event_dim), q.factor, q.diagonal)
     normal = q.base_dist if isinstance(q, Independent) else q

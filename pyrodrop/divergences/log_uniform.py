@@ -38,7 +38,7 @@ _CONVENTIONS = {
 
 
 def log_uniform_convention(q: Distribution, p: LogUniform) -> Convention:
-    """The convention of the improper prior, with the error of the form of KL(alpha) that ``p.kl`` selects."""
+    """The convention for the improper prior, with the error of the form of KL(alpha) that ``p.kl`` selects."""
     return _CONVENTIONS[p.kl]
 
 

@@ -139,7 +139,7 @@ def _sigmoids(t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check(log_alpha: Any) -> None:
-    """The type alone: the functions are part of training steps, which do not wait for values."""
+    """Check only the type: reading values would make training steps wait for a GPU."""
     if not isinstance(log_alpha, Tensor) or not log_alpha.is_floating_point() or log_alpha.layout != torch.strided:
         got = f"{log_alpha.dtype}, {log_alpha.layout}, " if isinstance(log_alpha, Tensor) else ""
         raise TypeError(f"log_alpha must be a dense tensor of a floating-point dtype; got {got}{shown(log_alpha)}")

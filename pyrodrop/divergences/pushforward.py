@@ -1,4 +1,4 @@
-"""Weights g(theta, noise): the user's Reg(theta) replaces the KL divergence, or it is estimated with the user's density.
+"""Weights g(theta, noise): the user's Reg(theta) replaces the KL divergence, or the user's density serves to estimate it.
 
 L = -beta sum_n ln p(y_n | x_n, g(theta, eps)) + Reg(theta)            Psaros, Dropout as variational inference, eq. 6
 """

@@ -1,8 +1,8 @@
 """The table of KL divergences KL(q || p) of a posterior q from a prior p over one weight tensor.
 
-Values are in nats and summed over all elements of the weight. There are three cases. A pair can be registered, with a
-`Convention` that describes its accuracy. It can be refused, with the reason. For all other pairs with two densities the
-value is ``log q(w) - log p(w)`` of one sample w from q, an unbiased estimate of the KL divergence.
+Values are in nats and summed over all elements of the weight. There are three cases. A pair can be registered, here with a
+`Convention` that describes its accuracy, or in PyTorch. It can be refused, with the reason. For all other pairs with two
+densities the value is ``log q(w) - log p(w)`` of one sample w from q, an unbiased estimate of the KL divergence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Convention(Described):
         kind: ``exact``; ``approximate``, with an error of at most `error` nats per weight; ``up_to_constant``, which can
             only be compared with values that leave out the same constant; or ``objective``, a training objective that is not
             a bound on the evidence and cannot be compared with other values.
-        detail: description of the constant, the approximation or the evidence that an ELBO bounds; mostly empty if exact.
+        detail: description of the constant, the approximation or the evidence that an ELBO bounds; usually empty if exact.
         error: bound on the error of an approximation, in nats per weight.
 
     Raises:
@@ -54,7 +54,7 @@ class Convention(Described):
 
 
 class NoDivergence(ValueError):
-    """Raised for a posterior and a prior whose KL divergence does not exist or is not implemented."""
+    """The KL divergence of a posterior from a prior does not exist or is not implemented."""
 
 
 EXACT = Convention("exact")
@@ -167,7 +167,7 @@ def convention(q: Distribution, p: Distribution) -> Convention:
 
 
 def worst(conventions: Iterable[Convention]) -> Convention:
-    """The convention of a sum of KL divergences: the least accurate of `conventions`; exact if there are none.
+    """The convention of a sum of KL divergences: the least accurate kind, with all details of it; exact if there are none.
 
     Raises:
         TypeError: `conventions` are no list of `Convention`s.

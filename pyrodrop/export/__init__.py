@@ -1,4 +1,4 @@
-"""Posteriors as files of ONNX and of torch.export, which run without this package."""
+"""Write posteriors to ONNX and torch.export files, which run without this package."""
 
 from pyrodrop.export.export import LEVELS, export
 from pyrodrop.export.graph import Functions

@@ -1,9 +1,9 @@
-"""A posterior as one file, which is compared with `predict` before it is written.
+"""Write a posterior as one file, after a comparison with `predict`.
 
     program(x) = summaries of the mixture of f_t(x), t = 1 ... S           any number of rows of x
 
-The program runs from its file, at numbers of rows other than that of its recording. What it computes may differ from
-`predict` by 1e-5 of the scale of y, or of the largest value where that is larger, and by the rounding of a few operations.
+The program is run from the content of the file, with other numbers of rows than in the recording. Outputs may differ by 1e-5
+of the scale of y, or of the largest value if that is larger, and by the rounding of a few operations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyrodrop.threads import exclusive
 
 LEVELS = (0.05, 0.5, 0.95)  # of quantiles
 _RECORDED, _COMPARED = 4, (1, 7)  # numbers of rows
-_TOLERANCE, _ROUNDING = 1e-5, 4  # of the scale of y, and in units of rounding of the value
+_TOLERANCE, _ROUNDING = 1e-5, 4  # relative to the scale of y, and in units of the value's rounding error
 
 
 @exclusive()
@@ -49,23 +49,23 @@ def export(
     closed_form: bool = False,
     about: Mapping[str, Any],
 ) -> Path:
-    """Write the predictions of a mixture of functions as a program that needs nothing of this package.
+    """Write the predictions of a mixture of functions as a program that does not need this package.
 
     Args:
-        path: of the file, which ends with ``.onnx`` or ``.pt2``.
-        mixture: the functions, of one posterior or of several, each of which counts by its number of functions.
-        predict: the `Prediction` or `Moments` at x from the same draws.
-        x: rows of x, of which a few are tried; None if there are none.
-        outputs: names of the summaries; None for ``("mean", "sd")``, or ``("probabilities",)`` of class labels.
-        levels: of the quantiles.
-        closed_form: whether mean and sd are those in closed form.
-        about: words and numbers for the metadata.
+        path: path of the file, which ends with ``.onnx`` or ``.pt2``.
+        mixture: the functions, from one or several posteriors; every function has the same weight in the mixture.
+        predict: function that returns the `Prediction` or `Moments` at x from the same draws.
+        x: rows of x, a few of which are used for recording and comparison; None raises a ValueError.
+        outputs: names of the summaries; None for ``("mean", "sd")``, or ``("probabilities",)`` for class labels.
+        levels: probabilities of the quantiles.
+        closed_form: whether mean and sd are computed in closed form.
+        about: strings and numbers for the metadata.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: an argument is not allowed; there is no such summary, or no program that computes it.
+        ValueError: an argument is not allowed; the model is not on the CPU; or no program computes the summaries.
         TypeError: an argument is of the wrong kind.
         ImportError: a package is missing.
         OSError: the file cannot be written.
@@ -129,24 +129,24 @@ def _content(
     expected: Sequence[Mapping[str, Tensor]],
     targets: Any,
 ) -> bytes:
-    """The content of the file; a ValueError unless it computes what is expected at the first rows."""
+    """The content of the file; a ValueError unless it computes the expected values at the first rows."""
     names, outputs = list(named_parts(rows)), list(graph.outputs)
     program = _recorded(graph, rows)
     metadata = json.dumps({**about, "sha256": checksum(constants_of(program))})
     try:
-        with sdpa_kernel(SDPBackend.MATH):  # other kernels of attention are of a fixed number of rows
+        with sdpa_kernel(SDPBackend.MATH):  # other attention kernels would fix the number of rows
             content = form.content(program, metadata, names, outputs)
         runs = form.opened(content, names, outputs)
     except FileTooLarge:
         raise
-    except Exception as error:  # of the converter or the runtime
+    except Exception as error:  # any error of the converter or the runtime
         raise ValueError(
             f"the network must be one that the file's format has all operations of; got {_said(error)}"
         ) from error
     for count, want in zip(_COMPARED, expected, strict=True):
         try:
             got = runs([tensor[:count].clone() for tensor in parts(rows)])
-        except Exception as error:  # of the runtime
+        except Exception as error:  # any error of the runtime
             raise ValueError(
                 f"the network must run from the file for any number of rows; at {count} it fails: {_said(error)}"
             ) from error
@@ -168,7 +168,7 @@ def _rows(model: Any, x: Any) -> Any:
 
 
 def _chosen(outputs: Any, has: Sequence[Output], whose: str) -> tuple[Output, ...]:
-    """The names of the summaries; a ValueError if one is not among those that there are."""
+    """The names of the summaries; a ValueError if one is not in `has` or occurs twice."""
     if outputs is None:
         return tuple(name for name in has if name in ("mean", "sd")) or ("probabilities",)
     if isinstance(outputs, str) or not isinstance(outputs, Sequence) or not outputs:
@@ -211,7 +211,7 @@ def _expected(
     outputs: Sequence[Output],
     levels: Sequence[float],
 ) -> dict[str, Tensor]:
-    """What `predict` gives at the first rows, by name of the output."""
+    """The summaries of `predict` at the first rows, by name of the output."""
     prediction = predict(standardised(model, mapped(lambda tensor: tensor[:count], rows)))
     attributes = {"probabilities": "mean", "draws": "f"}
     return {
@@ -221,7 +221,7 @@ def _expected(
 
 
 def _check_same(name: Output, got: Tensor, want: Tensor, targets: Any, rows: int) -> None:
-    """Raise a ValueError unless an output of the program is that of `predict`."""
+    """Raise a ValueError unless an output of the program equals that of `predict`, up to the tolerance."""
     if got.shape != want.shape or got.dtype != want.dtype:
         raise ValueError(
             f"the file must have the {name} of predict, {want.dtype} {list(want.shape)} at {rows} rows; the program has "
@@ -241,7 +241,7 @@ def _check_same(name: Output, got: Tensor, want: Tensor, targets: Any, rows: int
 
 
 def _said(error: Exception) -> str:
-    """The first cause of an error, with its message in one line."""
+    """The root cause of an error: its type and the first three lines of its message, in one line."""
     while isinstance(error.__cause__, Exception):
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

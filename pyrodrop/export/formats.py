@@ -1,6 +1,6 @@
-"""Programs of PyTorch and of ONNX as bytes, and what they compute.
+"""Convert exported programs to the bytes of PyTorch and ONNX files, and run such files.
 
-A ``.pt2`` file is `torch.export.save`'s, and needs PyTorch alone; an ``.onnx`` file is read by any runtime of ONNX.
+A ``.pt2`` file is written by `torch.export.save` and needs only PyTorch. An ``.onnx`` file can be read by any ONNX runtime.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-KEY = "pyrodrop"  # of the metadata
-_MOST = 2**31 - 2**20  # bytes of a file of ONNX, which is one message of protobuf
+KEY = "pyrodrop"  # key of the metadata
+_MOST = 2**31 - 2**20  # bytes of an ONNX file, which is one protobuf message
 
 Runs = Callable[[Sequence[Tensor]], dict[str, Tensor]]
 
 
 class FileTooLarge(ValueError):
-    """A file that its format does not allow."""
+    """A file is larger than its format allows."""
 
 
 class Pt2:
     """The archive of `torch.export.save`."""
 
     def check(self) -> None:
-        """Raise an ImportError that says what to install; nothing is needed."""
+        """Raise an ImportError if a required package is not installed; this format requires none."""
 
     def content(self, program: Any, about: str, names: Sequence[str], outputs: Sequence[str]) -> bytes:
-        """The file of an exported program, with inputs and outputs of these names and `about` as metadata."""
+        """The file of an exported program, with these names of inputs and outputs and `about` as metadata."""
         program = program.run_decompositions({})  # which resolves torch.vmap
         if any("pyrodrop" in str(node.target) for node in program.graph.nodes):
             raise ValueError("the network uses a weight that differs by draw in a way that is not mapped")
@@ -42,7 +42,7 @@ class Pt2:
         return file.getvalue()
 
     def opened(self, content: bytes, names: Sequence[str], outputs: Sequence[str]) -> Runs:
-        """The function from the tensors of x to the outputs by name that the file's runtime computes."""
+        """Load the file in its runtime: returns a function from the tensors of x to the outputs by name."""
         module = torch.export.load(io.BytesIO(content)).module()
         return lambda tensors: module(*tensors)
 
@@ -74,7 +74,7 @@ class Onnx:
     def opened(self, content: bytes, names: Sequence[str], outputs: Sequence[str]) -> Runs:
         runtime = importlib.import_module("onnxruntime")
         options = runtime.SessionOptions()
-        options.log_severity_level = 4  # what it refuses is raised
+        options.log_severity_level = 4  # only fatal messages, as errors are raised
         session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
         def run(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -94,7 +94,7 @@ def constants_of(program: Any) -> dict[str, Tensor]:
 
 
 def _named(graph: Any, names: Sequence[str], outputs: Sequence[str]) -> None:
-    """Name inputs and outputs of a graph of ONNX, rename other values with these names, and call the unknown axis batch."""
+    """Name inputs and outputs of an ONNX graph, rename other values that have these names, and name unknown axes batch."""
     ends = dict(zip([*graph.inputs, *graph.outputs], [*names, *outputs], strict=True))
     values = [*graph.initializers.values(), *(value for node in graph for value in node.outputs)]
     for value in values:

@@ -39,10 +39,10 @@ class Functions:
     """Functions drawn from one posterior.
 
     Attributes:
-        model: of `pyrodrop.models`, on the CPU.
-        guide: samples its weights.
-        num_draws: how many functions.
-        seed: of the draws.
+        model: a model of `pyrodrop.models`, on the CPU.
+        guide: the guide, which samples the weights.
+        num_draws: number of functions.
+        seed: seed of the draws.
     """
 
     model: Any
@@ -51,27 +51,27 @@ class Functions:
     seed: int
 
 
-# By `torch.vmap`, whose rules for some operations are only of a fixed number of rows; as further rows, where noise is masks;
-# or as a copy of the network each.
+# How functions are computed: by `torch.vmap`, some of whose rules fix the number of rows; as additional rows, if the noise
+# is masks; or by one copy of the network per function.
 Way = Literal["mapped", "rows", "one by one"]
 WAYS: tuple[Way, ...] = get_args(Way)
-_FEW = 16  # outputs of a layer, with which draws of its weight are smaller than those of its input
+_FEW = 16  # outputs of a layer: up to this number, scaling its weight per draw is smaller than scaling its input
 
 
 class Graph(nn.Module):
     """Maps the tensors of x to a dictionary of summaries of the mixture of all functions.
 
     Args:
-        mixture: the functions; several posteriors are one mixture.
-        x: a few rows of x, whose structure the graph has.
-        levels: of quantiles.
+        mixture: the functions; those of several posteriors form one mixture.
+        x: a few rows, which determine the structure of the graph's inputs.
+        levels: probabilities of the quantiles.
 
     Attributes:
         outputs: names of the summaries.
         way: how functions are computed.
 
     Raises:
-        ValueError: the network needs several rows together, or as `predict`.
+        ValueError: outputs depend on other rows, the network changes itself when it is called, or as `predict`.
     """
 
     outputs: Sequence[Output] = ()
@@ -121,20 +121,20 @@ class ClosedForm(nn.Module):
 
 
 def standardised(model: Any, x: Any) -> Any:
-    """x as the model gets it: of a frame with codes, the numbers are standardised before."""
+    """x as the model receives it: for a frame with codes, with standardised numbers."""
     scaled = None if model.columns is None else model.columns.scaled
     return x if scaled is None else (scaled(x[0]), *x[1:])
 
 
 @contextmanager
 def ready(model: Any, guide: Callable[..., Any]) -> Iterator[None]:
-    """Evaluation mode, without gradients, and without checks of values that a recording does not have."""
+    """Evaluation mode, without gradients, and without checks of values, which a recording does not have."""
     with evaluating(model, guide), torch.no_grad(), pyro.validation_enabled(False):
         yield
 
 
 def _drawn(functions: Functions, x: Inputs) -> list[Block]:
-    """The draws as `predict` makes them."""
+    """The draws, the same as in `predict`."""
     model, cpu = functions.model, torch.device("cpu")
     if model.changes_itself:
         raise ValueError(f"the network of a file must be the same at every call; {model.changes_itself}")
@@ -172,7 +172,7 @@ def _outputs(model: Any, block: Block, x: Inputs, way: Way) -> Tensor:
 
 
 def _as_rows(model: Any, block: Block, x: Inputs) -> Tensor:
-    """The outputs of functions that differ in masks, in one call with the rows of every function as further rows."""
+    """The outputs of functions that differ only in masks, in one call in which every function adds its own rows."""
     if isinstance(model, TrainedNetwork):
         outputs = model.of_draws(block.noise, block.distributions, block.fixed, x)
     elif block.noise.keys() <= block.distributions.keys():
@@ -191,7 +191,7 @@ def _as_rows(model: Any, block: Block, x: Inputs) -> Tensor:
 
 
 class _OnInputs(SharedNoise):
-    """Scales the inputs of a layer for any number of rows, which a graph does not know."""
+    """Scales the inputs of a layer without using the number of rows, which is unknown in a graph."""
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         scaled = at.x * at.over_inputs(self.noise)
@@ -199,7 +199,7 @@ class _OnInputs(SharedNoise):
 
 
 class _Mapped(_OnInputs):
-    """The same under `torch.vmap`; a weight with few outputs is scaled itself."""
+    """`_OnInputs` under `torch.vmap`, except that a weight with few outputs is scaled instead of the inputs."""
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         if at.f is F.linear and q.loc.shape[0] <= _FEW:
@@ -208,7 +208,7 @@ class _Mapped(_OnInputs):
 
 
 class _OfRows(_OnInputs):
-    """The same with scales of every row, ``[N, in]``."""
+    """`_OnInputs` with scales for every row, ``[N, in]``."""
 
     one_weight = False
 

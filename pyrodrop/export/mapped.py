@@ -1,4 +1,4 @@
-"""Operations under `torch.vmap` for a number of rows that is not known, where PyTorch's rules need a fixed one.
+"""Operations under `torch.vmap` for an unknown number of rows, where PyTorch's rules need a fixed number.
 
 linear map, also in attention    x W^T + b
 layer and batch norm             (x - mean) / (var + eps)^(1/2) w + b
@@ -23,7 +23,7 @@ from pyrodrop.reparam.lazy import LazyWeight
 
 @contextmanager
 def for_any_rows() -> Iterator[None]:
-    """Replace these operations, attention and recurrent layers by forms that can be mapped for any number of rows."""
+    """Replace these operations, attention and recurrent layers by forms that `torch.vmap` can map for any number of rows."""
     with elementary(), _Mode():
         yield
 
@@ -56,7 +56,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
 
 @torch.library.custom_op("pyrodrop::product", mutates_args=())
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x W^T for weights that differ by draw; under `torch.vmap` it is one product where x does not."""
+    """x W^T for weights that differ by draw; under `torch.vmap` one matrix product if x is the same for all draws."""
     return x @ weight.mT
 
 

@@ -6,9 +6,9 @@
     quantiles       y_q with mean_t Phi((y_q - mu_t) / s_t) = q         of Gaussian or log-normal y
     draws           f_t
 
-They are those of `Prediction`. Quantiles are sought between the smallest and the largest of the components, in an interval
-that becomes a ninth in every step. Their error is that of the error function in float32, 6e-8 over the density: those far
-out in a tail, where that is much, have another value than `Prediction.quantile`.
+They equal those of `Prediction`. Quantiles are searched between the smallest and the largest quantile of the components, in
+an interval that shrinks to a ninth in every step. The error function is computed in float32, which gives quantiles an error
+of 6e-8 divided by the density: far out in a tail it is large, and they differ from `Prediction.quantile`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from pyrodrop.prediction.moments import component_moments
 Output = Literal["mean", "sd", "quantiles", "probabilities", "draws"]
 OUTPUTS: tuple[Output, ...] = get_args(Output)
 
-_PARTS, _STEPS = 8, 9  # values that are tried at a time, and how often: 9^9 is 4e8
+_PARTS, _STEPS = 8, 9  # values that are tried in a step, and number of steps: 9^9 is 4e8
 
 
 def possible(distribution: Any) -> tuple[Output, ...]:
-    """The summaries that a distribution of y has."""
+    """The summaries that exist for a distribution of y."""
     of_element = elements(distribution)
     if isinstance(of_element, Categorical):
         return "probabilities", "draws"
@@ -50,8 +50,8 @@ def summaries(
 
     Args:
         f: the functions, ``[S, N, ...]``.
-        distributions: of y given the functions of each posterior, batch ``[S_r, N]``, S in all.
-        outputs: which summaries; those of `possible`.
+        distributions: for each posterior, the distribution of y given its functions, batch ``[S_r, N]``; the S_r sum to S.
+        outputs: names of the summaries, among those of `possible`.
     """
     values = {"draws": f}
     if {"mean", "sd", "probabilities"} & set(outputs):
@@ -71,7 +71,7 @@ def _quantiles(distributions: Sequence[Any], levels: Sequence[float]) -> Tensor:
         torch.cat([element.loc for element in components]),
         torch.cat([element.scale for element in components]),
     )
-    # of numbers, so that they are constants of a graph
+    # made from plain numbers, so that they become constants of the graph
     each = loc.new_tensor([(NormalDist().inv_cdf(q), 2 * q - 1) for q in levels])
     z, wanted = each.T.reshape(2, -1, *(1,) * (loc.dim() - 1))
     ends = loc + scale * z[:, None]

@@ -20,10 +20,10 @@ class Beta(Dispersed):
     """Observations strictly between 0 and 1; the outputs of the network are the logits of their mean f.
 
     Args:
-        concentration: k, positive, or a list of one per column of y: the larger, the less noise. If None, it is learned,
-            starting from its estimate for y of the training data. With ``"network"`` it is the exponential of a second
-            output of the network, one per example.
-        learned: whether a `concentration` that is given is trained, starting from it, with one value per column of y
+        concentration: k, positive, or a list with one value per column of y; a larger k means less noise. If None, it is
+            learned, starting from its estimate for y of the training data. With ``"network"`` it is the exponential of a
+            second output of the network, one per example.
+        learned: whether a numeric `concentration` is trained, with this initial value and one value per column of y
             ``[N, D]``.
 
     Raises:
@@ -40,7 +40,7 @@ class Beta(Dispersed):
     """
 
     parameter = "concentration"
-    copies = 8  # its parameters are kept once more, together
+    copies = 8  # PyTorch's Beta stores its parameters a second time, stacked
     ends = (0.0, 1.0)
 
     def __init__(self, concentration: Dispersion = None, *, learned: bool = False) -> None:

@@ -22,7 +22,7 @@ from pyrodrop.scaling import Standardize
 
 
 class Censored(Incomplete):
-    """A likelihood for observations that are exact, right-, left- or interval-censored, each with limits of its own.
+    """A likelihood for observations that are exact, right-, left- or interval-censored, each with its own limits.
 
     y is ``[N, 2]``, a lower and an upper end: ``[3, 3]`` is an exact 3, ``[3, inf]`` a value above 3, ``[-inf, 3]`` one
     below 3, ``[2, 3]`` one in between. For D targets it is ``[N, 2 D]``, all lower ends first. This assumes that the limits
@@ -33,14 +33,14 @@ class Censored(Incomplete):
 
     Args:
         likelihood: the likelihood of the values, with a Gaussian or log-normal distribution: `Gaussian`,
-            `HeteroscedasticGaussian`, `LogNormal`, or your own. Learned noise is initialised from the midpoints of
-            intervals, and from the finite ends of the others.
+            `HeteroscedasticGaussian`, `LogNormal`, or your own. Learned noise is initialised from the exact values, the
+            midpoints of intervals, and the finite ends of values with one limit.
 
     Raises:
         TypeError: `likelihood` is no `Likelihood`.
         ValueError: `likelihood` is a `Censored` or `Missing`. Before training: it has another distribution (the tails of
             Student's t, gamma and beta distributions, or their derivatives, are not in PyTorch; counts and classes are no
-            real numbers); y does not have two ends for each target, or they are no interval.
+            real numbers); y does not have two ends for each target, or a lower end is above the upper one.
 
     Example:
         >>> import math, torch
@@ -55,7 +55,7 @@ class Censored(Incomplete):
         return censored(self.likelihood(output, targets))
 
     def start(self, y: Tensor) -> None:
-        if y.dim() == 2 and y.shape[1] % 2 == 0 and y.is_floating_point():  # `check` refuses others
+        if y.dim() == 2 and y.shape[1] % 2 == 0 and y.is_floating_point():  # `check` raises for others
             self.likelihood.start(middles(y))
 
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
@@ -63,7 +63,7 @@ class Censored(Incomplete):
         return censored(distribution), f
 
     def units(self, targets: Standardize) -> Standardize:
-        """One location and scale for each target, the means of those of its ends."""
+        """One location and scale for each target: the mean of those for its lower and its upper ends."""
         pairs = [
             value.chunk(2) if value.dim() and len(value) > 1 else (value,) for value in (targets.loc, targets.scale)
         ]

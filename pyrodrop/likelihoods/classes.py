@@ -44,7 +44,7 @@ class Categorical(Likelihood):
 
 
 class Bernoulli(Likelihood):
-    """Independent targets of two values; the outputs of the network are the logits of 1.
+    """Independent binary targets; the outputs of the network are the logits of 1.
 
     The likelihood of a network trained by `torch.nn.BCEWithLogitsLoss` (`pyrodrop.read`). y are 0 and 1, of any dtype, or
     bools.
@@ -72,7 +72,7 @@ def check_classes(y: Tensor, output: Tensor, classes: int) -> None:
     """Check that labels have the shape of the outputs without the last axis, and lie in 0 ... classes - 1.
 
     Raises:
-        ValueError: with a hint where the mistake is a common one.
+        ValueError: they do not; the message has a hint for common mistakes.
     """
     want = (len(y), *output.shape[1:-1])
     if y.shape != want:
@@ -96,7 +96,7 @@ def labels(y: Tensor) -> Tensor:
     """Class labels as int64.
 
     Raises:
-        ValueError: they are not of an integer dtype or bools.
+        ValueError: y is neither of an integer dtype nor bools.
     """
     if y.is_floating_point() or y.is_complex():
         raise ValueError(

@@ -48,10 +48,10 @@ class NegativeBinomial(Dispersed):
     """Counts with a dispersion; the outputs of the network are the logarithm of their mean, and f is the mean.
 
     Args:
-        dispersion: a, positive, or a list of one per column of y. If None, it is learned, starting from its estimate for y
-            of the training data, as if x explained nothing. With ``"network"`` it is the exponential of a second output of
-            the network, one per example.
-        learned: whether a `dispersion` that is given is trained, starting from it, with one value per column of y
+        dispersion: a, positive, or a list with one value per column of y. If None, it is learned, starting from its estimate
+            for y of the training data, as if x explained nothing. With ``"network"`` it is the exponential of a second
+            output of the network, one per example.
+        learned: whether a numeric `dispersion` is trained, with this initial value and one value per column of y
             ``[N, D]``.
 
     Raises:
@@ -80,4 +80,4 @@ class NegativeBinomial(Dispersed):
         return log_mean(self.mean_of(output), targets).exp()
 
     def estimate(self, y: Tensor) -> Tensor:
-        return ((y.var(correction=0) - y.mean()) / y.mean().square()).clamp(min=1e-3)  # Poisson counts, or less spread
+        return ((y.var(correction=0) - y.mean()) / y.mean().square()).clamp(min=1e-3)  # least: Poisson or less spread

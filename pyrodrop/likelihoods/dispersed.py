@@ -1,11 +1,11 @@
-"""Base of the likelihoods with a mean or location and a positive parameter, which is given as
+"""Base of the likelihoods with a mean or location and a positive parameter, which the user specifies as
 
 a number      fixed, the same for all of y; or the initial value of a learned parameter
 a list        one number per column of y [N, D], fixed or initial values
 None          learned, initialised from y of the training data
 "network"     an output of the network: 2 D outputs for y [N, D], the second half is its logarithm
 
-A learned parameter has one value per column of y [N, D], from the first time that the model sees the data of a training
+A learned parameter gets one value per column of y [N, D] when the model first receives training data
 (`NetworkModel.standardize`). For y of other shapes, such as images, whose last axis is no list of targets, it is one number.
 """
 
@@ -24,7 +24,7 @@ from pyrodrop.likelihoods.likelihood import Likelihood, in_words, is_one, of_col
 from pyrodrop.scaling import Standardize
 
 Dispersion: TypeAlias = float | Sequence[float] | Literal["network"] | None
-FAR, _FAR_PARAMETER = 60.0, 20.0  # of logarithms: beyond, products of both leave float32
+FAR, _FAR_PARAMETER = 60.0, 20.0  # bounds of logarithms, beyond which products of both leave the range of float32
 
 
 class Dispersed(Likelihood):
@@ -35,7 +35,7 @@ class Dispersed(Likelihood):
 
     parameter: str
     predictable: bool = True  # whether it may be an output of the network
-    ends: tuple[float, ...] = ()  # bounds of the range of y that y must not equal
+    ends: tuple[float, ...] = ()  # ends of the range of y, which y must not equal
     copies = 5
 
     def __init__(self, value: Dispersion, learned: bool, what: str) -> None:
@@ -69,7 +69,7 @@ class Dispersed(Likelihood):
         return self.distribution(mean, parameter, targets).to_event(1)
 
     def number(self, output: Tensor) -> Tensor:
-        """The parameter in the dtype of the outputs, one number or one for each of them; a ValueError for another number."""
+        """The parameter in the dtype of the outputs: one value, or one per output; a ValueError for any other number."""
         value: Tensor = getattr(self, self.parameter)
         if value.dim() and value.shape != output.shape[-1:]:
             raise ValueError(
@@ -79,7 +79,7 @@ class Dispersed(Likelihood):
         return value.to(output.dtype)
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
-        """The distribution of single numbers, from the outputs ``[..., N, D]`` and the parameter, which broadcasts."""
+        """The distribution of each element of y, from outputs ``[..., N, D]`` and a parameter that broadcasts to them."""
         raise TypeError(f"{type(self).__name__} must implement distribution(output, parameter, targets)")
 
     def estimate(self, y: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class Dispersed(Likelihood):
         return output.exp()
 
     def unit(self, targets: Standardize) -> Tensor | float:
-        """Factor of `positive`, in the units of the parameter."""
+        """Factor by which `positive` is multiplied, in the units of the parameter."""
         return 1.0
 
     def mean_of(self, output: Tensor) -> Tensor:
@@ -145,6 +145,6 @@ class Dispersed(Likelihood):
 def log_mean(output: Tensor, targets: Standardize) -> Tensor:
     """ln m of a positive mean m = s exp(output), where s is the mean of y if it is standardised, and 1 otherwise.
 
-    Outputs beyond -60 and 60 count as these, since float32 does not have larger exponentials.
+    Outputs are clamped to [-60, 60], so that products of exponentials stay in the range of float32.
     """
     return output.clamp(-FAR, FAR) + torch.where(targets.loc > 0, targets.loc, 1.0).log()

@@ -1,8 +1,8 @@
 """Gaussian likelihoods.
 
     y ~ N(f, 1 / precision)                                  y, f  [N, D]
-    y ~ N(f, s^2 exp(-r)),   network output = (f, r)         heteroscedastic, s is the scale of y
-    y ~ N(f, s^2 a (ln(1 + exp r) + 1e-6))                   with another link; a is a factor that is not trained
+    y ~ N(f, s^2 a exp(-r)),   network output = (f, r)       heteroscedastic; s is the scale of y, a = 1 by default
+    y ~ N(f, s^2 a (ln(1 + exp r) + 1e-6))                   with the link softplus; a is not trained
 
 The precision tau is in the original units of y, to the power -2, also if the network works in standardised units.
 """
@@ -23,8 +23,8 @@ from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
 
-_FAR = 80.0  # of r: beyond, the variance exp(-r) or its inverse leaves float32
-_SD: dict[str, Callable[[Tensor], Tensor]] = {  # of y in its standardised units, by the second half of the outputs
+_FAR = 80.0  # bound of |r|, beyond which the variance exp(-r) or its inverse leaves the range of float32
+_SD: dict[str, Callable[[Tensor], Tensor]] = {  # the standard deviation of standardised y, as a function of r
     "exp": lambda r: (-r.clamp(-_FAR, _FAR) / 2).exp(),
     "softplus": lambda r: (torch.logaddexp(r, r.new_zeros(())) + 1e-6).sqrt(),
 }
@@ -38,13 +38,13 @@ class Gaussian(Dispersed):
             value per column. If None, it is learned, starting from one over the variance of each column in the training
             data, as if x explained nothing; before training it is 1.
         learned: whether the precision is trained together with the guide, by maximising the ELBO, one value per column of y
-            ``[N, D]``. `precision` is then its initial value, in every column. For y of other shapes, such as images, it is
-            one value; if `precision` is None, it starts from one over the mean of the variances. Always True if `precision`
-            is None.
+            ``[N, D]``. `precision` is then the initial value. For y of other shapes, such as images, it is one value; if
+            `precision` is None, it starts from one over the mean of the variances. Always True if `precision` is
+            None.
 
     Raises:
-        ValueError: `precision` is outside [1e-36, 1e36], where float32 holds no variance; when it is called: a list has not
-            as many values as the network has outputs.
+        ValueError: `precision` is outside [1e-36, 1e36], the range in which float32 can represent it and its inverse; on
+            calls: the number of values in a list differs from the network's number of outputs.
         TypeError: `precision` is neither a real number nor a list of such, or `learned` is neither True nor False.
 
     Example:
@@ -94,10 +94,10 @@ class HeteroscedasticGaussian(Likelihood):
             arXiv:1612.01474), which grows linearly in r, so that the noise stays finite far from the training data.
 
     Attributes:
-        factor: of the variance, a number or ``[D]``; 1, and not trained.
+        factor: factor a of the variance, a number or ``[D]``; 1 by default, and not trained.
 
     Raises:
-        ValueError: there is no such link; when it is called: the number of outputs is odd.
+        ValueError: there is no such link; on calls: the number of outputs is odd.
         TypeError: `link` is no string.
     """
 
@@ -145,11 +145,11 @@ class HeteroscedasticGaussian(Likelihood):
 
     @property
     def variance_at_zero(self) -> float:
-        """The variance of standardised y, without `factor`, where the output r is 0."""
+        """The variance of standardised y, without `factor`, at r = 0."""
         return float(_SD[self.link](torch.zeros(1, dtype=torch.float64)).square())
 
 
 def _fits(mean: Tensor, targets: Standardize) -> bool:
-    """Whether the mean can be converted to the units of y in its own memory."""
+    """Whether the mean can be converted to the units of y in place."""
     same = targets.widened(mean[:0]).dtype == mean.dtype
     return same and broadcast_shape(mean.shape[-1:], targets.scale.shape) == mean.shape[-1:]

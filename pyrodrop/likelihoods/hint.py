@@ -1,10 +1,10 @@
-"""A hint that whole numbers are hardly Gaussian, from y alone.
+"""A hint that a likelihood of counts or binary values suits y better than a Gaussian, from y alone.
 
     gain = mean_n [ln NB(y_n; m, s^2) - ln P(y_n - 1/2 < z < y_n + 1/2)],   z ~ N(m, s^2)
 
 NB is the negative binomial distribution with the mean m and the variance s^2 of y. For Poisson counts the Gaussian
-probability is within .1 nats of Poisson's. x is not used: y that is skewed because of a skewed x is hinted at, too, so that
-it is a hint and no choice.
+probability is within .1 nats of Poisson's. x is not used, so a y that is skewed only because x is skewed also gets a hint:
+it is advice to compare, not a choice.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _GAIN, _ERRORS = 0.1, 4.0  # nats per value of y, standard errors of their mean
 
 
 def hint(y: Tensor) -> str | None:
-    """A sentence that names a likelihood under which counts ``[N]`` or ``[N, D]`` are likelier than under a Gaussian, or
-    None.
+    """A sentence that names a likelihood for whole numbers y ``[N]`` or ``[N, D]``, or None.
 
-    It is for all columns, and gains at least .1 nats and four standard errors per value. Rows with NaN are left out. None
-    for fewer than 20 rows, for infinite values, and for y that does not vary.
+    `Bernoulli` is named if all y are 0 and 1; the negative binomial if the variance of each column exceeds its mean and the
+    gain, averaged over columns, is at least .1 nats per value and four standard errors. Rows with NaN are left out. The hint
+    is None for other values, for fewer than 20 rows, and if a column is constant.
     """
     y = y.detach().cpu().double()
     y = y[:, None] if y.dim() == 1 else y.flatten(1)

@@ -64,7 +64,7 @@ class Likelihood(Part, LocalModule):
         return targets.inverse(output)
 
     def start(self, y: Tensor) -> None:
-        """Take initial values of learned parameters from the observations of the training data, before the first step.
+        """Initialise learned parameters from the observations of the training data, before the first step.
 
         Under `likelihoods.Missing` y may have NaN.
         """
@@ -75,7 +75,7 @@ class Likelihood(Part, LocalModule):
         return ""
 
     def units(self, targets: Standardize) -> Standardize:
-        """The standardisation that `forward` and `location` get, from that of the columns of y."""
+        """The standardisation that `forward` and `location` get, computed from the standardisation of the columns of y."""
         return targets
 
     missing: float | None = None  # the value of missing observations, if y may have some: see `likelihoods.Missing`
@@ -138,13 +138,13 @@ class Likelihood(Part, LocalModule):
 
 
 class Incomplete(Likelihood):
-    """Base of the likelihoods of observations that are missing or censored, in terms of a likelihood of complete ones.
+    """Base of the likelihoods for missing or censored observations, which wrap a likelihood for complete observations.
 
-    Subclasses implement `forward`, `start` and `check`. Everything else is that of `likelihood`.
+    Subclasses implement `forward`, `start` and `check`. Other methods call those of `likelihood`.
 
     Raises:
         TypeError: `likelihood` is no `Likelihood`.
-        ValueError: `likelihood` is itself one of incomplete observations.
+        ValueError: `likelihood` is itself for incomplete observations.
     """
 
     def __init__(self, likelihood: Likelihood) -> None:
@@ -159,7 +159,7 @@ class Incomplete(Likelihood):
 
     @property
     def learned(self) -> bool:
-        """Whether a number of the likelihood is trained."""
+        """Whether a parameter of the likelihood is trained."""
         return bool(getattr(self.likelihood, "learned", False))
 
     @property
@@ -189,7 +189,7 @@ def of_columns(values: Tensor, y: Tensor) -> Tensor:
 
 
 def start_at(likelihood: Likelihood, name: str, value: Tensor) -> None:
-    """Set a parameter before training, unless all y are equal, so that there is no estimate."""
+    """Set a parameter before training, unless `value` is not usable, as the estimate for equal y is."""
     if bool(_usable(value).all()):
         setattr(likelihood, name, value.to(getattr(likelihood, name).detach()))
 

@@ -3,8 +3,8 @@
     log p(y | f) = sum over the observed elements of log p_0(y_nk | f_n)          y [N, ...]
 
 A row with missing elements still counts as one of N: a minibatch of M rows has the factor N / M, so that its log density is
-an unbiased estimate of the sum over all observed elements. With labels this is ``ignore_index`` of
-`torch.nn.CrossEntropyLoss` with ``reduction="sum"``; its mean is one over the labels that are observed.
+an unbiased estimate of the sum over all observed elements. For labels this is ``ignore_index`` of
+`torch.nn.CrossEntropyLoss` with ``reduction="sum"``; ``reduction="mean"`` averages over the observed labels.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Missing(Incomplete):
             as -100 for class labels, as ``ignore_index`` of `torch.nn.CrossEntropyLoss`.
 
     Raises:
-        TypeError: `likelihood` is no `Likelihood` or `value` no number.
-        ValueError: `value` is neither NaN nor a whole number; `likelihood` is a `Missing` or `Censored`.
-        ValueError: before training: nothing is observed; y can have the value; elements of an observation are not
-            independent given the outputs, or their support depends on the outputs.
+        TypeError: `likelihood` is no `Likelihood`, or `value` is neither NaN nor a whole number.
+        ValueError: `value` is a whole number beyond 2^31 in magnitude; `likelihood` is a `Missing` or `Censored`. Before
+            training: nothing is observed; `value` is in the support of y, or not NaN for real y; elements of an observation
+            are not independent given the outputs, or their support depends on the outputs.
 
     Example:
         >>> import math, torch
@@ -99,7 +99,7 @@ def check_complete(model: Any, y: Tensor, what: str) -> None:
 
     Args:
         model: a model of `pyrodrop.models`, or any other.
-        what: needs all of them, for the message.
+        what: the computation that needs all observations, for the message.
     """
     value = _missing_value(model)
     if value is None:
@@ -113,7 +113,7 @@ def check_complete(model: Any, y: Tensor, what: str) -> None:
 
 
 def leaves_out_missing(model: Any) -> bool:
-    """Whether the likelihood of a model, of `pyrodrop.models` or any other, leaves out missing values of y."""
+    """Whether the likelihood of a model (of `pyrodrop.models` or any other) leaves out missing values of y."""
     return _missing_value(model) is not None
 
 

@@ -27,14 +27,14 @@ from pyrodrop.scaling import Standardize
 
 
 class Ordinal(Likelihood):
-    """Ordered classes, such as grades; the one output of the network is larger for higher classes.
+    """Ordered classes, such as grades; the network has one output, which is larger for higher classes.
 
-    The cutpoints between the classes are learned. They are initialised so that the class probabilities equal the frequencies
-    in the training data. Predictions are class probabilities, as for `Categorical`.
+    The cutpoints between the classes are learned. They are initialised so that at f = 0 the class probabilities equal the
+    frequencies in the training data. Predictions are class probabilities, as for `Categorical`.
 
     Args:
         classes: K, at least 2.
-        cutpoints: K - 1 ascending numbers that are fixed; learned if None.
+        cutpoints: K - 1 ascending numbers, which stay fixed; learned if None.
 
     Raises:
         ValueError: `classes` is less than 2, or `cutpoints` are not K - 1 ascending numbers.

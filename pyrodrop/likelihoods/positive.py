@@ -24,17 +24,17 @@ from pyrodrop.likelihoods.gaussian import HeteroscedasticGaussian
 from pyrodrop.likelihoods.likelihood import start_at
 from pyrodrop.scaling import Standardize
 
-_LARGEST = 3.0  # scale of a log-normal likelihood, in standard deviations of ln y
+_LARGEST = 3.0  # bound of the scale of a log-normal likelihood, in standard deviations of ln y
 
 
 class Gamma(Dispersed):
     """Positive observations; the outputs of the network are the logarithm of their mean, and f is the mean.
 
     Args:
-        dispersion: a, the squared ratio of standard deviation and mean, positive, or a list of one per column of y. If None,
-            it is learned, starting from its estimate for y of the training data. With ``"network"`` it is the exponential of
-            a second output of the network, one per example.
-        learned: whether a `dispersion` that is given is trained, starting from it, with one value per column of y
+        dispersion: a, the squared ratio of standard deviation and mean, positive, or a list with one value per column of y.
+            If None, it is learned, starting from its estimate for y of the training data. With ``"network"`` it is the
+            exponential of a second output of the network, one per example.
+        learned: whether a numeric `dispersion` is trained, with this initial value and one value per column of y
             ``[N, D]``.
 
     Raises:
@@ -72,11 +72,11 @@ class LogNormal(Dispersed):
     """Positive observations; the outputs of the network are the logarithm of their median, and f is the median.
 
     Args:
-        scale: standard deviation of ln y, positive, or a list of one per column of y. If None, it is learned, starting from
-            its estimate for y of the training data. With ``"network"`` it is 1 / (exp(-r) + 1 / c) for a second output r of
-            the network, one per example, where c is three times the standard deviation of ln y in the training data. The
-            bound c prevents a few draws with a large scale from dominating the mean of y, m exp(scale^2 / 2).
-        learned: whether a `scale` that is given is trained, starting from it, with one value per column of y ``[N, D]``.
+        scale: standard deviation of ln y, positive, or a list with one value per column of y. If None, it is learned,
+            starting from its estimate for y of the training data. With ``"network"`` it is 1 / (exp(-r) + 1 / c) for a
+            second output r of the network, one per example. c is three times the standard deviation of ln y in the training
+            data; this bound prevents a few draws with a large scale from dominating the mean of y, m exp(scale^2 / 2).
+        learned: whether a numeric `scale` is trained, with this initial value and one value per column of y ``[N, D]``.
 
     Raises:
         ValueError: `scale` is not positive, or `learned` is True and the network predicts it.
@@ -121,16 +121,15 @@ class LogNormal(Dispersed):
 class HeteroscedasticLogNormal(HeteroscedasticGaussian):
     """Positive observations whose logarithm is Gaussian, with a variance that the network predicts.
 
-    The network has ``2 D`` outputs for y ``[N, D]``, as of `HeteroscedasticGaussian` for ln y, of which the mean and the
-    standard deviation in the training data are 0 and 1. f is the median of y. The mean of y, m exp(v / 2) with the variance
-    v of ln y, is
-    large where v is: a few rows may have means far beyond the data, where the median is the prediction to use.
+    The network has ``2 D`` outputs for y ``[N, D]``, as in `HeteroscedasticGaussian`, for ln y standardised to mean 0 and
+    standard deviation 1 in the training data. f is the median m of y. The mean of y is m exp(v / 2), where v is the variance
+    of ln y. It can be far beyond the data in a few rows with a large v; there, use the median as the prediction.
 
     Args:
-        link: as of `HeteroscedasticGaussian`.
+        link: as for `HeteroscedasticGaussian`.
 
     Attributes:
-        factor: of the variance; 1, and not trained.
+        factor: factor of the variance; 1 by default, and not trained.
         of_log: the standardisation of ln y.
 
     Raises:
@@ -142,8 +141,9 @@ class HeteroscedasticLogNormal(HeteroscedasticGaussian):
         self.of_log = Standardize()
 
     def start(self, y: Tensor) -> None:
-        if self.of_log.loc.dim() == 0:  # else it is known, as of a training that goes on
-            self.of_log = Standardize.of(y.detach().double().log()).to(y.dtype)
+        if self.of_log.loc.dim() == 0:  # otherwise it is known, as when training continues
+            dtype = y.dtype if y.is_floating_point() else torch.get_default_dtype()
+            self.of_log = Standardize.of(y.detach().double().log()).to(dtype)
 
     def units(self, targets: Standardize) -> Standardize:
         return Standardize()

@@ -1,7 +1,7 @@
 """Distributions whose log density is computed in float64.
 
-It contains differences of ln Gamma at large arguments. In float32 the error for a negative binomial distribution is .03 at a
-dispersion of 1e-5 and 40 at 1e-8, which would bias a learned dispersion towards 0.
+The log density contains differences of ln Gamma at large arguments. In float32 its error for a negative binomial
+distribution is .03 at a dispersion of 1e-5 and 40 at 1e-8, which would bias a learned dispersion towards 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyrodrop.distributions.rebuilt import rebuilt
 
 
 class Precise:
-    """Mixin, to be listed before a distribution of Pyro: evaluates its `log_prob` in float64 and rounds the result."""
+    """Mixin, listed before a Pyro distribution as base class: evaluates `log_prob` in float64 and rounds the result."""
 
     def log_prob(self: Any, value: Tensor) -> Tensor:
         wide = rebuilt(Tensor.double, self)

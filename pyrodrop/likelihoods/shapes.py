@@ -63,12 +63,12 @@ def elements(distribution: Distribution) -> Distribution:
 def aligned(y: Tensor, distribution: TorchDistribution, rows: int | None = None) -> Tensor:
     """Check that y has the shape of a sample of the distribution, ``[N, *event]``; convert ``[N]`` to ``[N, 1]`` if needed.
 
-    Of a `Censored` distribution y may also be the ends of intervals.
+    For a `Censored` distribution y may also be the ends of intervals.
 
     Args:
         y: observations, one per row.
         distribution: the distribution as `per_row` returns it; its last batch dimension indexes examples.
-        rows: N, if `distribution` is the distribution of some of the examples only.
+        rows: N, if `distribution` has only some of the examples.
 
     Raises:
         ValueError: y has another shape. It is never broadcast.
@@ -85,7 +85,7 @@ def aligned(y: Tensor, distribution: TorchDistribution, rows: int | None = None)
 
 
 def support_of(distribution: Distribution) -> Any:
-    """The constraint of one element of y, or None for a distribution of the user's that does not declare it."""
+    """The constraint of one element of y, or None for a user-defined distribution that does not declare it."""
     try:
         return elements(distribution).support
     except NotImplementedError:
@@ -93,12 +93,12 @@ def support_of(distribution: Distribution) -> Any:
 
 
 def check_support(y: Tensor, distribution: Distribution, what: str) -> None:
-    """Check that y are values that a distribution can have.
+    """Check that the values of y are in the support of a distribution.
 
     Args:
         y: observations, which broadcast with the distribution.
-        distribution: of y.
-        what: the distribution in words, for messages.
+        distribution: the distribution of y.
+        what: a description of the distribution, for messages.
 
     Raises:
         TypeError: y are bools, and the distribution is one of real numbers.

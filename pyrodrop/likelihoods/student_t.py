@@ -21,11 +21,11 @@ class StudentT(Dispersed):
 
     Args:
         df: degrees of freedom, positive and at most 1000, where the distribution is nearly Gaussian. The variance is finite
-            for more than 2.
-        scale: positive, in the units of y, or a list of one per column of y. If None, it is learned, starting from its
-            estimate for y of the training data. With ``"network"`` it is the scale of y times the exponential of a second
-            output, one per example.
-        learned: whether a `scale` that is given is trained, starting from it, with one value per column of y ``[N, D]``.
+            for df above 2.
+        scale: positive, in the units of y, or a list with one value per column of y. If None, it is learned, starting from
+            its estimate for y of the training data. With ``"network"`` it is the scale of y times the exponential of a
+            second output, one per example.
+        learned: whether a numeric `scale` is trained, with this initial value and one value per column of y ``[N, D]``.
 
     Raises:
         ValueError: `df` or `scale` is not positive, or `learned` is True and the network predicts the scale.

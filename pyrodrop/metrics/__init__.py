@@ -1,8 +1,8 @@
 """Scores of predictions on held-out observations, and measures of their uncertainty.
 
 Scores of real observations are in `regression`; scores of class labels, and whether confident predictions have a low loss,
-in `classification`. `uncertainty` splits uncertainty into aleatoric and epistemic. `recalibration` calibrates predictions by
-held-out observations, and `conformal` makes intervals of them that cover what they say.
+in `classification`. `uncertainty` splits uncertainty into aleatoric and epistemic. `recalibration` calibrates predictions
+with held-out observations, and `conformal` makes intervals and sets with guaranteed coverage.
 """
 
 from typing import TYPE_CHECKING

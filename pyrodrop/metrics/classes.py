@@ -18,7 +18,7 @@ from pyrodrop.likelihoods import elements
 from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.prediction.prediction import Prediction
 
-_NUMBERS = 2**22  # double-precision values that are processed at a time
+_NUMBERS = 2**22  # double-precision values processed at a time
 _TOLERANCE = 1e-3  # for sums of probabilities in single precision
 
 Predicted = Prediction | Tensor
@@ -42,7 +42,7 @@ def mean_over_draws(predicted: Predicted, function: Callable[[Tensor], Tensor]) 
 
 
 def class_labels(y: Tensor, p: Tensor) -> Tensor:
-    """Check that labels ``[N]`` match probabilities ``[N, C]``, and move them to the device of these; bools are 0 and 1."""
+    """Check labels ``[N]`` against probabilities p ``[N, C]`` and move them to the device of p; bools become 0 and 1."""
     y = labels(check_finite("y", tensor_of(y, "y")))
     if len(y) != len(p):
         raise ValueError(f"y must have a class label for each of {len(p)} predictions; got shape {list(y.shape)}")

@@ -18,7 +18,7 @@ sqrt(2 / pi) sum_b sqrt(|B_b| v_b) / N, where v_b is the mean of conf (1 - conf)
     AURC    = mean_n risk(n)
     AUROC   = P(score of an out-of-distribution example > score of an in-distribution example) + P(equal) / 2
 
-Both depend only on the order of the scores. El-Yaniv & Wiener (2010), On the Foundations of Noise-free Selective
+Both depend on the scores only by their order. El-Yaniv & Wiener (2010), On the Foundations of Noise-free Selective
 Classification, https://jmlr.org/papers/v11/el-yaniv10a.html; Geifman, Uziel & El-Yaniv (2019), Bias-Reduced Uncertainty
 Estimation, arXiv:1805.08206; Hanley & McNeil (1982), The Meaning and Use of the Area under a ROC Curve. On
 out-of-distribution detection: Hendrycks & Gimpel (2017), A Baseline for Detecting Misclassified and Out-of-Distribution
@@ -139,8 +139,8 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
 
     Args:
         predicted: a `Prediction`, or class probabilities ``[N, C]`` or ``[T, N, C]`` for T samples.
-        y: class labels, ``[N]``; of `likelihoods.Bernoulli` also ``[N, 1]`` and 0.0 and 1.0. Under `likelihoods.Missing`
-            rows whose label is missing are left out of all scores.
+        y: class labels, ``[N]``; under `likelihoods.Bernoulli` they may have shape ``[N, 1]`` and be floats 0.0 and 1.0.
+            Under `likelihoods.Missing`, rows with a missing label are left out of all scores.
 
     Returns:
         A dictionary with the keys ``log_density`` (nats), ``accuracy``, ``brier``, ``ece``, ``adaptive_ece``, ``aurc`` and
@@ -148,7 +148,7 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
 
     Raises:
         ValueError: shapes or values of probabilities or labels are invalid.
-        TypeError: `predicted` is a prediction of something else than one class label per example.
+        TypeError: `predicted` is a prediction of anything other than one class label per example.
 
     Example:
         >>> import torch
@@ -176,7 +176,7 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
 
 
 def _of_observed(predicted: Predicted, y: Tensor) -> tuple[Predicted, Tensor]:
-    """Both without the rows whose label is missing; yes-or-no labels [N, 1] of any dtype as whole numbers [N]."""
+    """Both without the rows whose label is missing; binary labels [N, 1] of any dtype are converted to int64 [N]."""
     if isinstance(predicted, Prediction) and predicted.distribution.event_shape.numel() == 1:
         of_element = elements(predicted.distribution)
         if isinstance(of_element, Bernoulli):

@@ -1,4 +1,4 @@
-"""Intervals and sets that contain a new observation with the probability they say, whatever the model is worth.
+"""Intervals and sets that contain a new observation with the stated probability, however good or bad the model is.
 
     score        s_n = max(lo_n - y_n, y_n - hi_n)             "quantiles": lo, hi the predictive interval
                  s_n = |y_n - m_n| / sd_n                      "residuals": m, sd its mean and standard deviation
@@ -6,15 +6,15 @@
     Q            the k-th smallest of n scores,  k = ceil((n + 1) level)
     interval     [lo - Q, hi + Q],   [m - Q sd, m + Q sd],   {c: 1 - p(c | x) <= Q}
 
-If the held-out rows and a new one are exchangeable, which independent rows of one population are, the new y lies inside with
-probability k / (n + 1), which is at least `level`, or more where scores are equal. It is the average over held-out sets and
-new rows: not for every x, and of one set of n held-out rows the coverage varies by about sqrt(level (1 - level) / n).
+Let the held-out rows and a new row be exchangeable, as independent rows of one population are. Then the new y lies inside
+with probability k / (n + 1) >= level, or more if scores are equal. This is an average over new rows and over
+held-out sets: coverage differs between x, and between sets by about sqrt(level (1 - level) / n).
 
 Vovk, Gammerman & Shafer (2005), Algorithmic Learning in a Random World; Lei, G'Sell, Rinaldo, Tibshirani & Wasserman (2018),
 arXiv:1604.04173, for residuals in units of a scale; Romano, Patterson & Candes (2019), arXiv:1905.03222, for quantiles;
-Sadinle, Lei & Wasserman (2019), arXiv:1609.00451, for class labels. With groups the rows of each have a Q of their own
-(Mondrian). With blocks, such as the days of a series, a block is one score, the largest of its rows: all rows of a new block
-lie inside with this probability, if blocks are exchangeable.
+Sadinle, Lei & Wasserman (2019), arXiv:1609.00451, for class labels. With groups, every group has its own Q (Mondrian). With
+blocks, such as the days of a series, the score of a block is the largest of its rows: all rows of a new block lie inside
+with this probability if blocks are exchangeable.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Level = Annotated[float, Real("the probability that a new observation lies insid
 
 @dataclass(frozen=True)
 class Conformal:
-    """Held-out predictions with their observations, from `conformal`: a source of intervals and sets.
+    """Held-out predictions and observations, made by `conformal`, from which intervals and sets are computed.
 
     Attributes:
         held_out: the prediction of the held-out rows.
         y: their observations, ``[N, ...]``.
-        score: what an interval is made from.
-        units: the rows of every score by group, each a list of the rows of a block; one row without blocks.
+        score: ``"quantiles"`` or ``"residuals"``, see `conformal`.
+        units: by group, a list of blocks, each a list of row indices; without blocks, every row is a block.
     """
 
     held_out: Prediction
@@ -63,8 +63,8 @@ class Conformal:
             groups: the group of every new row, if the held-out rows have groups.
 
         Raises:
-            ValueError: a group has too few held-out rows for this level, or none; the predictions are of another shape,
-                or, for residuals, have no finite standard deviation.
+            ValueError: a group has too few held-out rows for this level, or none; the predictions have another shape, or,
+                for residuals, no finite standard deviation.
             TypeError: y are class labels, see `sets`; `prediction` is no `Prediction`.
         """
         _numbers(prediction, "sets")
@@ -74,7 +74,7 @@ class Conformal:
 
     @checked
     def sets(self, prediction: Prediction, level: Level = 0.9, *, groups: Any = None) -> Tensor:
-        """The classes that a set contains, bool ``[N, ..., classes]``; one can be empty where no class is likely.
+        """Which classes are in the set of every label, bool ``[N, ..., classes]``; a set can be empty if no class is likely.
 
         The arguments and errors are those of `interval`; y must be class labels.
         """
@@ -83,7 +83,7 @@ class Conformal:
         return 1 - _probabilities(prediction) <= reach.to(self.y.device)
 
     def _parts(self, prediction: Prediction, level: float) -> tuple[Tensor, Tensor, Tensor]:
-        """The ends before, in double precision, and what Q is a multiple of."""
+        """The ends before calibration, in double precision, and the factor of Q."""
         if self.score == "quantiles":
             low, high = (end.double() for end in prediction.interval(level))
             return low, high, torch.ones_like(low)
@@ -134,21 +134,21 @@ class Conformal:
 def conformal(
     prediction: Prediction, y: Any, *, score: Score = "quantiles", groups: Any = None, blocks: Any = None
 ) -> Conformal:
-    """Make intervals, or sets of classes, that cover new observations with the probability that they say.
+    """Make intervals, or sets of classes, that cover new observations with a guaranteed probability.
 
-    The held-out rows must not have been used for training, nor for choosing the model. `calibrate` gives a distribution
-    instead, with a density, and no such guarantee.
+    The held-out rows must not have been used for training, nor for choosing the model. `calibrate` returns a distribution
+    with a density instead, without such a guarantee.
 
     Args:
         prediction: prediction of a run at the held-out points.
         y: the observations there, ``[N, ...]``, or class labels.
         score: ``"quantiles"`` moves both ends of the predictive interval by the same number, in the units of y;
             ``"residuals"`` multiplies the predictive standard deviation. Not used for class labels.
-        groups: of every row, a list of labels, for coverage within each; None for one group.
-        blocks: of every row, for coverage of whole new blocks; None for rows by themselves.
+        groups: a label per row, for coverage within each group; None for a single group.
+        blocks: a label per row, for coverage of whole new blocks; None if every row is a block.
 
     Raises:
-        ValueError: y does not fit the prediction, or `groups` or `blocks` have not one label per row; a block lies in
+        ValueError: y does not fit the prediction; `groups` or `blocks` does not have one label per row; a block lies in
             several groups.
         TypeError: `prediction` is no `Prediction`.
 
@@ -181,7 +181,7 @@ def conformal(
 
 
 def _keys(labels: Any, rows: int, name: str) -> list[Hashable]:
-    """One label per row, of a list, an array, a tensor or a column."""
+    """One label per row, from a list, an array, a tensor or a column."""
     listed = labels.tolist() if hasattr(labels, "tolist") else labels
     listed = list(listed) if not isinstance(listed, str) and hasattr(listed, "__iter__") else []
     if len(listed) != rows or not all(isinstance(each, Hashable) and each == each for each in listed):

@@ -1,10 +1,10 @@
-"""Calibration after training: predictions of a run are adjusted by held-out observations.
+"""Calibration after training: predictions of a run are adjusted to held-out observations.
 
     temperature, classes     p(y | f_t) ~ exp(f_t / T)
     temperature, numbers     mu_t <- m + T (mu_t - m),   sigma_t <- T sigma_t,   with the predictive mean m
     residuals, numbers       p(y | x) = mean_i t_4(y; m + s z_i, s h),   z_i = (y_i - m_i) / s_i,   i a held-out row
 
-T maximises the log density of the held-out observations under the mixture over t: it is applied to every draw, not to their
+T maximises the log density of the held-out observations under the mixture over t. It is applied to every draw, not to their
 mean. Guo et al. (2017), On Calibration of Modern Neural Networks, section 4.2, arXiv:1706.04599; Rahaman &
 Thiery (2021), Uncertainty Quantification and Deep Ensembles, arXiv:2007.08792, for ensembles; Levi et al. (2022), Evaluating
 and Calibrating Uncertainty Prediction in Regression Tasks, arXiv:1905.11659, for standard deviations. The residuals are
@@ -33,10 +33,10 @@ from pyrodrop.prediction.prediction import Prediction
 
 _log = logging.getLogger("pyrodrop")
 _MOST = 1000  # residuals that are kept
-_RANGE = math.log(50.0)  # of ln T, to both sides
+_RANGE = math.log(50.0)  # ln T is searched between -_RANGE and _RANGE
 _FEWEST = 20  # residuals
-_DEGREES = 4.0  # of freedom of the kernel
-_GRID = 41  # values of ln T from which the best is refined
+_DEGREES = 4.0  # degrees of freedom of the kernel
+_GRID = 41  # number of values of ln T, the best of which is refined
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Calibration:
 
     Attributes:
         temperature: T, above 0; above 1 if the predictions were overconfident.
-        residuals: z, ``[K, ...]`` with the shape of y at a point, in place of a temperature; None without them.
+        residuals: z, ``[K, ...]`` with the shape of y at a point; None if the temperature is used.
 
     Raises:
-        TypeError, ValueError: one of them is not such a number or tensor.
+        TypeError, ValueError: `temperature` is no positive number, or `residuals` no finite floating-point tensor.
     """
 
     temperature: float = 1.0
@@ -65,8 +65,8 @@ class Calibration:
         With a temperature, the draws are still draws of functions (`joint`); with residuals they are not.
 
         Raises:
-            TypeError: it is no `Prediction`, or of a distribution that has no such calibration.
-            ValueError: the residuals are of a y of another shape.
+            TypeError: `prediction` is no `Prediction`, or its distribution does not support this calibration.
+            ValueError: the residuals have another shape than y at a point; with them, a standard deviation is not finite.
         """
         instance(prediction, Prediction, "prediction", "a Prediction, such as run.predict(x)")
         of_element, of_y = elements(prediction.distribution), len(prediction.distribution.event_shape)
@@ -77,7 +77,7 @@ class Calibration:
             f = prediction.f / self.temperature if are_logits else prediction.f
             return replace(prediction, f=f, distribution=of_logits(logits=logits).to_event(of_y))
         of_element = _real(prediction)
-        mean = of_element.loc.mean(0)  # of the prediction, and its centre where Student's t has no mean
+        mean = of_element.loc.mean(0)  # the predictive mean, or the centre where Student's t has no mean
         if self.residuals is not None:
             return _by_residuals(prediction, mean, self.residuals.to(mean))
         location, scale = mean + self.temperature * (of_element.loc - mean), self.temperature * of_element.scale
@@ -108,7 +108,7 @@ def calibrate(
         A function from predictions of the same run at other points to calibrated ones.
 
     Raises:
-        TypeError: `prediction` is no `Prediction`, or of observations that this method does not calibrate.
+        TypeError: `prediction` is no `Prediction`, or this method does not support its distribution of y.
         ValueError: y does not fit the prediction; for residuals there are fewer than 20 complete rows, or
             a standard deviation is not finite.
 
@@ -141,7 +141,7 @@ def calibrate(
 
 
 def _real(prediction: Prediction) -> Any:
-    """The Gaussian or Student's t distributions of every element of y."""
+    """The Gaussian or Student's t distributions of the elements of y; a TypeError for others."""
     of_element = elements(prediction.distribution)
     if type(of_element) not in (dist.Normal, dist.StudentT, Normal, StudentT):
         raise TypeError(
@@ -176,7 +176,7 @@ def _by_residuals(prediction: Prediction, mean: Tensor, z: Tensor) -> Prediction
 
 
 def _residuals(prediction: Prediction, y: Any) -> Tensor:
-    """Standardised residuals of at most 1000 rows, evenly spaced in the order of their first element."""
+    """Standardised residuals of at most 1000 rows, evenly spaced in the order of the rows' first residual."""
     mean, sd = _real(prediction).loc.mean(0), finite_sd(prediction)
     y, seen = prediction.observed(y)
     z = (y - mean) / sd

@@ -119,12 +119,12 @@ def energy_score(draws: Tensor, y: Tensor) -> float:
 def pit(prediction: Prediction, y: Tensor) -> Tensor:
     """Probability integral transform of every observation, in [0, 1], of the shape of y.
 
-    It is P(Y <= y); of counts and other whole numbers it is uniform between P(Y < y) and P(Y <= y), with the prediction's
-    seed, so that it is uniform if the prediction is right: Czado, Gneiting & Held (2009), Predictive Model Assessment for
-    Count Data, https://doi.org/10.1111/j.1541-0420.2009.01191.x, section 2.
+    It is P(Y <= y). For counts and other whole numbers it is drawn uniformly between P(Y < y) and P(Y <= y), with the seed
+    of the prediction, so that it is uniform on [0, 1] under the predicted distribution: Czado, Gneiting & Held (2009),
+    Predictive Model Assessment for Count Data, https://doi.org/10.1111/j.1541-0420.2009.01191.x, section 2.
 
     Raises:
-        TypeError: the distribution of y has no cumulative distribution function, or `prediction` is no `Prediction`.
+        TypeError, ValueError: as `Prediction.cdf`, or `prediction` is no `Prediction`.
     """
     instance(prediction, Prediction, "prediction", "a Prediction")
     upto = prediction.cdf(y)
@@ -172,7 +172,7 @@ def sharpness(prediction: Prediction) -> float:
     """Square root of the mean variance of y, including observation noise, in the units of y; lower is sharper.
 
     Raises:
-        TypeError: `prediction` is no prediction with a variance.
+        TypeError: `prediction` is no `Prediction` or `Moments`, or y has no closed-form variance.
     """
     if not isinstance(prediction, Prediction | Moments):
         raise TypeError(f"prediction must be a Prediction or Moments; got {shown(prediction)}")
@@ -189,7 +189,7 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
     Returns:
         A dictionary with the keys ``log_density`` (nats), ``rmse``, ``crps``, ``coverage_50``, ``coverage_95``,
         ``width_95`` and ``sharpness``; also ``energy_score`` if an observation has several elements. Under
-        `likelihoods.Missing` all are of the elements that are observed, and the energy score of the rows in which all are.
+        `likelihoods.Missing` scores use the observed elements, and the energy score only rows without missing ones.
 
     Raises:
         TypeError: the distribution of y has no cumulative distribution function, mean or variance, as for class labels.
@@ -228,7 +228,7 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
 
 
 def _check_draws(draws: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as tensors, if the draws are samples of the shape of y."""
+    """Both as tensors; a ValueError unless the draws are samples of the shape of y."""
     draws, y = tensor_of(draws, "draws"), tensor_of(y, "y")
     if draws.dim() == 0 or draws.shape[1:] != y.shape:
         raise ValueError(

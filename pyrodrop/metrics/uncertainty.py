@@ -1,4 +1,4 @@
-"""Aleatoric and epistemic uncertainty: from observation noise, and from uncertainty about the function.
+"""Aleatoric uncertainty, from observation noise, and epistemic uncertainty, about the function.
 
     Var[y]  = mean_t Var[y | f_t]     +  Var_t E[y | f_t]
     H[y]    = mean_t H[y | f_t]       +  I[y; f]
@@ -31,7 +31,7 @@ class Uncertainty(NamedTuple):
     Attributes:
         total: uncertainty of y, ``[N]`` or ``[N, ...]``.
         aleatoric: expected uncertainty of y given the function, of the same shape.
-        epistemic: uncertainty that comes from the function, of the same shape.
+        epistemic: uncertainty about y that is due to uncertainty about the function, of the same shape.
     """
 
     total: Tensor
@@ -94,7 +94,7 @@ def entropy_split(predicted: Predicted) -> Uncertainty:
         ValueError: `predicted` are probabilities ``[N, C]``, which are already averaged over samples.
     """
     total, aleatoric = predictive_entropy(predicted), expected_entropy(predicted)
-    return Uncertainty(total, aleatoric, (total - aleatoric).clamp_min(0))  # it is below 0 only by rounding
+    return Uncertainty(total, aleatoric, (total - aleatoric).clamp_min(0))  # below 0 only by rounding
 
 
 def _entropy(p: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Which prior and which input units every parameter of a network has, from settings by name pattern.
+"""Assign priors and input units to the parameters of a network, from settings by name pattern.
 
-A setting is one value for all parameters, or a mapping from patterns to values, see `pyrodrop.arguments`.
+A setting is one value for all parameters, or a mapping from patterns to values, see `pyrodrop.names`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def assign_priors(
 def assign_input_units(
     network: nn.Module, parameters: Parameters, input_axes: Mapping[str, int | InputUnits | None] | None
 ) -> dict[str, InputUnits]:
-    """The input units of every parameter: those of its module, or as given in `input_axes`.
+    """The input units of every parameter, from `input_axes` or from the type of its module.
 
     Raises:
         ValueError: a pattern matches no parameter, or a parameter does not have the axis.

@@ -1,4 +1,4 @@
-"""Call a network with given values of its parameters, like ``torch.func.functional_call``, or with many sets of them."""
+"""Call a network with one set of parameter values, like ``torch.func.functional_call``, or with many sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Output = Callable[[Any], Tensor]  # from what a network returns to the input of 
 
 
 class Unfit(ValueError):
-    """A network that runs, and cannot be that of a model."""
+    """The network runs, but does not meet the requirements of a model."""
 
 
 def call(
@@ -41,18 +41,18 @@ def call(
         network: a module whose parameters are buffers (`sites.freeze`). Buffers that `values` omits keep their value.
         names: all names of every parameter, by its canonical name; a tied parameter gets its value under each.
         x: a tensor, or a tuple or mapping of tensors that are the positional or keyword arguments.
-        output: takes a tensor out of what the network returns; None for a network that returns a tensor.
+        output: function from the value that the network returns to a tensor; None for a network that returns a tensor.
         attends: whether the network has PyTorch's attention layers; their fast path does not support function transforms
             and lazy weights, so it is disabled.
-        recurs: whether it has PyTorch's recurrent layers. cuDNN computes their gradients in training mode alone, in which
-            they draw masks, and by default in TensorFloat-32; it is disabled for gradients, and computes in float32.
+        recurs: whether it has PyTorch's recurrent layers. TensorFloat-32, their default, is disabled. With gradients, cuDNN
+            is disabled, too: it computes gradients only in training mode, in which the layers draw masks.
 
     Raises:
-        Unfit: `output` fails, or there is no single tensor.
+        Unfit: `output` fails, or the result is not a single tensor.
         RuntimeError: with gradients, the network has hooks on saved tensors.
 
-    A network that recomputes activations (`torch.utils.checkpoint`) would do so in the backward pass, after this call, with
-    other values of the parameters and other noise. They are kept instead.
+    Recomputation of activations (`torch.utils.checkpoint`) is disabled: it would happen in the backward pass, after this
+    call, with other values of the parameters and other noise.
     """
     with activations_kept():
         gradients = torch.is_grad_enabled()
@@ -64,7 +64,7 @@ def call(
 
 
 def check_function(output: Any) -> Output:
-    """The function `output` of a model; a TypeError if it is none, or a module, whose weights nothing would train."""
+    """The function `output` of a model; a TypeError if it cannot be called, or is a module, which would not be trained."""
     if isinstance(output, nn.Module):
         raise TypeError(
             "output must be a function of what the network returns, such as lambda out: out['logits']; got a "
@@ -74,7 +74,7 @@ def check_function(output: Any) -> Output:
 
 
 def taken(returned: Any, output: Output | None) -> Tensor:
-    """The input of the likelihood among what a network returns; an `Unfit` that names the line to write if it is none."""
+    """The input of the likelihood in the value that a network returns; if unknown, an `Unfit` suggests an `output`."""
     try:
         chosen: Any = returned if output is None else output(returned)
     except (LookupError, AttributeError, TypeError) as error:
@@ -96,7 +96,7 @@ def taken(returned: Any, output: Output | None) -> Tensor:
 
 
 def _described(value: Any) -> str:
-    """A value in words, with the names of its parts."""
+    """A short description of a value, with the keys of a mapping."""
     if isinstance(value, Mapping):
         return f"a {type(value).__name__} with {', '.join(map(repr, value)) or 'nothing'}"
     if isinstance(value, tuple | list):
@@ -105,7 +105,7 @@ def _described(value: Any) -> str:
 
 
 def _places(value: Any) -> list[str]:
-    """Where in ``out`` the tensors with rows are."""
+    """Expressions such as ``out['logits']`` for the tensors with rows in `value`."""
     if isinstance(value, Mapping):
         parts = {f"out[{key!r}]": part for key, part in value.items()}
     elif isinstance(value, tuple | list):
@@ -133,7 +133,7 @@ def _call(
 
 @contextmanager
 def _cudnn(*, enabled: bool) -> Iterator[None]:
-    """Disable cuDNN within the block, or leave it as it is and have it compute in float32; nothing changes without a GPU."""
+    """Disable TensorFloat-32 within the block, and cuDNN unless `enabled`; no effect without a GPU."""
     before = torch.backends.cudnn.enabled
     torch.backends.cudnn.enabled = before and enabled
     try:

@@ -34,8 +34,8 @@ DETERMINISTIC = (
     "the network of a model must be deterministic, its noise comes from the guide (guides.BernoulliDropout for dropout); "
     "got"
 )
-_RESOLVED = 1e-3  # of the standard deviation of a column, what a network's dtype may change its values by
-_FEW = 4  # rows, of which nothing can be said
+_RESOLVED = 1e-3  # largest change of values by a network's dtype, as a fraction of the standard deviation of a column
+_FEW = 4  # fewer rows are not checked
 
 
 def check_dropout_layers(network: nn.Module) -> None:
@@ -78,13 +78,13 @@ def check_width(x: Inputs, in_features: int | tuple[int, ...] | None) -> None:
 
 
 def check_resolution(values: Tensor, name: str, units: Standardize, dtype: torch.dtype) -> None:
-    """Raise a ValueError for a column of x or y whose values the dtype of the network rounds to ones that hardly vary.
+    """Raise a ValueError if the dtype of the network rounds a column of x or y so much that its variation is lost.
 
-    Such are seconds since 1970, or a y of 100,000,000 +- 1, of float64 or int64, that are not standardised.
+    Examples are seconds since 1970 or y = 100,000,000 +- 1 in float64 or int64, without standardisation.
 
     Args:
         values: ``[N, ...]`` in the units of the data.
-        units: their standardisation in the model.
+        units: the standardisation of these values in the model.
     """
     exact = torch.promote_types(values.dtype, dtype) == dtype if values.is_floating_point() else values.itemsize <= 2
     if exact or len(values) < _FEW:
@@ -107,7 +107,7 @@ def check_resolution(values: Tensor, name: str, units: Standardize, dtype: torch
 
 
 def width_of(net: nn.Module) -> int | None:
-    """The width of x if the first layer is an nn.Linear."""
+    """The width of x if the first layer of a (nested) nn.Sequential is an nn.Linear, otherwise None."""
     while isinstance(net, nn.Sequential) and len(net):
         net = net[0]
     return net.in_features if type(net) is nn.Linear else None
@@ -122,7 +122,7 @@ def cannot_run(x: Inputs, error: Exception, why: str = "", *, doing: str = "be c
 
 
 def wrong_inputs(x: Inputs, error: Exception) -> str:
-    """The error message for an x that no rows of can be inputs of the network."""
+    """The error message for an x on which the network runs neither as a whole nor for some rows."""
     text = first_line(error)
     flat = isinstance(x, Tensor) and x.dim() == 3 and ("channels" in text or "conv2d" in text)
     hint = ": images need an axis of channels, such as x[:, None]" if flat else about_casts(text)
@@ -140,12 +140,12 @@ def first_line(error: Exception) -> str:
 
 
 def check_labels(columns: Columns | None, distribution: Distribution, likelihood: Likelihood) -> None:
-    """Raise a ValueError for labels of a frame, numbered from 0, that a distribution of numbers would take for values.
+    """Raise a ValueError for numbered class labels of a data frame that a likelihood of numbers would take for values.
 
-    And for text in alphabetical order, which `likelihoods.Ordinal` would take for the order of the classes.
+    Also for labels in alphabetical order, which `likelihoods.Ordinal` would take for the order of the classes.
 
     Args:
-        columns: of the frame that the observations are from, if they are from one.
+        columns: columns of the data frame that the observations are from; None if they are not from a data frame.
     """
     classes = None if columns is None else columns.classes
     if columns is None or classes is None or classes == tuple(range(len(classes))):
@@ -166,7 +166,7 @@ def check_labels(columns: Columns | None, distribution: Distribution, likelihood
 
 
 def check_values(network: nn.Module) -> None:
-    """Raise a ValueError that names a tensor of a network, a model or a guide that has no values."""
+    """Raise a ValueError if a tensor of a network, a model or a guide is on the meta device, without values."""
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if tensor.is_meta:
             raise ValueError(

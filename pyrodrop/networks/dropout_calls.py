@@ -1,17 +1,17 @@
-"""Every call of a network that drops units, with masks from outside.
+"""Run a network with masks from outside in every call that drops units.
 
     nn.Dropout, F.dropout, torch.dropout                       mask of the input's shape
     nn.Dropout1d, 2d, 3d, F.dropout1d ..., feature_dropout     mask [N, C, 1, ...]
-    nn.AlphaDropout, F.alpha_dropout, feature_alpha_dropout    as above; a dropped unit is -alpha', not 0
+    nn.AlphaDropout, F.alpha_dropout, feature_alpha_dropout    as above; a dropped unit is alpha' (see `_alpha`), not 0
     nn.LSTM, nn.GRU, nn.RNN with dropout                       mask of the output of every layer but the last
     F.scaled_dot_product_attention(dropout_p=...)              mask of the attention probabilities, [N, heads, T, T]
     nn.MultiheadAttention                                      the same, [N * heads, T, T] if it returns them
     Tensor.bernoulli_, torch.bernoulli                         the result itself: stochastic depth, masks made by hand
     torch.rand, torch.rand_like                                the same, if rounded or compared (`UniformNumbers`)
 
-`DropoutCalls` is a mode of PyTorch (`torch.overrides.TorchFunctionMode`) that is asked before each of these functions runs.
-It is independent of the module that calls them. A call in evaluation mode, or with rate 0, drops nothing and is no event
-for it. Normalisation by the statistics of a minibatch, asked for by a functional call, uses running statistics.
+`DropoutCalls` is a mode of PyTorch (`torch.overrides.TorchFunctionMode`) that intercepts these functions, whichever module
+calls them. A call in evaluation mode, or with rate 0, drops nothing and needs no mask. Batch and instance normalisation use
+running statistics if there are any, also where the call requests those of the minibatch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DropoutCall:
     """A call that drops units.
 
     Attributes:
-        kind: what is called, in a few words.
+        kind: a short description of the function.
         drop_rate: probability of a zero in the mask.
         shape: of the mask.
         input: the tensor whose units are dropped, or one with the same leading axes; None if unknown.
@@ -58,10 +58,10 @@ Answer = Callable[[DropoutCall], Tensor | None]
 
 
 class DropoutCalls(TorchFunctionMode):
-    """Asks for the mask of every call that drops units.
+    """Gets the mask of every call that drops units from a function.
 
     Args:
-        answer: returns zeros and ones that broadcast to the shape of the mask, or None to drop nothing.
+        answer: returns zeros and ones that broadcast to the shape of the call's mask, or None to drop nothing.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -186,7 +186,7 @@ def _uniform(mode: DropoutCalls, func: Any, *args: Any, generator: torch.Generat
 
 
 def _number(p: Any) -> float:
-    """A probability that is the same for all entries."""
+    """The probability as a number; a ValueError if it differs between entries."""
     if not isinstance(p, Tensor):
         return float(p)
     if p.numel() == 0 or bool((p != p.flatten()[0]).any()):
@@ -198,7 +198,7 @@ def _number(p: Any) -> float:
 
 
 def _recurrent(mode: DropoutCalls, func: Any, input: Tensor, *args: Any) -> Any:
-    """nn.LSTM, nn.GRU and nn.RNN: one call per layer, with the dropout between layers outside of it."""
+    """nn.LSTM, nn.GRU and nn.RNN: PyTorch's kernel runs layer by layer, and the dropout between layers is applied here."""
     packed = (args[0],) if isinstance(args[2], list | tuple) else ()
     hx, weights, biases, layers, p, training, both, *rest = args[len(packed) :]
     if not training or p == 0 or layers == 1:
@@ -282,7 +282,7 @@ def _batch_norm(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """By running statistics where there are some."""
+    """Normalise by running statistics if there are any."""
     return func(input, running_mean, running_var, weight, bias, running_mean is None, *args, **kwargs)
 
 

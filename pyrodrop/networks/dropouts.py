@@ -1,12 +1,12 @@
-"""The dropouts of a network that was read, and the masks of one run of it.
+"""The dropouts of a network that was read (`pyrodrop.read`), and the masks of one run.
 
-Every call that drops units is one of two things:
+A mask is one of two kinds:
 
     carried     the mask multiplies units of a weight. The posterior of that weight draws it, and the call itself does
                 nothing (input units, rows of a table, single weights) or applies the same mask (output units, where it
                 also drops the bias)
-    noise       no weight carries the mask. It is noise of the function with a distribution of its own, which is also its
-                prior, so it has no part in the KL divergence
+    noise       no weight carries the mask. It is noise of the function, whose posterior and prior are the same
+                distribution, so it does not contribute to the KL divergence
 
 A draw of a function has one mask per call for all examples; noise per example has a mask for each.
 """
@@ -34,12 +34,12 @@ Mask: TypeAlias = Tensor | Literal["one", "each", "none"]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the examples are in a mask.
+    """The place of the examples in a mask.
 
     Attributes:
-        axis: the axis that indexes examples, alone or merged with their rows; None if the mask is the same for all.
-        order: of merged rows: ``examples`` if all rows of an example are consecutive, ``rows`` if the first rows of all
-            examples are, None if that is unknown or the network computes examples together.
+        axis: the axis that indexes examples, alone or merged with their rows; None if all examples share the mask.
+        order: order of merged rows: ``examples`` if all rows of an example are consecutive, ``rows`` if the first rows of
+            all examples are, None if it is unknown or the network computes examples together.
     """
 
     axis: int | None = 0
@@ -63,7 +63,7 @@ class Layout:
         return torch.Size((*shape[: self.axis], shape[self.axis] * examples, *shape[self.axis + 1 :]))
 
     def spread(self, mask: Tensor, shape: Sequence[int], examples: int) -> Tensor:
-        """A mask in a form that broadcasts to the call's `shape`: one mask for all examples is repeated, any other kept."""
+        """A mask that broadcasts to the call's `shape`: one mask for all examples is repeated, any other is unchanged."""
         if self.axis is None or mask.shape[self.axis] in (1, shape[self.axis]):
             return mask
         new = self.axis if self.order == "examples" else self.axis + 1
@@ -78,7 +78,7 @@ class Dropout:
 
     Attributes:
         name: the module that calls it, with a number if it does so several times.
-        kind: what is called.
+        kind: a short description of the function.
         drop_rate: probability of dropping.
         shape: of one mask for all examples, at the inputs with which the network was read.
         layout: where the examples are.
@@ -121,11 +121,11 @@ class Dropouts(nn.Module):
         return {call.weight: call for call in self.calls if call.weight is not None}
 
     def apart(self, values: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Mask]]:
-        """The weights, and a mask for every call that no weight carries.
+        """Separate weights from masks, with a mask for every call whose mask no weight carries.
 
         Args:
-            values: weights by site, and masks by name of the call. A scalar instead of a mask asks for one per example, and
-                so does a lazy weight with noise per example where masks are missing.
+            values: weights by site, and masks by name of the call. A scalar in place of a mask stands for one mask per
+                example. A missing mask is drawn per example if a lazy weight has noise per example, else once.
         """
         noise = self.noise
         weights = {name: value for name, value in values.items() if name not in noise}
@@ -140,10 +140,10 @@ class Dropouts(nn.Module):
     def with_outputs(
         self, weights: Mapping[str, Tensor], masks: Mapping[str, Mask], examples: int
     ) -> tuple[dict[str, Tensor], dict[str, Mask]]:
-        """The weights and masks to run the network with, where masks of output units are those that the weights carry.
+        """The weights and masks to run the network with. Masks of output units are taken from the weights that carry them.
 
-        The function is z (M x + b / p) for a weight z M, so that a lazy weight is replaced by its location. So is one whose
-        columns are masked in blocks, such as channels that were flattened: to mask its input is faster.
+        The function is z (M x + b / p) for a weight z M, so a lazy weight is replaced by its location. So is a weight whose
+        columns are masked in blocks, such as flattened channels, since masking its input is faster.
         """
         all_weights, all_masks = dict(weights), dict(masks)
         for site, call in self.carried.items():
@@ -154,9 +154,9 @@ class Dropouts(nn.Module):
     def of_draws(
         self, noise: Mapping[str, Tensor], distributions: Mapping[str, Any], examples: int
     ) -> dict[str, Tensor] | None:
-        """The masks of a run in which every draw has the examples as further examples; None if there is no such run.
+        """The masks to run the network once on T copies of the N examples, one per draw; None if that is impossible.
 
-        All masks are applied by the calls themselves, so that every draw has the same weights p M.
+        All masks are applied by the calls themselves, so all draws have the same weights p M.
 
         Args:
             noise: masks by site of a weight or name of a call, one per draw, ``[T, ...]``.
@@ -185,12 +185,12 @@ class Dropouts(nn.Module):
 
     @contextmanager
     def run(self, masks: Mapping[str, Mask], examples: int, seen: list[torch.Size] | None = None) -> Iterator[None]:
-        """Run the network once.
+        """Apply these masks within the block, in which the network must run once.
 
         Args:
-            masks: by name of the call; a call without one does nothing.
+            masks: masks by name of the call; a call without a mask drops nothing.
             examples: N, the number of examples of the run.
-            seen: gets the shape of one mask for all examples of every call.
+            seen: a list to which the shape of one mask for all examples is appended in every call.
 
         Raises:
             ValueError: the network's calls are not those with which it was read.

@@ -1,8 +1,8 @@
-"""Which module of a network draws random numbers.
+"""Find the modules of a network that draw random numbers.
 
 All noise of a model comes from its guide. Random numbers that a network draws itself (``F.dropout``, stochastic depth,
-``torch.rand`` in a forward) would be additional noise that belongs to no posterior. They are found by running the network
-and comparing the states of the random generators before and after.
+``torch.rand`` in a forward) would be noise that is not part of the posterior. They are found by running the network and
+comparing the states of the random generators before and after.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 def random_module(network: nn.Module, call: Callable[[], T]) -> tuple[T, str | None]:
-    """The result of a call, and ``, in`` with the innermost module that draws random numbers in it, None if none does.
+    """The result of a call; and ``, in`` with the innermost module that draws in it, empty if unknown, None if none does.
 
     Args:
-        call: runs the network once; called again where it seems to draw, as another thread may have.
+        call: runs the network once; called again if random states have changed, since another thread may have drawn.
     """
     before, before_outside = _of_torch(), outside_torch()
     result = call()
@@ -42,7 +42,7 @@ def _drawing(network: nn.Module, call: Callable[[], object], outside: bool) -> l
     """The modules whose operations draw from torch's generators on this thread in a call, in order.
 
     Args:
-        outside: whether the call draws outside torch, too, so that the next operation is of a module that does.
+        outside: whether the call draws outside torch, too; such a draw is attributed to the module of the next operation.
     """
     names = {module: name for name, module in network.named_modules()}
     drawing: list[str] = []
@@ -50,7 +50,7 @@ def _drawing(network: nn.Module, call: Callable[[], object], outside: bool) -> l
 
     def watch(operation: Any, args: Any, kwargs: Any) -> Any:
         nonlocal before_outside
-        seeded = torch.Tag.nondeterministic_seeded in operation.tags  # which also operations are that may draw
+        seeded = torch.Tag.nondeterministic_seeded in operation.tags  # also of operations that may not draw
         before = _of_torch() if seeded else []
         result = operation(*args, **kwargs)
         if (seeded and _of_torch() != before) or (outside and outside_torch() != before_outside):

@@ -1,17 +1,17 @@
-"""One look at a network: what it does with a few rows of x, found by calling it before training and prediction.
+"""Find properties of a network by calling it on a few rows of x, before training and prediction.
 
     mode         weights                     rows    shows
-    evaluation   that record their use       2, 3    axes and rows of examples, derivatives, whether examples are apart
+    evaluation   that record their use       2, 3    axes and rows of examples, derivatives, whether examples interact
     evaluation   as they are                 2       random numbers
     evaluation   others, and both by vmap    2       whether `torch.vmap` can map over weights
     training     with gradients              2       random numbers, parameters of others, what a call changes
-    training     without                     3       whether gradients matter, and whether examples are apart
+    training     without                     3       whether gradients matter, and whether examples interact
     evaluation   with gradients              2       weights that have no gradient
 
-`observe` makes the first three, `observe_training` the others; `Properties` has what they show. Every call starts from the
-same buffers and Python attributes, must return one row per example and may not change its weights. If one shows something,
-further calls find out what it is. Networks that need all rows of x are called on those. An axis of length 2 in one run and 3
-in the other indexes examples; if the network merges examples and their rows into one axis, no axis does.
+`observe` makes the first three calls and `observe_training` the last three; the results are in `Properties`. Every call
+starts from the same buffers and Python attributes, must return one row per example and must not change its weights. If a
+call shows a problem, further calls find its cause. Networks that need all rows of x are called on all rows. An axis of
+length 2 in one run and 3 in the other indexes examples; if the network merges examples and their rows, no axis does.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Properties:
         whole: whether the network runs only on all rows of its data at once, not on a part of them.
         maps: whether `torch.vmap` over weights gives the same outputs as separate calls.
         differed: whether the rows that it ran on differed. Equal rows cannot show whether one example affects another.
-        differentiates: whether it computes derivatives, or transforms functions by `torch.func`, within its forward. The
-            derivative of an activation with noise of its own is not that of a weight sample.
-        mixes_in_training: as `mixes`, in the modes of training, such as under BatchNorm; None if it was not run in them.
-        changes: a sentence about the Python attributes that calls change, empty if there are none or it was not trained.
+        differentiates: whether it computes derivatives, or transforms functions by `torch.func`, within its forward. With
+            noise per activation, such a derivative would not be that for a sample of the weights.
+        mixes_in_training: as `mixes`, but in training mode, such as under BatchNorm; None if it was not run in this mode.
+        changes: a sentence about the Python attributes that calls in training mode change; empty if there are none.
     """
 
     axes: dict[str, tuple[int | None, ...]]
@@ -76,8 +76,8 @@ class Calls:
     """Calls of a network, each from the same modes, buffers and Python attributes, without Pyro's handlers.
 
     Args:
-        run: calls the network with weights, by site, at inputs.
-        weights: their initial values.
+        run: function of weights by site and inputs, which calls the network.
+        weights: initial values of the weights.
         in_training: names of the modules that are in training mode while the network is trained.
 
     Attributes:
@@ -103,7 +103,7 @@ class Calls:
         """The output, without gradients.
 
         Raises:
-            Unfit: it has not one row per example, or the network changes its weights in place.
+            Unfit: the output does not have one row per example, or the network changes its weights in place.
         """
         with self.restored(training=training), torch.no_grad():
             return self._output(self.weights if weights is None else weights, x)
@@ -128,17 +128,17 @@ class Calls:
         return two, three
 
     def many(self, x: Inputs) -> Any:
-        """The first 256 rows of x, repeated if there are fewer, on that device."""
+        """The first 256 rows of x, repeated if there are fewer, on the weights' device."""
         rows = torch.arange(_SOUGHT) % num_rows(x)
         return mapped(lambda part: part[rows.to(part.device)].to(self._device), x)
 
     def all(self, x: Inputs) -> Any:
-        """A copy of x on that device, which the network may change in place."""
+        """A copy of x on the weights' device, which the network may change in place."""
         return mapped(lambda part: part.to(self._device, copy=True), x)
 
     @contextmanager
     def restored(self, *, training: bool) -> Iterator[None]:
-        """Have the network in the modes of evaluation or training; restore modes, buffers and attributes after the block."""
+        """Put the network in evaluation or training mode; restore modes, buffers and attributes after the block."""
         modes = {
             module: STAYS in module.__dict__ or (training and name in self._in_training)
             for name, module in self.network.named_modules()
@@ -155,7 +155,7 @@ class Calls:
             self.changed |= self._before.restore()
 
     def with_gradients(self, x: Inputs, *, training: bool = False) -> tuple[Tensor, list[str], list[Tensor]]:
-        """The output, the names of the weights that it has no gradient by, and the other tensors that it has one by.
+        """The output, the names of the weights without a gradient, and all other tensors that get a gradient.
 
         Raises:
             Unfit: as a call, or the network has hooks on saved tensors.
@@ -177,9 +177,9 @@ class Calls:
         return y.detach(), unused, [leaf for leaf in _leaves(y) if id(leaf) not in ours]
 
     def changes(self, x: Inputs) -> str:
-        """A sentence about the attributes that a second call in training changes, empty if there are none.
+        """A sentence about the attributes that a second call in training mode changes, empty if there are none.
 
-        What the first call alone sets, a cache, is no such change.
+        Attributes that only the first call sets, such as a cache, do not count.
         """
         with self.restored(training=True), torch.no_grad():
             self.run(self.weights, x)
@@ -235,17 +235,17 @@ def observe(calls: Calls, x: Inputs) -> Properties:
 
 
 def observe_training(calls: Calls, x: Inputs, properties: Properties) -> tuple[Properties, Tensor]:
-    """Add what the network does while it is trained: in the modes of training, and with gradients.
+    """Add the properties of the network in training mode and with gradients.
 
     Args:
-        properties: what `observe` found.
+        properties: the result of `observe`.
 
     Returns:
-        What is known then, and the outputs at a few rows in evaluation mode.
+        The completed properties, and the outputs at a few rows in evaluation mode.
 
     Raises:
-        ValueError: the network cannot run in these modes, draws random numbers, has gradients by parameters that are not its
-            own or none that can be computed, or has other outputs without them; a weight has no gradient in evaluation mode.
+        ValueError: the network cannot run in training mode, draws random numbers, uses parameters that are not registered in
+            it, has no gradient, or has other outputs without gradients; a weight has no gradient in evaluation mode.
     """
     two, three = (calls.all(x),) * 2 if properties.whole else calls.few(x)
     with _training(two), activations_kept() as recomputation:
@@ -286,7 +286,7 @@ def observe_training(calls: Calls, x: Inputs, properties: Properties) -> tuple[P
 
 
 def _check_used(calls: Calls, x: Inputs) -> None:
-    """Raise a ValueError for weights without gradient: those that change the output, if any do, or those that do not."""
+    """Raise a ValueError for weights without a gradient; the message says whether they change the output."""
     y, unused, _ = calls.with_gradients(x)
     if not unused:
         return
@@ -310,7 +310,7 @@ def _check_used(calls: Calls, x: Inputs) -> None:
 
 @contextmanager
 def _training(x: Inputs) -> Iterator[None]:
-    """Turn what a network raises on x in the modes of training into a ValueError, but for an `Unfit`, which says more."""
+    """Turn errors of a network on x in training mode into a ValueError, except an `Unfit`, whose message says more."""
     try:
         yield
     except Unfit:
@@ -364,25 +364,24 @@ def _leaves(output: Tensor) -> list[Tensor]:
 
 
 def close(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have one shape and are equal up to rounding, ``|a - b| <= 1e-4 |b| + 1e-5 max |b|``, as what is
-    computed in parts, in another order, or by another kernel. NaN equals NaN.
+    """Whether shapes are equal, and values up to rounding: ``|a - b| <= 1e-4 |b| + 1e-5 max |b|``. NaN equals NaN.
 
-    A sum of K terms in float32 errs by about sqrt(K) u of their size, with u = 2^-24, and L such sums one after the other by
-    sqrt(K L) u. For ten thousand terms that is 6e-6, which entries that cancel may differ by, and for a hundred layers of
-    them 6e-5, which any entry may. Networks in float64 may compute in float32 somewhere, so the dtype does not matter.
+    The error of a sum of K terms in float32 is about sqrt(K) u of their size, with u = 2^-24; that of L such sums in a row
+    is sqrt(K L) u. It is 6e-6 for ten thousand terms, the bound for entries that cancel, and 6e-5 for a hundred such layers,
+    the bound for any entry. Networks in float64 may compute in float32 somewhere, so the bounds are the same for all dtypes.
     """
     scale = float(b.nan_to_num(0.0, 0.0, 0.0).abs().max()) if b.numel() else 0.0
     return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
 
 
 def signature(x: Inputs) -> tuple[Any, ...]:
-    """Key of inputs that need only one look: structure, shape of one example, dtypes."""
+    """Key of inputs with the same properties: structure, shape of one example, dtypes."""
     names = tuple(x) if isinstance(x, dict) else isinstance(x, tuple)
     return (names, *((tuple(part.shape[1:]), part.dtype) for part in parts(x)))
 
 
 def check_output(y: Tensor, rows: int) -> None:
-    """Raise an `Unfit` unless y has that many rows."""
+    """Raise an `Unfit` unless y has this number of rows and at least two axes."""
     if y.dim() < 2 or len(y) != rows:
         hint = ": have forward return its output.unsqueeze(-1), [N, 1]" if y.shape == (rows,) else ""
         raise Unfit(
@@ -422,12 +421,12 @@ def _axis(two: torch.Size, three: torch.Size) -> int | None:
 
 
 class _Probe(LazyReparam):
-    """Has a weight at its value in every use, and records what it is applied to.
+    """Uses the value of a weight without noise, and records the inputs that the weight is applied to.
 
     Attributes:
-        shapes: of the input of every use; None for one that is not a linear map.
-        rows: the numbers of rows of the outputs, of the examples together.
-        differentiates: whether the network differentiates it, or transforms a function of it.
+        shapes: shape of the input of every use; None for a use that is not a linear map.
+        rows: number of rows of the output of every use, all examples together.
+        differentiates: whether the network differentiates or transforms a function of the weight in its forward.
     """
 
     one_weight = True

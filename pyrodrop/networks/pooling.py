@@ -1,9 +1,9 @@
-"""Max pooling of windows side by side as maxima of slices.
+"""Max pooling of adjacent windows (stride = kernel size) as a maximum of slices.
 
     y[i, j] = max over a, b < k of x[k i + a, k j + b]
 
-Without gradients the places of the maxima are not needed, which PyTorch's kernel of the CPU finds one by one: predictions of
-a small convolutional network spent most of their time there. The values are the same.
+PyTorch's CPU kernel also finds the index of every maximum, which is only needed for gradients: predictions of a small
+convolutional network spent most of their time there. The values are the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _POOLS: tuple[Any, ...] = (torch.max_pool2d, functional.max_pool2d)
 
 
 class PoolsBySlices(TorchFunctionMode):
-    """Within the block, max pooling on the CPU without gradients is a maximum of slices, where it can be."""
+    """Within the block, compute max pooling on the CPU without gradients as a maximum of slices, if windows allow it."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -16,9 +16,9 @@ from pyrodrop.devices import seeded
 
 @contextmanager
 def starting_from(seed: int | None) -> Iterator[None]:
-    """Initial values that are drawn within the block are those of `seed`, and the caller's random state does not change.
+    """Seed the generators for the initial values that the block draws, and restore the caller's random state afterwards.
 
-    With None they come from torch's generator, and change its state.
+    With None the block draws from torch's generator, and changes its state.
 
     Raises:
         TypeError, ValueError: `seed` is no whole number, or negative.
@@ -45,7 +45,7 @@ def started_anew(model: Any) -> Any:
 
 
 def check_starts(model: Any) -> None:
-    """Raise a TypeError for a model without the method ``reset_parameters()``, which those of `pyrodrop.models` have."""
+    """Raise a TypeError for a model without a method ``reset_parameters()``; models of `pyrodrop.models` have it."""
     if isinstance(model, type) or not callable(getattr(model, "reset_parameters", None)):
         raise TypeError(
             f"new initial weights need a model with a method reset_parameters(); {type(model).__name__} has none: pass "

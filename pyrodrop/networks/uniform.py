@@ -1,10 +1,10 @@
-"""Masks that a network makes of uniform random numbers, as the stochastic depth of many networks does.
+"""Masks that a network makes from uniform random numbers, as the stochastic depth of many networks does.
 
     torch.floor(torch.rand(shape) + keep)      zeros and ones with P(1) = keep
-    torch.rand_like(x) < keep                  booleans with P(True) = keep; what is rarer is what drops
+    torch.rand_like(x) < keep                  booleans with P(True) = keep; the rarer value drops
 
-`UniformNumbers` stand for the numbers until they are rounded or compared with one number. The result is then a mask that is
-asked for. Any other use is refused, since the numbers are not drawn.
+`UniformNumbers` stands for the numbers until they are rounded or compared with a number. The result is a mask from outside,
+see `DropoutCalls`. Any other use raises a ValueError, since the numbers have no values.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torch import Tensor
 
 from pyrodrop.private_apis import without_values
 
-Ask = Callable[[Tensor, float], Tensor]  # from a tensor of the mask's shape and the probability of a one to the mask
+Ask = Callable[[Tensor, float], Tensor]  # returns a mask, from a tensor of its shape and the probability of a one
 
 
 class UniformNumbers(Tensor):
     """Uniform numbers plus a number, without values.
 
     Attributes:
-        plain: a tensor of their shape, dtype and device.
-        mask: the mask, after an operation that rounds in place.
+        plain, ask, offset: a tensor of the same shape, dtype and device; the function for masks; the number added.
+        mask: the mask, after an operation that rounds in place; None before.
     """
 
     plain: Tensor

@@ -6,7 +6,7 @@ nn.ConvTranspose*d                                                           axi
 nn.Embedding, nn.EmbeddingBag                                                axis 0, one unit per word
 everything else: vectors, norms, class tokens, parameters of custom modules  none
 
-`first_weights` are those whose input units are x itself, in the order of the forward.
+`first_weights` finds the weights whose input units are those of x itself, in the order of the forward.
 """
 
 from __future__ import annotations

@@ -45,10 +45,10 @@ class Block:
         distributions: posterior distributions of the weights that are represented by unit noise.
         fixed: weights that are the same in every sample.
         local: whether noise is sampled independently per example when the network runs; `noise` is then a placeholder.
-        drawn_inside: whether the network itself draws masks while it runs, which no function of a draw stores.
-        mapped: whether `torch.vmap` can run the network over samples; networks with recurrent layers run in a loop, or in
-            one call if `of_draws` can.
-        of_draws: from `noise`, `distributions`, `fixed` and inputs to the outputs of all samples in one call, or None.
+        drawn_inside: whether the network itself draws masks while it runs; these are not stored in the block.
+        mapped: whether `torch.vmap` can run the network over samples. Other networks, such as those with recurrent layers,
+            run in a loop, or in one call of `of_draws`.
+        of_draws: function of `noise`, `distributions`, `fixed` and x that returns the outputs of all samples, or None.
     """
 
     num_draws: int
@@ -61,7 +61,7 @@ class Block:
     of_draws: Callable[..., Tensor | None] | None = None
 
     def __call__(self, outputs: Outputs, x: Inputs, samples: slice = slice(None)) -> Tensor:
-        """The outputs at x for these samples of the block, ``[samples, N, ...]``."""
+        """The outputs at x for some samples of the block, ``[samples, N, ...]``."""
         noise = {name: value[samples] for name, value in self.noise.items()}
         if not noise:
             y = outputs(self.fixed, x)
@@ -100,9 +100,9 @@ def blocks(
 
     Args:
         guide: a guide of `pyrodrop.guides`, or any Pyro guide that has the model's sites.
-        x: the inputs that a guide without a method ``posterior`` is called with.
-        max_bytes: size of a block's sampled tensors; a block has at least one sample.
-        masks: drop rate and shape of the masks that no weight carries, by name (`NetworkModel.noise_shapes`).
+        x: argument of a guide without a method ``posterior``.
+        max_bytes: most bytes of a block's sampled tensors; a block has at least one sample.
+        masks: drop rate and shape of the masks that are not noise of a weight, by name (`NetworkModel.noise_shapes`).
 
     Raises:
         ValueError: the guide does not sample every weight, or a weight has another shape than in `sites`.
@@ -134,8 +134,8 @@ def blocks(
 
 
 def draw_masks(masks: Masks, num_draws: int, like: Tensor) -> dict[str, Tensor]:
-    """One mask per draw, ``[num_draws, ...]`` by name. A mask without a shape is drawn by the network while it runs, which
-    a scalar per draw says."""
+    """One mask per draw, ``[num_draws, ...]`` by name. The network itself draws a mask without a shape while it runs; here
+    it has one scalar per draw as a placeholder."""
     drawn = {}
     for name, (rate, shape) in masks.items():
         if shape is None:
@@ -171,7 +171,7 @@ def local_blocks(
 
 
 def _posteriors(guide: Any, sites: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The posterior of every weight, if the guide has the model's sites and shapes."""
+    """The posterior of every weight; a ValueError unless the guide has the model's sites and shapes."""
     if isinstance(guide, Guide):
         _check(dict.fromkeys(guide.sites, ()), sites, names_only=True)
     distributions = {name: guide.posterior(name) for name in sites}

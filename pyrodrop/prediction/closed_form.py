@@ -50,8 +50,8 @@ def closed_form(model: Any, guide: Callable[..., Any]) -> Callable[[Inputs], tup
     """The function from x to E[f], the standard deviation of f and Var[y], in the units of y.
 
     Raises:
-        ValueError: the posterior is not dropout at theta = 0 on the input of the last layer only, or the likelihood is not
-            `likelihoods.Gaussian`.
+        ValueError: the posterior is not dropout at theta = 0 on the input of the last layer only, or the likelihood is
+            neither `likelihoods.Gaussian` nor a `Missing` or `Censored` of it.
         TypeError: the guide has no method ``posterior``.
     """
     likelihood = model.likelihood.likelihood if isinstance(model.likelihood, Missing | Censored) else model.likelihood
@@ -65,7 +65,7 @@ def closed_form(model: Any, guide: Callable[..., Any]) -> Callable[[Inputs], tup
 
 
 def _some_rows(model: Any, x: Inputs, widest: int) -> Iterator[Any]:
-    """x in parts of some rows, or in one part if the network needs all rows at once."""
+    """Split x into groups of rows; a single group if the network needs all rows at once."""
     size = num_rows(x) if model.mixes_examples(x) else max(1, _POINTS // widest)
     for first in range(0, num_rows(x), size):
         rows = slice(first, first + size)
@@ -118,7 +118,7 @@ def _at(
 class _MeanAndVariance(LazyReparam):
     """Propagate the mean of a weight through its linear map and store the variance of the output."""
 
-    one_weight = True  # so that a second use calls push again
+    one_weight = True  # so that a second use of the weight calls push again
     variance: Tensor | None = None
 
     def pushes(self, q: Any, at: LinearMap) -> bool:

@@ -1,15 +1,15 @@
-"""Cumulative distribution functions of SciPy, and quantiles of mixtures of counts.
+"""Cumulative distribution functions computed with SciPy, and quantiles of mixtures of counts.
 
     F(k) = mean_t P(Y <= k | f_t),   the q-quantile is the smallest whole number k with F(k) >= q
 
     Student's t             F(y) and its inverse
     Poisson(m)              F(k) = Q(k + 1, m)
-    negative binomial       F(k) = I_{1-p}(r, k + 1)              p the probability of one more
-    gamma-Poisson(a, b)     that with r = a, p = 1 / (1 + b)
-    geometric               that with r = 1
+    negative binomial       F(k) = I_{1-p}(r, k + 1)              p the probability of a success, k their number
+    gamma-Poisson(a, b)     negative binomial with r = a, p = 1 / (1 + b)
+    geometric(s)            negative binomial with r = 1, p = 1 - s
     binomial(n, p)          F(k) = I_{1-p}(n - k, k + 1)
     beta(a, b)              F(y) = I_y(a, b)
-    gamma(a, b)             F(y) = P(a, b y), of which the inverse is here
+    gamma(a, b)             F(y) = P(a, b y), of which only the inverse is computed here
 
 with the regularised incomplete gamma functions P and Q and beta function I. Their error is 1e-15 for counts of a million.
 https://dlmf.nist.gov/8.17, https://dlmf.nist.gov/8.4.E10.
@@ -30,9 +30,9 @@ from torch import distributions as td
 from pyrodrop.likelihoods import precise
 
 _CLOSE, _EPS = 1e-12, 4e-16  # relative and absolute error of the probabilities, so that F(k) = q is not missed
-_FAR = 1e100  # scales of Student's t, beyond which SciPy ends
-_MANY = 1e60  # n, of which P(Y > k) depends by a factor of 1 + k^2 / n
-_MOST = 2**53  # above, float64 has no odd numbers
+_FAR = 1e100  # quantiles of Student's t further out, in scales, count as infinite, as SciPy's search ends there
+_MANY = 1e60  # n of a binomial that replaces a Poisson; it changes P(Y > k) by a factor of about 1 + k^2 / n
+_MOST = 2**53  # above it, float64 has no odd numbers
 
 Cdf = Callable[[Any], Any]
 """P(Y <= k) of every component."""
@@ -47,7 +47,7 @@ _COUNTS = {
 
 
 def is_count(distribution: Any) -> bool:
-    """Whether `count_quantiles` knows the distribution. A subclass may be another distribution."""
+    """Whether `count_quantiles` supports the distribution. Subclasses are not included: they may be other distributions."""
     return type(distribution) in _COUNTS
 
 

@@ -58,7 +58,7 @@ class Moments:
         return self.variance.sqrt()
 
     def quantile(self, q: Any, *, of: str = "y") -> NoReturn:
-        """Refused: mean and variance do not determine the quantiles of a mixture; see `Prediction.quantile`."""
+        """Raises a TypeError: mean and variance do not determine the quantiles of a mixture; see `Prediction.quantile`."""
         raise TypeError(
             "quantiles need the draws, as the predictive distribution is a mixture, which its mean and variance do not "
             "determine; got Moments: predict with keep='draws' and without method='analytic'. A Gaussian with this mean and "
@@ -66,7 +66,7 @@ class Moments:
         )
 
     def interval(self, level: float = 0.9, *, of: str = "y") -> NoReturn:
-        """Refused, as `quantile`."""
+        """Raises a TypeError, as `quantile`."""
         self.quantile(level, of=of)
 
 
@@ -85,7 +85,7 @@ class RunningMoments:
         """Add t samples at n points.
 
         Args:
-            first: index of the first of the points.
+            first: index of the first point.
             distribution: distribution of y given each sample, batch shape ``[t, n]``.
             f: the function, ``[t, n, ...]``.
         """

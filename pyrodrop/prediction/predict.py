@@ -71,7 +71,7 @@ def passed(number: int) -> None:
 
 @contextmanager
 def progress(total: int | None, title: str = "predict") -> Iterator[None]:
-    """Show a bar of the passes in the block on a terminal, after two seconds, unless the caller watches them.
+    """Show a progress bar of the block's predictions on a terminal, after two seconds, unless a caller `watched` them.
 
     Args:
         total: number of functions times points, None if unknown.
@@ -121,8 +121,8 @@ def predict(
         x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If the
             network's examples depend on each other, it is called on all points at once. After training on
             `data.Dataset.from_frame` also a DataFrame, whose columns are found by name. Or a `DataLoader` or a
-            `torch.utils.data.Dataset` of pairs (x, y), of which y is not used: it is read once, a minibatch at a time, in
-            its order.
+            `torch.utils.data.Dataset` of pairs (x, y), which is read once, in order, a minibatch at a time; y is not
+            used.
         num_samples: S, number of sampled functions; ignored by ``method="analytic"``.
         seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any x.
         joint: sample functions, with one set of weights for all points. With False, noise is sampled independently per
@@ -135,13 +135,13 @@ def predict(
 
     Returns:
         A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y, and in
-        float64 where float32 would round a y far from zero (`Dataset.standardized`). Of a fit of a Pyro program, whose x is
-        as of `Fit.predict`, draws by site.
+        float64 where float32 would round a y far from zero (`Dataset.standardized`). For a fit of a Pyro program, x is as
+        for `Fit.predict`, and the result is a dictionary of draws by site.
 
     Raises:
-        ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; a number is out of its range;
-            the guide was made for another model; there is no closed form;
-            ``joint=False`` for a network whose examples depend on each other.
+        ValueError: x is empty, has NaN or infinite values, or another width than in training, or is a loader that shuffles;
+            a number is out of range; the guide was made for another model; there is no closed form; ``joint=False`` for a
+            network whose examples depend on each other, or for a loader or data set of torch.
         TypeError: ``joint=False`` or ``method="analytic"`` for a guide without a method ``posterior``; an argument of the
             wrong kind.
 
@@ -169,7 +169,7 @@ def predict(
 
 
 def _uncompiled(function: F) -> F:
-    """Have `torch.compile` call the function as it is: Dynamo cannot follow the sizes of the blocks of draws."""
+    """Exclude the function from `torch.compile`: Dynamo cannot trace the varying sizes of the blocks of draws."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -193,7 +193,7 @@ def draw_functions(
     keep: Keep = "draws",
     method: Method = "draws",
 ) -> Prediction | Moments:
-    """`predict` for a model of `pyrodrop.models` and any guide that samples its weights; arguments as there.
+    """`predict` for a model of `pyrodrop.models` and any guide that samples its weights. Other arguments are as there.
 
     Args:
         device: the device that the model is on; the result is on the device of x.
@@ -241,7 +241,7 @@ def draw_functions(
 
 
 def _check_pieces(model: Any, data: Streamed, joint: bool) -> None:
-    """Raise a ValueError for what is not defined for points that are read a minibatch at a time."""
+    """Raise a ValueError if the prediction is not possible at points that are read a minibatch at a time."""
     if not joint:
         raise ValueError(f"joint must be True for points of {data.source}; got {joint}")
     if data.shuffles:
@@ -253,7 +253,7 @@ def _check_pieces(model: Any, data: Streamed, joint: bool) -> None:
 
 
 def _joined(pieces: Sequence[Tensor | Moments]) -> Any:
-    """Outputs or moments of consecutive points as one; the seed makes the functions the same for all of them."""
+    """Join outputs or moments of consecutive points; with the same seed their functions are the same."""
     first = pieces[0]
     if isinstance(first, Tensor):
         return torch.cat(pieces, 1)  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ def _outputs(model: Any, x: Inputs, tiles: Iterable[tuple[int, int, Tensor]], nu
 
 
 def _check_memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device, copies: int) -> None:
-    """Raise a ValueError if so many copies of outputs of this shape exceed the available memory."""
+    """Raise a ValueError if `copies` tensors of outputs of this shape exceed the available memory."""
     need, free = copies * math.prod(shape) * dtype.itemsize, available(device)
     if need > free:
         raise ValueError(
@@ -319,7 +319,7 @@ def _tiles(
 
 
 def masks_of(model: Any, x: Inputs, together: bool, joint: bool = True) -> Masks:
-    """Drop rate and shape of the masks of functions that no weight carries, by name; empty for most models.
+    """Drop rate and shape of the masks that are not noise of a weight, by name; empty for most models.
 
     Args:
         x: one point, or all of them if the network needs them together.
@@ -382,7 +382,7 @@ def tiles_of(
 
 
 def rows_at_once(model: Any, x: Inputs, device: torch.device) -> int:
-    """The number of rows on which a network that computes them separately is best evaluated with one set of weights."""
+    """The number of rows to evaluate at a time with one set of weights, for a network that computes them separately."""
     whole = Block(1, {name: weight[None] for name, weight in model.weight_sites().items()}, {}, {})
     with repeatable(model):
         counted = cost(whole, model.outputs, x)
@@ -390,7 +390,7 @@ def rows_at_once(model: Any, x: Inputs, device: torch.device) -> int:
 
 
 def _elements(model: Any, device: torch.device) -> int:
-    """The number of activations that a tile may have."""
+    """The maximum number of activations in a tile."""
     return _TILE_BYTES.get(device.type, _TILE_BYTES["cpu"]) // next(iter(model.weight_sites().values())).element_size()
 
 

@@ -49,8 +49,8 @@ class Prediction:
 
     Attributes:
         f: samples of the function, ``[S, N, ...]``; logits for a classifier.
-        distribution: of y, for each component of the predictive mixture, batch shape ``[T, N]``. T = S for sampled networks,
-            and T = 1 if the predictive distribution is known in closed form.
+        distribution: distribution of y in each component of the predictive mixture, batch shape ``[T, N]``. T = S for
+            sampled networks, and T = 1 if the predictive distribution is known in closed form.
         seed: seed of the samples of y.
         f_sd: standard deviation of f, ``[N, ...]``, if it is known in closed form; otherwise None.
         joint: whether f are samples of functions, from which the dependence between points can be estimated. If False, noise
@@ -99,22 +99,22 @@ class Prediction:
         targets: Standardize | None = None,
         seed: Seed = 0,
     ) -> Prediction:
-        """The prediction of anyone's draws of a function at N points, by any method of any package.
+        """A prediction from draws of a function at N points, made with any method or package.
 
         Args:
-            f: S draws, ``[S, N, ...]``, or ``[S, N]`` of a y of one column: a tensor, or an array of NumPy or JAX. They are
-                what the likelihood takes of a network: for `likelihoods.Gaussian` the location, in the units of y; for
+            f: S draws, ``[S, N, ...]``, or ``[S, N]`` for a y of one column: a tensor, or an array of NumPy or JAX. They are
+                what a network passes to the likelihood: for `likelihoods.Gaussian` the location, in the units of y; for
                 `likelihoods.Categorical` the logits; for `likelihoods.HeteroscedasticGaussian` the location and the
-                logarithm of the precision, ``[S, N, 2 D]``. With it, every draw can have a noise of its own.
-            likelihood: of y given f. Its numbers are known, as in ``likelihoods.Gaussian(precision=4.0)``.
+                logarithm of the precision, ``[S, N, 2 D]``, so that the noise can differ between draws.
+            likelihood: distribution of y given f, with known parameters, as in ``likelihoods.Gaussian(precision=4.0)``.
             joint: whether a draw is one function at all points, so that the dependence between points can be estimated.
-            targets: the standardisation of y that f is in, such as `targets` of a `data.Dataset`; None for the units of y.
-            seed: of the samples of y.
+            targets: standardisation of y that f has, such as `targets` of a `data.Dataset`; None for f in the units of y.
+            seed: seed of the samples of y.
 
         Raises:
             TypeError: f is no array of real numbers, or another argument is of the wrong kind.
-            ValueError: f is empty, has NaN or infinite values, or a width that the likelihood has no y for; the likelihood
-                has a number that only training gives; `targets` are those of another number of columns.
+            ValueError: f is empty, has NaN or infinite values, or a width that the likelihood does not support; a parameter
+                of the likelihood is unknown before training; `targets` has another number of columns.
 
         Example:
             >>> import numpy as np, pyrodrop
@@ -219,7 +219,7 @@ class Prediction:
         """Samples of y, ``[num_samples, N, ...]``, from the components of the mixture in turn, with the seed `seed`.
 
         Raises:
-            TypeError, ValueError: `num_samples` is no such number.
+            TypeError, ValueError: `num_samples` is no positive whole number.
         """
         components = self.distribution.batch_shape[0]
         rounds = math.ceil(num_samples / components)
@@ -240,8 +240,8 @@ class Prediction:
 
         Raises:
             TypeError: y is no array of numbers, or of bools for real observations.
-            ValueError: y does not have the shape of the prediction, has values that the distribution cannot have, or is NaN
-                or infinite; class labels are not of an integer dtype, or no classes of the prediction.
+            ValueError: y does not have the shape of the prediction, has values outside the distribution's support, or is NaN
+                or infinite; class labels are not of an integer dtype, or are not classes of the prediction.
         """
         y, seen = (self._aligned(y, ends=True), None) if isinstance(self.distribution, Censored) else self.observed(y)
         if seen is None:
@@ -256,8 +256,8 @@ class Prediction:
         """P(Y <= y) under the mixture for every element of y separately, ``[N, ...]`` like y.
 
         Raises:
-            ValueError: y does not have the shape of the prediction, or has values that the distribution cannot have, or
-                intervals.
+            ValueError: y does not have the shape of the prediction, has values outside the distribution's support, or is
+                censored.
             TypeError: y is no array of numbers; the likelihood's distribution has no cumulative distribution function, such
                 as that of class labels.
         """
@@ -273,9 +273,9 @@ class Prediction:
     def quantile(self, q: Any, *, of: Of = "y") -> Tensor:
         """Quantiles of the predictive distribution of every element of y, observation noise included.
 
-        They are those of the equal mixture over the draws, p(y | x) = mean_t p(y | f_t), found as roots of its cumulative
+        They are those of the equal mixture over the draws, p(y | x) = mean_t p(y | f_t), computed as roots of its cumulative
         distribution function, without sampling y. The draws themselves are samples: with T of them, the probability below
-        the q-quantile has a standard error of at most sqrt(q (1 - q) / T), and less the more of the spread is noise.
+        the q-quantile has a standard error of at most sqrt(q (1 - q) / T), which decreases as the share of noise increases.
 
         Args:
             q: probability below the quantile, in (0, 1), or a list or vector of Q of them.
@@ -283,15 +283,15 @@ class Prediction:
                 draws of f with linear interpolation, or exactly, if the distribution of f is known to be Gaussian.
 
         Returns:
-            ``[N, ...]`` like y or f, or ``[Q, N, ...]``. Of counts (Poisson, negative binomial, gamma-Poisson, geometric,
-            binomial, Bernoulli) the smallest whole numbers k with P(Y <= k) >= q, int64, up to an error of 1e-15 of the
-            probabilities for counts of a million.
+            ``[N, ...]`` like y or f, or ``[Q, N, ...]``. For counts (Poisson, negative binomial, gamma-Poisson, geometric,
+            binomial, Bernoulli) the smallest whole numbers k with P(Y <= k) >= q, int64. Their probabilities have an error
+            of 1e-15 for counts of a million.
 
         Raises:
             TypeError: y are class labels, which have no quantiles; or neither PyTorch nor this package knows the cumulative
                 distribution function of the likelihood's distribution and its inverse.
-            ValueError: q is not between 0 and 1, or nearer to one of them than 1e-9; ``of="f"`` has too few draws, less than
-                one beyond a quantile; a prediction is not finite, or a quantile is above 2^53 (counts) or 1e100 scales.
+            ValueError: q is not between 0 and 1, or nearer to 0 or 1 than 1e-9; ``of="f"`` has less than one draw beyond a
+                quantile; a prediction is not finite; a quantile is above 2^53 (counts) or 1e100 scales (Student's t).
 
         Example:
             >>> import torch, pyro.distributions as dist, pyrodrop
@@ -322,10 +322,10 @@ class Prediction:
         *,
         of: Of = "y",
     ) -> tuple[Tensor, Tensor]:
-        """The central interval that has this probability, for every element of y: its ends, ``[N, ...]`` each.
+        """The central interval with probability `level`, for every element of y: its ends, ``[N, ...]`` each.
 
-        Its ends are ``quantile((1 - level) / 2)`` and ``quantile((1 + level) / 2)``: equal probabilities lie outside. That
-        of counts includes its ends and has at least this probability.
+        Its ends are ``quantile((1 - level) / 2)`` and ``quantile((1 + level) / 2)``: equal probabilities lie outside. For
+        counts the interval includes its ends and has at least this probability.
 
         Args:
             level: probability of the interval.
@@ -338,9 +338,9 @@ class Prediction:
         return low, high
 
     def observed(self, y: Any) -> tuple[Tensor, Tensor | None]:
-        """Observations as a tensor of the shape of y, and where they are observed, if some are `missing`.
+        """Observations as a tensor of the shape of y, and a mask of those that are not `missing`; None if all are observed.
 
-        Missing values are replaced by one that y can have. Raises as `log_density`.
+        Missing values are replaced by a value in the support. Raises as `log_density`.
         """
         if self.missing is None:
             return self._aligned(y), None
@@ -356,7 +356,7 @@ class Prediction:
     def _aligned(self, y: Any, *, ends: bool = False) -> Tensor:
         """y as a tensor with the shape of one component's samples; raises an error instead of broadcasting another shape.
 
-        A y of the ends of intervals stays so if `ends`, and must be exact otherwise.
+        Ends of intervals are returned as they are if `ends`; otherwise they must be equal, and one value of each pair is.
         """
         y = tensor_of(y, "y").detach().to(self.f.device)
         if isinstance(self.distribution, Censored) and y.shape == (self.f.shape[1], *ends_shape(self.distribution)):

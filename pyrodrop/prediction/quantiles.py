@@ -2,10 +2,10 @@
 
     F(y) = mean_t P(Y <= y | f_t) = q        every element of y separately
 
-Between the smallest and the largest q-quantile of the components F passes through q. There Newton's method is followed, and
-the interval is halved where its step would leave it or the last one has not halved the error. Quantiles of counts are whole
-numbers (`counts`). The result is that of the draws t, exactly: nothing is sampled, and noise of the observations is
-included. Elements of an observation have intervals of their own.
+Between the smallest and the largest q-quantile of the components F passes through q. In this interval Newton's method is
+used. Where its step would leave the interval, or the last step did not halve the error, the interval is halved. Quantiles
+of counts are whole numbers (`counts`). The result is exact for the mixture over the draws t: nothing is sampled, and noise
+of the observations is included.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.likelihoods.shapes import elements, support_of
 from pyrodrop.prediction.counts import count_quantiles, is_count, scipy_cdf, scipy_icdf
 
-_STEPS, _FEW = 240, 60  # at most, and before every third halves the interval in any case; about 60 such steps suffice
-_AT_A_TIME = 2**20  # values of draws
-_CLOSE = 1e-12  # how near the probability must come to q, relative to q or 1 - q
-_TAIL = 1e-9  # of q and 1 - q: probabilities have an error of 1e-16
+_STEPS, _FEW = 240, 60  # at most; after 60 steps every third halves the interval, and about 60 halvings suffice
+_AT_A_TIME = 2**20  # values of draws that are processed at a time
+_CLOSE = 1e-12  # tolerance of the probability F, relative to the smaller of q and 1 - q
+_TAIL = 1e-9  # least q and 1 - q, as probabilities have an error of 1e-16
 _EPS = torch.finfo(torch.float64).eps
 
 

@@ -9,9 +9,9 @@ needs
 where a is the size of a point's largest tensor after the first noise, b of its largest before, and x_i and w_i are the sizes
 of the input and the weight of noisy weight i.
 
-Weights that are drawn whole are read once per tile, so that a tile has more points than samples where they are larger than
-n a. Convolutions whose kernels differ between samples are faster one after the other: on the CPU such a tile has one sample.
-Neither applies where samples share layers before the noise, or where a tile draws noise.
+Weights that are drawn whole are read once per tile. If they have more than n a elements, a tile gets fewer samples before it
+gets fewer points. Convolutions whose kernels differ between samples are faster one after the other: on the CPU such a tile
+has one sample. Neither applies where samples share layers before the noise, or where a tile draws noise.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Cost:
     Attributes:
         before: size of the largest tensor before the first noise.
         behind: size of the largest tensor after the first noise.
-        noisy: for every weight with unit noise the sizes of its input and of the weight; the latter is None if the noise can
-            only be applied to the input.
+        noisy: for every weight with unit noise, the sizes of its input and of the weight. The size of the weight is None if
+            the noise can only be applied to the input.
         whole: size of all weights that are drawn whole; 0 if a layer comes before the noise, which samples share.
-        apart: whether samples share no layer, and a convolution has a kernel for each of them.
+        apart: whether samples share no layer, and a convolution has a separate kernel for each sample.
     """
 
     before: int = 1
@@ -62,8 +62,8 @@ class Cost:
         return draws * (2 * points * self.behind + noise) + 2 * points * self.before
 
     def tile(self, draws: int, points: int, most: int) -> tuple[int, int]:
-        """The tile, in samples and points, of at most `most` elements: halves of the longer side until it fits, or of the
-        samples where weights are larger than the activations of the points."""
+        """The tile, in samples and points, of at most `most` elements. Its longer side is halved until it fits, or the
+        number of samples where weights are larger than the activations of the points."""
         while self.numbers(draws, points) > most and draws * points > 1:
             if draws >= points or (draws > 1 and self.whole > points * self.behind):
                 draws = -(-draws // 2)

@@ -1,6 +1,6 @@
-"""Priors over weights, one file each. A prior returns the distribution of a weight of a given name and shape.
+"""Priors over weights. A prior returns the distribution of a weight, from the weight's name and shape.
 
-`from_gp` chooses Gaussian ones for a network and its data; `from_posterior` makes a posterior the prior of the next data.
+`from_gp` chooses Gaussian priors for a network and its data; `from_posterior` makes a posterior the prior for the next data.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -37,8 +37,8 @@ class Anchored(Prior):
         scale: standard deviation of a weight around its anchor, and of the anchors, positive.
 
     Raises:
-        ValueError: `scale` is outside [1e-18, 1e18], where float32 holds no variance.
-        TypeError: it is no real number.
+        ValueError: `scale` is outside [1e-18, 1e18], the range whose squares float32 can represent.
+        TypeError: `scale` is no real number.
     """
 
     def __init__(self, scale: float = 1.0) -> None:

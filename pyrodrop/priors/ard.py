@@ -87,7 +87,7 @@ class ARD(Prior):
 
 
 def _check_hyperprior(hyperprior: TorchDistribution) -> None:
-    """Raise an error unless this is the distribution of one variance."""
+    """Raise an error unless this is a distribution of a single variance."""
     what = "the distribution of one variance, positive and of scalar shape, such as dist.InverseGamma(1.0, 0.1)"
     instance(hyperprior, TorchDistributionMixin, "hyperprior", what)
     if hyperprior.batch_shape or hyperprior.event_shape:
@@ -104,12 +104,12 @@ def mean_squares(group: Group, name: str, like: Tensor, units: InputUnits | None
 
     Args:
         group: which weights form a group.
-        name: of the weight.
+        name: name of the weight.
         like: the weight.
-        units: which of its axes indexes input units.
+        units: which axis of the weight indexes input units.
 
     Raises:
-        ValueError: the groups are units, and those of a weight with several axes are unknown.
+        ValueError: the group is ``input`` or ``output``, and the units of a weight with several axes are unknown.
     """
     square, shared = like.square(), _units(group, name, like, units)
     if group == "layer":

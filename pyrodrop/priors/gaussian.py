@@ -40,8 +40,8 @@ class Gaussian(Prior):
         drawn: whether the initial weights of a model are draws from the prior, in place of those of its network.
 
     Raises:
-        ValueError: both are given, or the value is outside [1e-18, 1e18], where float32 holds no variance. When the prior is
-            used: a list has not as many values as the weight has input units.
+        ValueError: both are given, or a value is outside [1e-18, 1e18], the range whose squares float32 can represent. When
+            the prior is used: the length of a list differs from the weight's number of input units.
         TypeError: the value is neither a real number nor a list of such, or `drawn` is neither True nor False.
 
     Example:
@@ -118,7 +118,7 @@ class Gaussian(Prior):
     def weight_decay(self, *, drop_rate: float, num_data: int, precision: float = 1.0) -> float:
         """lambda = p l^2 / (2 N tau) for this prior; the inverse of `from_weight_decay`, with its arguments and errors.
 
-        A prior with one scale per input unit has one weight decay per unit: it is refused with a ValueError.
+        Also raises a ValueError for a prior with one scale per input unit, as it has one weight decay per unit.
         """
         check_drop_rate(drop_rate)
         if isinstance(self.length_scale, tuple):
@@ -169,6 +169,6 @@ def _checked(value: float | Sequence[float], name: str, what: str) -> float | li
 
 
 def _total_precision(num_data: int, precision: float) -> float:
-    """N tau, of checked arguments."""
+    """N tau, after checking both arguments."""
     tau = positive(precision, "precision", "one over the variance of the observation noise")
     return count(num_data, "num_data", "the size of the training set") * tau

@@ -1,4 +1,4 @@
-"""Priors with heavier tails or a spike. KL divergences from them are Monte Carlo estimates.
+"""Priors with heavier tails or a spike. KL divergences are Monte Carlo estimates, except of mean field from Laplace.
 
     Laplace        p(w) = exp(-|w| / scale) / (2 scale)
     StudentT       w / scale ~ t(df)
@@ -11,8 +11,8 @@ Fortuin et al. (2022), Bayesian Neural Network Priors Revisited, arXiv:2102.0657
 Scott (2010), The horseshoe estimator for sparse signals, and Louizos, Ullrich & Welling (2017), Bayesian Compression for
 Deep Learning, arXiv:1705.08665.
 
-The horseshoe's scales are sampled at the sites ``NAME_local_scale``, one per group, and ``NAME_global_scale``;
-its Monte Carlo estimate is over the scales too. The others are Pyro's distributions.
+The horseshoe's scales are sampled at the sites ``NAME_local_scale``, one per group, and ``NAME_global_scale``; the Monte
+Carlo estimate of its KL divergence samples them, too. The other priors are Pyro's distributions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Laplace(Prior):
 
 
 class StudentT(Prior):
-    """Student's t distribution with mean 0.
+    """Student's t distribution centred at 0.
 
     Args:
         df: degrees of freedom, from 1e-3 to 1000. For larger values, use a `Gaussian`.
@@ -81,7 +81,7 @@ class StudentT(Prior):
 
 
 class _OverAllNumbers(dist.MixtureSameFamily):  # type: ignore[misc]
-    """A mixture with the real line as its support, so that automatic guides and HMC know how to transform it."""
+    """A mixture that declares the real line as its support, which automatic guides and HMC need to transform it."""
 
     support = constraints.real
 

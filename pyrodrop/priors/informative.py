@@ -1,4 +1,4 @@
-"""Gaussian priors around given weights: yesterday's posterior, or those of a pretrained network.
+"""Gaussian priors around known weights: the mean of an earlier posterior, or the weights of a pretrained network.
 
     w ~ N(loc, diag(scale^2) + F F^T)           F [weights, rank], absent for independent weights
 
@@ -26,16 +26,16 @@ from pyrodrop.priors.prior import Prior
 
 
 class Informative(Prior):
-    """A Gaussian around given values of one weight. The initial weights of a model are these values.
+    """A Gaussian with means `loc` for one weight. The initial weights of a model are these means.
 
     Args:
         loc: the means, a tensor of the shape of the weight.
         scale: standard deviation, positive: a number, or a tensor of the shape of the weight.
-        factor: F, ``[weights, rank]``, where `weights` is the number of elements of the weight; None for independent ones.
+        factor: F, ``[weights, rank]``, where `weights` is the number of elements of the weight; None for independence.
 
     Raises:
-        ValueError: a value is not finite, `scale` is not positive or has another shape than `loc`, or `factor` has not one
-            row per weight. When the prior is used: the weight has another shape.
+        ValueError: a value is not finite, `scale` is not positive or has another shape than `loc`, or `factor` does not have
+            one row per element. When the prior is used: the weight has another shape.
         TypeError: an argument is no tensor of real numbers.
 
     Example:
@@ -155,5 +155,5 @@ def _gaussian(q: Any, name: str) -> Informative:
 
 
 def _fixed(values: Tensor) -> Tensor:
-    """A copy that no training changes."""
+    """A copy that training does not change."""
     return values.detach().clone()

@@ -63,7 +63,7 @@ class LogUniform(Prior):
 
 
 class TruncatedLogUniform(Prior):
-    """The log-uniform prior with ln |w| limited to [low, high]: proper, but of bounded support.
+    """The log-uniform prior with ln |w| limited to [low, high]: proper, but with bounded support.
 
     The KL divergence of a posterior that puts probability outside the support, such as every Gaussian, is infinite;
     training with it raises `NoDivergence`. The prior can be sampled, and it can be used with a posterior of
@@ -73,8 +73,8 @@ class TruncatedLogUniform(Prior):
         low, high: bounds of ln |w|, with low < high.
 
     Raises:
-        ValueError: the bounds are outside [-80, 80], where float32 holds no weight, or `low` is not below `high`.
-        TypeError: they are no real numbers.
+        ValueError: a bound is outside [-80, 80], beyond which float32 overflows or underflows, or `low` is not below `high`.
+        TypeError: a bound is no real number.
     """
 
     def __init__(self, low: float = -20.0, high: float = 0.0) -> None:

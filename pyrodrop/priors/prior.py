@@ -54,7 +54,7 @@ class Prior(Part, ABC):
         return self.expand(*like.shape, like=like)
 
     def initial(self, value: Tensor) -> Tensor:
-        """The initial value of a weight, from that of the network: the same, unless the prior draws it."""
+        """The initial value of a weight: `value`, that of the network, unless the prior determines it."""
         return value
 
     def hyper_sites(self, name: str, like: Tensor, units: InputUnits | None = None) -> dict[str, Tensor]:

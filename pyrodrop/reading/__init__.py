@@ -1,4 +1,4 @@
-"""Networks that were trained with dropout, read as posteriors."""
+"""Interpret networks that were trained with dropout as posteriors."""
 
 from pyrodrop.reading.read import read
 from pyrodrop.reading.reading import Reading

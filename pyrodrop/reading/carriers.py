@@ -1,13 +1,13 @@
-"""Which weight carries the mask of a dropout.
+"""Which weight carries the mask of a dropout call.
 
     input units     f(x z / p; W) = f(x; M diag(z)),          M = W / p, p the keep rate
     output units    (z / p) (W x + b) = (diag(z) M) x + z b / p
     of a table      rows of an embedding, or single weights: W is multiplied by the mask itself
 
-A weight carries a mask if the network's output is the same with the mask and with the weight multiplied by it, whatever
-lies between them: reshapes, and whatever commutes with the mask, such as ReLU and pooling. This is tried on random masks,
-with weights in double precision that have been changed at random, so that no layer hides another. A mask that differs
-between rows of an example (tokens, positions) is carried by no weight, which all rows share.
+A weight carries a mask if the network's output is the same with the mask and with the weight multiplied by it. Between mask
+and weight there may be reshapes, and operations that commute with the mask, such as ReLU and pooling. This is tested with
+random masks and with weights in double precision that are perturbed at random, so that no weight is exactly 0. A mask that
+differs between rows of an example (tokens, positions) is carried by no weight, as all rows share the weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyrodrop.inputs import num_rows
 from pyrodrop.networks.dropouts import Dropout
 from pyrodrop.reading.found import Found, Trial
 
-_NEVER = ("alpha dropout", "dropout of attention")  # not a product with the mask; inside of an operation
+_NEVER = ("alpha dropout", "dropout of attention")  # not a product with the mask; within an operation
 _TRIED = 3  # random masks per candidate
 
 
@@ -42,11 +42,11 @@ def carriers(
     weights: Mapping[str, InputUnits],
     vectors: Sequence[str],
 ) -> list[Dropout]:
-    """The calls of a network with the weights that carry their masks.
+    """The dropout calls of a network, each with the weight that carries its mask, if any does.
 
     Args:
         weights: the weights that have a prior, with their input units.
-        vectors: the names of all vectors, among which biases are looked for.
+        vectors: the names of all vectors; the biases are among them.
     """
     taken: dict[int, _Candidate] = {}
     search, without = _Search(trial, uses, vectors), trial()
@@ -78,17 +78,17 @@ def carriers(
 
 
 def _name(calls: Sequence[Found], number: int) -> str:
-    """The module of a call, with a number if it calls several times."""
+    """A name for a call: its module, and a number if the module makes several calls."""
     module = calls[number].module or "forward"
     same = [i for i, call in enumerate(calls) if (call.module or "forward") == module]
     return f"dropout {module}" if len(same) == 1 else f"dropout {module} {same.index(number) + 1}"
 
 
 class _Search:
-    """The weights that might carry a mask, from its shape and from when the network uses them.
+    """The weights that might carry a mask, by the shape of the mask and the order in which the network uses the weights.
 
     Args:
-        vectors: the names of all vectors, among which biases are looked for.
+        vectors: the names of all vectors; the biases are among them.
     """
 
     def __init__(self, trial: Trial, uses: Mapping[str, Sequence[int]], vectors: Sequence[str]) -> None:
@@ -122,7 +122,7 @@ class _Search:
                 )
 
     def of_table(self, call: Found, weights: Mapping[str, InputUnits]) -> Iterator[_Candidate]:
-        """Weights that the mask itself could be multiplied with: element by element, or along one axis."""
+        """Weights that could be multiplied by the mask itself: element by element, or along one axis."""
         if call.layout.axis is not None:
             return
         for name in weights:
@@ -134,7 +134,7 @@ class _Search:
                 yield _Candidate(name, InputUnits(along[0]))
 
     def _nearest(self, when: int, weights: Mapping[str, InputUnits], *, after: bool) -> list[str]:
-        """Weights with units that are used after (or before) a time, the nearest first."""
+        """Weights with units that are used after (or before) the time `when`, the nearest first."""
         far: dict[str, int] = {}
         for name, units in weights.items():
             times = [abs(time - when) for time in self.uses[name] if (time > when) == after]
@@ -144,7 +144,7 @@ class _Search:
 
 
 def _carries(trial: Trial, without: Tensor, calls: Sequence[Found], number: int, candidate: _Candidate) -> bool:
-    """Whether the weight multiplied by random masks gives the output that the masks give."""
+    """Whether the output is the same with random masks and with the weight multiplied by them."""
     call, weight = calls[number], trial.values[candidate.weight]
     keep = 1 - call.drop_rate
     generator = torch.Generator().manual_seed(number)

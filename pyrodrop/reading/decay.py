@@ -11,9 +11,9 @@
     c = precision N T / 2  nn.MSELoss, the mean of (y - f)^2 over N examples with T outputs each, without a half
 
 The optimisers of PyTorch add ``decay * W`` to the gradient of the loss, which is the gradient of (decay / 2) ||W||^2. Adam
-then divides by the size of past gradients, which moves towards the same stationary points on another way. AdamW, Muon and
-Adafactor shrink weights beside the gradient step, by an amount that does not depend on the gradient's scale: no loss, and so
-no prior, has these stationary points. Gal & Ghahramani (2016), Appendix (arXiv:1506.02157), section 4.
+then divides by the size of past gradients, which leads to the same stationary points along another path. AdamW, Muon and
+Adafactor shrink weights separately from the gradient step, by an amount that does not depend on the gradient's scale: no
+loss, and so no prior, has these stationary points. Gal & Ghahramani (2016), Appendix (arXiv:1506.02157), section 4.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def decay_of(weight_decay: WeightDecay, parameters: Mapping[str, Tensor]) -> dic
 
     Raises:
         ValueError: a decay is negative or not finite, a pattern matches no parameter, or the optimiser's decay is decoupled.
-        TypeError: none of these.
+        TypeError: `weight_decay` is none of these.
     """
     given: Any = weight_decay
     if isinstance(weight_decay, torch.optim.Optimizer):
@@ -84,8 +84,8 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Ten
 
 
 def _adds_to_the_gradient(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> bool:
-    """Whether the decay of a group is that of a penalty: steps with it and without a gradient are steps without it whose
-    gradient is ``decay * W``. They are made by a copy of the optimiser, on a small parameter of as many dimensions.
+    """Whether a group's decay is that of a penalty: steps with decay and gradient 0 must equal steps without decay and with
+    the gradient ``decay * W``. A copy of the optimiser makes them on a small parameter with the same number of dimensions.
 
     Raises:
         ValueError: the optimiser cannot make such steps.
@@ -115,18 +115,18 @@ def _adds_to_the_gradient(optimizer: torch.optim.Optimizer, group: Mapping[str, 
 
 
 def strength(loss: Loss | LossFunction | None, likelihood: Likelihood, num_data: int, output: Tensor) -> float:
-    """c above: what a loss has to be multiplied by to be minus the log likelihood of the whole data set.
+    """c above: the factor that turns a loss into minus the log likelihood of the whole data set.
 
     Args:
-        loss: that of the training, as a name or a function; None is ``mse`` for a Gaussian likelihood and ``mean_nll`` for
-            any other.
-        likelihood: of the model.
+        loss: the loss of the training, as a name or a function; None is ``mse`` for a Gaussian likelihood and ``mean_nll``
+            for any other.
+        likelihood: the likelihood of the model.
         num_data: N.
-        output: of the network for a few examples, ``[n, ...]``.
+        output: outputs of the network for a few examples, ``[n, ...]``.
 
     Raises:
-        ValueError: ``mse`` with a likelihood that is not Gaussian, a function that is not that of the likelihood, or
-            `num_data` is less than 1.
+        ValueError: ``mse`` with another likelihood than a Gaussian with one precision; ``mean_nll`` with missing values; a
+            function that does not belong to the likelihood; or `num_data` is less than 1.
     """
     if num_data < 1:
         raise ValueError(f"num_data is the number of examples of the training and must be at least 1; got {num_data}")

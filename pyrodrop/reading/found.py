@@ -1,8 +1,8 @@
-"""The dropouts of a network, found by running it.
+"""Find the dropout calls of a network by running it.
 
-The network runs on two and on three examples, with `DropoutCalls` around it, which sees every call that drops units. An axis
-of a mask that has 2 entries in one run and 3 in the other indexes examples; 2 r and 3 r entries are examples merged with r
-rows each.
+The network runs on two and on three examples, within `DropoutCalls`, which intercepts every call that drops units. An axis
+of a mask that has 2 entries in one run and 3 in the other indexes examples; an axis with 2 r and 3 r entries merges examples
+with r rows each.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Found:
 
     Attributes:
         module: name of the module that makes the call; empty for the network itself.
-        kind, drop_rate: of the call.
-        shape: of one mask for all examples.
-        layout: where the examples are.
-        when: position in the sequence of the network's operations.
-        scales: whether the call multiplies its input by the mask, over the keep rate.
+        kind, drop_rate: kind and drop rate of the call.
+        shape: shape of a mask that all examples share.
+        layout: which axis of the call's own mask indexes examples, and how.
+        when: position of the call in the sequence of the network's operations.
+        scales: whether the call multiplies its input by the mask divided by the keep rate.
     """
 
     module: str
@@ -55,11 +55,11 @@ class Found:
 
 
 class Trial:
-    """A network with given parameters, to be run with masks and without.
+    """A network with fixed parameters, which can be run with and without masks.
 
     Args:
-        network: is not changed, but for the modes of its modules during a run.
-        output: takes a tensor out of what the network returns; None if it returns one.
+        network: the network; only the modes of its modules change during a run.
+        output: function that selects a tensor from the network's output; None if the output is a tensor.
     """
 
     def __init__(
@@ -84,20 +84,20 @@ class Trial:
         values: Mapping[str, Tensor] | None = None,
         x: Inputs | None = None,
     ) -> Tensor:
-        """The output with these masks, in the order of the calls; nothing is dropped where there is none."""
+        """The output with these masks, in the order of the calls; a call without a mask drops nothing."""
         given = iter(masks or ())
         with DropoutCalls(lambda _: next(given, None)):
             return self.plain(values=values, x=x)
 
     def plain(self, *, values: Mapping[str, Tensor] | None = None, x: Inputs | None = None) -> Tensor:
-        """The output without a mode around the network."""
+        """The output without intercepting dropout calls."""
         with undisturbed(self.network), torch.no_grad():
             weights = self.values if values is None else {**self.values, **values}
             given = self.x if x is None else x
             return call(self.network, weights, self.names, given, self.output, attends=self.attends)
 
     def in_double_precision(self, seed: int = 0) -> Trial:
-        """The same network with other weights: in float64 and changed a little, so that no layer is exactly 0."""
+        """The same network in float64, with weights that are perturbed a little, so that no layer is exactly 0."""
         generator = torch.Generator().manual_seed(seed)
 
         def changed(value: Tensor) -> Tensor:
@@ -116,9 +116,9 @@ class Trial:
 
 
 def find_dropouts(trial: Trial) -> tuple[list[Found], dict[str, list[int]]]:
-    """Every call of the network that drops units, and when it uses each parameter.
+    """Every call of the network that drops units, and when the network uses each parameter.
 
-    The network's modes are left so that these calls are made and everything else is in evaluation mode.
+    Afterwards, as few modules as these calls require are in training mode, and all others in evaluation mode.
 
     Raises:
         ValueError: the network cannot be run on its inputs, or drops units in another way for another number of examples.
@@ -142,7 +142,7 @@ def find_dropouts(trial: Trial) -> tuple[list[Found], dict[str, list[int]]]:
             raise ValueError(_cannot_run(trial.x, error)) from error
         check_output(small.output, num_rows(two))
     with seeded(0, next(iter(trial.values.values())).device):
-        _, culprit = random_module(network, lambda: trial(x=two))  # in the modes of training, which few modules keep
+        _, culprit = random_module(network, lambda: trial(x=two))  # in training mode, before `_keep_modes`
     if culprit is not None:
         raise ValueError(
             f"the network draws random numbers that are not masks of dropout{culprit}: put "
@@ -159,7 +159,7 @@ def find_dropouts(trial: Trial) -> tuple[list[Found], dict[str, list[int]]]:
             "the network drops units in other places for three examples than for two, so its dropout cannot be read: "
             f"{_list(small)} and {_list(large)}"
         )
-    if not close(large.output[:2], small.output):  # every run needs all of its examples, and so does a mask
+    if not close(large.output[:2], small.output):  # examples affect each other, so masks are for all of x
         run = _watch(trial, trial.x)
         return [_found(seen, Layout(None)) for seen in run.calls], run.uses
     other = _watch(trial, mapped(lambda part: part[[0, 1, 0]], three))
@@ -173,10 +173,11 @@ def _found(seen: _Seen, layout: Layout) -> Found:
 
 
 def _layout(two: _Seen, three: _Seen, other: _Seen) -> Layout:
-    """Where the examples are in a mask.
+    """Which axis of a mask indexes examples, and in which order.
 
     Args:
-        other: the call with three examples, of which the last is another.
+        two, three: the call in the runs with two and with three examples.
+        other: the call with the third of three examples replaced.
     """
     a, b = two.call.shape, three.call.shape
     if len(a) != len(b) or two.call.merged:
@@ -239,7 +240,7 @@ def _watch(trial: Trial, x: Inputs) -> _Run:
 
 
 class _Uses(TorchFunctionMode):
-    """Counts operations, and notes those that get a parameter."""
+    """Counts operations, and records at which of them each parameter is an argument."""
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -258,7 +259,7 @@ class _Uses(TorchFunctionMode):
 
 @contextmanager
 def _stack(network: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
-    """The names of the modules that are running, innermost last."""
+    """The modules that are running, with their names, innermost last."""
     stack: list[tuple[str, nn.Module]] = []
     handles: list[Any] = []
     for name, module in network.named_modules():
@@ -299,9 +300,8 @@ def _list(run: _Run) -> str:
 def masks_of_a_pass(trial: Trial, seed: int = 0) -> tuple[Tensor, list[Tensor]]:
     """The output of one pass in training mode, and the masks that PyTorch itself drew, in order.
 
-    It looks below the functions of PyTorch, at the operations that they are made of, where every mask is the result of one
-    random operation. It is independent of `DropoutCalls`, and so a test of it on the user's network. The caller's random
-    state does not change.
+    It intercepts PyTorch's elementary (ATen) operations, of which one random operation draws each mask. As it does not use
+    `DropoutCalls`, it serves as a test of them on the user's network. The caller's random state does not change.
     """
     devices = {value.device for value in trial.values.values() if value.is_cuda}
     with torch.random.fork_rng(list(devices)), bernoulli_results() as masks, sdpa_kernel(SDPBackend.MATH):
@@ -313,9 +313,9 @@ def masks_of_a_pass(trial: Trial, seed: int = 0) -> tuple[Tensor, list[Tensor]]:
 
 @contextmanager
 def bernoulli_results() -> Iterator[list[Tensor]]:
-    """Copies of all Bernoulli masks that PyTorch draws within the block, in order, whatever function draws them.
+    """Copies of all Bernoulli masks that PyTorch draws within the block, in order, by any function.
 
-    Uniform numbers that are rounded or compared count as masks too, of which what is rarer is 0.
+    Uniform numbers that are rounded or compared also count as masks. For comparisons, the less probable result is 0.
     """
     results: list[Tensor] = []
     aten: Any = torch.ops.aten

@@ -1,9 +1,9 @@
-"""The loss function of a training, compared with a likelihood.
+"""Compare the loss function of a training with a likelihood.
 
     loss(f, y) = -ln p(y | f) / c1 + const(y)          for one example, and its mean or sum over several
 
-The constant does not depend on the outputs f. So c1 is the ratio of differences between two outputs for the same y, which
-must be the same for all of them. It is found from the values of the function, whatever the function is.
+The constant does not depend on the outputs f. So c1 is the ratio of the differences of both sides between two outputs for
+the same y, which must be equal for all examples. It is computed from values of the function, so any function can be passed.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from pyrodrop.scaling import Standardize
 
 LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
-_CLOSE = 1e-4  # of differences, relative to the largest
+_CLOSE = 1e-4  # tolerance of differences, relative to the largest
 
 
 @torch.no_grad()
 def strength_of(loss: LossFunction, likelihood: Likelihood, num_data: int, output: Tensor) -> float:
-    """What a loss function is multiplied by to be minus the log likelihood of the whole data set, up to a constant.
+    """The factor that turns a loss function into minus the log likelihood of the whole data set, up to a constant.
 
     Args:
-        loss: ``loss(outputs, y)``, such as a module of `torch.nn`; of `torch.nn.GaussianNLLLoss`, the variances are those of
-            the likelihood.
-        likelihood: of the model.
+        loss: ``loss(outputs, y)``, such as a module of `torch.nn`; `torch.nn.GaussianNLLLoss` gets means and variances from
+            the two halves of the outputs.
+        likelihood: the likelihood of the model.
         num_data: N.
-        output: of the network for a few examples, ``[n, ...]``.
+        output: outputs of the network for a few examples, ``[n, ...]``.
 
     Raises:
-        ValueError: it is no such function, or neither its mean nor its sum over examples.
+        ValueError: `loss` is no multiple of minus the log density, as a mean or sum over examples; or outputs do not differ.
     """
     outputs, likelihood = output.double(), copy.deepcopy(likelihood).double()
     other = outputs.flip(0)
@@ -45,7 +45,7 @@ def strength_of(loss: LossFunction, likelihood: Likelihood, num_data: int, outpu
         y = likelihood(outputs, Standardize()).sample()
 
     def differences(rows: slice) -> tuple[float, float]:
-        """Of the loss and of minus the log likelihood, between two outputs for the same y."""
+        """Differences of the loss and of minus the log likelihood between two outputs for the same y."""
         pairs = [
             (_value(loss, f[rows], y[rows]), float(-_log_density(likelihood, f[rows], y[rows])))
             for f in (outputs, other)
@@ -97,7 +97,7 @@ def _log_density(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
 
 
 def _other(loss: LossFunction, likelihood: Likelihood) -> str:
-    """Why a loss is not that of a likelihood, and what else there is."""
+    """A message that a loss is not that of a likelihood, with an alternative for common losses."""
     text = (
         f"loss must be minus the log density of {likelihood.describe()}, times a number and up to a constant; "
         f"{_name(loss)} is not"

@@ -1,4 +1,4 @@
-"""Read a network that was trained with dropout as a posterior, without training anything."""
+"""Interpret a network that was trained with dropout as a posterior, without further training."""
 
 from __future__ import annotations
 
@@ -54,42 +54,42 @@ def read(
 ) -> Reading:
     """Read the dropout of a trained network as a posterior over its weights and functions. Nothing is trained.
 
-    The network is run in training mode on a few examples. Every call that drops units is found, whoever makes it
-    (`pyrodrop.networks.dropout_calls`). If a weight carries its mask (`pyrodrop.reading.carriers`), it is read as the
-    Bernoulli mixture over that weight's input units, output units, table rows or single elements. Otherwise it is noise of
-    the function, which is drawn but has no part in the KL divergence. Modules in evaluation mode drop nothing. Everything
-    else, such as BatchNorm, runs in evaluation mode. Gal & Ghahramani (2016), Dropout as a Bayesian Approximation,
-    https://arxiv.org/abs/1506.02142.
+    The network is run in training mode on a few examples, and every call that drops units is recorded, in modules and in
+    functions (`pyrodrop.networks.dropout_calls`). If a weight carries its mask (`pyrodrop.reading.carriers`), the call is
+    read as a Bernoulli mixture over that weight's input units, output units, table rows or single elements. Otherwise it is
+    noise of the function, which is drawn in predictions but does not enter the KL divergence. Modules in evaluation mode
+    drop nothing. Everything else, such as BatchNorm, runs in evaluation mode. Gal & Ghahramani (2016), Dropout as a Bayesian
+    Approximation, https://arxiv.org/abs/1506.02142.
 
     Args:
-        net: the trained network, in training mode (``net.train()``); it is copied, weights of 16 bits to float32. It
-            maps x to ``[N, outputs]`` or ``[N, ..., outputs]``, such as logits.
+        net: the trained network, in training mode (``net.train()``). It is copied, with 16-bit weights converted to float32.
+            It maps x to ``[N, outputs]`` or ``[N, ..., outputs]``, such as logits.
         x: a few examples, ``[N, ...]``, or a tuple or mapping of tensors that are the network's arguments. Different
             examples are best, since equal ones cannot show whether one affects another.
-        likelihood: distribution of y given the outputs; its loss is the one that trained the network.
+        likelihood: distribution of y given the outputs; the network was trained with the corresponding loss.
         num_data: N, number of examples that the network was trained on.
-        weight_decay: of the training, which becomes the prior (`pyrodrop.reading.decay`): a number for all parameters, a
-            mapping from name patterns to numbers, or the optimiser. A parameter without decay is a point estimate without a
-            prior. The decoupled weight decay of AdamW and others is none of a loss, and corresponds to no prior.
+        weight_decay: the weight decay of the training, which becomes the prior (`pyrodrop.reading.decay`): a number for all
+            parameters, a mapping from name patterns to numbers, or the optimiser. A parameter without decay is a point
+            estimate without a prior. The decoupled decay of AdamW and others is not part of a loss: it has no prior.
         prior: prior of the weights instead of `weight_decay`, as in `models.from_module`.
         bias_prior: prior of biases and other vectors, with `prior`.
-        loss: how the training weighed the likelihood: the loss function itself, ``loss(outputs, y)``, such as
+        loss: the loss of the training, with `weight_decay`: the function itself, ``loss(outputs, y)``, such as
             ``nn.BCEWithLogitsLoss()``, whose values are compared with the likelihood; or ``mean_nll``, the mean of minus the
             log likelihood over examples and over the terms of an example, such as tokens; ``sum_nll``, its sum over all data
-            (of minibatches of B: pass ``weight_decay * N / B``); or ``mse``, that of `torch.nn.MSELoss`, the default for
-            `likelihoods.Gaussian`.
+            (for minibatches of B examples, pass ``weight_decay * N / B``); or ``mse``, that of `torch.nn.MSELoss`. If None,
+            ``mse`` for `likelihoods.Gaussian`, otherwise ``mean_nll``.
         input_axes: the axis of the input units of weights of custom modules, as in `models.from_module`.
-        output: of a network that returns a tuple or mapping, as in `models.from_module`.
-        device: where the reading computes; None is the network's own device.
+        output: function that selects the output of a network that returns a tuple or mapping, as in `models.from_module`.
+        device: device for the computations; None is the network's device.
 
     Returns:
-        A `Reading`: its table says what was found; it predicts, has an ELBO and goes through `to_arviz` as a `Fit` does.
-        ``reading.model`` and ``reading.guide`` can be trained further with `pyrodrop.fit`.
+        A `Reading`. Its table lists the dropout of the network. Like a `Fit` it has predictions and an ELBO, and `to_arviz`
+        converts it. ``reading.model`` and ``reading.guide`` can be trained further with `pyrodrop.fit`.
 
     Raises:
         ValueError: the network has no dropout, or all of it is in evaluation mode; its passes do not differ, or differ by
             something that is not dropout; none or both of `weight_decay` and `prior` are given; the decay is 0 or
-            decoupled; `loss` is a function that is not that of the likelihood.
+            decoupled; `loss` does not belong to the likelihood.
         TypeError: `net` is not a module whose parameters can be replaced.
         RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.surroundings`.
 
@@ -174,7 +174,7 @@ def _trial(network: nn.Module, x: Inputs, output: Output | None) -> Trial:
 
 
 def _nothing(net: nn.Module) -> str:
-    """Why there is nothing to read."""
+    """A message on why the network drops nothing."""
     kinds = nn.modules.dropout._DropoutNd
     off = [n for n, m in net.named_modules() if isinstance(m, kinds) and m.p > 0 and not m.training]
     if not any(module.training for module in net.modules()):
@@ -193,7 +193,7 @@ def _nothing(net: nn.Module) -> str:
 
 
 def _check_passes(trial: Trial, calls: list[Found]) -> None:
-    """Compare a pass of PyTorch with one under the masks that it drew."""
+    """Compare a pass in training mode with one under the masks that PyTorch drew in it; a ValueError if they differ."""
     want, masks = masks_of_a_pass(trial)
     shapes = [tuple(mask.shape) for mask in masks]
     if len(masks) != len(calls):
@@ -219,11 +219,11 @@ def _check_passes(trial: Trial, calls: list[Found]) -> None:
 
 
 def _in_double(trial: Trial) -> Trial:
-    """The trial in double precision, or as it is for a network that cannot run in it."""
+    """The trial in double precision, or `trial` itself if the network cannot run in double precision."""
     exact = trial.in_double_precision()
     try:
         exact()
-    except RuntimeError:  # the network makes tensors of a dtype of its own
+    except RuntimeError:  # the network creates tensors of a fixed dtype
         return trial
     return exact
 
@@ -275,7 +275,7 @@ def _model(
 
 
 def _check_reading(model: TrainedNetwork, guide: BernoulliDropout, trial: Trial, planned: list[Dropout]) -> None:
-    """Compare one draw of the reading, all of its masks together, with the network under the same masks."""
+    """Compare a draw of the reading, with all masks at once, with the network under the same masks."""
     generator = torch.Generator().manual_seed(1)
     values = guide.loc
     weights = {name: values[name].detach() for name in guide.sites}

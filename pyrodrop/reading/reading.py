@@ -18,12 +18,12 @@ _COLUMNS = ("layer", "dropout found", "rate", "read as", "prior sd", "joint?")
 class Reading(Fit):
     """A network that was trained with dropout, as a posterior.
 
-    It is a `Fit` without training: it predicts, has an ELBO on data that are passed, is compared and goes through
-    `to_arviz`. Its ``model`` and ``guide`` can be trained further with `pyrodrop.fit`. Printed, it shows its table.
+    It is a `Fit` without training: it predicts, has an ELBO on data that are passed, and can be used in comparisons and
+    `to_arviz`. Its ``model`` and ``guide`` can be trained further with `pyrodrop.fit`. Printing it shows its table.
     """
 
     def rows(self) -> list[tuple[str, str, float | None, str, float | None, str]]:
-        """The rows of the table: every dropout in the order of the network, then every weight that carries none."""
+        """The rows of the table: every dropout call, in order, then every parameter that carries no mask."""
         model = self.model
         assert isinstance(model, TrainedNetwork)
         scales = {
@@ -45,7 +45,7 @@ class Reading(Fit):
         return rows + [(name, "none", None, "point estimate without prior", None, "yes") for name in model.free]
 
     def table(self) -> pd.DataFrame:
-        """The table as a pandas DataFrame, one row per dropout and per weight that carries none."""
+        """The table as a pandas DataFrame, with one row per dropout call and per parameter that carries no mask."""
         import pandas as pd
 
         return pd.DataFrame(self.rows(), columns=list(_COLUMNS))

@@ -5,7 +5,7 @@
     local         activations are sampled from the distribution that the posterior induces, independently per example
     flipout       one weight sample per minibatch, with random signs per example
 
-and for prediction, which samples functions, or outputs at single points:
+and for prediction, which samples functions, or the outputs at each point independently:
 
     SharedNoise        one noise sample per function, the same for every example
     MarginalReparam    `local`, with noise per sample and example

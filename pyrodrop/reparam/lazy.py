@@ -14,9 +14,9 @@ weight that goes through several maps keeps its noise. If that noise belongs to 
 `local`), or if a use needs the weight itself after another use did not, the uses would see different weights: this raises
 an error.
 
-`LazyDistribution` wraps the distribution of a site in guide and model. The guide's samples lazy weights. The model's scores
-such a weight by minus the KL divergence of the weight's distribution from its own, so that every ELBO of Pyro counts that
-KL divergence once.
+`LazyDistribution` wraps the distribution of a site in guide and model. In the guide it samples lazy weights. In the model,
+its `log_prob` of such a weight is minus the KL divergence of the weight's distribution from the prior, so that every ELBO of
+Pyro counts that KL divergence once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LazyReparam(Reparam):
     one_weight = False
 
     def whole_for_rows(self, q: Any) -> bool:
-        """Whether the weight itself is sampled where several rows of an example share it."""
+        """Whether the weight itself is sampled if several rows of an example share it."""
         return False
 
     def push(self, q: Distribution, at: LinearMap) -> Tensor:
@@ -77,7 +77,7 @@ class LazyReparam(Reparam):
         return at.over_outputs(at.once("bias", lambda: self.whole(q.expand(at.batch))))
 
     def apply(self, msg: Any) -> Any:
-        if msg["is_observed"] or msg["value"] is not None:  # conditioned: there is no noise to share
+        if msg["is_observed"] or msg["value"] is not None:  # the site has a value: there is no noise to share
             return msg
         return {"fn": LazyDistribution(msg["fn"], self, msg["name"]), "value": None, "is_observed": False}
 
@@ -86,11 +86,11 @@ class LazyWeight(torch.Tensor):
     """A weight that is sampled when it is used.
 
     Args:
-        distribution: its distribution, with the strategy.
-        transposed: whether this tensor stands for the transpose of the weight.
-        drawn: the sample that has been drawn, if any; a list that a weight shares with its transpose.
+        distribution: the distribution of the weight, which has the strategy.
+        transposed: whether this tensor represents the transpose of the weight.
+        drawn: a list with the sample that has been drawn, if any; a weight and its transpose share it.
 
-    The module's docstring says how it is sampled, and which uses raise a ValueError.
+    The module's docstring describes how it is sampled, and which uses raise a ValueError.
 
     Raises:
         TypeError: `distribution` is no `LazyDistribution`.
@@ -127,7 +127,7 @@ class LazyWeight(torch.Tensor):
         return self.drawn[0].mT if self.transposed else self.drawn[0]
 
     def unbatched(self) -> LazyWeight:
-        """The weight of one particle; its maps see the particles as further examples."""
+        """The weight of one particle; its maps treat the other particles as further examples."""
         return LazyWeight(self.distribution.unbatched(), self.transposed) if self.distribution.batch_shape else self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -180,7 +180,7 @@ class LazyWeight(torch.Tensor):
         return y if torch.is_grad_enabled() else y.detach()
 
     def _as_bias(self, at: LinearMap) -> Tensor:
-        """This bias of a map, in the shape of the map's output: one sample per example, or the sample drawn before."""
+        """This bias of a map, in the shape of the map's output: one sample per example, or the one drawn before."""
         distribution = self.distribution
         if self.drawn or is_constant(distribution.base):
             return at.over_outputs(self.realise())
@@ -189,13 +189,13 @@ class LazyWeight(torch.Tensor):
 
 
 class LazyDistribution(TorchDistribution):
-    """The distribution of a lazy weight, or the prior that scores one.
+    """The distribution of a lazy weight, or its prior.
 
     Attributes:
         examples: for each linear map of the weight, the axis of the map's input that counts examples, or None for a map
             that has no such axis. None instead of a sequence means the first axis for all maps. The maps that a recurrent
-            layer repeats at every step are one of them.
-        learns: whether the weight was made where gradients are computed.
+            layer repeats at every step count as one map.
+        learns: whether gradients were enabled when the weight was created.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012
@@ -207,7 +207,7 @@ class LazyDistribution(TorchDistribution):
         self.name: str = name
         self.examples: Sequence[int | None] | None = None
         self.maps: int = 0  # linear maps so far
-        self.pushed: bool = False  # whether one was given noise
+        self.pushed: bool = False  # whether noise was pushed through one of them
         self.layers = 0  # calls of recurrent layers so far
         self.kept: dict[str, Tensor] = {}
         self.learns: bool = torch.is_grad_enabled()
@@ -240,13 +240,13 @@ class LazyDistribution(TorchDistribution):
         return placed
 
     def repeats(self) -> bool:
-        """Whether the maps of a recurrent layer, at all steps of a sequence, can share noise: one mask for all of it."""
+        """Whether the maps of a recurrent layer can share noise at all steps, such as one mask for the whole sequence."""
         known = self.strategy.one_weight or (self.examples is not None and None not in self.examples)
         return known and self.strategy.keeps(self.base)
 
     def learning(self) -> AbstractContextManager[object]:
-        """A context to sample in. Where the network uses the weight first under `torch.no_grad`, the sample is that of later
-        uses, too, which have gradients."""
+        """A context for sampling, with gradients if the weight was created with them: if its first use is under
+        `torch.no_grad`, later uses that need gradients share the sample."""
         return torch.set_grad_enabled(self.learns or torch.is_grad_enabled())
 
     def check_unused(self) -> None:
@@ -294,8 +294,8 @@ class LazyDistribution(TorchDistribution):
         return LazyWeight(self)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The log density of a value. For a lazy weight, minus the KL divergence of its distribution from this one, and 0
-        if its distribution is this one."""
+        """The log density of a value. For a lazy weight it is minus the KL divergence of the weight's distribution from this
+        one, or 0 if they are the same object."""
         if not isinstance(value, LazyWeight):
             return self.base.log_prob(value)
         if value.distribution is not self:

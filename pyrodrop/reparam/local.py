@@ -84,7 +84,7 @@ def push_locally(form: NoiseForm, at: LinearMap) -> Tensor:
 
 
 def draws_by_row(q: Any) -> bool:
-    """Whether the local noise of a weight with posterior q is sampled for every row of an example separately: zeta above."""
+    """Whether local noise for posterior q is sampled for every row of an example separately, as zeta above is."""
     form = noise_form(q)
     return form is None or form.variance is not None
 

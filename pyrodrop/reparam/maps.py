@@ -1,8 +1,8 @@
 """Linear maps of a weight, as networks write them, in one form: y = f(x, w) + bias.
 
-A call is recognised by its PyTorch function, with positional or keyword arguments. To push noise through a map one has to
-know which axis of x holds the input units, which axis of the weight it is contracted with, and which axis of x counts
-examples. The other axes are rows within an example (tokens, nodes, positions), which share the weight.
+A call is recognised by its PyTorch function, with positional or keyword arguments. To push noise through a map, three axes
+must be known: the axis of x that holds the input units, the axis of the weight with which it is contracted, and the axis of
+x that counts examples. The other axes are rows within an example (tokens, nodes, positions), which share the weight.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LinearMap:
         """Noise that all maps of a weight share: sampled by the first of them.
 
         Args:
-            draw: samples it, ``[N, ...]``; of any shape if it is not per example.
+            draw: samples the noise, ``[N, ...]``, or of any shape if it is not per example.
 
         Raises:
             ValueError: an earlier map had another number of examples.
@@ -105,13 +105,13 @@ class LinearMap:
 
 
 def recognise(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], weight: Any) -> LinearMap | None:
-    """The linear map of `weight` that a call of `func` computes, or None if it is not one that noise can go through."""
+    """The linear map of `weight` that a call of `func` computes, or None if noise cannot be pushed through the call."""
     build = _BUILDERS.get(func)
     return None if build is None else build(weight, *args, **kwargs)
 
 
 def _by_matrix(w: Any, x: Tensor, *, transposed: bool, bias: Tensor | None = None) -> LinearMap:
-    """x W^T, for a `transposed` W as it was drawn, or else x W."""
+    """The map x W^T if `transposed`, otherwise x W, for W in the layout in which it is sampled."""
     examples = None if x.dim() == 1 else 0
     if transposed:
         return LinearMap(x, F.linear, -1, -1, 1, bias, examples=examples)

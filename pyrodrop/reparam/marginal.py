@@ -56,12 +56,12 @@ class MarginalReparam(LocalReparam):
         return self._sample(lambda samples: q.expand(samples + q.batch_shape).sample())
 
     def _sample(self, sampler: Callable[[torch.Size], Tensor]) -> Tensor:
-        """What `sampler` returns for a leading shape: ``[]``, or the number of samples of the surrounding vmap."""
+        """Call `sampler` with a leading shape: ``[]``, or within a vmap its number of samples."""
         return _PerSample.apply(self.draw, sampler)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def check_local_form(name: str, q: Any) -> None:
-    """Raise a ValueError if the weight `name` with distribution q has no noise form, so that no noise per point exists."""
+    """Raise a ValueError if q, the distribution of the weight `name`, has no noise form and thus no noise per point."""
     if noise_form(q) is None:
         raise ValueError(
             "joint=False samples noise for every point separately, which needs a posterior with a noise_form "
@@ -82,9 +82,9 @@ def _mask(shape: torch.Size, rate: float, device: torch.device) -> Tensor:
 
 
 class _PerSample(torch.autograd.Function):
-    """Noise of each of the samples that the surrounding vmap maps over, drawn in one call.
+    """Draws the noise of all samples of the surrounding vmap in one call.
 
-    Most samplers fill a tensor in place, and vmap has no rule for that.
+    Most samplers fill a tensor in place, for which vmap has no rule.
     """
 
     @staticmethod

@@ -35,8 +35,8 @@ def reparameterize(
         The wrapped model and guide, for Pyro's `SVI` or any of its ELBOs.
 
     Raises:
-        TypeError: the model has no `weight_sites`. Use ``poutine.reparam(model, config={site: strategy})`` and the same
-            on the guide. Or the guide is no function, or the strategy none of these.
+        TypeError: the model has no `weight_sites` (use ``poutine.reparam(model, config={site: strategy})``, and the same for
+            the guide), the guide is not callable, or `strategy` is no `LazyReparam`.
     """
     weights: Any = model
     if isinstance(model, type) or not hasattr(weights, "weight_sites"):

@@ -7,9 +7,9 @@
     type A                              s_k ~ N(1, alpha_k)
 
 The functions have the same distribution as with samples of W. s multiplies either the inputs or the weight, whichever is
-smaller: a layer with fewer weights than its input has entries is multiplied itself, and T samples of it are then one matrix
-product. For posteriors that are not of this form (Gaussian ones, DropConnect, theta > 0) whole weights are sampled. A weight
-that is not contracted along its input units (of an embedding that is tied to a linear layer) is multiplied by s.
+smaller: if a layer has fewer weights than its input has entries, the weight is multiplied, and T samples of the layer are
+one matrix product. For posteriors that are not of this form (Gaussians, DropConnect, theta > 0) whole weights are sampled. A
+weight that is not contracted along its input units (of an embedding that is tied to a linear layer) is multiplied by s.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SharedNoise(LazyReparam):
         return at.fits(q)
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
-        if at.f is F.linear and q.loc.numel() < at.x.numel():  # cheaper than to multiply the input
+        if at.f is F.linear and q.loc.numel() < at.x.numel():  # cheaper than multiplying the input
             return product(at.x, self.whole(q))
         scaled = at.x * at.over_inputs(self.noise)
         return product(scaled, q.loc) if at.f is F.linear else at.f(scaled, q.loc)

@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrodrop import threads
 from pyrodrop.sampling.kernel import Kernel
 
-SAVINGS = 10  # of the draws of a run
+SAVINGS = 10  # at most, while a run draws
 
 _OVER_THINNED: dict[str, Callable[[Tensor], Tensor]] = {
     "lp": lambda values: values[-1],
@@ -31,14 +31,14 @@ class Chains:
     Attributes:
         q: unconstrained values of the draws, ``[C, S, D]``, on the CPU.
         stats: of the draws, ``[C, S]`` by name, on the CPU.
-        done: how many of the S draws there are.
-        transitions: how many were made.
+        done: number of draws made so far, of the S.
+        transitions: number of transitions made so far, with those of tuning.
         cpu_seconds: processor time of all transitions after tuning.
-        seconds: of this process, by the names ``tuning`` and ``drawing``.
-        rounding: standard deviation of the error of energies, in nats.
+        seconds: wall time in this process, by the names ``tuning`` and ``drawing``.
+        rounding: standard deviation of the rounding error of energies, in nats.
 
     Args:
-        kernel: at the starts.
+        kernel: moves the chains; its state is at their starts.
         draws: S, number of draws of each chain.
         thin: number of transitions for each draw.
         bar: advances with every transition.
@@ -58,7 +58,7 @@ class Chains:
         self.rounding: float = 0.0
 
     def tune(self, until: int) -> None:
-        """Make transitions of tuning until there are so many."""
+        """Make transitions of tuning up to number `until`."""
         begun = time.perf_counter()
         while self.transitions < until:
             self._transition()
@@ -66,7 +66,7 @@ class Chains:
         self.seconds["tuning"] += time.perf_counter() - begun
 
     def draw(self, save: Callable[[], None] | None = None) -> None:
-        """Make the missing draws; `save` is called before the first and ten times while they are made."""
+        """Make the missing draws; `save` is called before the first and up to ten times while they are made."""
         every = -(-self.draws // SAVINGS)
         if self.done == 0:
             q = self.kernel.state.q
@@ -91,7 +91,7 @@ class Chains:
         return stats
 
     def _keep(self, transitions: list[dict[str, Tensor]]) -> None:
-        """Add a draw of every chain, to which transitions with these statistics led."""
+        """Store the present state as a draw of every chain, with the statistics of the transitions that led to it."""
         self.q[:, self.done] = self.kernel.state.q.cpu()
         for name in transitions[0]:
             values = _OVER_THINNED[name](torch.stack([stats[name] for stats in transitions])).cpu()

@@ -3,9 +3,9 @@
     q [B, D]  ->  U [B],  dU/dq [B, D]                                U of `pyrodrop.sampling.density`
 
 The energy of one chain is recorded, mapped over a block of B chains by `torch.vmap`, and compiled together with what a
-kernel computes from one gradient to the next. A network that cannot be mapped takes its chains one after the other. The
+kernel computes from one gradient to the next. If a network cannot be mapped, its chains are computed one by one. The
 numbers are compared with those that Pyro computes for the model before they are used. No other file of this folder uses
-`pyrodrop.compiled`, except for the names of engines.
+`pyrodrop.compiled`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _NOT_PYROS = (
     "the log joint density is not the one that Pyro computes for this model: it may differ from call to call, as in a "
     "likelihood that draws random numbers"
 )
-_NEARER = 0.9  # each draw that is compared is scaled by this factor more than the one before
+_NEARER = 0.9  # draw number n to compare is scaled by this to the power n
 _BLOCK_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}  # of a block's activations: fits the CPU's cache, or occupies a GPU
-_RECORDERS: dict[str, Any] = {"cuda": None}  # of steps, by the kind of device that replays them; None for PyTorch's
+_RECORDERS: dict[str, Any] = {"cuda": None}  # recorders of steps, by the kind of device; None for PyTorch's
 
 Energies = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From q ``[B, D]`` to U ``[B]`` and dU/dq ``[B, D]``."""
@@ -61,10 +61,10 @@ class Step(NamedTuple):
 
     Attributes:
         function: takes `Energies`, the tensors of chains, the scalars and a vector ``[D]``, and returns U ``[B]`` and dU/dq
-            ``[B, D]`` at the new q, then other results. With all scalars 0, the new q is the old one.
+            ``[B, D]`` at the new q, then other results. If all scalars are 0, q does not move.
         chain_tensors: the number of tensors ``[B, D]``, of which q is the first.
         scalars: the number of scalars.
-        carried: of the first tensors of chains, the positions of the results that they are in the next step.
+        carried: the positions of the results that are the first tensors of chains in the next step.
     """
 
     function: Callable[..., Sequence[Tensor]]
@@ -79,10 +79,10 @@ ENERGY = Step(lambda energies, q, _: energies(q), 1, 0, ())
 class CompiledDensity:
     """A density for a fixed number of chains; a call makes one step of a block of them.
 
-    Without a step it is of one point: a call takes the value of each site and returns U and its gradient by each of them.
+    With `step` None a call evaluates one point: it takes the value of each site and returns U and its gradient by each site.
 
     Args:
-        density: of the latent sites.
+        density: of the latent sites and the data.
         chains: C.
         engine: ``compiled``, ``traced``, ``pyro`` (handlers in every call, chains one after the other), or ``auto`` for the
             first of them that works.
@@ -127,14 +127,14 @@ class CompiledDensity:
         self.seconds: float = time.perf_counter() - begun
 
     def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """One step of a block, for the inputs of `Step.function` or the values of the sites, which are contiguous.
+        """One step of a block, for the inputs of `Step.function` or the values of the sites, which must be contiguous.
 
-        On a GPU the results that are carried are in tensors that the next call overwrites.
+        On a GPU, the next call overwrites the results that `Step.carried` names.
         """
         return self._program(*tensors)
 
     def repeated(self, times: int, *tensors: Tensor) -> Sequence[Tensor]:
-        """The results of the last of so many steps, of which each begins where the one before has ended."""
+        """The results of the last of `times` steps, each of which begins where the step before it ended."""
         assert self.step is not None
         if isinstance(self._program, Replayed):
             return self._program(*tensors, times=times)
@@ -145,7 +145,7 @@ class CompiledDensity:
         return results
 
     def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """U and dU/dq at q, of as many chains as one or several blocks have, by a step that stays."""
+        """U and dU/dq at q ``[n B, D]``, from steps that do not move."""
         with torch.no_grad():
             if self.step is None:
                 points = [self(*(value.contiguous() for value in self.density.by_site(row).values())) for row in q]
@@ -159,7 +159,7 @@ class CompiledDensity:
         return torch.cat(energies), torch.cat(gradients)
 
     def by_blocks(self, follow: Callable[[slice], Sequence[Tensor]]) -> list[Tensor]:
-        """What `follow` returns for the chains of each block, ``[B, ...]``, put together to ``[C, ...]``."""
+        """The results of `follow` for the chains of each block, ``[B, ...]``, concatenated to ``[C, ...]``."""
         with torch.no_grad(), denormals_flushed():
             slices = [slice(first, first + self.block) for first in range(0, self.chains, self.block)]
             blocks = [[tensor.clone() for tensor in follow(chains)] for chains in slices]
@@ -220,7 +220,7 @@ class CompiledDensity:
     def _replayed(
         self, program: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
     ) -> Callable[..., Sequence[Tensor]]:
-        """The program as one graph of kernels, on a device that replays such."""
+        """The program as one graph of GPU kernels, on a device that can replay it."""
         kind = self.density.device.type
         if kind not in _RECORDERS or self.step is None:
             return program
@@ -244,7 +244,7 @@ class CompiledDensity:
         return graph
 
     def _agrees(self, pyros: Sequence[_Evaluated]) -> bool:
-        """Whether energies and gradients are Pyro's, with its points in turn as chains."""
+        """Whether energies and gradients agree with Pyro's, at its points in turn as chains."""
         try:
             energy, gradient = self.energies(torch.stack([point.q for point in pyros]).repeat(self.block, 1))
         except Exception as error:  # whatever an operation that cannot be mapped raises
@@ -268,7 +268,7 @@ def _energy_and_gradients(density: Density, *tensors: Tensor) -> list[Tensor]:
 
 
 def _of_one(function: Callable[..., Sequence[Tensor]], sites: int, *tensors: Tensor) -> list[Tensor]:
-    """A function of one chain for a block of one chain; `tensors` are the values of the sites ``[1, ...]``, x and y."""
+    """Call a function of one chain for a block of one; `tensors` are the values of the sites ``[1, ...]``, x and y."""
     return [result[None] for result in function(*(value[0] for value in tensors[:sites]), *tensors[sites:])]
 
 
@@ -281,7 +281,7 @@ class _Evaluated(NamedTuple):
 
 
 def _by_pyro(density: Density) -> list[_Evaluated]:
-    """Two points, evaluated by the potential that Pyro's kernels make of a model.
+    """Two points, evaluated by the potential that Pyro's own kernels would use for the model.
 
     The points are draws from the prior, each scaled closer to 0: for a deep network most draws may have infinite energy.
 

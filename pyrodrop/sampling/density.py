@@ -43,7 +43,7 @@ class Site:
     """A latent site.
 
     Attributes:
-        to_support: the transformation of the unconstrained value to the support, T_j.
+        to_support: the transformation T_j of the unconstrained value, which has `shape`, to the support.
     """
 
     shape: torch.Size
@@ -108,7 +108,7 @@ class Density:
         return {name: self.sites[name].to_support(value) for name, value in self.by_site(q).items()}
 
     def joint(self, *args: Any) -> Any:
-        """A call of the model, with the power of the likelihood, for Pyro."""
+        """Call the model with the likelihood to its power, as a program for Pyro."""
         with _Power(self.likelihood_power):
             return self.model(*args)
 
@@ -143,9 +143,9 @@ class Density:
 
     @functools.cached_property
     def _priors(self) -> dict[str, Any] | None:
-        """The distributions of sites without hyperparameters in the order of a call; None if a call draws otherwise.
+        """The priors in the order of a call, in a model without hyperparameters; None if a call draws other values.
 
-        Drawing from them takes a tenth of the time of a call of the model, which counts for thousands of chains.
+        Drawing from them takes a tenth of the time of a call of the model, which matters for thousands of chains.
         """
 
         def seeded_anew(draw: Any) -> Any:
@@ -191,7 +191,7 @@ def density_of(
     Raises:
         TypeError: `model` is not one of `pyrodrop.models`.
         ValueError: the network draws masks that no weight carries, `dtype` or `likelihood_power` is not allowed, the data do
-            not fit the model, or a prior cannot be sampled from.
+            not fit the model, or a site has a prior under which a sampler cannot move.
     """
     if not isinstance(model, NetworkModel):
         raise TypeError(
@@ -216,7 +216,7 @@ def density_of(
     model.eval()
     first = next(iter(model.weight_sites().values()))
 
-    def wide(values: Tensor) -> Tensor:  # x is not rounded before it is standardised
+    def wide(values: Tensor) -> Tensor:  # so that x is not rounded before it is standardised
         values = _ordinary(values)
         return values.to(torch.promote_types(values.dtype, first.dtype)) if values.is_floating_point() else values
 
@@ -231,10 +231,10 @@ def _ordinary(values: Tensor) -> Tensor:
 
 
 def _site(name: str, node: Any, again: Any) -> Site:
-    """A latent site; a ValueError if a sampler cannot move in it.
+    """A latent site; a ValueError if a sampler cannot move it.
 
     Args:
-        again: of the site in a trace with other hyperparameters.
+        again: the site in a trace with other hyperparameters.
     """
     fn, value = node["fn"], node["value"]
     element = fn

@@ -1,8 +1,8 @@
-"""The file of a run that draws, from which an interrupted run continues to the draws of a run without interruption.
+"""The checkpoint of `pyrodrop.sample`, from which an interrupted run continues to the draws of a run without interruption.
 
-It has the chains as they were after tuning and a number of draws, these draws, and the state of the generator. A run that
-is stopped while it tunes begins anew. The file knows its run: the model with its values, the data, where the chains started,
-and the options that change the result. Only more draws may be asked for.
+It has the draws made so far, the state of the chains after these, and the state of the generator. A run that is interrupted
+during tuning begins anew. The file identifies its run by the model with its values, the data, the starts of the chains, and
+the options that change the result. Only `draws` may be larger in the run that continues.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DrawsFile:
     """The file of one run.
 
     Args:
-        identity: what the run is made of, in words by name.
+        identity: descriptions of all that determines the draws, by name.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, str]) -> None:
@@ -63,7 +63,7 @@ class DrawsFile:
         return tensors
 
     def restore(self, chains: Chains, tensors: Mapping[str, Tensor]) -> None:
-        """Put chains, which have not moved yet, to where they were.
+        """Set chains that have not moved yet to the state in the file.
 
         Raises:
             ValueError: the file has other tensors than these chains, or more draws than they are to make.
@@ -105,7 +105,7 @@ class DrawsFile:
 
 
 def _tensors(chains: Chains) -> dict[str, Tensor]:
-    """Chains without their draws: whatever transitions depend on, and two of their figures."""
+    """Chains without their draws: all that transitions depend on, the processor time and the rounding error."""
     kernel = chains.kernel
     numbers = {"cpu_seconds": chains.cpu_seconds, "rounding": chains.rounding}
     tuned = {f"tuned.{name}": value for name, value in kernel.tuned._asdict().items()}

@@ -6,8 +6,8 @@
     p ~ N(0, M),   (q', p') = trajectory of time h T from (q, p)
     q <- q' with probability a = min(1, exp(H(q, p) - H(q', p')))
 
-Tuning has three parts: a descent from the prior by short trajectories, in which momentum that is drawn anew takes energy
-away; the learning of step size, length T and mass matrix; and the last step size for the mass matrix that then stays. See
+Tuning has three parts: a descent from the starts by short trajectories, in which new momentum takes energy away; learning of
+step size, length T and mass matrix; and learning of the step size alone, with length and mass matrix fixed. See
 `pyrodrop.sampling.tuning`.
 
 Neal (2011), MCMC using Hamiltonian dynamics, eq. 5.18-5.20, https://arxiv.org/abs/1206.1901.
@@ -57,11 +57,11 @@ def leapfrog(
 
 
 class HMC(Kernel):
-    """The kernel.
+    """The kernel of Hamiltonian Monte Carlo.
 
     Args:
-        target_acceptance: harmonic mean over chains of the acceptance probability.
-        max_steps: leapfrog steps of a trajectory.
+        target_acceptance: target for the harmonic mean over chains of the acceptance probability.
+        max_steps: the largest number of leapfrog steps of a trajectory.
     """
 
     step = Step(leapfrog, chain_tensors=3, scalars=1, carried=(2, 3, 1))
@@ -80,7 +80,7 @@ class HMC(Kernel):
         self.tuned = self.tuned._replace(step_size=eps, trajectory=_SHORT * eps)
 
     def transition(self, number: int) -> dict[str, Tensor]:
-        """One trajectory of all chains, which is accepted or not."""
+        """One trajectory of each chain, which is accepted or rejected."""
         eps, trajectory, _ = self.tuned
         self.share: float = van_der_corput(number)
         self.steps: int = max(1, min(self.max_steps, math.ceil(self.share * (trajectory / eps))))
@@ -101,7 +101,7 @@ class HMC(Kernel):
         }
 
     def follow(self, state: State, eps: float, steps: int) -> State:
-        """Follow the trajectories of all chains for so many leapfrog steps."""
+        """Follow the trajectories of all chains for `steps` leapfrog steps."""
         size, inverse_mass = state.q.new_tensor(eps), self.tuned.inverse_mass
 
         def block(chains: slice) -> State:
@@ -112,7 +112,7 @@ class HMC(Kernel):
         return State(*self.density.by_blocks(block))
 
     def adapt(self, number: int) -> None:
-        """Learn the step size from every transition, and after the descent T and, every so often, the mass matrix."""
+        """Learn the step size from every transition; after the descent also T, and every ten transitions the mass matrix."""
         used, inverse_mass = self.tuned.step_size, self.tuned.inverse_mass
         after, learning = number - self.descent, self.tune - self.descent - int(_LAST * self.tune)
         # the harmonic mean over chains, so that the worst chain counts most
@@ -142,7 +142,7 @@ class HMC(Kernel):
         return f"acceptance {float(self.accepted.mean()):.2f}, {self.steps} steps of {self.tuned.step_size:.2g}"
 
     def _with_momentum(self) -> State:
-        """The state with momentum that is drawn anew."""
+        """The state with new momentum."""
         return self.state._replace(momentum=self.normal(*self.state.q.shape) * self.tuned.inverse_mass.rsqrt())
 
     def _hamiltonian(self, state: State) -> Tensor:
@@ -151,7 +151,7 @@ class HMC(Kernel):
         return state.energy.double() + kinetic
 
     def _renewed_mass(self) -> tuple[Tensor, float]:
-        """M^-1 by the variances learned so far, and the factor by which times change, in the geometric mean."""
+        """M^-1 from the variances so far, and the factor by which it scales times (a geometric mean over coordinates)."""
         old, new = self.tuned.inverse_mass, self.mass.inverse().to(self.tuned.inverse_mass)
         return new, math.exp(float((old / new).log().mean()) / 2)
 

@@ -1,4 +1,4 @@
-"""What a Markov chain Monte Carlo kernel is: a transition of all chains at once, and how tuning adapts it."""
+"""The base class of Markov chain Monte Carlo kernels: a transition of all chains at once, and its tuning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class State(NamedTuple):
     energy: Tensor
 
     def where(self, mask: Tensor, other: State) -> State:
-        """This state of the chains in `mask` ``[C]``, and the other state of the rest."""
+        """This state for the chains in `mask` ``[C]``, and `other` for the rest."""
         pairs = zip(self, other, strict=True)
         return State(*(torch.where(mask[:, None] if new.dim() == 2 else mask, new, old) for new, old in pairs))
 
@@ -34,20 +34,20 @@ class Kernel(ABC):
 
     - `step` is what is compiled together with the gradient.
     - `transition` follows the chains from `state` to a new `state` with what is `tuned`.
-    - `adapt` replaces `tuned` after each transition of tuning; `tuning` is its version, which a saved run knows.
+    - `adapt` replaces `tuned` after each transition of tuning; `tuning` is its version, which a checkpoint must match.
 
     Attributes:
         state: where the chains are.
         tuned: what tuning learns, a named tuple of numbers and tensors; together with `state` it is all that transitions
             after tuning depend on.
-        descent: the number of transitions from the starts to where the chains stay.
+        descent: the number of transitions of the first part of tuning, from the starts to where the chains stay.
 
     Args:
         density: compiled with `step`.
         q: where the chains start, ``[C, D]``.
         generator: of all random numbers.
         tune: the number of transitions of tuning.
-        tuned: before tuning.
+        tuned: the initial `tuned`.
     """
 
     step: ClassVar[Step]
@@ -61,7 +61,7 @@ class Kernel(ABC):
         self.move_to(density, q)
 
     def move_to(self, density: CompiledDensity, q: Tensor) -> None:
-        """Continue at q, with momentum 0, by another compiled density, whose dtype is that of q."""
+        """Continue at q, with momentum 0, with another compiled density, whose dtype is that of q."""
         energy, gradient = density.energies(q)
         self.density: CompiledDensity = density
         self.state: State = State(q, torch.zeros_like(q), gradient, energy)
@@ -73,7 +73,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def adapt(self, number: int) -> None:
-        """Learn from the transition of this number, the latest one, which is at most `tune`."""
+        """Adapt `tuned` to the latest transition, whose number is at most `tune`."""
 
     @abstractmethod
     def progress(self) -> str:

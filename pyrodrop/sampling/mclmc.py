@@ -6,15 +6,15 @@
                  kinetic energy <- it + (D - 1) (delta - ln 2 + ln(1 + e.u + (1 - e.u) zeta^2))
     renewal:     u <- (u + nu z) / |u + nu z|,   z ~ N(0, 1)^D,   nu^2 = (exp(2 eps / L) - 1) / D
 
-q of a trajectory has the density exp(-U) exactly in continuous time; a step size eps gives it a bias. L is the length after
-which momentum is forgotten. A step is: renew, turn by lambda eps, move by eps/2, turn by (1 - 2 lambda) eps, move by eps/2,
-turn by lambda eps, with lambda of McLachlan's integrator of minimal norm. Its two gradients are two calls of one program. A
-transition is 20 steps.
+In continuous time the density of q along a trajectory is exp(-U) up to a constant; steps of size eps bias it. L is the
+length after which momentum is forgotten. A step is: renew, turn by lambda eps, move by eps/2, turn by (1 - 2 lambda) eps,
+move by eps/2, turn by lambda eps, with lambda of McLachlan's integrator of minimal norm. Its two gradients are two calls of
+one program. A transition is 20 steps.
 
 eps is tuned so that the change of energy in a step has the mean square v D. Tuning has three parts: the way from the starts
-to where the chains stay, with equal scales and 5 v; the scale s of every coordinate, from its variance within chains; and L,
-0.4 times the length in which a chain makes an independent draw. As the variances are those within chains, starts in
-different modes do not widen them.
+to where the chains stay, with equal scales and 5 v; the scale s of every coordinate, from its variance within chains, which
+starts in different modes do not widen; and L, 0.4 times the length in which a chain makes an independent draw, but at least
+sqrt(D).
 
 Robnik, De Luca, Silverstein & Seljak (2023), Microcanonical Hamiltonian Monte Carlo, https://arxiv.org/abs/2212.08549;
 Robnik & Seljak (2023), Microcanonical Langevin Monte Carlo, https://arxiv.org/abs/2303.18221; for the kinetic energy Steeg &
@@ -37,8 +37,8 @@ LAMBDA = 0.1931833275037836  # McLachlan (1995), https://doi.org/10.1137/0916010
 STEPS = 20  # of a transition
 _FIRST, _SCALES = 0.4, 0.4  # parts of the tuning
 _WIDE = 5.0  # times v in the first part, so that steps are longer there
-_EFFECTIVE = 0.4  # lengths of an independent draw in L
-_CHAINS, _COORDINATES = 8, 100  # about so many at most, of which autocorrelation is taken
+_EFFECTIVE = 0.4  # L in lengths of an independent draw
+_CHAINS, _COORDINATES = 8, 100  # about as many at most, for the autocorrelation
 
 
 class Tuned(NamedTuple):
@@ -75,10 +75,10 @@ def half_step(
 
 
 class MCLMC(Kernel):
-    """The kernel.
+    """The kernel of microcanonical Langevin Monte Carlo.
 
     Args:
-        energy_variance: v, mean square of energy's change in a step, per dimension.
+        energy_variance: v, target for the mean square of the change of energy in a step, per dimension.
     """
 
     step = Step(half_step, chain_tensors=4, scalars=4, carried=(2, 3, 1))
@@ -95,7 +95,7 @@ class MCLMC(Kernel):
         self.descent = int(_FIRST * tune)
 
     def transition(self, number: int) -> dict[str, Tensor]:
-        """20 steps of all chains; those whose energy is lost stay where they are, with new momenta."""
+        """20 steps of all chains; a chain whose energy error is over 1000 nats or not finite stays, with new momentum."""
         end, self.changes = self.follow(self.state, self.normal(STEPS, *self.state.q.shape))
         self.lost: Tensor = ~(self.changes.abs() <= DIVERGENT).all(1)
         self.lost |= ~(end.q.isfinite().all(1) & end.gradient.isfinite().all(1))
@@ -111,7 +111,7 @@ class MCLMC(Kernel):
         }
 
     def follow(self, state: State, noise: Tensor) -> tuple[State, Tensor]:
-        """Follow all chains for as many steps as there are z in the noise ``[steps, C, D]``.
+        """Follow all chains for as many steps as `noise` has z, ``[steps, C, D]``.
 
         Returns:
             The state, and the change of energy in every step, ``[C, steps]`` in float64.
@@ -135,7 +135,7 @@ class MCLMC(Kernel):
         return State(*end), changes
 
     def adapt(self, number: int) -> None:
-        """Learn the step size, then also the scales, and last the length."""
+        """Learn the step size, then also the scales, and finally the length L."""
         first, second = self.descent, self.descent + int(_SCALES * self.tune)
         last = second + (self.tune - second) // 3  # the last transition that changes the step size
         length, scale = self.tuned.length, self.tuned.scale

@@ -1,8 +1,8 @@
-"""Whether chains have mixed, judged by functions.
+"""Whether chains have mixed, by diagnostics of functions.
 
-Weights cannot tell: hidden units can be permuted and signs swapped, so the posterior of a weight has many equal modes, and
-chains that never leave their own can still agree on every function. What is predicted are functions: the R-hat and
-effective sample sizes here are those of f at points and of the log likelihood of all of the data. Vehtari, Gelman, Simpson,
+Diagnostics of weights would mislead: hidden units can be permuted and signs swapped, so the posterior of a weight has many
+equal modes, and chains that never leave theirs can still agree on every function. R-hat and effective sample sizes here are
+therefore those of f at points and of the log likelihood of all of the data. Vehtari, Gelman, Simpson,
 Carpenter & Buerkner (2021), Rank-normalization, folding, and localization: An improved R-hat,
 https://arxiv.org/abs/1903.08008.
 """
@@ -22,7 +22,7 @@ from pyrodrop.sampling.tuning import FEW
 
 MOST_R_HAT = 1.05
 LEAST_ESS = 400.0
-_SOME = 10  # points, of every chain by itself
+_SOME = 10  # points, about, for R-hat within chains
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,15 +33,15 @@ class Diagnostics(Described):
         r_hat_f: the largest rank-normalised split R-hat of f at the points. Where chains have mixed it is about
             sqrt(1 + 1 / n) with n effective draws in half a chain, so that many short chains have a larger one than few long
             chains: 1.05 at n = 10, 1.01 at n = 50.
-        r_hat_log_likelihood: that of the log likelihood.
-        ess_f: the smallest effective sample size of f, in all chains together (the smaller of bulk and tail).
-        ess_f_median: the median over the points.
-        ess_log_likelihood: that of the log likelihood.
-        diverging: number of transitions whose trajectory diverged.
+        r_hat_log_likelihood: R-hat of the log likelihood.
+        ess_f: the smallest effective sample size of f over the points, in all chains together, of bulk and tail.
+        ess_f_median: the median of the bulk effective sample size over the points.
+        ess_log_likelihood: the smaller of bulk and tail effective sample size of the log likelihood.
+        diverging: number of draws with a divergent trajectory since the draw before.
         energy_rounding: standard deviation, in nats, of the rounding error of energies.
         chains: number of chains. R-hat of one chain compares its halves.
-        r_hat_within: R-hat of the halves of one chain, for f, in the median over chains and some of the points; computed
-            where chains have not mixed, otherwise None.
+        r_hat_within: median over chains and some of the points of the R-hat of f between the halves of a chain; None if
+            the chains have mixed or there is only one.
     """
 
     r_hat_f: float
@@ -56,7 +56,7 @@ class Diagnostics(Described):
 
     @property
     def few(self) -> str:
-        """What R-hat cannot say of so few chains; empty for 4 or more."""
+        """The limits of R-hat with so few chains, as a sentence; empty for 4 or more."""
         if self.chains >= FEW:
             return ""
         compared = "the halves of one chain" if self.chains == 1 else f"{self.chains} chains"
@@ -64,7 +64,7 @@ class Diagnostics(Described):
 
     @property
     def problems(self) -> list[str]:
-        """What speaks against using the draws, in words; empty if nothing does."""
+        """Reasons not to use the draws, as sentences; empty if there is none."""
         sentences = []
         r_hat = _worst(self.r_hat_f, self.r_hat_log_likelihood)
         if not r_hat <= MOST_R_HAT:
@@ -93,7 +93,7 @@ class Diagnostics(Described):
 
     @property
     def mixed(self) -> bool:
-        """Whether nothing speaks against using the draws."""
+        """Whether there is no reason against using the draws; see `problems`."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Diagnostics(Described):
 
     @classmethod
     def is_dict(cls, values: Any) -> bool:
-        """Whether `of_dict` can read these."""
+        """Whether `of_dict` can read these values."""
         names = {field.name for field in fields(cls)}
         return (
             isinstance(values, Mapping)
@@ -114,7 +114,7 @@ class Diagnostics(Described):
 
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
-        """Those that `to_dict` gave."""
+        """The inverse of `to_dict`."""
         known: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
         return cls(**{**known, "r_hat_within": values.get("r_hat_within")})
 

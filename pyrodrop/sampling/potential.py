@@ -28,7 +28,7 @@ class Potential(Described):
         model: the model, a copy in evaluation mode with the standardisation of the data.
         engine: how the value and the gradient are computed: ``compiled``, ``traced`` or ``pyro``.
         sites: shape of the unconstrained value of every latent site.
-        transforms: from the support of every latent site to unconstrained values, as `pyro.infer.MCMC` takes them.
+        transforms: for every latent site, from its support to unconstrained values, as for `pyro.infer.MCMC`.
     """
 
     def __init__(self, compiled: CompiledDensity) -> None:
@@ -53,7 +53,7 @@ class Potential(Described):
 
     @threads.exclusive()
     def value_and_gradient(self, values: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The potential energy and its gradient by site, without autograd; otherwise as a call."""
+        """The potential energy and its gradient by site, without autograd; arguments and errors are those of a call."""
         energy, gradients = _evaluated(self._compiled, self._in_order(values))
         return energy, dict(zip(self.sites, gradients, strict=True))
 
@@ -85,7 +85,7 @@ class Potential(Described):
 
         Raises:
             TypeError: the seed is not a whole number.
-            ValueError: it is negative, or no draw of 100 has a finite energy and gradient.
+            ValueError: the seed is negative, or none of 100 draws has a finite energy and gradient.
         """
         for attempt in range(TRIES):
             values = self._density.draw(seed + attempt * 1_000_003)
@@ -159,19 +159,19 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
 
     The latent sites are the weights and biases that have a prior, and the latent hyperparameters of those priors. Everything
     else keeps the value that it has in `model`: parameters without a prior (``prior=None``, or ``bias_prior=None``, the
-    default), a learned noise precision, and running statistics. If these should be sampled, give them a prior; if they
-    should be trained, train them first and pass ``Fit.model``. The network runs in evaluation mode, so BatchNorm normalises
-    by its running statistics. The potential computes on the model's device with a copy of the model.
+    default), a learned noise precision, and running statistics. To sample weights or biases, give them a prior; to train the
+    rest, train it first and pass ``Fit.model``. The network runs in evaluation mode, so BatchNorm normalises by its running
+    statistics. The potential computes on the model's device with a copy of the model.
 
-    When it is made, value and gradient are compared with those that Pyro computes for the model.
+    When the potential is made, its value and gradient are compared with those that Pyro computes for the model.
 
     Args:
         model: a model of `pyrodrop.models`.
         data: a `Dataset` or a pair (x, y), in their own units. The model takes over the standardisation of a `Dataset`.
         dtype: ``torch.float32`` or ``torch.float64``, to which model and data are converted; None for that of the model.
-            The acceptance of long trajectories needs differences of energies: take float64 for all but small data.
-        engine: ``compiled`` by TorchInductor, a ``traced`` graph, or ``pyro``, whose handlers run in every call. ``auto`` is
-            the first of them that works. If another engine than the requested one is used, the logger `pyrodrop` says why.
+            Acceptance depends on differences of energies, which float32 rounds: take float64 for all but small data.
+        engine: ``compiled`` by TorchInductor, a ``traced`` graph, or ``pyro``, whose handlers run in every call, or ``auto``
+            for the first of them that works. If a requested engine cannot be used, the logger `pyrodrop` says why.
 
     Returns:
         A `Potential`. Pass it as ``potential_fn`` to `pyro.infer.NUTS` or `pyro.infer.HMC`, and its ``transforms`` and
@@ -180,9 +180,9 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
 
     Raises:
         TypeError: `model` is not one of `pyrodrop.models`.
-        ValueError: a prior has no density (ARD without a hyperprior), is improper (LogUniform) or has bounds that it does
-            not declare (TruncatedLogUniform); the network has dropout that no weight carries (`pyrodrop.read`) or draws
-            random numbers itself; the data do not fit the model; `dtype` is none of the two; or the result differs from
+        ValueError: a prior has no density (ARD without a hyperprior), is improper (LogUniform) or has a gap around 0
+            (TruncatedLogUniform); the network has dropout that no weight carries (`pyrodrop.read`) or draws random numbers
+            itself; the data do not fit the model; `dtype` is neither float32 nor float64; or the result differs from
             Pyro's.
         RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.surroundings`.
 

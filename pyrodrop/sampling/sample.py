@@ -37,7 +37,7 @@ from pyrodrop.sampling.tuning import FEW
 from pyrodrop.surroundings import outside
 
 _log = logging.getLogger("pyrodrop")
-_COMPARED = 16  # chains whose energy is computed in float64 too
+_COMPARED = 16  # chains whose energy is also computed in float64
 
 
 @threads.training()
@@ -76,45 +76,45 @@ def sample(
     Many short chains cost less than few long ones, since one step moves them together. There are two kernels:
 
     - ``hmc``, Hamiltonian Monte Carlo with ChEES (Hoffman, Radul & Sountsov 2021,
-      https://proceedings.mlr.press/v130/hoffman21a.html; see `pyrodrop.sampling.tuning`). It is exact but for chance.
+      https://proceedings.mlr.press/v130/hoffman21a.html; see `pyrodrop.sampling.tuning`). It has Monte Carlo error only.
     - ``mclmc``, microcanonical Langevin Monte Carlo (Robnik & Seljak 2023, https://arxiv.org/abs/2303.18221; see
-      `pyrodrop.sampling.mclmc`). It never rejects, so it has a bias that falls with `energy_variance`, and moves where
-      trajectories of ``hmc`` would have to be tiny: networks of several layers, from weights that were trained before, which
-      are `start` (Sommer et al. 2025, https://arxiv.org/abs/2502.06335). A transition is 20 steps of two gradients.
+      `pyrodrop.sampling.mclmc`). It never rejects, so it has a bias, which is smaller for a smaller `energy_variance`. It
+      moves where steps of ``hmc`` would have to be tiny: in networks of several layers, from trained weights as `start`
+      (Sommer et al. 2025, https://arxiv.org/abs/2502.06335). A transition is 20 steps of two gradients.
 
-    What is sampled are the weights and biases that have a prior, and the latent hyperparameters of those priors. Everything
-    else keeps the value that it has in `model`, as in `potential`. The network runs in evaluation mode.
+    The weights and biases that have a prior are sampled, and the latent hyperparameters of those priors. Everything else
+    keeps the value that it has in `model`, as in `potential`. The network runs in evaluation mode.
 
     At the end R-hat and effective sample sizes of *functions* and of the log likelihood are computed
-    (`Sampled.diagnostics`), and the logger `pyrodrop` warns if the chains have not mixed. Chains seldom agree on the weights
-    of a network, which can be permuted.
+    (`Sampled.diagnostics`), and the logger `pyrodrop` warns if there are `Diagnostics.problems`, such as chains that have
+    not mixed. Chains seldom agree on the weights of a network, which can be permuted.
 
     Args:
         model: a model of `pyrodrop.models`; it does not change.
         data: a `Dataset` or a pair (x, y), in their own units. The model takes over the standardisation of a `Dataset`.
         kernel: ``hmc`` or ``mclmc``.
-        start: trained runs whose weights the chains start from in turn: a `Fit`, the `Replicates` of `fit_replicates`, a
-            `Sampled`, whose last draws these are, or a sequence of such. None for draws from the prior.
-        chains: number of chains; from 16 on, tuning works well. With fewer than 4 ``hmc`` learns the length of trajectories
-            with the mean of past transitions in place of that over chains, less often a good one: give a larger `tune`.
-            R-hat of one chain compares its halves, which cannot show what other starts would have found.
-        draws: that are kept of each chain after tuning.
+        start: trained runs from whose weights the chains start in turn: a `Fit`, the `Replicates` of `fit_replicates`, a
+            `Sampled`, for its last draws, or a sequence of these. None for draws from the prior.
+        chains: number of chains; from 16 on, tuning works well. With fewer than 4, ``hmc`` learns the length of trajectories
+            from means that include recent transitions, which is less reliable: give a larger `tune`. R-hat of one chain
+            compares its halves, which cannot show what other starts would have found.
+        draws: number of draws to keep of each chain after tuning, at least 4.
         tune: transitions of tuning; None for 250 of ``hmc`` and 500 of ``mclmc``.
         thin: transitions for each draw that is kept.
-        target_acceptance: of ``hmc``, harmonic mean over chains of the acceptance probability.
-        max_steps: of ``hmc``, leapfrog steps of a trajectory at most.
-        energy_variance: of ``mclmc``, mean square of energy's change in a step, per latent number. At the default, variances
-            come out about 1 % too small; larger values take longer steps, and Sommer et al. end with .1, at which those of a
-            linear regression are 26 % too small.
+        target_acceptance: of ``hmc``, target for the harmonic mean over chains of the acceptance probability.
+        max_steps: of ``hmc``, the largest number of leapfrog steps of a trajectory.
+        energy_variance: of ``mclmc``, target for the mean square of the change of energy in a step, per latent number. At
+            the default, variances come out about 1 % too small. Larger values allow longer steps: Sommer et al. end with .1,
+            at which variances of a linear regression are 26 % too small.
         likelihood_power: power of the likelihood; 1 for the posterior.
-        dtype: ``torch.float32`` or ``torch.float64``. None for that of the model, and float64 if rounding then changes
-            energies by more than 0.05 nats, which is measured.
+        dtype: ``torch.float32`` or ``torch.float64``. None for that of the model; but ``hmc`` then takes float64 if the
+            measured rounding error of float32 energies is above 0.05 nats.
         engine: ``compiled`` by TorchInductor, a ``traced`` graph, ``pyro``, whose handlers run in every call, or ``auto``
-            for the first of them that works. A network that cannot be mapped over weights takes its chains in turn.
+            for the first of them that works. If a network cannot be mapped over weights, chains are computed one by one.
         device: where to compute; ``auto`` is the GPU if there is one.
         seed: of starts, momenta and acceptance.
-        checkpoint: file to save the chains and their draws to, after tuning and ten times while they draw, and to go on from
-            if it exists, by the same engine to the same draws. It belongs to one run; only more `draws` may be asked for.
+        checkpoint: file to save the chains and their draws to, after tuning and up to ten times while drawing. If it exists,
+            the same run continues from it, with the same engine to the same draws. `draws` may then be larger.
         progress: whether to show a progress bar; if None, where the output is a terminal.
 
     Returns:
@@ -227,14 +227,14 @@ def sample(
 
 
 def _identity(density: Density, dataset: Dataset, q: Tensor, choices: Mapping[str, Any]) -> dict[str, str]:
-    """What a run is made of, for the file that it goes on from."""
+    """Descriptions of all that determines the draws of a run, for its checkpoint."""
     words = {name: str(choice) for name, choice in choices.items()}
     words |= {"data": str(dataset.fingerprint), "start": values_of({"q": q})["q"]}
     return {**words, **values_of(density.model.state_dict()), **made_of(density.model, "model")}
 
 
 def _check_memory(numbers: int, dtype: torch.dtype) -> None:
-    """Raise a ValueError if so many numbers, and a copy of them, do not fit into half of the free memory."""
+    """Raise a ValueError if this many numbers, and a copy of them, do not fit into half of the free memory."""
     need, free = 2 * numbers * dtype.itemsize, available(torch.device("cpu"))
     if need > 0.5 * free:
         raise ValueError(
@@ -244,7 +244,7 @@ def _check_memory(numbers: int, dtype: torch.dtype) -> None:
 
 
 def _rounding(compiled: CompiledDensity, precise: Density, state: State) -> float:
-    """Standard deviation over chains, and points near those of few chains, of the error of the energy in float32."""
+    """Standard deviation of the error of the energy in float32, over chains, or points near them if there are few."""
     near = [state.q * (1 + 1e-3 * number) for number in range(1, math.ceil(FEW / len(state.q)))]
     q = torch.cat([state.q, *near])[:_COMPARED].double()
     energy = torch.cat([state.energy, *(compiled.energies(points)[0] for points in near)])[:_COMPARED].double()

@@ -42,9 +42,9 @@ class Sampled:
     Attributes:
         model: a copy of the model in evaluation mode, with the standardisation of the data.
         samples: every latent site on its support, ``[chains, draws, ...]`` by name, on the CPU.
-        stats: of the transition that led to each draw, ``[chains, draws]`` each: ``lp`` (log joint density in unconstrained
-            coordinates), ``diverging``, ``n_steps`` (gradients); of kernel hmc ``energy`` (the Hamiltonian) and
-            ``acceptance_rate``, of mclmc ``energy_error`` (root mean square of energy's change in a step).
+        stats: of the transitions that led to each draw, ``[chains, draws]`` each: ``lp`` (log joint density in unconstrained
+            coordinates), ``diverging`` (any), ``n_steps`` (gradients); of kernel hmc ``energy`` (the Hamiltonian) and
+            ``acceptance_rate``, of mclmc ``energy_error`` (root mean square of the change of energy in a step).
         data: the data; None after loading.
         settings: of the run, in plain numbers and words, with the fingerprint of the data.
         device: where the model is.
@@ -69,7 +69,7 @@ class Sampled:
 
     @property
     def kernel(self) -> Literal["hmc", "mclmc"]:
-        """What made the draws."""
+        """The kernel that made the draws."""
         return "hmc" if "acceptance_rate" in self.stats else "mclmc"
 
     @property
@@ -89,7 +89,7 @@ class Sampled:
         """Predict at x with functions of the posterior, with the network in evaluation mode.
 
         The functions are those of draws that are evenly spaced over chains and within each chain, the same for any x and
-        seed. If more are asked for than there are, draws appear several times, equally often but for one.
+        seed. If `num_samples` exceeds the number of draws, each appears several times; the counts differ by at most 1.
 
         Args:
             x: points, ``[N, ...]`` in the units of the data, or a tuple or mapping of tensors.
@@ -113,7 +113,7 @@ class Sampled:
         levels: Sequence[float] = LEVELS,
         x: Any = None,
     ) -> Path:
-        """Write the predictions of draws that are evenly spaced, as `predict` takes them, as one file; see `Fit.export`.
+        """Write predictions as one file, from evenly spaced draws as in `predict`; see `Fit.export`.
 
         Args:
             path, outputs, levels, x: as of `Fit.export`.
@@ -152,7 +152,7 @@ class Sampled:
             data: observations; the data of the run if None.
 
         Raises:
-            ValueError: there are none, or they do not fit the model.
+            ValueError: there are no data, or they do not fit the model.
         """
         chosen = self._chosen("log_likelihood", data)
         self.model.check_targets(chosen)
@@ -176,7 +176,7 @@ class Sampled:
             data: the data of the run; needed after loading.
 
         Raises:
-            ValueError: there are no data, they are others than those of the run, or there are fewer than 4 draws per chain.
+            ValueError: there are no data, or not those of the run; fewer than 4 draws per chain; f is the same in all draws.
         """
         if self.draws < 4:
             raise ValueError(f"diagnostics need at least 4 draws per chain; got {self.draws}")
@@ -199,10 +199,10 @@ class Sampled:
 
         Args:
             path: of the file.
-            num_samples: draws to keep in all, the same number of each chain, evenly spaced; None for all.
+            num_samples: draws to keep in all, the same number of each chain, rounded down, evenly spaced; None for all.
 
         Raises:
-            ValueError: `num_samples` is less than the number of chains.
+            ValueError: `num_samples` is less than the number of chains, or more than all draws.
             OSError: the file cannot be written; the message names it.
         """
         kept = self if num_samples is None else self.thinned(num_samples)
@@ -213,10 +213,10 @@ class Sampled:
         return Path(path)
 
     def thinned(self, num_samples: int) -> Sampled:
-        """A copy with fewer draws: the same number of each chain, evenly spaced and with the last one.
+        """A copy with fewer draws: the same number of each chain, evenly spaced, including the last one.
 
         Args:
-            num_samples: draws in all, at least one per chain.
+            num_samples: draws in all, at least one per chain; rounded down to a multiple of the number of chains.
 
         Raises:
             TypeError: `num_samples` is not a whole number.
@@ -240,7 +240,7 @@ class Sampled:
             path: of the file.
             model: built like the saved one, which is changed in place, also to the dtype of the draws; needed and compared
                 as in `Fit.load`. None for the model that the file describes.
-            allow: ``("model",)`` if it may be made of something else, as in `Fit.load`.
+            allow: ``("model",)`` to accept a model that is not built as the saved one, as in `Fit.load`.
 
         Raises:
             ValueError: the model differs from the saved one: names or shapes, the network, its activation, the priors or the
@@ -266,7 +266,7 @@ class Sampled:
 
     @property
     def _transitions(self) -> str:
-        """How the transitions went."""
+        """A summary of the transitions."""
         if self.kernel == "hmc":
             rate = f"mean acceptance {float(self.stats['acceptance_rate'].mean()):.2g}"
         else:
@@ -299,7 +299,7 @@ class Sampled:
         )
 
     def _diagnosed(self) -> str:
-        """The diagnostics of the run; empty if it has none."""
+        """The diagnostics in the settings, as text; empty if there are none."""
         if "diagnostics" not in self.settings:
             return ""
         diagnostics = Diagnostics.of_dict(self.settings["diagnostics"])
@@ -323,7 +323,7 @@ class Sampled:
             data: needed after loading.
 
         Raises:
-            ValueError: there are none, or they have another fingerprint than the run's.
+            ValueError: there are no data, or their fingerprint differs from that of the run.
         """
         chosen = self._chosen(name, data)
         if self.fingerprint is not None and chosen.fingerprint != self.fingerprint:
@@ -370,7 +370,7 @@ def _checked_draws(
 
 
 class _InTurn:
-    """Draws of every latent site, ``[S, ...]`` by name, in the place of a guide."""
+    """Draws of every latent site, ``[S, ...]`` by name, with the method `draw` of a guide."""
 
     def __init__(self, weights: Mapping[str, Tensor], device: torch.device) -> None:
         self._weights, self._device, self._next = weights, device, 0

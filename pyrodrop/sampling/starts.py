@@ -16,10 +16,10 @@ from pyrodrop.sampling.sampled import Sampled
 
 
 def from_prior(compiled: CompiledDensity, generator: torch.Generator) -> Tensor:
-    """Draws from the prior with a finite energy and gradient, ``[C, D]``.
+    """Draws of `Density.draw` with a finite energy and gradient, ``[C, D]``.
 
     Raises:
-        ValueError: there are too few of them.
+        ValueError: too few draws have them.
     """
     seeds = torch.randint(2**31, (TRIES, compiled.chains), generator=generator, device=generator.device).tolist()
     q = torch.stack([compiled.density.flat(compiled.density.draw(seed)) for seed in seeds[0]])
@@ -33,7 +33,7 @@ def from_prior(compiled: CompiledDensity, generator: torch.Generator) -> Tensor:
 
 
 def from_runs(compiled: CompiledDensity, start: Any, generator: torch.Generator) -> Tensor:
-    """Weights of runs, which the chains take in turn, ``[C, D]``; hyperparameters that a run has not are as from the prior.
+    """Weights of runs, which the chains take in turn, ``[C, D]``; hyperparameters that a run lacks are drawn.
 
     Args:
         start: a run or a sequence of runs, each with a guide that draws, or a `Sampled`.
@@ -77,7 +77,7 @@ def _sequence(start: Any) -> Sequence[Any]:
 
 
 def _drawing(run: Any) -> Callable[[int], Mapping[str, Tensor]] | None:
-    """What draws the latent sites of a run, ``[count, ...]`` by name; None if it is no run."""
+    """A function that draws the latent sites of a run, ``[count, ...]`` by name; None if it is no run."""
     if isinstance(run, Sampled):
         return lambda count: {n: v[torch.arange(count) % len(v), -1] for n, v in run.samples.items()}
     guide = getattr(run, "guide", None)

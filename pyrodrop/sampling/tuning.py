@@ -3,8 +3,8 @@
 For Hamiltonian Monte Carlo, step size, trajectory length and mass matrix.
 
 Step size: stochastic approximation (Robbins & Monro 1951, https://doi.org/10.1214/aoms/1177729586) of the ln eps at which
-the harmonic mean over chains of the acceptance probability a meets a target, by steps of (a - target) / sqrt(n). Those of
-Stan's dual averaging are about 20 times as large, and make ln eps oscillate where a is that of many chains.
+the harmonic mean over chains of the acceptance probability a meets a target, by steps of (a - target) / sqrt(n). The steps
+of Stan's dual averaging are about 20 times as large, and make ln eps oscillate when a is a mean over many chains.
 
 Trajectory length: a transition follows the trajectory for the time h T, where h in (0, 1) is the same for all chains and
 follows the van der Corput sequence. T climbs the change in the estimator of the expected square (ChEES),
@@ -14,13 +14,13 @@ follows the van der Corput sequence. T climbs the change in the estimator of the
 
 where m and m' are means over chains and norms are those of the mass matrix, |z|^2 = z^T M z (Hoffman, Radul & Sountsov 2021,
 An Adaptive-MCMC Scheme for Setting Trajectory Lengths in Hamiltonian Monte Carlo,
-https://proceedings.mlr.press/v130/hoffman21a.html). One chain is its own mean, so that this gradient is 0: with fewer than 4
-chains both m are the mean over chains and recent transitions, and T is learned from fewer, noisier numbers.
+https://proceedings.mlr.press/v130/hoffman21a.html). With one chain q = m, so that this gradient is 0. With fewer than 4
+chains both m are therefore the mean over chains and recent transitions; the gradient is then noisier.
 
 Mass matrix: M^-1 is the variance of every coordinate over chains and recent transitions.
 
-For microcanonical Monte Carlo, step size, scales and length. None of its steps is rejected, so the step size makes the draws
-biased: it is tuned so that the change of energy in a step has a given mean square v per dimension,
+For microcanonical Monte Carlo, step size, scales and length. No step is rejected, so the draws have a bias that grows with
+the step size, which is tuned so that the change of energy in a step has a given mean square v per dimension,
 
     E[(change of energy)^2] = v D,     mean square ~ eps^6        eps <- eps (v D / mean square)^(1/6)
 
@@ -37,10 +37,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FEW = 4  # chains, below which their mean says little of where the posterior is
+FEW = 4  # chains; the mean of fewer is a poor estimate of the posterior mean
 _CLIP = 3.0  # standard deviations, of the steps of ln T
 _RATE = 0.05  # of these steps
-_KEPT = 0.8  # weight of the transition before in what is learned of the step size of microcanonical dynamics
+_KEPT = 0.8  # factor of the weights of past transitions at each new one, for the microcanonical step size
 
 
 class StepSize:
@@ -66,11 +66,11 @@ class StepSize:
 
     @property
     def averaged(self) -> float:
-        """The average of the step sizes so far, to use after learning."""
+        """A weighted average of the step sizes so far, to use after learning."""
         return math.exp(self._log_mean)
 
     def learn(self, accepted: float) -> None:
-        """Account for the acceptance probability of a transition."""
+        """Update by the acceptance probability of a transition."""
         self._steps += 1
         self._log += (accepted - self.target) / math.sqrt(self._steps)
         self._log_mean += self._steps**-0.75 * (self._log - self._log_mean)
@@ -96,7 +96,7 @@ class TrajectoryLength:
 
     @property
     def averaged(self) -> float:
-        """The average of the lengths so far, to use after learning."""
+        """A weighted average of the lengths so far, to use after learning."""
         return math.exp(self._log_mean)
 
     def rescale(self, factor: float) -> None:
@@ -105,13 +105,13 @@ class TrajectoryLength:
         self._log_mean += math.log(factor)
 
     def learn(self, gradient: float, shortest: float, longest: float) -> None:
-        """Climb by one step, within these bounds of T.
+        """Make one step of ascent, within bounds of T.
 
         Args:
-            gradient: by ln T.
-            shortest, longest: of T.
+            gradient: of ChEES by ln T.
+            shortest, longest: bounds of T.
         """
-        if 0 < gradient * gradient < math.inf:  # that of one chain whose trajectory is rejected is next to 0
+        if 0 < gradient * gradient < math.inf:  # it is about 0 for a single chain whose trajectory is rejected
             self._steps += 1
             self._square = 0.95 * self._square + 0.05 * gradient**2
             scale = math.sqrt(self._square / (1 - 0.95**self._steps))
@@ -137,7 +137,7 @@ def chees_gradient(
         inverse_mass: diagonal of M^-1, ``[D]``.
         accepted: acceptance probability of every chain, ``[C]``; 0 where the trajectory diverged.
         time: h T.
-        centre: in the place of both means over chains, ``[D]``, where there are few chains.
+        centre: replaces both means over chains, ``[D]``, for few chains.
     """
     weight = (accepted / accepted.sum().clamp_min(1e-9)).to(q)
     sound = accepted > 0
@@ -175,7 +175,7 @@ class Mass:
         return self._mean / self._weight
 
     def inverse(self) -> Tensor:
-        """The diagonal of M^-1, ``[D]`` in float64: shrunk to 1e-3 where there are few positions, as in Stan."""
+        """The diagonal of M^-1, ``[D]`` in float64: shrunk towards 1e-3 if there are few positions, as in Stan."""
         mean = self._mean / self._weight
         variance = (self._square / self._weight - mean**2).clamp_min(0)
         few = 5 / (min(self._count, 1000) + 5)
@@ -224,9 +224,9 @@ class EnergyStepSize:
         self._total, self._weight = 0.0, 0.0
 
     def learn(self, changes: Tensor) -> None:
-        """Account for changes of energy of steps of the present size."""
+        """Update by the changes of energy in steps of the present size."""
         ratio = float(changes.square().mean()) / self.target + 1e-8
-        weight = math.exp(-0.5 * (math.log(ratio) / 9) ** 2)  # steps far too large or small say little
+        weight = math.exp(-0.5 * (math.log(ratio) / 9) ** 2)  # steps far too large or small get little weight
         self._total = _KEPT * self._total + weight * ratio / self.now**6
         self._weight = _KEPT * self._weight + weight
         self.now = (self._total / self._weight) ** (-1 / 6)
@@ -257,14 +257,14 @@ class VarianceWithinChains:
         self._squares += before * (q.double() - self._mean)
 
     def scale(self) -> Tensor:
-        """Standard deviations ``[D]`` in float64, shrunk to their geometric mean where there are few positions."""
+        """Standard deviations ``[D]`` in float64, shrunk towards their geometric mean if there are few positions."""
         logs = (self._squares.mean(0) / max(1, self._count - 1)).clamp_min(1e-30).log() / 2
         few = 5 / (self._squares.shape[0] * self._count + 5)
         return ((1 - few) * logs + few * logs.mean()).exp()
 
 
 def transitions_per_draw(track: Tensor) -> float:
-    """Transitions in which a chain makes an effective draw, for positions ``[C, T, D]``; the mean over coordinates."""
+    """Transitions per effective draw of a chain, from positions ``[C, T, D]``; the mean over chains and coordinates."""
     from arviz_stats.base import array_stats  # slow to import
 
     values = track.double().numpy()

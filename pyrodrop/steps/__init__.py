@@ -1,4 +1,4 @@
-"""What a step of training is made of, whoever makes it: arguments, a loss, the buffers it updates, and an update."""
+"""The parts of a training step that all engines share: arguments, a loss, the buffers it updates, and an update."""
 
 from pyrodrop.steps.batch import Arguments, Batch, Call, Shapes
 from pyrodrop.steps.buffers import Buffers, Watch

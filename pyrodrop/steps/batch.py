@@ -1,4 +1,4 @@
-"""The arguments of a step: the rows of a minibatch, or whatever a Pyro program is called with."""
+"""The arguments of a step: the rows of a minibatch, or the arguments of a Pyro program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shapes = tuple[torch.Size, ...]
 
 
 class Batch(NamedTuple):
-    """Rows of a data set: x, y, and num_data where they are a part of it."""
+    """Rows of a data set: x, y, and in `kwargs` its size ``num_data``, if the likelihood is to be scaled to it."""
 
     x: Inputs
     y: Tensor
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
 
     @property
     def shapes(self) -> Shapes:
-        """The shapes of `tensors`; there is one graph per value."""
+        """The shapes of `tensors`; engines have one graph for each value."""
         return tuple(tensor.shape for tensor in self.tensors)
 
     @property
@@ -67,12 +67,12 @@ class Call(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """1, in place of a number of rows: there is one minibatch."""
+        """1, in place of a number of rows."""
         return 1
 
     @property
     def whole(self) -> bool:
-        """Every step has these arguments."""
+        """True: every step has these arguments."""
         return True
 
     @property

@@ -1,4 +1,4 @@
-"""The buffers that a step updates beside the parameters, such as running statistics and counters.
+"""The buffers that a step updates in addition to parameters, such as running statistics and counters.
 
 In training mode nn.BatchNorm updates its running statistics in place at every call. A graph must do the same, so the buffers
 that a call updates are inputs of the graph, and their new values are outputs.
@@ -24,8 +24,8 @@ class Buffers:
     """The buffers of some modules that a step updates.
 
     Args:
-        parts: model and guide; a trace leaves those that are modules unchanged.
-        places: for every buffer, by name, the modules that have it, each with its name there.
+        parts: model and guide; recording a graph leaves those that are modules unchanged.
+        places: for every buffer, by name, the modules that have it, each with the buffer's name there.
     """
 
     def __init__(self, parts: Sequence[Any] = (), places: Mapping[str, Sequence[Place]] | None = None) -> None:
@@ -51,7 +51,7 @@ class Buffers:
 
     @contextmanager
     def replaced(self, values: Sequence[Tensor]) -> Iterator[Callable[[], list[Tensor]]]:
-        """Replace the buffers by other tensors, which calls then update; yields a function that returns these."""
+        """Replace the buffers by other tensors, which calls then update; yields a function that returns the updated ones."""
         before = self.tensors()
         self._put(values)
         try:
@@ -70,7 +70,7 @@ class Watch:
 
     Attributes:
         moving: the buffers that have changed.
-        changes: the Python attributes that have changed, as words; empty if none has.
+        changes: the Python attributes that have changed, as text; empty if none has.
     """
 
     moving: Buffers
@@ -87,7 +87,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         moved = {place for place in self._before.moved() if place[0]._buffers[place[1]] is not None}
         self.moving = Buffers(self.parts, {n: places for n, places in self.places.items() if places[0] in moved})
-        caches = LocalModule, Transform  # which only cache what they have found
+        caches = LocalModule, Transform  # whose attributes only cache results
         self.changes = say_changes([n for module, n in self._before.changed() if not isinstance(module, caches)])
 
 

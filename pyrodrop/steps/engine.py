@@ -1,4 +1,4 @@
-"""The interface of what makes training steps: Pyro (`pyrodrop.training.loop`), or `pyrodrop.compiled`.
+"""The interface of engines, which make training steps: Pyro (`pyrodrop.training.loop`), or `pyrodrop.compiled`.
 
     pyro       runs Pyro's handlers at every step; works for any model and guide
     traced     replays a graph of the gradient, operation by operation; the optimiser updates the parameters
@@ -44,7 +44,7 @@ class Engine(ABC):
     made: list[Tensor]
 
     def holds(self, done: int, changed: str) -> bool:
-        """Whether it can make the steps after so many, which it prepares again where something has changed.
+        """Whether it can make the steps after `done`. If something has changed, it first prepares them again.
 
         Args:
             changed: which flag, mode or object of a module or parameter has changed since the last call, or an empty
@@ -53,14 +53,14 @@ class Engine(ABC):
         return True
 
     def until(self, done: int, end: int) -> int:
-        """The number of the step, at most `end`, before which it has to be asked again whether it holds."""
+        """The number of steps, at most `end`, that may be done before `holds` has to be called again."""
         return end
 
     def called(self, done: int) -> None:  # noqa: B027  most need not know
-        """The user's code has run after so many steps, and may have changed something."""
+        """Called when user code has run after `done` steps, which may have changed something."""
 
     def begin(self, plan: Plan) -> None:
-        """Prepare for some consecutive steps."""
+        """Prepare for the steps of a plan."""
         self.plan, self.made = plan, []
 
     def advance(self, batches: Any, count: int) -> None:
@@ -68,7 +68,7 @@ class Engine(ABC):
 
         Args:
             batches: supplies the minibatches.
-            count: of the steps.
+            count: number of steps.
         """
         for _ in range(count):
             self.made.append(self.step(batches.next(), len(self.made)))
@@ -78,9 +78,9 @@ class Engine(ABC):
         """Make the step of this index in the plan; returns nll and kl before it, ``[2]``."""
 
     def check(self, done: int) -> None:  # noqa: B027
-        """Compare the last steps of a training with Pyro's where that is due; a RuntimeError where they differ."""
+        """Compare the last steps of a training with Pyro's if that is due; a RuntimeError if they differ."""
 
     @abstractmethod
     def finish(self, steps: int) -> None:
-        """Bring the optimiser's state to what it would be after `steps` steps of its own, and leave no gradients behind, to
-        which later steps of `SVI` would add."""
+        """Bring the optimiser's state to what it would be after `steps` steps of its own, and clear the gradients, to which
+        later steps of `SVI` would add."""

@@ -39,7 +39,7 @@ class Parameter(NamedTuple):
 
 
 def making(batch: Arguments) -> AbstractContextManager[Any]:
-    """Within the block what a program makes of numbers is on the device of its arguments."""
+    """Within the block, tensors that a Pyro program makes from numbers are on the device of its arguments."""
     return made_on(batch.device) if isinstance(batch, Call) else nullcontext()
 
 
@@ -51,7 +51,7 @@ class Objective(ABC):
         precision: dtype of matrix products under autocast; None for the dtype of the parameters.
 
     Attributes:
-        jitted: whether `torch.jit` traces the loss, which another trace would leave broken for the whole process.
+        jitted: whether `torch.jit` traces the loss; another trace around that would break `torch.jit` for the whole process.
     """
 
     jitted: bool = False
@@ -78,22 +78,22 @@ class Objective(ABC):
 
     @abstractmethod
     def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """nll and kl, ``[2]``, and the gradient of every leaf: 0 where the loss does not depend on it."""
+        """nll and kl, ``[2]``, and the gradient of every leaf, 0 if the loss does not depend on it; no ``.grad`` changes."""
 
     @property
     def guesses(self) -> bool:
-        """Whether there are calls that Pyro makes once, before the first step; known once the loss has been called."""
+        """Whether Pyro calls guide and model once before the first step; known after a call of the loss."""
         return False
 
     def guess(self, batch: Arguments) -> None:
-        """Make these calls of guide and model, which draw the random numbers that Pyro draws before the first step."""
+        """Make the calls of `guesses`, to draw the random numbers that Pyro draws before the first step."""
         with poutine.block(), making(batch):
             drawn = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
             poutine.trace(poutine.replay(self.model, trace=drawn)).get_trace(*batch.args, **batch.kwargs)
 
     @contextmanager
     def calling(self, batch: Arguments) -> Iterator[None]:
-        """Calls of model and guide that are differentiated: with matrix products in `precision`."""
+        """The context of calls of model and guide that are differentiated, with matrix products in `precision`."""
         with making(batch), torch.autocast(batch.device.type, self.precision, enabled=self.precision is not None):
             yield
 
@@ -110,13 +110,13 @@ class OfPyro(Objective):
         self, loss: ELBO, model: Callable[..., Any], guide: Callable[..., Any], precision: torch.dtype | None = None
     ) -> None:
         super().__init__(model, guide, precision)
-        self.loss: Any = copy.copy(loss)  # some note what they find out at their first call
+        self.loss: Any = copy.copy(loss)  # some store what they learn at their first call
         self.jitted = isinstance(loss, _JITTED)
         self._nesting: Any = getattr(loss, "max_plate_nesting", None)
 
     @property
     def guesses(self) -> bool:
-        """Whether the loss object finds the number of nested plates by a call of guide and model of its own."""
+        """Whether the loss object has found the number of nested plates by an extra call of guide and model."""
         return bool(getattr(self.loss, "max_plate_nesting", None) != self._nesting)
 
     def terms(self, batch: Arguments) -> Tensor:
@@ -146,14 +146,14 @@ class OfPyro(Objective):
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """What training minimises, with all that a step changes.
+    """The loss that training minimises, with all that a step changes.
 
     Attributes:
         objective: the kind of loss, with model, guide and precision.
-        parameters: what the optimiser changes, by name.
+        parameters: those that the optimiser changes, by name.
         moving: the buffers that a call of model or guide updates.
         changes: the Python attributes that a call changes, as words for a message; empty if there are none.
-        recordings: what `pyrodrop.compiled` keeps of it.
+        recordings: graphs of the loss that `pyrodrop.compiled` keeps.
     """
 
     objective: Objective

@@ -15,7 +15,7 @@ _UNKNOWN_OPTIONS = ("amsgrad", "maximize", "differentiable")
 
 
 def does_more(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step does more than the rule of the optimiser's class: by an option, a hook or a method of its own."""
+    """Whether a step does more than the rule of the optimiser's class, by an option, a hook or a replaced `step`."""
     if any(group.get(option) for group in optimizer.param_groups for option in _UNKNOWN_OPTIONS):
         return True
     hooks = [
@@ -30,13 +30,13 @@ _FUSED: dict[type[torch.optim.Optimizer], Any] = {torch.optim.Adam: fused_adam, 
 
 
 class Update:
-    """The update of parameters by their gradients: the optimiser's step, or the one operation that torch's fused Adam is.
+    """The update of parameters by their gradients: the optimiser's step, or just the operation of torch's fused Adam(W).
 
-    What PyTorch does around this operation takes longer than the operation where networks are small, and imports its
+    For small networks the code of PyTorch around this operation takes longer than the operation, and it imports PyTorch's
     compiler.
 
     Args:
-        optimizer: of the parameters; the first update creates its state, as its own step would.
+        optimizer: of the parameters; the first update creates its state, as its `step` would.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -45,7 +45,7 @@ class Update:
         self._fused = _FUSED[type(optimizer)] if plain else None
 
     def clear(self) -> None:
-        """Forget the gradients."""
+        """Set all gradients to None."""
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
@@ -63,7 +63,7 @@ class Update:
                     self._step(self._fused, group, parameters)
 
     def _step(self, fused: Any, group: Group, parameters: list[Tensor]) -> None:
-        """One step of Adam of parameters with the same dtype on the same device."""
+        """One step of Adam for parameters of one dtype on one device."""
         states = [self._state(parameter) for parameter in parameters]
         steps = [state["step"] for state in states]
         for step in steps:

@@ -1,7 +1,7 @@
-"""What a Pyro program reads beside its arguments and the values of tensors: numbers, flags and objects.
+"""Changes of what a Pyro program reads beside its arguments and the values of tensors: numbers, flags and objects.
 
 They are in attributes of objects, classes and imported modules, in containers, closures and global names. A recording
-reads them once, so every step looks whether they are as they were. Only what the code of model and guide names is found: not
+reads them once, so every step checks whether they have changed. Only what the code of model and guide names is found: not
 what a function of another library reads, or a number in an array. `pyrodrop.module_flags` compares modules of networks.
 """
 
@@ -32,14 +32,14 @@ Read = Callable[[], Any]
 
 
 class Watched:
-    """What some callables read, as it is now."""
+    """What some callables read, as it was when this object was made."""
 
     def __init__(self, *programs: Any) -> None:
-        self._objects: list[tuple[Read, str, Any]] = []  # how to read an object, its name, the object
-        self._contents: list[tuple[Read, str, Any, Any]] = []  # and a copy of a container, and what it has
+        self._objects: list[tuple[Read, str, Any]] = []  # a function that reads an object, its name, the object
+        self._contents: list[tuple[Read, str, Any, Any]] = []  # of a container: also a copy, and it frozen
         self._attributes: list[tuple[dict[str, Any], int]] = []  # of objects, and their number
         self._imported: set[tuple[int, str]] = set()  # modules, and the names in them
-        self._seen: dict[int, Any] = {}  # which keeps the objects, so that no other gets the same id
+        self._seen: dict[int, Any] = {}  # by id; it keeps the objects, so that no other gets the same id
         self._packages = {
             (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
         }
@@ -48,7 +48,7 @@ class Watched:
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        """All modules that the code of model and guide names, and theirs, by name."""
+        """All modules that the code of model and guide names, and their submodules, by name."""
         named: dict[str, nn.Module] = {}
         for module in [value for value in self._seen.values() if isinstance(value, nn.Module)]:
             name = type(module).__name__
@@ -56,7 +56,7 @@ class Watched:
         return named
 
     def changed(self) -> str:
-        """The name of something that is no longer what it was; empty if there is none."""
+        """The name of something that has changed; empty if nothing has."""
         for read, name, value in self._objects:
             now = read()
             if now is not value and not _equal(now, value):
@@ -137,7 +137,7 @@ class Watched:
         self._visit(getattr(function, "__wrapped__", None))
 
     def _named(self, read: Read, name: str, names: AbstractSet[str]) -> None:
-        """Note what code names; of an imported module the attributes that the code names as well."""
+        """Note what code names; of an imported module, the attributes that the code names."""
         value = read()
         if not isinstance(value, ModuleType):
             self._note(read, name)
@@ -195,7 +195,7 @@ def _copied(value: Any) -> Any:
 
 
 def _alike(first: Any, other: Any) -> bool:
-    """Whether two containers have the same items, as far as that is seen at a glance."""
+    """Whether two containers are equal by ``==``; False if their items cannot be compared."""
     try:
         return isinstance(first, type(other)) and bool(first == other)
     except Exception:  # whatever the items' comparison raises, as of tensors
@@ -207,7 +207,7 @@ def _equal(first: Any, other: Any) -> bool:
 
 
 def _frozen(value: Any) -> Any:
-    """What tells whether a container has changed: numbers and strings by value, other objects by identity."""
+    """A value that shows whether a container has changed: numbers and strings by value, other objects by identity."""
     if isinstance(value, _PLAIN):
         return type(value), value
     if isinstance(value, dict):
@@ -218,6 +218,6 @@ def _frozen(value: Any) -> Any:
 
 
 def _replaceable(value: Any) -> bool:
-    """Whether this is an object of a library that it may replace by an equal one at every call, as autoguides do plates."""
+    """Whether this is an object that a library may replace by an equal one at every call, as autoguides replace plates."""
     kept = (*_PLAIN, *_CONTAINERS, Tensor, nn.Module, FunctionType, MethodType, functools.partial)
     return not isinstance(value, kept) and _of_library(type(value).__module__)

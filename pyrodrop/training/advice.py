@@ -1,6 +1,6 @@
-"""Warnings logged once after training: the loss rises or still falls, the fit is a constant or less than a point estimate.
+"""Warnings logged once after training: diverged, not converged, collapsed, or worse than a point estimate.
 
-    diverged           median nll of the last tenth of the steps > that of the first step, by more than 1 nat per row
+    diverged           median nll of the last tenth of the steps - first nll > max(1, 4 / sqrt(batch size)) nats per row
     a constant         ln p(y | x) of the fit <= that of a constant + 1/1000 nat per value of y         see `Worth`
     a point estimate   all learned rates or alphas < 1/1000                                        alpha = rate / (1 - rate)
     steep              mean nll of the last tenth of the steps < that of the tenth before, by more than 0.05 nats per row, a
@@ -8,9 +8,9 @@
     less than a point  ln p(y | x) of the fit < that of ridge regression, or of the network with a last layer that is
                        refitted in closed form, - 1/5 nat per value of y
 
-Only the nll is used of the losses, because a growing weight of the KL divergence raises the loss, whatever was learned. Of
-several fits that are trained together, a constant is looked for only where the nll of the last steps, which bounds the log
-density, is not below that of the constant by a hundredth of a nat per row, and the last is not. So most of them pay nothing.
+Only the nll of the losses is used, because a growing weight of the KL divergence raises the loss, whatever was learned. To
+save time, replicates are not checked for "less than a point", and are compared with a constant only if -nll of the last
+steps, a lower bound on the log density, is not above that of the constant by 1/100 nat per row.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from pyrodrop.training.worth import Worth, of_record, worth_of
 
 _log = logging.getLogger("pyrodrop")
 
-TRIAL = 100  # steps: fewer are a trial, of which nobody expects that it has learned
+TRIAL = 100  # steps: a training with fewer is a trial, which is not expected to have learned
 _PER_ROW, _OF_FALL, _ERRORS = 0.05, 0.05, 4.0
-_RISE = 1.0  # nats per row, more than a start from another training costs
+_RISE = 1.0  # nats per row, more than a training that starts from trained weights rises
 
 
 _collecting: ContextVar[list[str] | None] = ContextVar("_collecting", default=None)
@@ -65,10 +65,10 @@ def say(message: str) -> None:
 
 
 def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
-    """Log one warning about the fits that have not converged, or have collapsed: the first reason of the first of them.
+    """Log at most one warning about all fits: how many need one, and the first reason for the first of these.
 
     Args:
-        failed: the numbers of those whose training was interrupted by an error, which are left out.
+        failed: numbers of the fits to leave out, because their loss or gradient stopped being finite.
     """
     reasons = {
         number: rises(fit)
@@ -90,13 +90,13 @@ def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
 
 
 def rises(fit: Fit) -> str:
-    """Why the loss is higher at the end than at the start; empty if it is not."""
+    """A warning if the loss is higher at the end than at the start, or an empty string."""
     nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
     tenth = len(nll) // 10
     if len(nll) < TRIAL or not bool(nll.isfinite().all()):
         return ""
     rise = float(nll[-tenth:].median() - nll[0]) / rows
-    if rise <= _RISE * max(1.0, 4 / math.sqrt(fit.settings.get("batch_size", rows))):  # few rows may be good ones
+    if rise <= _RISE * max(1.0, 4 / math.sqrt(fit.settings.get("batch_size", rows))):  # few rows vary more
         return ""
     unit = "nats per row" if rows > 1 else "nats"
     return (
@@ -106,7 +106,7 @@ def rises(fit: Fit) -> str:
 
 
 def still_falls(fit: Fit) -> str:
-    """How far the loss still falls after the last of all steps; empty if it does not."""
+    """A warning if the loss still falls at the last of all steps, or an empty string."""
     nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
     tenth = len(nll) // 10
     if len(nll) < max(TRIAL, fit.settings.get("steps") or 0) or not bool(nll.isfinite().all()):
@@ -123,7 +123,7 @@ def still_falls(fit: Fit) -> str:
     )
 
 
-_SMALL = 1e-3  # of a rate; nats per value of y
+_SMALL = 1e-3  # a rate or alpha; nats per value of y
 _MARGIN = 0.01  # nats per row
 _LESS = 0.2  # nats per value of y
 _LOUD = 0.9  # of the standard deviation of y
@@ -188,7 +188,7 @@ def _numbers(worth: Worth, beside: float, what: str) -> str:
 
 
 def _conclusion(fit: Fit, what: str, advice: str) -> str:
-    """What the numbers say and what to do about it, which is something else where Gaussian noise is as large as y."""
+    """The end of a warning: what the numbers mean and what to do, which differs if Gaussian noise is about as large as y."""
     likelihood = _likelihood(fit)
     if isinstance(likelihood, Gaussian) and isinstance(fit.data, Dataset):
         sd = fit.data.y.detach().double().std(0, correction=0).cpu()
@@ -211,11 +211,11 @@ def _likelihood(fit: Fit) -> Likelihood | None:
 
 
 def _may_be_a_constant(fit: Fit) -> bool:
-    """Whether the nll of the last tenth of the steps, minus a bound of the density, is not clearly below a constant's."""
+    """Whether the nll of the last tenth of the steps, a bound on -log density, is not clearly below a constant's."""
     likelihood = _likelihood(fit)
     if likelihood is None or not isinstance(fit.data, Dataset):
         return False
     y = fit.data.y.detach().cpu()
-    best = constant(likelihood, y, y.double() if y.is_floating_point() else y)
+    best = constant(likelihood, y, y)
     nll = float(fit.history[-max(1, len(fit.history) // 10) :, 0].double().mean())
     return best is not None and nll > -float(best.sum()) - _MARGIN * len(fit.data)

@@ -16,8 +16,8 @@ class AfterEpoch:
     """A function that is called while training.
 
     Attributes:
-        every: after how many steps; None for after every epoch.
-        at_end: whether it is called after the last step in any case.
+        every: number of steps between calls; None for the steps of an epoch.
+        at_end: whether it is also called after the last step.
     """
 
     function: Callable[..., Any]
@@ -26,7 +26,7 @@ class AfterEpoch:
 
     @classmethod
     def of(cls, after_epoch: Any) -> AfterEpoch | None:
-        """A function, or an object with the attribute ``every``, a number of steps or None; None for None."""
+        """The argument ``after_epoch``, checked: None, or a function, which may have an attribute ``every``."""
         if after_epoch is None:
             return None
         if not callable(after_epoch):
@@ -39,12 +39,12 @@ class AfterEpoch:
         return cls(after_epoch, every, hasattr(after_epoch, "every"))
 
     def next(self, done: int, per_epoch: int) -> int:
-        """The number of steps after which it is called next, given that of the steps done."""
+        """The number of steps done at the first call after `done` steps."""
         every = self.every or per_epoch
         return (done // every + 1) * every
 
     def due(self, done: int, per_epoch: int, steps: int | None) -> bool:
-        """Whether it is called after so many steps, of so many in all."""
+        """Whether it is called after `done` of `steps` steps; `steps` is None if the number is not known."""
         return done % (self.every or per_epoch) == 0 or (self.at_end and done == steps)
 
     def ends(self, done: int, per_epoch: int) -> bool:
@@ -54,5 +54,5 @@ class AfterEpoch:
 
 
 def is_true(answer: Any) -> bool:
-    """Whether a function returned True, and not something that is only like it, such as a score."""
+    """Whether a function returned True, and not another true value, such as a score."""
     return isinstance(answer, bool | np.bool_) and bool(answer)

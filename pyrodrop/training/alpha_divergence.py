@@ -3,12 +3,12 @@
     loss = -(1 / alpha) sum_n ln[(1 / K) sum_k p(y_n | x_n, W_k)^alpha] + KL(q || prior),     W_1, ..., W_K ~ q
 
 Li & Gal (2017), Dropout Inference in Bayesian Neural Networks with Alpha-divergences, arXiv:1703.02914, section 4: the
-Monte Carlo form of the BB-alpha energy for many data, up to their constant ln K / alpha per row. alpha -> 0 is minus the
-ELBO, alpha = 1 has the log density of each row under the mixture of K draws. A sum over rows can be estimated from
-minibatches, and may draw noise by row, as their nn.Dropout does.
+Monte Carlo form of the BB-alpha energy for many data, up to their constant ln K / alpha per row. For alpha -> 0 it is minus
+the ELBO; for alpha = 1 it has the log density of each row under the mixture of K draws. As a sum over rows it can be
+estimated from minibatches, with noise per row as in their nn.Dropout.
 
-For alpha > 0 it is no bound on the evidence, and fits less to every draw and more to their mixture, so that posteriors are
-wider. With one draw it is minus the one-draw estimate of the ELBO, whatever alpha.
+For alpha > 0 minus the loss is no bound on the evidence. It rewards the mixture of the draws more than each draw, so that
+posteriors are wider. With K = 1 it would be minus the one-draw estimate of the ELBO, whatever alpha.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class AlphaDivergence(Trace_ELBO):  # type: ignore[misc]
         num_particles: K, the number of draws for each step, at least 2; a step costs about K times as much.
 
     Raises:
-        ValueError: `alpha` or `num_particles` is out of range; when it is called, the model has not exactly one observed
-            site.
+        ValueError: `alpha` or `num_particles` is out of range; when the loss is called, the model does not have exactly one
+            observed site.
         TypeError: an argument is no number.
 
     Example:

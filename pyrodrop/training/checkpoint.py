@@ -1,7 +1,7 @@
 """Checkpoints: the state of a training in one file, from which an interrupted run continues.
 
-The state is that between two steps, as tensors by name. A checkpoint knows its run by names, shapes, settings and a hash of
-the data (`pyrodrop.training.record.identity`).
+The file has the state between two steps, as tensors by name. Names, shapes, settings and a hash of the data identify its run
+(`pyrodrop.training.record.identity`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _FILE = "the file to save the state of the training to"
 class Checkpoint:
     """Where and when a training saves its state.
 
-    The result of a run that continues on tensors is that of a run without interruption; on a loader, the epoch that was
-    interrupted begins again. A state with NaN or infinite losses or parameters is never saved, so the file keeps the last
-    finite one.
+    A run that continues has the result of a run without interruption, except that a loader without ``state_dict`` begins the
+    interrupted epoch again, and that ranks other than 0 draw new noise. A state with NaN or infinite losses or parameters is
+    never saved, so the file keeps the last finite one.
 
     A file of another model, guide or data is refused, as is one with another `batch_size`, `estimator`, `likelihood_power`,
-    `objective`, `starts`, `device` or `seed`. Another number of steps or ranks, learning rate, optimiser, schedule,
-    `kl_weight`, `accumulate`, `engine` or `precision` is taken, and the log says so: an optimiser whose state has other
-    entries begins anew. Functions and classes of your own are known by their names, not by their code.
+    `objective`, `starts`, `device` or `seed`. Other `steps`, `lr`, `optimizer`, `lr_schedule`, `kl_weight`, `accumulate`,
+    `engine` or `precision` are accepted and logged, another number of ranks without a message. An optimiser whose state has
+    other entries begins anew. Functions and classes of your own are identified by name, not by their code.
 
     Args:
         path: of the file.
@@ -71,7 +71,7 @@ class State:
     """Reads and writes the state of a loop: parameters, buffers, optimiser, random state, place in the epoch, losses.
 
     Args:
-        ranks: the processes that train together, of which all but rank 0 continue with new noise; None for one.
+        ranks: the processes that train together; all but rank 0 continue with new noise. None for a single process.
     """
 
     def __init__(self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]], ranks: Ranks | None = None) -> None:
@@ -94,7 +94,7 @@ class State:
     def load(self, tensors: Mapping[str, Tensor], name: str) -> None:
         """Set the loop, its buffers and torch's random state to a state that was read before.
 
-        The optimiser begins anew, as the log says, where the state is of one with other entries.
+        If the state is of an optimiser with other entries, this one begins anew, and a warning is logged.
 
         Raises:
             ValueError: it is not a whole state, or the state of another model, guide or data set, or of more steps than the
@@ -169,7 +169,7 @@ class State:
         return state | {f"buffer.{n}": b for n, b in self.buffers().items()}
 
     def _load_optimizer(self, tensors: dict[str, Tensor]) -> None:
-        """In place where the optimiser has the same tensors already, since a compiled engine refers to them."""
+        """Load the state of the optimiser: in place if it has the same tensors, to which a compiled engine refers."""
         mine = _named(self.loop.optimizer)
         entries = self.loop.optimizer.state.values()
         if mine.keys() == tensors.keys() and all(isinstance(v, Tensor) for e in entries for v in e.values()):
@@ -192,12 +192,12 @@ class StateFile:
     Several ranks all make the same calls; rank 0 reads and writes.
 
     Args:
-        saving: where.
+        saving: has the path of the file.
         settings: of the run, in plain numbers and words (`record`).
         identity: the run that the file belongs to.
 
     Attributes:
-        saved: the state that the file has, in words; empty if it has none.
+        saved: a description of the state in the file; empty if nothing was read or written.
     """
 
     def __init__(self, saving: Checkpoint, settings: dict[str, Any], identity: Identity, state: State) -> None:
@@ -257,7 +257,7 @@ def _named(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def _after_a_step(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an optimiser after a step, of a copy: it has none before."""
+    """The state that an optimiser without a state would have after a step, from a step of a copy."""
     stepped = copy.deepcopy(optimizer)
     for group in stepped.param_groups:
         for parameter in group["params"]:

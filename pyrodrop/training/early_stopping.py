@@ -1,4 +1,4 @@
-"""The end of a training by rows that are held out."""
+"""Early stopping by the score on held-out rows."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from pyrodrop.training.result import Fit
 
 
 class EarlyStopping:
-    """Ends a training when held-out rows are no longer predicted better, and goes back to the parameters that did it best.
+    """Ends a training when the score on held-out rows no longer improves, and restores the parameters with the best score.
 
-    It is the argument ``after_epoch`` of one `pyrodrop.fit`. The score is the mean log density of y under the predictive
-    distribution, with the same random numbers of the draws every time. Where the training makes all its steps, it goes back
-    too. The schedule of a learning rate or of the weight of the KL divergence is that of all steps, so make it reach its end
-    before you expect to stop.
+    Pass it to `pyrodrop.fit` as ``after_epoch``. The score is the mean log density of y under the predictive distribution,
+    with the same seed of the draws every time. The best parameters are restored even if the training makes all its steps.
+    Schedules of the learning rate and of the weight of the KL divergence do not know when the training will end, so let them
+    reach their end before you expect to stop.
 
-    A posterior that was chosen by these rows predicts them better than new ones: judge it on others.
+    A posterior that was chosen by these rows predicts them better than new ones: evaluate it on other rows.
 
     Args:
         validation: rows that are not trained on: a `Dataset` or a pair (x, y).
-        patience: how many scores in a row may be no better than the best one.
-        seconds: how long the training may take, as far as it is noticed when a score is due; no limit if None.
-        every: how many steps there are from one score to the next; an epoch if None.
+        patience: number of scores in a row without improvement after which training ends.
+        seconds: time limit of the training, checked whenever a score is computed; no limit if None.
+        every: number of steps between scores; an epoch if None.
         num_samples: draws from the posterior for each score.
 
     Attributes:
-        scores: number of steps and score of every evaluation, in nats per row.
-        best: the number of steps and score with the largest score; None before the first.
+        scores: the (number of steps, score) of every evaluation, with the score in nats per row.
+        best: the (number of steps, score) with the largest score, or None before the first.
 
     Raises:
-        TypeError, ValueError: an argument is something else; before the first step: the rows are no data of the model, there
-            is a checkpoint, which lacks the best parameters, or model or guide is no module.
+        TypeError, ValueError: an argument is of the wrong kind or out of range; before the first step: the model is not one
+            of `pyrodrop.models` or cannot be called on the rows, the guide is no module, or `fit` has a `checkpoint`.
 
     Example:
         >>> import torch, pyrodrop
@@ -73,7 +73,7 @@ class EarlyStopping:
         self._forget()
 
     def begin(self, fit: Fit, checkpoint: object) -> None:
-        """Forget an earlier training, before one begins; a TypeError or ValueError if it could not be ended here."""
+        """Reset before a training begins; a TypeError or ValueError if this training cannot be stopped early."""
         if checkpoint is not None:
             raise ValueError(
                 "checkpoint must be None with an EarlyStopping, which has the best parameters in memory, so that a run that "

@@ -51,8 +51,8 @@ class Elbo(Described):
         value: the estimate, ``-(nll + kl)``.
         se: its standard error; NaN for one sample.
         nll: mean over draws of minus the log likelihood.
-        kl: the KL divergence of the posterior from the prior. Both are NaN where a loss object of Pyro estimated their sum
-            alone.
+        kl: the KL divergence of the posterior from the prior. After training with ``TraceEnum_ELBO``, which estimates only
+            their sum, nll and kl are NaN.
         convention: how `kl` was computed. Bounds of different conventions cannot be compared.
         num_samples: number of draws.
     """
@@ -77,11 +77,11 @@ class Objective(Described):
     Attributes:
         value: the estimate.
         se: its standard error; NaN for one sample.
-        nll: mean over draws of minus the log likelihood.
+        nll: mean over draws of minus the log likelihood; NaN after training with an `objective`.
         kl: the KL divergence in the objective: that of the weights times the guide's ``kl_scale`` and `kl_weight`, plus
-            that of the hyperparameters.
+            that of the hyperparameters; NaN as `nll`.
         likelihood_power, kl_weight: of the last step.
-        convention: of kind ``objective``, with the factors in words. To compare two fits, use `Fit.elbo`.
+        convention: of kind ``objective``; it describes the factors. To compare two fits, use `Fit.elbo`.
         num_samples: number of draws.
     """
 
@@ -103,7 +103,7 @@ class Draws:
 
     Args:
         model, guide: a trained pair; the network runs in evaluation mode.
-        data: the data; those that are read while training are read once.
+        data: the data; a streamed data set is read once.
         device: where model and guide are.
         num_samples: number of draws, at least 1.
         seed: of the draws.
@@ -111,8 +111,8 @@ class Draws:
 
     Attributes:
         nll, kl_weights, kl_hyper: of every draw, ``[num_samples]``, in float64.
-        factors: the factors of the guide, by site, for every member of an ensemble.
-        noise: the dropouts of a network that was read (`pyrodrop.read`) which no weight carries.
+        factors: the guide's factors, one for every site and member of an ensemble.
+        noise: names of the dropouts that no weight carries, of a network from `pyrodrop.read`.
 
     Raises:
         ValueError: the model cannot be called on the data, y has another shape than its distribution or values outside its
@@ -166,13 +166,13 @@ class Draws:
 
 
 def _seeds(num_samples: int, seed: int) -> list[int]:
-    """A seed for each draw, which makes it the same one for all blocks of rows."""
+    """A seed for each draw, so that all blocks of rows have the same draws."""
     return torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def _blocks(model: Any, guide: Any, data: TrainingData, device: torch.device) -> Iterator[tuple[Arguments, float]]:
-    """The arguments of the calls that see all of the data, each with the share of the data that its likelihood, which the
-    model scales to all of them, counts for."""
+    """Arguments of calls that together have all rows, each with the factor of its nll: the call's share of the rows if the
+    model scales the likelihood to all of them, else 1."""
     if isinstance(data, Keywords):
         yield arguments_of(data, device), 1.0
         return
@@ -206,9 +206,9 @@ def _blocks(model: Any, guide: Any, data: TrainingData, device: torch.device) ->
 
 
 def _tiles(model: Any, guide: Any, block: Arguments) -> list[tuple[Arguments, float]]:
-    """The arguments in tiles, and the share of the block that the likelihood of each counts for.
+    """The arguments in tiles of rows, each with the factor of its nll within the block.
 
-    A guide that sees the rows is called on all of a block, and so is a network that needs them together.
+    There is one tile for a model or guide that is not of this package, and for a network that needs all rows together.
     """
     if not (isinstance(block, Batch) and isinstance(model, NetworkModel) and isinstance(guide, Guide | Ensemble)):
         return [(block, 1.0)]
@@ -309,7 +309,7 @@ def _objective_of_loss(fit: Trained, data: TrainingData, num_samples: int, seed:
 
 def _mean_loss(loss: Any, fit: Trained, arguments: Arguments, num_samples: int, seed: int) -> tuple[float, float]:
     """Minus the mean of a loss object's values for several draws, and its standard error."""
-    loss = copy.copy(loss)  # some store what they find out at their first call, which draws more than later ones
+    loss = copy.copy(loss)  # some learn something at their first call, which draws more than later calls
     values = []
     with evaluating(fit.model, fit.guide), torch.no_grad():
         for draw, seed_of_draw in enumerate(_seeds(num_samples, seed)):

@@ -63,20 +63,20 @@ def fit(
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
         guide: its guide, called with the same arguments.
-        data: a pair (x, y) in their own units; a `Dataset`, whose standardisation a model of `pyrodrop.models` takes over;
-            a mapping of the arguments of another Pyro program, whose plates take subsamples, an epoch being a step; or what
-            is read: a `torch.utils.data.Dataset`, a `numpy.memmap` in a pair, a loader, another iterable of minibatches.
+        data: a pair (x, y) in their own units; a `Dataset`, whose standardisation a model of `pyrodrop.models` takes over; a
+            mapping of arguments of another Pyro program, whose plates may take subsamples and whose epoch is a step; or, to
+            read while training, a `torch.utils.data.Dataset`, a `numpy.memmap` in a pair, an iterable of minibatches.
         steps: number of gradient steps.
         num_data: rows of the data set behind a loader; may be left out for a DataLoader that visits each once per epoch.
         batch_size: rows per minibatch, of all ranks together; all rows if None.
-        accumulate: k, to evaluate a minibatch in k parts with noise of their own, and average their gradients by rows.
+        accumulate: k, to evaluate a minibatch in k parts, each with its own noise, and average their gradients by rows.
         lr: learning rate, or a function from a parameter's name to its learning rate.
         optimizer: a `torch.optim` class or a function with the same arguments; Adam by default.
         lr_schedule: factor of the learning rate by the number of steps done, such as ``schedules.cosine(steps)``.
         estimator: how the examples of a minibatch share noise, see `pyrodrop.reparam`: one weight draw for all (``shared``),
             one each (``per_example``), noise on the activations (``local``, as `torch.nn.Dropout`), or random signs
-            (``flipout``). The expected gradient is the same, but for ``local`` with noise of weights in convolutions and on
-            tokens, another posterior's. Only ``shared`` goes where an example's output depends on others.
+            (``flipout``). The expected gradient is the same, except that ``local`` in convolutions and on tokens has that of
+            another posterior for noise of weights. Only ``shared`` works where an example's output depends on others.
         kl_weight: factor of the KL divergence of the weights in the loss, at least 0: a number, or a function of the number
             of epochs done, such as ``schedules.linear(20)``. It does not apply to hyperparameters, nor to `Fit.elbo`.
         likelihood_power: power of the likelihood in the loss, positive: beta of Psaros et al. (2023), 1 / T of tempered
@@ -87,14 +87,14 @@ def fit(
             against the time for compiling. All draw the same noise. What cannot be traced is trained with ``pyro``.
         precision: of matrix products: ``bfloat16`` for autocast, ``tf32`` for TensorFloat-32 on NVIDIA GPUs; KL divergences
             keep the dtype of the parameters. None for that dtype throughout, also of convolutions on a GPU.
-        starts: ``model`` for the weights that it has, ``new`` for those of ``restart(model, guide, seed)``.
+        starts: ``model`` for the weights that the model has, ``new`` for those of ``restart(model, guide, seed)``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
         distributed: whether to train with the other ranks; None: where there are some; True: an error if there are none.
         seed: of minibatches and noise: the same bits on one machine with as many threads. The caller's random state stays.
         progress: whether to show a progress bar; if None, where the output is a terminal.
         checkpoint: file to save the state to, every 10,000 steps and at the end, and to continue from; or a `Checkpoint`.
-        after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch, or so many steps as its attribute ``every``,
-            on every rank; its random draws change nothing, and training ends where it returns True, as by `EarlyStopping`.
+        after_epoch: called as ``after_epoch(fit, epoch)`` on every rank, after every epoch or after as many steps as its
+            attribute ``every``. Its random draws do not affect training, which ends if it returns True (`EarlyStopping`).
 
     Raises:
         TypeError: an unknown argument, or one of the wrong kind.

@@ -31,9 +31,9 @@ class Replicates(Sequence[Fit]):
 
     Attributes:
         fits: one per replicate; a failed one has its parameters before the step that failed.
-        failed: the number of that step for every replicate whose loss or gradient stopped being finite, by the replicate's
-            number.
-        weights: of the fits in predictions, not negative, with the sum 1; None for equal ones of those that did not fail.
+        failed: for every replicate whose loss or gradient stopped being finite, the number of that step, counted from 0, by
+            the replicate's number.
+        weights: of all fits in predictions, not negative, with the sum 1; None for equal weights of those that did not fail.
     """
 
     fits: list[Fit]
@@ -60,8 +60,8 @@ class Replicates(Sequence[Fit]):
 
         Args:
             x: points, ``[N, ...]``; of a Pyro program, the arguments as of `Fit.predict`, whose draws are then joined.
-            num_samples: number of draws in all, at least one per replicate; each contributes an equal share,
-                rounded up, or with `weights` as many as these say, up to one.
+            num_samples: number of draws in all. Each replicate contributes an equal share, rounded up, of at least one draw;
+                with `weights`, its weight times the number of draws, rounded up or down.
             seed: of the draws.
 
         Returns:
@@ -122,7 +122,7 @@ class Replicates(Sequence[Fit]):
         )
 
     def _shares(self, num_samples: int, name: str) -> tuple[list[Fit], list[int]]:
-        """The replicates that predict, and the number of draws of each; a ValueError if there are none or too few."""
+        """The replicates that predict, and the number of draws of each; a ValueError if there are too few of either."""
         members = [fit for number, fit in enumerate(self.fits) if number not in self.failed]
         if not members:
             raise ValueError(
@@ -177,7 +177,7 @@ class Replicates(Sequence[Fit]):
 
 
 def contents_of_all(replicates: Replicates) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and header of the file of replicates: the contents of every fit, with its number before names of tensors."""
+    """Tensors and header of the file of replicates: the `contents` of every fit, whose number precedes names of tensors."""
     tensors: dict[str, Tensor] = {}
     headers: list[dict[str, Any]] = []
     for r, fit in enumerate(replicates.fits):

@@ -3,8 +3,8 @@
     gradient of the step  =  sum over all parts of  weight * gradient of the loss of the part's rows
 
 where the loss is scaled to the data set, and the weight is the part's share of the rows of the minibatch. So the gradient is
-unbiased, and the KL divergence counts once. Every part draws noise of its own, and updates buffers, such as running
-statistics, in its turn; of several ranks the mean is taken.
+unbiased, and the KL divergence counts once. Every part draws its own noise and updates buffers, such as running statistics,
+in its turn; afterwards floating-point buffers get their mean over the ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
     Attributes:
         batch: the rows; its ``num_data`` is the size of the whole data set.
-        weight: of its gradient, of which the mean over all ranks is taken.
+        weight: factor of its gradient: its share of the minibatch, times the number of ranks, over which the mean is taken.
     """
 
     batch: Arguments
@@ -34,13 +34,13 @@ class Part(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """The minibatch of a step, as far as this process evaluates it: at least one part."""
+    """The parts of a step's minibatch that this process evaluates, at least one."""
 
     parts: list[Part]
 
 
 def backward(loss: Loss, ranks: Ranks, joint: Joint, factors: Any, gradients: Gradients | None = None) -> Tensor:
-    """Give the parameters the gradient of a minibatch, by that of its parts; returns nll and kl, ``[2]``.
+    """Set the gradients of the parameters to those of a minibatch, part by part; returns nll and kl, ``[2]``.
 
     Args:
         factors: of nll and of the weights' KL divergence.
@@ -63,7 +63,7 @@ def backward(loss: Loss, ranks: Ranks, joint: Joint, factors: Any, gradients: Gr
 
 
 def _averaged(total: Tensor, loss: Loss, ranks: Ranks) -> Tensor:
-    """The mean over ranks; buffers get that of their floating-point values."""
+    """The mean over ranks; floating-point buffers are set to theirs."""
     buffers = [buffer for buffer in loss.buffers if buffer.is_floating_point()]
     flat = torch.cat([total, *(buffer.reshape(-1) for buffer in buffers)])
     ranks.mean(flat)

@@ -1,11 +1,11 @@
 """Units of work for several processes, by joblib.
 
     run_each(train, [(a, 0), (b, 1)], jobs=2)          two processes of this machine
-    with joblib.parallel_config("dask"):               the workers of a cluster, as they are
+    with joblib.parallel_config("dask"):               the workers of a cluster, as it was started
         run_each(train, [(a, 0), (b, 1)])
 
-A unit is a call of a function. It runs alone in its process, with one thread of PyTorch. A unit whose worker is killed is
-done again where the backend does that, as Dask does. Backends that return lists and no generators, such as Ray's, will do.
+A unit is a call of a function. It runs alone in its process, with one thread of PyTorch. A unit whose worker is killed runs
+again if the backend does so, as Dask does. Backends that return lists instead of generators, such as Ray's, are supported.
 
 A threading backend is refused, since fits in threads of one process wait for each other (`pyrodrop.threads`).
 """
@@ -43,8 +43,8 @@ def through_joblib(jobs: int | None) -> bool:
         jobs: the number of processes of this machine; None for the active backend, if there is one.
 
     Raises:
-        TypeError, ValueError: `jobs` is not a whole number of at least 1; the active backend runs units in threads, or it is
-            not one of this machine and there are `jobs`.
+        TypeError, ValueError: `jobs` is not a whole number of at least 1; the active backend runs units in threads, or it
+            has workers of its own and `jobs` is not None.
     """
     backend, size = _active()
     kind = type(backend).__name__
@@ -72,9 +72,9 @@ def workers(jobs: int | None) -> int:
 
 @contextmanager
 def processes(jobs: int | None) -> Iterator[bool]:
-    """So many processes of this machine for the units of calls within the block; None leaves what is active.
+    """Use `jobs` processes of this machine for the units of calls within the block; None keeps the active backend.
 
-    It yields whether units leave this process.
+    Yields whether units run in other processes.
     """
     away = through_joblib(jobs) and jobs != 1
     with nullcontext() if jobs is None else joblib.parallel_config("loky", n_jobs=jobs):
@@ -95,7 +95,7 @@ def run_each(
 
     Args:
         function: of a module that the workers can import, or of ``__main__``.
-        arguments: of every unit; `check_picklable` says what of them cannot be sent.
+        arguments: of every unit; `check_picklable` finds values that cannot be sent to another process.
         jobs: as in `through_joblib`. With 1 the units run in this process, one after the other.
         progress: whether to show a progress bar, which counts the units that are done; if None, where the output is a
             terminal.
@@ -104,7 +104,7 @@ def run_each(
 
     Raises:
         ValueError: as `through_joblib`.
-        Exception: whatever a unit raises.
+        Exception: an error that a unit raises.
     """
     caller = os.getpid()
     units = [joblib.delayed(_alone)(caller, number, function, values) for number, values in enumerate(arguments)]
@@ -152,10 +152,10 @@ def _alone(caller: int, number: int, function: Callable[..., Any], values: tuple
 
 @functools.cache
 def _end_with(parent: int) -> None:
-    """Have this worker end soon after its parent, also where that is killed, and leave ctrl-C to it."""
+    """End this worker soon after its parent ends or is killed, and leave ctrl-C to the parent."""
 
     def watch() -> None:
-        while os.getppid() == parent:  # an orphan gets another
+        while os.getppid() == parent:  # an orphan gets another parent
             time.sleep(0.5)
         os._exit(1)
 
@@ -165,7 +165,7 @@ def _end_with(parent: int) -> None:
 
 
 def _active() -> tuple[Any, int]:
-    """joblib's active backend, and the number of its jobs as joblib counts them: -1 for all there are."""
+    """joblib's active backend, and the number of its jobs as joblib counts them: -1 for one per processor."""
     backend, size = get_active_backend()
     return backend, getattr(backend, "default_n_jobs", 1) if size is None else size
 

@@ -5,8 +5,8 @@
 
 Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 5.10 to 5.12. K is 1 + phi phi' / D, where phi are the D
 columns of x (ridge regression) or inputs of a network's last layer, or 1 + exp(-|x - x'|^2 / (2 D l^2)), all columns
-standardised. l and r, of a grid, and s are those of the largest density. Of class labels y is one-hot, and the
-probabilities are softmax(b m), with the best b of a grid.
+standardised. l and r, on grids, and s are those of the largest density. Class labels are one-hot in place of y: then r is
+that of the smallest squared error, and the probabilities are softmax(b m), with the b on a grid of the largest density.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ _SLOPES = torch.logspace(-1, 1, 9, dtype=torch.float64)
 
 
 def constant(likelihood: Likelihood, data: Tensor, y: Tensor) -> Tensor | None:
-    """Log densities of rows under the best constant; None if it has no closed form, or no noise.
+    """Log densities of rows under the best constant; None if it has no closed form, or a column of y does not vary.
 
     Args:
-        data: y of all rows, of which the frequencies of labels are.
-        y: of some rows, ``[n, ...]``, of which mean and variance are.
+        data: y of all rows, for the frequencies of labels.
+        y: of the rows whose densities are returned, ``[n, ...]``, for mean and variance.
 
     Returns:
         ``[n]``, in float64.
     """
-    if has_one_value(y):
-        return None
     if isinstance(likelihood, Categorical):
         labels = data.detach().long().flatten().cpu()
-        density = (torch.bincount(labels).double() / len(labels)).log()[y.long()]
-    elif isinstance(likelihood, LogNormal):
+        return (torch.bincount(labels).double() / len(labels)).log()[y.long()].reshape(len(y), -1).sum(1)
+    y = y.double()
+    if has_one_value(y):
+        return None
+    if isinstance(likelihood, LogNormal):
         density = dist.LogNormal(y.log().mean(0), y.log().std(0, correction=0)).log_prob(y)
     elif isinstance(likelihood, Gaussian | HeteroscedasticGaussian):
         density = dist.Normal(y.mean(0), y.std(0, correction=0)).log_prob(y)
     elif isinstance(likelihood, Bernoulli | Poisson):
-        y = y.double()
         density = (dist.Bernoulli if isinstance(likelihood, Bernoulli) else dist.Poisson)(y.mean(0)).log_prob(y)
     else:
         return None
@@ -62,7 +62,7 @@ def constant(likelihood: Likelihood, data: Tensor, y: Tensor) -> Tensor | None:
 
 
 def has_one_value(y: Tensor) -> bool:
-    """Whether all rows of a column of real numbers are equal."""
+    """Whether y are real numbers with a column that has one value in all rows."""
     return y.is_floating_point() and bool((y == y[0]).reshape(len(y), -1).all(0).any())
 
 

@@ -23,11 +23,11 @@ from pyrodrop.steps import Batch
 class LoadedMinibatches:
     """Minibatches of a loader, which is iterated once per epoch.
 
-    A training that continues begins the epoch again in which it was interrupted. Only a loader that knows where it is, by
-    ``state_dict`` and ``load_state_dict`` as torchdata's StatefulDataLoader, goes on within it.
+    A training that continues begins the interrupted epoch again, unless the loader saves its place by ``state_dict`` and
+    ``load_state_dict``, as torchdata's StatefulDataLoader does.
 
     Args:
-        seed: of the training; with the number of an epoch that of its random numbers.
+        seed: of the training; together with the number of an epoch it seeds the loader's random numbers.
         check: raises a ValueError for observations that the likelihood does not allow.
 
     Attributes:
@@ -38,7 +38,7 @@ class LoadedMinibatches:
         self.data: Loader = copy.copy(data)
         self._knows_its_place = all(hasattr(data.batches, name) for name in ("state_dict", "load_state_dict"))
         if self._knows_its_place:
-            self.data.batches = copy.copy(data.batches)  # whose place is not moved by estimates
+            self.data.batches = copy.copy(data.batches)  # so that estimates do not move its place
         self.seed: int = seed
         self.device: torch.device = device
         self._check = check
@@ -47,15 +47,15 @@ class LoadedMinibatches:
         self.per_epoch: int = data.per_epoch
         self._epoch, self.position = 0, 0
         self._under_way: list[Iterator[Dataset]] = []  # the epoch, where one was begun
-        # Of an iterator in a cycle of references, PyTorch waits five seconds for each worker.
+        # PyTorch waits five seconds for each worker of an iterator that is freed in a cycle of references.
         weakref.finalize(self, self._under_way.clear)
 
     def first(self) -> Batch:
-        """A minibatch which is not one of the training's."""
+        """A sample minibatch, which is not part of the training order."""
         return batch_of(self.data.sample, self.num_rows, self.device)
 
     def samples(self, steps: int | None) -> list[Batch]:
-        """A minibatch of the loader's size, and one of the rows that it leaves for the last of an epoch."""
+        """A minibatch of the loader's size, and one of the size of an epoch's last if that is smaller and is reached."""
         rest = self.num_rows - (self.per_epoch - 1) * self.size
         last = (
             [self.data.sample.first(rest)]
@@ -88,7 +88,7 @@ class LoadedMinibatches:
         return state
 
     def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
-        """Go to a place that `state` has given, or to the beginning of its epoch."""
+        """Go to a place that `state` has returned, or to the beginning of its epoch."""
         try:
             epoch, position = int(state["epoch"]), int(state["position"])
             place = _unpacked(state["loader"]) if self._knows_its_place else None

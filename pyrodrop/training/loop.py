@@ -50,9 +50,9 @@ class Loop:
     """Parameters, optimiser, losses and the number of steps done.
 
     Args:
-        first: makes the first step, with Pyro's validation, and all that no other engine makes.
-        accelerate: returns the engine of the other steps, None for the first one, given the number of steps done and that by
-            which it is chosen.
+        first: engine of the first step, which is made with Pyro's validation, and of steps that no other engine makes.
+        accelerate: returns the engine of the other steps, or None for `first`, given the number of steps done and the number
+            of steps to choose it for.
         replicates: shape of the losses of a step: () or [R].
 
     Attributes:
@@ -60,9 +60,9 @@ class Loop:
         done: number of steps made so far.
         checked: number of steps whose losses are known to be finite.
         moving: returns the buffers that a step updates, by name.
-        changed: called before every block of steps; returns the argument of `Engine.holds`.
+        changed: called before every block of steps; returns the argument `changed` of `Engine.holds`.
         hint: what to add to the error of a loss that is not finite, as a sentence.
-        ahead: makes what comes before the first step of a training.
+        ahead: called before the first step of a training.
         history: nll, kl and the weight of the KL divergence for every step, ``[at least done, ..., 3]``.
     """
 
@@ -149,7 +149,7 @@ class Loop:
     def _ends(self, after_epoch: AfterEpoch | None) -> bool:
         """Call `after_epoch` if it is due. Returns whether training ends. Its random draws do not affect training.
 
-        Meanwhile short calls of other threads are let in.
+        Short calls of other threads may run meanwhile.
         """
         per_epoch = self.batches.per_epoch
         if after_epoch is None or not after_epoch.due(self.done, per_epoch, self.steps):
@@ -161,7 +161,7 @@ class Loop:
         return ends
 
     def start(self) -> None:
-        """Make the first step, unless it was made before, and choose the engine of the others."""
+        """Make the first step, unless it was made before, and choose the engine of the other steps."""
         keep_heap()
         if self.done == 0:
             self.first_step()
@@ -170,17 +170,17 @@ class Loop:
             self.choose_engine(len(self.history) - 1)
 
     def choose_engine(self, steps: int) -> None:
-        """Choose the engine of the next steps by so many, unless it is chosen already."""
+        """Choose the engine for `steps` steps, unless it is chosen already."""
         if not self._chosen:
             self.engine, self._chosen = self._accelerate(self.done, steps) or self._first, True
 
     def forget_engine(self) -> None:
-        """Return to the engine of the first step, as after the optimiser's state was replaced."""
+        """Return to the engine of the first step, for example after the optimiser's state was replaced."""
         self.engine = self._first
         self._chosen = False
 
     def reserve(self, steps: int) -> None:
-        """Make room in the history for so many steps."""
+        """Make room in the history for `steps` steps."""
         if steps > len(self.history):
             longer = self.history.new_zeros(max(steps, 2 * len(self.history), 1000), *self.history.shape[1:])
             longer[: self.done] = self.history[: self.done]
@@ -239,8 +239,8 @@ class Loop:
         """Raise a FloatingPointError if a loss is not finite; with replicates, if none of them is.
 
         Args:
-            whole: whether to check the parameters too, and the buffers that a step updates for NaN, which the loss of the
-                next step would show.
+            whole: whether to also check parameters, and buffers that a step updates for NaN, before the next loss shows
+                them.
         """
         recent = self.history[self.checked : self.done, ..., :2]
         recent = recent[:, None] if self.history.dim() == 2 else recent

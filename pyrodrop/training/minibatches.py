@@ -45,7 +45,7 @@ class Batches(Protocol):
         """A minibatch of the first rows, which is not part of the training order."""
 
     def samples(self, steps: int | None) -> list[Any]:
-        """A minibatch of each shape in so many steps, in any number of steps if None; not part of the training order."""
+        """A minibatch of each shape in `steps` steps, or any number of steps if None; not part of the training order."""
 
     def next(self) -> Any:
         """The next minibatch; the last of an epoch may be smaller."""
@@ -57,15 +57,15 @@ class Batches(Protocol):
         """The place in the epoch."""
 
     def load(self, state: Mapping[str, Tensor], name: str = ...) -> None:
-        """Go to a place that `state` has given; a ValueError that names the state if it is none in these data."""
+        """Go to a place that `state` has returned; a ValueError with `name` if it is not a place in these data."""
 
 
 class Ordered(ABC):
     """Minibatches of rows by their numbers, in a new random order ``[N]`` every epoch.
 
-    Replicates have an order each, ``[R, N]``. Several ranks know the same order, which rank 0 draws, and take consecutive
-    rows of each minibatch, whose numbers differ by at most 1. A rank cuts its rows into parts, whose sizes differ by at most
-    1, too. Where a small last minibatch of an epoch has no row for a rank, that rank evaluates the first one with weight 0.
+    Replicates have an order each, ``[R, N]``. Ranks share an order, which rank 0 draws, and each takes consecutive rows of a
+    minibatch. A rank cuts its rows into parts. Row counts differ by at most 1 between ranks and between parts of a rank.
+    If a small last minibatch of an epoch has no row for a rank, that rank evaluates the minibatch's first row with weight 0.
 
     Args:
         size: rows per minibatch, of all ranks together; all rows if None.
@@ -106,7 +106,7 @@ class Ordered(ABC):
         return self._first(self.size)
 
     def samples(self, steps: int | None) -> list[Batch | Joint]:
-        """A minibatch of each shape in so many steps, in any number of steps if None; not part of the training order."""
+        """A minibatch of each shape in `steps` steps, or any number of steps if None; not part of the training order."""
         rest = self.num_rows % self.size
         left = self.order.shape[-1] - self.position or self.num_rows
         reached = steps is None or steps >= -(-left // self.size)
@@ -141,7 +141,7 @@ class Ordered(ABC):
         return {"order": self.order, "position": torch.tensor(self.position)}
 
     def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
-        """Go to a place that `state` has given: an order of the rows, or none yet, and the end of a minibatch."""
+        """Go to a place that `state` has returned: an order of the rows, or none yet, and the end of a minibatch."""
         order, position = state["order"], state["position"].flatten().tolist()
         rows = torch.arange(self.num_rows).expand(*self.replicates, -1)
         whole = order.dtype == rows.dtype and torch.equal(order.cpu().sort(-1).values, rows)
@@ -178,8 +178,8 @@ class Minibatches(Ordered):
     """Minibatches of rows in memory, as arguments of model and guide: x, y and, for some of the rows, ``num_data``.
 
     Args:
-        data: a data set; or for R replicates a list of as many, of equal shapes, whose minibatches are ``[R, size, ...]``.
-            Where all are the same object, it is stored once.
+        data: a data set; or a list of R data sets of equal shapes, one per replicate, for minibatches ``[R, size, ...]``. If
+            all are the same object, it is stored once.
         size: rows per minibatch; all rows if None.
         options: of `Ordered`.
     """
@@ -231,7 +231,7 @@ class Minibatches(Ordered):
         return min(self.size, left), max(1, left // self.size)
 
     def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
-        """Copy rows ``[..., count * size]``, as `take` gives them, into ``[count, ..., size, ...]``, one of x and y each."""
+        """Copy the rows of the numbers from `take` into `places`, ``[count, ..., size, ...]`` for each tensor of x and y."""
         by_step = rows.reshape(*rows.shape[:-1], len(places[0]), -1).movedim(-2, 0)
         for tensor, place in zip(self.tensors, places, strict=True):
             if place.is_contiguous():
@@ -261,7 +261,7 @@ class ReadMinibatches(Ordered):
         super().__init__(len(data), size, device, **options)
 
     def next(self) -> Batch | Joint:
-        # a minibatch of all rows has a new order, too, as augmentations that depend on it need; its parts do not
+        # a minibatch of all rows is in a new order, too, which augmentations may depend on, unless it is cut into parts
         in_parts = self.accumulate > 1 or self.ranks.size > 1
         return self.first() if in_parts and self.size == self.num_rows else super().next()
 
@@ -290,7 +290,7 @@ class WholeCall:
         return self.call
 
     def coming(self) -> tuple[int, int]:
-        """One row in place of a minibatch's, and as many steps as one likes."""
+        """Size 1, and any number of steps."""
         return 1, sys.maxsize
 
     def state(self) -> dict[str, Tensor]:
@@ -413,7 +413,7 @@ def _check_parts(problem: Problem, size: int, rows: int, accumulate: int, ranks:
 
 
 def _check_weighted_draws(problem: Problem, size: int | None, ranks: int) -> None:
-    """Raise a ValueError where the mean of importance weights p(y, W) / q(W) over draws is not that of all rows."""
+    """Raise a ValueError if importance weights p(y, W) / q(W) of all rows cannot be computed: too few rows, or no q(W)."""
     all_rows = size is None or (isinstance(problem.data, Dataset) and size >= len(problem.data))
     if not all_rows or isinstance(problem.data, Loader) or ranks > 1:
         raise ValueError(
@@ -449,7 +449,7 @@ def _parameters(function: Callable[..., Any]) -> Iterable[inspect.Parameter]:
 
 
 def _shares(count: int, among: int) -> list[tuple[int, int]]:
-    """First and number of consecutive things for each of some receivers, whose numbers differ by at most 1."""
+    """Start and length of `among` consecutive shares of `count` things; the lengths differ by at most 1."""
     least, more = divmod(count, among)
     sizes = [least + (number < more) for number in range(among)]
     return [(sum(sizes[:number]), size) for number, size in enumerate(sizes)]

@@ -1,4 +1,4 @@
-"""Minus the ELBO with closed-form divergences, which training minimises unless it is given a loss object of Pyro."""
+"""Minus the ELBO with closed-form divergences, which training minimises unless `objective` is a loss object of Pyro."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyrodrop.steps.loss import making
 
 
 class MeanField(Objective):
-    """factors[0] nll + factors[1] kl(weights) + kl(hyperparameters), with divergences in closed form where there are."""
+    """factors[0] nll + factors[1] kl(weights) + kl(hyperparameters), with divergences in closed form where one exists."""
 
     def terms(self, batch: Arguments) -> Tensor:
         return self._loss(batch, (1.0, 1.0))[0]

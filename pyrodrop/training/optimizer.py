@@ -77,7 +77,7 @@ def _made(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Any:
 def _check_elementwise(optimizer: Optimizer) -> None:
     """Raise a ValueError unless the optimiser updates two stacked parameters as it would update each alone.
 
-    By gradients of several sizes, since some optimisers mix only those that are large, as one that limits their norm.
+    Gradients of several sizes are tried, since some optimisers mix only large ones, for example to limit their norm.
     """
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(2, 4, 3, generator=generator, dtype=torch.float64)
@@ -122,7 +122,7 @@ class Trained:
 
     Args:
         model, guide: of the training.
-        loss: whose parameters the optimiser has.
+        loss: the loss that is minimised, with its parameters.
     """
 
     def __init__(self, model: Any, guide: Any, loss: Loss) -> None:

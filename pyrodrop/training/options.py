@@ -68,7 +68,7 @@ _HINTS = {
 
 
 def check_settings(settings: Mapping[str, Any], title: str) -> None:
-    """Raise a TypeError for settings of replicates that their caller makes itself."""
+    """Raise a TypeError for arguments of `fit_replicates` that the function `title` sets itself."""
     for name in ("models", "guides", "data", "count"):
         if name in settings:
             raise TypeError(f"{title}() has no argument {name!r}: it makes its replicates itself, with their {name}")

@@ -266,7 +266,7 @@ def _copied(model: Any, guide: Any, copies: dict[int, Any]) -> tuple[Any, Any]:
 def _part_from_originals(copies: Sequence[nn.Module]) -> None:
     """Have copied modules train and use parameters of their own, whatever Pyro's store has under the names of the originals.
 
-    Of ``pyro.module`` statements the names leave the store: Pyro would train the parameters there, and the copies would
+    Names from ``pyro.module`` statements are deleted from the store: Pyro would train the parameters there, while the copies
     compute with their own.
     """
     for module in copies:
@@ -301,7 +301,7 @@ def _parameters(sites: Mapping[str, Any]) -> dict[str, Parameter]:
 
 
 def check_program(model: Any, estimator: str, data: Any) -> None:
-    """Raise a ValueError for what is not defined for the keyword arguments of a Pyro program."""
+    """Raise a ValueError for a model of a network, or an estimator, which need (x, y) in place of keyword arguments."""
     if isinstance(model, HasWeights):
         got = shown(data.values if isinstance(data, Keywords) else data)
         raise ValueError(
@@ -319,8 +319,8 @@ def check_program(model: Any, estimator: str, data: Any) -> None:
 def training_mode(*problems: Problem) -> Iterator[None]:
     """Have models and guides in training mode, and in evaluation mode afterwards.
 
-    A model of `pyrodrop.models` knows which of its network's submodules were in training mode when it was made; of other
-    models and of guides those are in training mode that are so now.
+    In a model of `pyrodrop.models`, submodules of the network that were in training mode when the model was made return to
+    it. Other models, and guides, keep their present modes.
     """
     for problem in problems:
         if isinstance(problem.model, NetworkModel):
@@ -344,7 +344,7 @@ def describe(program: Callable[..., Any]) -> str:
 def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
     """Copies of model and guide with new initial weights.
 
-    The network's modules draw them by their own ``reset_parameters()`` from this seed.
+    The network's modules draw them by their own ``reset_parameters()`` from `seed`.
 
     Args:
         model: a model with a method ``reset_parameters()``, such as those of `pyrodrop.models`.

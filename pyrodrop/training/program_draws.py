@@ -2,9 +2,9 @@
 
     z_s ~ guide(...)        y_s ~ model(...) given z_s        s = 1 ... S
 
-as `pyro.infer.Predictive` draws them one by one. One draw is recorded as a graph of its noise and mapped over the noise of
-many. Programs that cannot be recorded, such as those with counts or labels whose probabilities depend on the latent sites,
-are called for every draw.
+as `pyro.infer.Predictive` draws them, one by one. Here one draw is recorded as a graph of its noise, which `torch.vmap` maps
+over the noise of many draws. Programs that cannot be recorded are called for every draw, such as those with counts or labels
+whose probabilities depend on the latent sites.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def draw_sites(
 
     Raises:
         TypeError: the program cannot be called with these arguments; `sites` is not a sequence of names.
-        ValueError: an unknown site; a site that cannot be drawn; a site in a plate that takes subsamples, whose draws would
-            be of other rows each; the draws do not fit into memory.
+        ValueError: an unknown site; a site that cannot be drawn; a site in a plate that takes subsamples, since every draw
+            would be of other rows; the draws do not fit into memory.
     """
     refuse_without_values("predict of a Pyro program")
     num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
@@ -86,10 +86,10 @@ def draw_sites(
 
 
 def many(draw: Callable[[], list[Tensor]], num_samples: int, seed: int, device: torch.device) -> list[Tensor]:
-    """The results of S calls, ``[S, ...]`` each, made at once where the call can be recorded and mapped.
+    """The results of S calls, ``[S, ...]`` each, made at once if the call can be recorded and mapped.
 
     Args:
-        draw: returns tensors of some random numbers; calls must not differ in anything else.
+        draw: returns tensors; its calls may differ in their random numbers alone.
         num_samples: S.
 
     Raises:
@@ -120,7 +120,7 @@ def drawn_anew(
 
     Args:
         sites: names of those after which the call of the model may end; None for all.
-        call: calls guide and model; `called` to have their errors in words.
+        call: calls guide and model; `called` explains their errors.
 
     Raises:
         Undrawable: a site cannot be drawn.
@@ -134,7 +134,7 @@ def drawn_anew(
 
 
 class _Anew(UnconditionMessenger):
-    """Forgets observations; the values of `pyro.deterministic` are none."""
+    """Forgets observations, but not the values of `pyro.deterministic`, which Pyro treats as observations."""
 
     def _pyro_sample(self, msg: Any) -> None:
         if not msg["infer"].get("_deterministic"):
@@ -146,7 +146,7 @@ class _Enough(Exception):
 
 
 class _Drawing(Messenger):
-    """Draws the sites that have no value, and ends the call once those of some names have one."""
+    """Draws the sites that have no value, and ends the call once all sites of these names have one."""
 
     def __init__(self, names: Sequence[str] | None) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ def check_whole(site: Any) -> None:
 
 
 def _check_memory(size: int, num_samples: int, device: torch.device) -> None:
-    """Raise a ValueError for draws of so many bytes that do not fit into the memory that can be had."""
+    """Raise a ValueError if this number of draws, of `size` bytes each, does not fit into the free memory."""
     if 2 * num_samples * size > available(device):
         raise ValueError(
             f"{num_samples:,} draws take {num_samples * size / 2**30:,.1f} GiB, and {available(device) / 2**30:,.1f} GiB "
@@ -192,7 +192,7 @@ def _check_memory(size: int, num_samples: int, device: torch.device) -> None:
 
 
 def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -> Callable[[int], list[Tensor]] | None:
-    """A function of the number of draws that makes all of them at once; None where there is none."""
+    """A function of the number of draws that makes all of them at once; None if `draw` cannot be recorded or mapped."""
     from pyrodrop.compiled import Untraceable, pure
 
     try:
@@ -221,7 +221,7 @@ def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -
 
 
 def _several(graph: Any, device: torch.device) -> Callable[[int], list[Tensor]]:
-    """A recorded draw, mapped over the noise of many, as many at a time as fit into memory."""
+    """A recorded draw, mapped over the noise of many draws, in blocks that fit into memory."""
     start = torch.zeros((), device=device)
     axes = (None, *(None for _ in graph.constants), *(0 for _ in graph.noise))
     mapped = graph.mapped(axes)

@@ -1,7 +1,7 @@
 """The processes that train one model together: ranks 0 to W - 1 of the default process group of `torch.distributed`.
 
-Every rank must make the same calls in the same order. A rank that fails ends the job, as `torchrun` does, and the others
-have torch's error of a lost connection.
+Every rank must make the same calls in the same order. If a rank fails, `torchrun` ends the job, and the other ranks raise
+torch's error of a lost connection.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Ranks:
         values /= self.size
 
     def check_same(self, words: Mapping[str, str]) -> None:
-        """Raise a ValueError on a rank whose words are not those of rank 0, by name."""
+        """Raise a ValueError on a rank whose descriptions, by name, differ from those of rank 0."""
         there = self.of_first(dict(words))
         names = [name for name in {**there, **words} if there.get(name) != words.get(name)]
         if names:
@@ -74,7 +74,7 @@ class Ranks:
             )
 
     def noise_seed(self, seed: int, steps: int = 0) -> int:
-        """The seed of this rank's noise in a training that continues after so many steps; of rank 0 that of the training."""
+        """The seed of this rank's noise in a training that continues after `steps` steps; on rank 0, the training's seed."""
         if self.first:
             return seed
         return int(np.random.SeedSequence([seed, self.rank, steps]).generate_state(1, np.uint64)[0] >> 1)
@@ -89,12 +89,12 @@ def join(distributed: bool | None, device: torch.device) -> Ranks:
     """The processes that train together with this one, which all call this function.
 
     Args:
-        distributed: None for those of torch's default process group, or those that torchrun has started; False for this
-            process alone; True to insist on a process group.
-        device: that is asked for; ``cuda`` without a number becomes that of the local rank.
+        distributed: None for the processes of torch's default process group, or those that torchrun has started; False for
+            this process alone; True as None, but an error if there are neither.
+        device: the requested device; ``cuda`` without a number becomes the GPU of the local rank.
 
     Raises:
-        ValueError: True where there is no group; more local ranks than GPUs; a group without a backend for the device.
+        ValueError: True without a group or torchrun; more local ranks than GPUs; a group without a backend for the device.
     """
     made = dist.is_available() and dist.is_initialized()
     launched = dist.is_available() and dist.is_torchelastic_launched() and os.environ.get("WORLD_SIZE", "1") != "1"
@@ -122,7 +122,7 @@ def join(distributed: bool | None, device: torch.device) -> Ranks:
 
 
 def _local(device: torch.device) -> torch.device:
-    """The device; of the local rank that a launcher has set, if it is a GPU without a number."""
+    """The device; for ``cuda`` without a number, the GPU of the local rank that a launcher has set."""
     number = os.environ.get("LOCAL_RANK", "")
     if device.type != "cuda" or device.index is not None or not number.isdecimal():
         return device

@@ -1,4 +1,4 @@
-"""The settings of a fit in plain numbers and words, and what a run is known by, for the files that are written of it."""
+"""For files: the settings of a fit in plain numbers and strings, and the identity of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pyrodrop.training.settings import Settings
 
 _log = logging.getLogger("pyrodrop")
 
-# What a run is known by, by the names of the arguments of `fit`: a run that continues another one may differ in these alone.
+# Arguments of `fit`: a run that continues another one must agree with it in all of PARTS but those in FREE.
 FREE = ("steps", "accumulate", "lr", "optimizer", "lr_schedule", "kl_weight", "engine", "precision")
 PARTS = (
     "model", "guide", "data", "batch_size", "estimator", "likelihood_power", "objective", "starts", "device", "seed", *FREE,
@@ -37,7 +37,7 @@ Identity = dict[str, dict[str, str]]
 def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> dict[str, Any]:
     """The settings that a problem is trained with, under this seed, and the fingerprint of its data.
 
-    Training adds ``seconds`` and ``engine``, and ``replicates`` where there are several.
+    Training adds ``seconds`` and ``engine``; a `fit` of 100 steps or more ``worth``, replicates their number.
     """
     return {
         "steps": settings.steps,
@@ -59,9 +59,9 @@ def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> d
 
 
 def identity(settings: Settings, problem: Problem, loss: Loss) -> Identity:
-    """What a run is known by, in words, by `PARTS`: names, shapes, settings, and a hash of the data.
+    """The identity of a run: descriptions of names, shapes, settings and buffers, and a hash of the data, by `PARTS`.
 
-    Functions are known by their names.
+    Functions are described by their names.
     """
     parts = {"model": made_of(problem.model, "model"), "guide": made_of(problem.guide, "guide")}
     for name, word in values_of(_constant(problem, loss)).items():
@@ -73,7 +73,7 @@ def identity(settings: Settings, problem: Problem, loss: Loss) -> Identity:
 
 
 def identity_of_all(settings: Settings, problems: Sequence[Problem], losses: Sequence[Loss]) -> Identity:
-    """What a run of replicates is known by: the words of replicate 0, and of each other what differs from it."""
+    """The identity of a run of replicates: that of replicate 0, and the entries of other replicates that differ from it."""
     first, *others = (identity(settings, problem, loss) for problem, loss in zip(problems, losses, strict=True))
     of_all = {name: dict(entries) for name, entries in first.items()}
     of_all["model"] = {"replicates": str(len(problems)), **of_all["model"]}
@@ -86,10 +86,10 @@ def identity_of_all(settings: Settings, problems: Sequence[Problem], losses: Seq
 
 
 def check_same(there: Any, here: Identity, file: str) -> None:
-    """Check that a run may continue another one, and log in what they differ all the same.
+    """Check that a run may continue another one, and log the settings in which they differ.
 
     Raises:
-        ValueError: they differ in something else than `FREE`, or `there` is not such a description.
+        ValueError: they differ in something other than `FREE`, or `there` is not an `Identity`.
     """
     if not isinstance(there, dict) or not all(is_words(there.get(name)) for name in PARTS):
         raise ValueError(
@@ -109,12 +109,12 @@ def check_same(there: Any, here: Identity, file: str) -> None:
 
 
 def as_tensor(run: Identity) -> Tensor:
-    """What a run is made of as the bytes of JSON, for a state that consists of tensors."""
+    """An `Identity` as the bytes of JSON, for a state that consists of tensors."""
     return torch.frombuffer(bytearray(json.dumps(run).encode()), dtype=torch.uint8)
 
 
 def of_tensor(value: Any) -> Any:
-    """The inverse of `as_tensor`; None for a tensor of something else."""
+    """The inverse of `as_tensor`; None if the value is not JSON in a tensor."""
     try:
         return json.loads(value.to("cpu", torch.uint8).flatten().numpy().tobytes())
     except (ValueError, RecursionError, AttributeError):
@@ -122,7 +122,7 @@ def of_tensor(value: Any) -> Any:
 
 
 def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
-    """The buffers that no step changes, but for the initial values of what is trained."""
+    """The buffers that no step changes, without the initial values of trained weights."""
     model = problem.model
     changed = set(loss.moving.places)
     if isinstance(model, NetworkModel):
@@ -143,7 +143,7 @@ def _batch_size(settings: Settings, data: Dataset | Streamed | Keywords) -> int:
 
 
 def _sizes(settings: Settings, data: Dataset | Streamed | Keywords) -> dict[str, Any]:
-    """The numbers of rows, and what their columns were, of data that have them."""
+    """The numbers of rows and the columns of a data set; the names of the arguments of a program."""
     if isinstance(data, Keywords):
         return {"arguments": list(data.values)}
     sizes = {"batch_size": _batch_size(settings, data), "num_data": len(data)}
@@ -175,7 +175,7 @@ def _objective(objective: Any) -> dict[str, str]:
 
 
 def _word(value: Any) -> str:
-    """A setting: a number or word as it is, a schedule of this package as its call, another function by its name."""
+    """A setting as a string: a number as it is, a schedule of this package as its call, another function by its name."""
     if isinstance(value, functools.partial):
         options = ", ".join(f"{name}={option}" for name, option in value.keywords.items())
         return f"{_word(value.func)}({options})"

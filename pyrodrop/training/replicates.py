@@ -74,13 +74,13 @@ def fit_replicates(
     after_epoch: Callable[[Replicates, Any], object] | None = None,
     **options: Unpack[TrainingOptions],
 ) -> Replicates:
-    """Train independent fits as one, which is faster than one by one for small networks.
+    """Train independent fits together, which is faster than one by one for small networks.
 
     A replicate is equal in distribution to the fit alone, and independent of the others: its noise and its minibatches are
     its own. The same call gives the same result; with another `count`, `memory` or `jobs` it draws other random numbers. See
     `pyrodrop.fit` for the arguments that are not described here. A replicate whose loss or gradient stops being finite keeps
-    its last parameters, and the others continue. Replicates whose tensors have the same shapes train together, other ones
-    (networks of another width, data of another size) after them.
+    its last finite parameters, and the others continue. Replicates whose tensors have the same shapes train together; those
+    of other shapes (networks of another width, data of another size) train after them.
 
     Args:
         models: one model for all replicates, or a list or tuple of `count`. Networks of the same widths and `seed` start
@@ -96,9 +96,9 @@ def fit_replicates(
         starts: ``model`` to start from the weights that the models have, ``new`` to start each replicate from new ones, as
             deep ensembles do: replicate r from ``restart(model, guide, seed + r)``, which draws anchors (`priors.Anchored`)
             and prior functions (`models.WithPriorFunction`), too.
-        memory: bytes that all replicates together may take; half of the free memory if None. Where that is not enough they
-            are trained in turn, as many at a time as fit. With several processes it is that of all on this machine, or of
-            each worker of a cluster.
+        memory: bytes that all replicates together may take; half of the free memory if None. If that is not enough, they
+            train in turn, as many at a time as fit. It is shared by all processes of this machine; on a cluster, each worker
+            has as much.
         jobs: number of processes of this machine to train a share of the replicates each, with one thread. If None, the
             workers of a joblib backend that is active, such as a Dask cluster under ``joblib.parallel_config("dask")``;
             otherwise this process. Workers need this package, and the modules that model and guide are defined in.
@@ -189,7 +189,7 @@ def _in_one_process(
 def _in_processes(
     replicates: Sequence[Replicate], settings: Settings, memory: float | None, progress: bool | None, jobs: int | None
 ) -> tuple[Replicates, FloatingPointError | None]:
-    """Train all replicates, a share in each process; with an error where none of them has a finite loss.
+    """Train all replicates, a share in each process; with an error if none of them has a finite loss.
 
     Raises:
         ValueError: several processes of this machine would share a GPU.
@@ -233,7 +233,7 @@ def _in_processes(
 def _share(
     replicates: Sequence[Replicate], settings: Settings, memory: float | None
 ) -> tuple[Replicates, FloatingPointError | None]:
-    """Train a share, without its data in the result, which need not be sent."""
+    """Train a share; the fits are returned without their data, which need not be sent back."""
     done, error = _in_one_process(replicates, settings, memory, False)
     return replace(done, fits=[replace(fit, data=None) for fit in done]), error
 

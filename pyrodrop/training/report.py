@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """A fit beside simple predictors; printed, a page in Markdown.
+    """A fit compared with simple predictors; printed, a page in Markdown.
 
     Attributes:
         scores: of every predictor by name, on the same rows: ``log_density`` in nats per row, and ``rmse`` and
             ``coverage_95``, or ``accuracy`` and ``ece``.
-        facts: what else is known, by name.
-        advice: what to try next, in the order of its importance, with a page of the documentation.
+        facts: other findings, such as calibration, rates and Pareto k-hat, by name.
+        advice: what to try next, the most important first, with a page of the documentation.
     """
 
     scores: Mapping[str, Mapping[str, float]]

@@ -55,11 +55,11 @@ class Fit:
 
     Attributes:
         model, guide: the trained copies.
-        data: the training data, `Keywords` of a Pyro program that was trained on a mapping, or where they are read from;
-            None after loading.
+        data: the training data: a data set, the `Keywords` of a Pyro program that was trained on a mapping, or the source of
+            streamed data; None after loading.
         history: nll, kl and the weight of the weights' kl in the loss, for every step, ``[steps, 3]``. kl includes a guide's
-            ``kl_scale``. After training with an `objective` of Pyro, whose loss has no such terms, it stands in the first
-            column, and the second is 0. Of a posterior from `pyrodrop.zoo.load`, means over 100 stretches of the steps.
+            ``kl_scale``. After training with an `objective`, the first column is its loss and the second is 0. A posterior
+            from `pyrodrop.zoo.load` has means over 100 stretches of the steps.
         settings: the settings of the training in plain numbers and words, with the fingerprint of the data.
         device: where the parameters are.
         loss: the loss object of Pyro that was minimised; None for the default, and after loading.
@@ -81,8 +81,8 @@ class Fit:
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of the training data, also after loading; None if it was not recorded, as of data that are read
-        while training."""
+        """The fingerprint of the training data, also after loading; None if it was not recorded, as for
+        streamed data."""
         return self.settings.get("data_fingerprint") if self.data is None else self.data.fingerprint
 
     @property
@@ -95,30 +95,30 @@ class Fit:
 
     @property
     def worth(self) -> Worth | None:
-        """The log density of training data, beside that of a constant, ridge regression, a Gaussian process and a point
-        estimate; as it was after training, or as it is now in a `Training`. None of other programs than networks.
+        """The log density of training data, and that of a constant, ridge regression, a Gaussian process and a point
+        estimate, as it was after training, or as it is now for a `Training`. None for a program that is no network.
         """
         return of_record(self.settings) or worth_of(self)
 
     @checked
     def report(self, held_out: Data | Split | None = None, *, seed: Seed = 0) -> Report:
-        """A page about the fit: its scores beside those of a constant, ridge regression, a random forest, if scikit-learn is
-        installed, and a Gaussian process, calibration, rates, k-hat, and what to try next. It takes seconds.
+        """A page about the fit: its scores beside those of a constant, ridge regression, a random forest (if scikit-learn is
+        installed) and a Gaussian process; calibration, rates, k-hat, and what to try next. It takes seconds.
 
         Args:
-            held_out: rows that all are judged on, of a `Split` its test rows. If None, a fifth of the training rows, which
-                the fit has seen and the others have not.
-            seed: of draws, the fifth, and the forest.
+            held_out: rows to score all predictors on; for a `Split`, its test rows. If None, a fifth of the training rows,
+                which the fit has seen and the other predictors have not.
+            seed: of the draws, the choice of the fifth, and the forest.
 
         Returns:
             A `Report`, which is printed in Markdown; ``report.scores`` has its table.
 
         Raises:
-            TypeError: the fit is of a Pyro program, or its y are neither real numbers nor class labels.
-            ValueError: the fit has no training data, as a loaded one; there are fewer than 10 rows to learn from or to be
-                judged on.
+            TypeError: the fit is of a Pyro program, or its likelihood is neither Gaussian nor Student's t nor categorical.
+            ValueError: the fit has no training data, as after loading, or has streamed them; there are fewer than 10 rows to
+                learn from or to be scored on.
         """
-        # analysis imports this file, and is imported when it is asked for
+        # pyrodrop.analysis imports this file, and is therefore imported when it is needed
         made: Report = import_module("pyrodrop.analysis.fit_report").report(self, held_out, seed)
         return made
 
@@ -160,10 +160,10 @@ class Fit:
     ) -> Elbo:
         """Estimate the ELBO on all of the training data, or on `data`. The network is in evaluation mode.
 
-        The likelihood and the KL divergence count in full, whatever `kl_weight`, `likelihood_power` and the guide's
-        ``kl_scale`` were in training (`objective` includes these factors), and the posterior is the one over weights, with
-        one draw for all of the data, whatever estimator trained it. Trained with ``TraceEnum_ELBO``, which sums out discrete
-        sites, it is the mean of that loss, of which nll and kl are not known: they are NaN.
+        The likelihood and the KL divergence count in full: `kl_weight`, `likelihood_power` and the guide's ``kl_scale`` are
+        left out (`objective` includes them). The posterior is the one over weights, with one draw for all of the data, also
+        if another estimator than ``shared`` trained it. After training with ``TraceEnum_ELBO``, which sums out discrete
+        sites, the value is minus the mean of that loss, and nll and kl are NaN.
 
         Args:
             num_samples: number of draws from the guide.
@@ -201,7 +201,7 @@ class Fit:
 
         With all factors 1 it is the ELBO. Otherwise it is not a bound on the evidence: with a smaller weight of the KL
         divergence it can exceed the evidence. After training with an `objective` of Pyro it is minus the mean of that loss,
-        of which nll and kl are not known: they are NaN.
+        and nll and kl are NaN.
 
         Args:
             num_samples: number of draws from the guide.
@@ -252,16 +252,16 @@ class Fit:
         them; `pyro.infer.infer_discrete` draws them given the observations.
 
         Args:
-            x: as of `pyrodrop.predict`. For a program that was trained on a mapping, other arguments, such as ``{"x": x}``,
-                where those that default to None in the model may be left out, and otherwise the first argument, with None
-                for y; None for the training data.
+            x: as of `pyrodrop.predict`. For a program that was trained on a mapping, a mapping of arguments, such as
+                ``{"x": x}``; those that default to None in the model may be left out. For other programs, the first
+                argument; y is then None. None for the training data.
             num_samples, seed, joint, keep, method: as of `pyrodrop.predict`; for a program only the first two.
             sites: names of the sites of a program to return; None for all. Sites after the last of them are not drawn.
 
         Raises:
             TypeError: an argument that a program does not have, or of the wrong kind.
-            ValueError: as `pyrodrop.predict`; a site of a program is in a plate that takes subsamples, whose draws would be
-                of other rows each, or has a distribution without samples.
+            ValueError: as `pyrodrop.predict`; a site of a program is in a plate that takes subsamples, which are other rows
+                in every draw, or has a distribution without samples.
         """
         if not isinstance(self.model, NetworkModel):
             usual = {"joint": joint is True, "keep": keep == "draws", "method": method == "draws"}
@@ -290,14 +290,14 @@ class Fit:
 
         The file has the standardisations, the network and the likelihood, and takes any number of rows of x in the units of
         the training data: ``x``, or ``x_0``, ``x_1`` ... of a tuple, or ``x_NAME`` of a mapping. Of a data frame, x are its
-        columns as `Dataset.x_of` has them, but not standardised. Before it is written it is compared with
-        ``predict(x, draws, seed=seed)`` on some rows, from the file. An ``.onnx`` file needs no PyTorch to run; writing it
-        needs the extra ``pyrodrop[onnx]``. Its metadata, JSON under ``pyrodrop`` (of a ``.pt2`` file ``pyrodrop.json``),
-        have names and shapes of inputs, columns and classes, settings, versions, and a SHA-256 of the weights.
+        columns as `Dataset.x_of` has them, but not standardised. Before it is written, its program is run on some rows and
+        compared with ``predict(x, draws, seed=seed)``. An ``.onnx`` file needs no PyTorch to run; writing it needs the extra
+        ``pyrodrop[onnx]``. Its metadata, JSON under ``pyrodrop`` (in a ``.pt2`` file ``pyrodrop.json``), have names and
+        shapes of inputs, columns and classes, settings, versions, and a SHA-256 of the weights.
 
         Args:
             path: of the file, which ends with ``.onnx`` or ``.pt2``.
-            draws: S, the number of functions, of which each is one set of weights. Masks are stored as such, other weights
+            draws: S, the number of functions, each with one set of weights. Dropout is stored as masks, other weights
                 once per function.
             outputs: some of ``mean`` and ``sd`` of y ``[N, ...]``, ``quantiles`` of y ``[Q, N, ...]`` (Gaussian and
                 log-normal likelihoods), ``probabilities`` of classes ``[N, ..., classes]``, or that y is 1, and ``draws`` of
@@ -313,8 +313,8 @@ class Fit:
         Raises:
             TypeError: an argument is of the wrong kind; the fit is of a Pyro program that is no network.
             ValueError: the likelihood has no such output; the network needs several rows together, branches on values, or
-                has operations that the format has not; the fit is not on the CPU; there is no closed form; the program does
-                not compute what `predict` does. No file is written then.
+                has operations that the format does not support; the fit is not on the CPU; there is no closed form; the
+                program does not compute what `predict` does. No file is written then.
             ImportError: a package is missing.
             OSError: the file cannot be written; the message names it.
         """
@@ -335,11 +335,11 @@ class Fit:
         )
 
     def pruned(self, threshold: float = 3.0) -> Fit:
-        """A copy of this fit whose weights with ln alpha above `threshold` are 0, without noise.
+        """A copy of this fit in which weights with ln alpha of at least `threshold` are 0, without noise.
 
         Raises:
-            TypeError: the guide has no alpha per weight; `guides.SparseDropout` and `guides.ARDDropout` have. Noise by unit
-                is for `compress` only.
+            TypeError: the guide is no `guides.SparseDropout` or `guides.ARDDropout`, with an alpha per weight.
+            ValueError: `threshold` is outside the range of ln alpha.
         """
         guide = self.guide
         if not isinstance(guide, SparseDropout):
@@ -362,17 +362,17 @@ class Fit:
         It maps x to f, both in their own units, and equals the pruned network up to rounding.
 
         Args:
-            threshold: weights with a larger ln alpha, of their own noise or of their input unit's, are pruned. If None, 3,
-                or what the guide has: 0 for `guides.LogNormalDropout`, a signal-to-noise ratio of 1.
+            threshold: weights are pruned if their ln alpha, or that of their input unit, reaches it. If None, the guide's
+                default: 3, or 0 for `guides.LogNormalDropout`, a signal-to-noise ratio of 1.
             structured: whether constant units go into the biases of the layers that read them, and units that no layer reads
                 are removed. If False, every unit stays, and any network is returned with its own shape.
             x: example inputs, at least two rows, from which the shapes between layers are found; the training data if None.
                 A loaded fit has no training data; models of this package know the shape of x.
 
         Raises:
-            TypeError: the guide learns no alpha per weight or input unit; or no unit of the network is followed from the
-                layer that makes it to those that read it.
-            ValueError: nothing says which shape x has.
+            TypeError: the guide learns no alpha per weight or input unit; or no unit of the network can be traced from the
+                layer that computes it to the layers that read it.
+            ValueError: the shape of x is not known, so that `x` must be passed.
         """
         return compress(self.model, self.guide, threshold=threshold, structured=structured, x=self._example(x))
 
@@ -399,7 +399,7 @@ class Fit:
         Args:
             count: number of networks.
             threshold: prune weights with a larger ln alpha, and units that are then unused; None keeps all.
-            seed: of the first network; the others have the seeds that follow.
+            seed: of network 0; network i has the seed ``seed + i``.
             x: example inputs, as in `compress`.
         """
         return DrawnNetworks(self.model, self.guide, count, threshold=threshold, seed=seed, x=self._example(x))
@@ -432,18 +432,18 @@ class Fit:
     ) -> Self:
         """Read a saved fit.
 
-        Where network, priors, likelihood and guide are those of this package, as in a fit of a recipe, the file is enough.
-        Model and guide of your own code, `models.from_module` of your network among it, are needed as they were built for
-        the training; they are changed in place, after everything in the file is checked. Your own functions and classes are
-        known by their names, and the layers of a network by their classes and PyTorch's settings.
+        If network, priors, likelihood and guide are those of this package, as in a fit of a recipe, the file is enough.
+        A model or guide of your own code, such as `models.from_module` of your network, must be passed as it was built for
+        the training; it is changed in place, after everything in the file is checked. Your own functions and classes are
+        identified by name, and the layers of a network by their classes and PyTorch's settings.
 
         Args:
             path: of the file.
             model, guide: built like the saved ones; None for what the file describes. An autoguide of Pyro has parameters
                 after its first call, so it must have been called, ``guide(**data)``.
             device: where to put them.
-            allow: ``("model",)``, ``("guide",)`` or both, for parts that may be made of something else than the saved ones,
-                such as a network whose code was rewritten to compute the same.
+            allow: ``("model",)``, ``("guide",)`` or both, to accept one that is not built as the saved one, such as a
+                network whose code was rewritten to compute the same.
 
         Raises:
             ValueError: model or guide is None, and the file does not describe it; or it differs from the saved one: names,
@@ -494,7 +494,7 @@ def restoring(
     device: str | torch.device = "auto",
     allow: Collection[str] = (),
 ) -> Callable[[], F]:
-    """Check `contents` that were read from a file against model and guide, and return what puts them there.
+    """Check `contents` that were read from a file against model and guide; returns a function that loads them.
 
     Args:
         of: the class of the result.

@@ -1,4 +1,4 @@
-"""The data that a method of a fit is computed on: those of training, or others in their place."""
+"""The data that a method of a fit is computed on: the training data, or data that the user passes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Trained(Protocol):
 
 
 def data_for(fit: Trained, name: str, data: Any, optional: Collection[str] = ()) -> TrainingData:
-    """The training data, or `data` in their place, where the `optional` arguments of a program may be left out."""
+    """The training data, or `data` if it is not None, which may lack the `optional` arguments of a program."""
     if data is None:
         if fit.data is None:
             raise ValueError(f"a loaded fit or a reading has no training data: pass them as {name}(data=...)")

@@ -37,7 +37,7 @@ class Run:
 
     Attributes:
         record: the settings in plain numbers and words.
-        whole_state: access to the state of the loop, whether it is all of the training's or not.
+        whole_state: access to the state of the loop; see `state` for when that is not the whole state of the training.
         ranks: the processes that train together.
     """
 
@@ -51,12 +51,12 @@ class Run:
 
     @functools.cached_property
     def identity(self) -> Identity:
-        """What the run is made of, in words."""
+        """The `identity` of the run, for files."""
         return identity(self.settings, self.problem, self.loss)
 
     @classmethod
     def of(cls, problem: Problem, settings: Settings, ranks: Ranks | None = None) -> Run:
-        """The training of a problem before its first step; called in training mode and with the training's random state.
+        """The training of a problem before its first step; call it in training mode and with the training's random state.
 
         Args:
             ranks: the processes that train together; None for a process that trains alone.
@@ -100,10 +100,10 @@ class Run:
         return cls(problem, settings, loss, loop, about, state, ranks)
 
     def align(self) -> None:
-        """Check that all ranks make the same training, and start all from the parameters and buffers of rank 0.
+        """Check that all ranks run the same training, and start all of them from the parameters and buffers of rank 0.
 
         Raises:
-            ValueError: this rank makes another training than rank 0.
+            ValueError: this rank runs another training than rank 0.
         """
         if self.ranks.size == 1:
             return
@@ -129,7 +129,7 @@ class Run:
         """Access to the state between two steps.
 
         Raises:
-            ValueError: a step changes Python attributes, which are not part of it.
+            ValueError: a step changes Python attributes, which the state does not contain.
         """
         if self.loss.changes:
             raise ValueError(
@@ -170,7 +170,7 @@ def problem_of(
 
 
 def _engine(settings: Settings, problem: Problem) -> EngineName:
-    """The engine; where minibatches vary in shape, and every shape would be traced, Pyro's unless another is asked for."""
+    """The requested engine; Pyro's for ``auto`` if minibatches vary in shape, since every shape would be traced."""
     varies = isinstance(problem.data, Loader) and problem.data.varies
     return "pyro" if settings.engine == "auto" and varies else settings.engine
 

@@ -103,7 +103,7 @@ class Settings:
         return nullcontext() if self.precision == "tf32" else threads.sharing()
 
     def factors(self, epochs: float) -> tuple[float, float]:
-        """The power of the likelihood and the weight of the KL divergence after so many epochs.
+        """The power of the likelihood and the weight of the KL divergence after this number of epochs.
 
         Raises:
             TypeError, ValueError: the schedule returns no number, or one that is negative, NaN or infinite.
@@ -114,7 +114,7 @@ class Settings:
         return self.likelihood_power, real(self.kl_weight(epochs), "kl_weight", at, least=0)
 
     def lr_factor(self, steps: int) -> float:
-        """The factor of the learning rate after so many steps.
+        """The factor of the learning rate after this number of steps.
 
         Raises:
             TypeError, ValueError: the schedule returns no number, or one that is negative, NaN or infinite.
@@ -126,7 +126,7 @@ class Settings:
 
 
 def _made_optimizer(value: Any) -> str:
-    """What to pass instead of an optimiser of other parameters."""
+    """A hint for an optimiser object of other parameters; empty for other values."""
     name = type(value).__name__
     return (
         f": fit makes it for its own parameters, optimizer=torch.optim.{name}, lr=..." if hasattr(value, "step") else ""
@@ -161,7 +161,7 @@ def _check_kl_weight(value: Any) -> None:
 
 
 def _check_objective(settings: Settings) -> None:
-    """Raise for an objective that is no loss object of Pyro, or with factors that only the default's terms have."""
+    """Raise an error for an objective that is no loss object of Pyro, or with settings that only the default supports."""
     loss = settings.objective
     if loss is None:
         return

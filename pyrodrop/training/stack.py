@@ -1,8 +1,8 @@
 """Replicates in stacks of equal shapes; a stack is trained as one step of stacked parameters (`pyrodrop.compiled.stacked`).
 
-Networks of different widths, or data of different sizes, are different stacks; where memory is short, replicates of equal
-shapes are several. Stacks train one after the other, each with torch's default generator, seeded by the seed of its first
-replicate. A checkpoint or a callback is of one stack.
+Networks of different widths, or data of different sizes, form different stacks, and so do replicates of equal shapes if
+memory is short. Stacks train one after the other, each with torch's default generator, seeded by the seed of its first
+replicate. A checkpoint or a callback is possible for a single stack only.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def train_stacks(
 
 
 def merged(trained: Iterable[tuple[Sequence[int], Trained]]) -> Trained:
-    """All replicates of a call in their order, from some of them at a time with their numbers."""
+    """Join the results of groups of replicates, each with the numbers of its replicates, in the order of the numbers."""
     fits: dict[int, Fit] = {}
     failed: dict[int, int] = {}
     errors: list[FloatingPointError | None] = []
@@ -103,17 +103,17 @@ class Stack:
     """Replicates that are trained together, before their first step.
 
     Args:
-        problems: one per replicate, equal but for their tensors. The same one may be given for several or all of them, which
-            then differ in data, noise and initial parameters.
-        losses: one per replicate, that of its problem by `loss_of`.
+        problems: one per replicate, equal but for their tensors. Several replicates may share one, and then differ in data,
+            noise and initial parameters alone.
+        losses: one per replicate, from `loss_of` for its problem.
         data: one data set per replicate, of equal shapes; those of the problems if None.
-        starts: initial values of what is trained, ``[R, ...]`` by name; those of the problems if None.
+        starts: initial values of the parameters, ``[R, ...]`` by name; those of the problems if None.
 
     Raises:
         ValueError: the replicates cannot be stacked, or differ in more than their tensors.
 
     Attributes:
-        parameters: what is trained, ``[R, ...]`` by name.
+        parameters: the trained parameters, ``[R, ...]`` by name.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class Stack:
         self.losses[replicate].moving.take([buffer[replicate] for buffer in self.loss.buffers])
 
     def failed(self) -> dict[int, int]:
-        """The last step of every replicate that failed, by number."""
+        """The number of the step, counted from 0, at which each failed replicate failed, by the replicate's number."""
         lived = self.loss.lived.tolist()
         return {r: lived[r] for r in (~self.loss.alive).nonzero().flatten().tolist()}
 
@@ -259,7 +259,7 @@ class Stack:
         return replace(after_epoch, function=call)
 
     def _buffers(self) -> dict[str, Tensor]:
-        """What the state of a stack has beside parameters: the buffers that a step updates, and who has not failed."""
+        """The state of a stack beside parameters: the buffers that a step updates, and which replicates have not failed."""
         moving = dict(zip(self.losses[0].moving.places, self.loss.buffers, strict=True))
         return moving | {"replicates.alive": self.loss.alive, "replicates.lived": self.loss.lived}
 
@@ -274,7 +274,7 @@ class Stack:
 
     @contextmanager
     def _loaded(self, replicate: int) -> Iterator[None]:
-        """Load a replicate for the time being."""
+        """Load a replicate within the block; its model and guide have their previous values afterwards."""
         loss = self.losses[replicate]
         state = [*loss.leaves, *loss.buffers]
         before = [value.detach().clone() for value in state]
@@ -287,7 +287,7 @@ class Stack:
                     value.copy_(old)
 
     def _guess(self, batch: Arguments) -> None:
-        """`Objective.guess` of every replicate, with its own buffers."""
+        """Call `Objective.guess` for every replicate, with its own parameters and buffers."""
         for r, loss in enumerate(self.losses):
             with self._loaded(r), torch.no_grad():
                 loss.objective.guess(batch.at(r))

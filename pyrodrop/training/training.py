@@ -33,7 +33,7 @@ _EXPECTED_STEPS = 10_000
 class StepLosses(NamedTuple):
     """The terms of the loss at one step, or at several ``[count]``, in nats for the whole data set.
 
-    They are those before the step changed the parameters.
+    They are computed before the step changes the parameters.
 
     Attributes:
         nll: minus the log likelihood, for one draw from the guide.
@@ -47,7 +47,7 @@ class StepLosses(NamedTuple):
 class Training:
     """A training that makes one step per call of `step`, with the steps of `pyrodrop.fit`.
 
-    This is for loops that `fit` does not offer, such as the pruner of a sweep, or the trainer of another library. n
+    Use it for loops that `fit` does not offer, such as the pruner of a sweep, or the trainer of another library. n
     calls of `step` give the same bits as ``fit(steps=n)`` with the same engine and seed. Like `fit`, it works on copies of
     `model` and `guide`, and it leaves the caller's random state alone: what happens between two steps does not change the
     training.
@@ -59,8 +59,8 @@ class Training:
             engine is prepared at the second step, and a compilation takes many seconds: for few steps, pass their number or
             ``engine="traced"``.
 
-    With several ranks (see `pyrodrop.fit`), each of them makes the training, every step, and `load_state`, which continues
-    all from the state of rank 0, the others with new noise. Everything else may be done on one of them.
+    With several ranks (see `pyrodrop.fit`), each must make the `Training`, every step, and the call of `load_state`, which
+    continues all from the state of rank 0, the others with new noise. Other methods may be called on a single rank.
 
     Raises:
         TypeError, ValueError, RuntimeError: as `pyrodrop.fit` before its first step.
@@ -217,7 +217,7 @@ class Training:
 
     @contextmanager
     def _in_context(self) -> Iterator[None]:
-        """Training mode, the training's own random state and arithmetic; afterwards all is as it was."""
+        """Training mode, the training's own random state and arithmetic within the block; restored afterwards."""
         place, start = self._settings.place, time.perf_counter()
         with (
             threads.training(),

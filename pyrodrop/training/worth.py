@@ -1,11 +1,11 @@
-"""What a fit is worth: the log density of its training data, beside those of predictors that need no training.
+"""The worth of a fit: the log density of its training data, and those of predictors that need no training.
 
     fit       mean_n ln 1/S sum_s p(y_n | x_n, W_s),   W_s ~ q           S = 16, at most 1000 rows
     beside    a constant, ridge regression, a Gaussian process, and a point estimate of the network: the means of the
               weights, or their initial values, with a last layer that is refitted in closed form
 
-All but the constant predict each row from the others, `pyrodrop.training.left_out`, and the fit has seen it. So one that is
-below them has not learned what is in its data, or is less sure than it may be.
+All of these but the constant predict each row from the other rows (`pyrodrop.training.left_out`), while the fit has seen it.
+So a fit below them has not learned what is in its data, or is less certain than the data allow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _REAL = (Gaussian, HeteroscedasticGaussian, StudentT)
 
 @dataclass(frozen=True, repr=False)
 class Worth(Described):
-    """Mean log densities of rows of the training data, in nats per row; None where one is not known in closed form.
+    """Mean log densities of rows of the training data, in nats per row; None where there is no closed form.
 
     Attributes:
         fit: of the predictive distribution of the fit.
@@ -70,11 +70,11 @@ class Worth(Described):
 
 
 def worth_of(fit: Trained) -> Worth | None:
-    """What a fit is worth on rows of its training data, or of the sample of data that are read while training.
+    """The worth of a fit on rows of its training data, or of the sample of a streamed data set.
 
-    None of a Pyro program and of a loaded fit; where a hundredth of the training's work is less than a few rows; where a
-    network that needs all rows at once has many; and where `predict` has no finite density. The draws have a generator of
-    their own.
+    None for a Pyro program; without training data, as after loading; if a hundredth of the training's work is too little
+    for 20 rows, or for all rows of a network that needs them at once; and if `predict` has no finite density. The caller's
+    random state does not change.
     """
     data = fit.data.sample if isinstance(fit.data, Streamed) else fit.data
     if not isinstance(fit.model, NetworkModel) or not isinstance(data, Dataset):
@@ -100,14 +100,14 @@ def worth_of(fit: Trained) -> Worth | None:
 
 
 def keep_worth(fit: Trained) -> None:
-    """Measure what a fit is worth and keep it in its settings, which are saved."""
+    """Compute the worth of a fit and put it into its settings, which are saved."""
     worth = worth_of(fit)
     if worth is not None:
         fit.settings["worth"] = asdict(worth)
 
 
 def of_record(record: Mapping[str, Any]) -> Worth | None:
-    """What a fit is worth from its settings; None if these do not have it, as before 100 steps."""
+    """The worth of a fit from its settings; None if these lack it, as after fewer than 100 steps."""
     known = record.get("worth")
     return Worth(**known) if isinstance(known, Mapping) and set(known) == set(Worth.__annotations__) else None
 
@@ -122,13 +122,13 @@ def _affordable(fit: Trained, data: Dataset) -> int:
 
 
 def _beside(fit: Trained, data: Dataset, rows: Dataset) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Name, indices of rows, and log densities of these, of everything that a fit is compared with."""
+    """The predictors that a fit is compared with: name, indices of the rows predicted, and their log densities."""
     y, likelihood = rows.y.detach().cpu(), fit.model.likelihood
-    y = y.double().reshape(len(y), -1) if y.is_floating_point() else y
+    y = y if isinstance(likelihood, Categorical) else y.double().reshape(len(y), -1)
     every = torch.arange(len(y))
     if (of_constant := constant(likelihood, data.y, y)) is not None:
         yield "constant", every, of_constant
-    real = isinstance(likelihood, _REAL) and y.is_floating_point() and not has_one_value(y)
+    real = isinstance(likelihood, _REAL) and not has_one_value(y)
     labels = isinstance(likelihood, Categorical) and y.dim() == 1 and int(y.max()) < _CLASSES
     if len(y) < _FEWEST or not (real or labels):
         return
@@ -145,9 +145,9 @@ def _beside(fit: Trained, data: Dataset, rows: Dataset) -> Iterator[tuple[str, T
 
 
 def _features(fit: Trained, rows: Dataset) -> list[Tensor]:
-    """Inputs of the last layer ``[n, K]`` at the means of the weights, and at their initial values.
+    """Inputs of the last layer ``[n, K]``, at the initial values of the weights and at their means.
 
-    None if the outputs of the network are not those of a linear layer that is called on one vector per row.
+    Empty if the outputs of the network are not those of a linear layer that is called on one vector per row.
     """
     model, guide = fit.model, members_of(fit.guide)[0]
     initial = model.weight_sites()

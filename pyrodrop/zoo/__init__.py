@@ -1,7 +1,7 @@
 """The zoo: published models and posteriors by name, each with its data, training settings and published results.
 
-Packages add entries of their own by an entry point of the group ``pyrodrop.zoo``, a function without arguments that calls
-`add`. It is called once, when all entries are asked for.
+Packages add their own entries by an entry point of the group ``pyrodrop.zoo``: a function without arguments that calls
+`add`. It is called once, when all entries are needed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENT
 
 
 def add(*entries: Entry, sources: Mapping[str, Source] | None = None) -> None:
-    """Add entries to the zoo of this process, for `entry`, `load` and the command line; a page shows a whole package.
+    """Add entries to the zoo of this process, for `entry`, `load` and the command line; see docs/your-own-card.md.
 
     Args:
         entries: each with a name that is not taken.
@@ -60,7 +60,7 @@ def add(*entries: Entry, sources: Mapping[str, Source] | None = None) -> None:
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: a name is taken, or an entry names data that nobody has.
+        ValueError: a name is taken, or an entry names data that are in neither `sources` nor the zoo.
     """
     new_sources: Mapping[str, Source] = (
         {} if sources is None else arguments.instance(sources, Mapping, "sources", "data sets by name")
@@ -79,14 +79,14 @@ def add(*entries: Entry, sources: Mapping[str, Source] | None = None) -> None:
 
 
 def _put(there: dict[str, Any], new: Iterable[tuple[str, Any]], what: str) -> None:
-    """Add to what is there by name; a ValueError for a name that something else has."""
+    """Add new things to a dictionary by name; a ValueError for a name that another thing has."""
     for name, value in new:
         if there.setdefault(name, value) is not value:
             raise ValueError(f"the zoo has another {what} called {name!r}: choose another name")
 
 
 def every() -> Mapping[str, Entry]:
-    """All entries by name, with those of other packages. One that cannot be read is left out, with a warning in the log."""
+    """All entries by name, with those of other packages. A package that fails is left out, with a warning in the log."""
     _read_packages()
     return ENTRIES
 
@@ -105,8 +105,8 @@ def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
     """Names of entries, of exact posteriors, ``exact/NAME``, and of approximations of these, ``exact/NAME.TAG``.
 
     Args:
-        pattern: which of them, as in a shell: ``uci/*``, ``*/mean-field``.
-        loads: only those whose trained posterior or draws `load` finds, here or to be downloaded.
+        pattern: of the names to return, as in a shell: ``uci/*``, ``*/mean-field``.
+        loads: whether to return only names whose trained posterior or draws `load` finds or can download.
 
     Example:
         >>> from pyrodrop import zoo
@@ -121,9 +121,9 @@ def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
 
 
 def cite(name: str) -> str:
-    """BibTeX of what an entry or an exact posterior rests on: papers of its method, its data, and this package.
+    """BibTeX of the works to cite for an entry or an exact posterior: papers of its method, its data, and this package.
 
-    ``works.bib`` has the works. For entries of other packages it is this package alone; their papers are in `Entry.source`.
+    The works are in ``works.bib``. For entries of other packages it returns this package alone; see their `Entry.source`.
 
     Raises:
         TypeError: the name is no string.
@@ -151,12 +151,12 @@ def entry(name: str) -> Entry:
 def load(name: str, *, device: str | torch.device = "auto") -> Trained:
     """The trained posterior of an entry, or draws of an exact posterior. Both predict without reading data.
 
-    Its predictions on the CPU, 100 draws at ten points, are compared with those in the file. The log warns if they differ by
-    more than rounding, as with a version of PyTorch that computes something else; all splits are compared.
+    Its predictions on the CPU, 100 draws at ten points, are compared with those in the file, for all splits together. The
+    log warns if they differ by more than rounding, as with a version of PyTorch that computes something else.
 
-    A file is looked for in the folder that the environment variable ``PYRODROP_ZOO`` names, then in this package; a released
-    one is downloaded once. Nothing in a file is run as code. ``settings["zoo"]`` of what is returned has the scores of the
-    run, its seed, date and versions.
+    A file is sought in the folder that the environment variable ``PYRODROP_ZOO`` names, then in this package; a released
+    file is downloaded once. Nothing in a file is run as code. ``settings["zoo"]`` of each fit returned, or of the draws, has
+    the scores of the run, its seed, date and versions.
 
     Args:
         name: of an entry, such as ``uci/yacht``; ``exact/NAME``, with NAME a problem of ``pyrodrop run references``; or
@@ -164,7 +164,7 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
         device: where to put the parameters; draws of an exact posterior stay on the CPU.
 
     Returns:
-        A `Fit`; `Replicates`, one fit per split, of data with several splits; `Sampled` of an exact posterior.
+        A `Fit`; for data with several splits `Replicates`, one fit per split; for an exact posterior a `Sampled`.
 
     Raises:
         TypeError: the name is no string.

@@ -8,8 +8,8 @@ scale = N for class labels and N tau for real observations:
     lr(M)          = lr / (scale keep^2)       one step of M moves keep * M as one of V would
     lr_t           = lr (1 + gamma t)^-power   Caffe's learning-rate policy ``inv``
 
-Momentum SGD, twice the learning rate for biases, `Xavier` fillers: uniform with variance 1 / fan_in. One dropout mask per
-row (``estimator="local"``). Jia et al. (2014), Caffe, https://arxiv.org/abs/1408.5093; src/caffe/solvers/sgd_solver.cpp.
+Momentum SGD, twice the learning rate for biases, and `Xavier` fillers: V uniform with variance 1 / fan_in. One dropout mask
+per row (``estimator="local"``). Jia et al. (2014), Caffe, https://arxiv.org/abs/1408.5093; src/caffe/solvers/sgd_solver.cpp.
 """
 
 from __future__ import annotations

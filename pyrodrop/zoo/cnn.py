@@ -13,8 +13,8 @@ Two things differ from the paper. It trains for 10 million iterations, these ent
 draws a mask for every element that a convolution returns, before pooling, so a kernel is dropped at some places of an image
 and not at others; that is no distribution of one weight (docs/what-mc-dropout-needs.md). Here a mask is of a whole map, for
 all places (`torch.nn.Dropout2d` after conv1), and after conv2 of an element after pooling (`torch.nn.Dropout`). Max pooling
-commutes with these masks. With those of elements z_i it does not: E max_i z_i a_i / keep >= max_i a_i for a_i >= 0, so the
-mean weights, which do not have this mean, may err more there than here.
+commutes with these masks, but not with the paper's masks z_i of elements before pooling: E max_i z_i a_i / keep >= max_i a_i
+for a_i >= 0. There, a network with the mean weights does not compute this mean, and may err more than here.
 """
 
 from __future__ import annotations

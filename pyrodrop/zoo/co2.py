@@ -5,10 +5,10 @@
     TanH    one hidden layer of 4,096 units
     ReLU    three hidden layers of 256 units instead of the paper's four of 1024
 
-How much of the 23 yearly cycles a layer can carry under dropout depends on its width and on where its units bend: the noise
-of a unit grows with its size, and a wide layer averages it (`pyrodrop.analysis.experiments.co2.learned.carried`).
-`input_gain` spreads the kinks over the data. At drop rate .1 a layer of 1,024 tanh units with gain 100 can carry .44 of the
-cycle and one of 4,096 .74, but ReLU layers of these widths .05 and .10. The ReLU network learns the trend here; the paper's,
+The share of the 23 yearly cycles that a layer can represent under dropout depends on its width and on where its units bend:
+the noise of a unit grows with its size, and a wide layer averages it (`pyrodrop.analysis.experiments.co2.learned.carried`).
+`input_gain` spreads the kinks over the data. At drop rate .1 the share is .44 for 1,024 tanh units with gain 100 and .74 for
+4,096, but .05 and .10 for layers of as many ReLU units. The ReLU network learns the trend here; the paper's,
 after a million steps, has the seasons as well.
 """
 

@@ -4,8 +4,8 @@
 
 Three hidden ReLU layers of 1024 units, heteroscedastic noise, length scale 1e-4, one learned drop rate per layer, Adam on
 batches of 20 with a number of epochs that falls with N. Mean and log precision share a dropout mask here; the notebooks' two
-heads have separate masks. The published figures are those of the Keras notebook, whose minibatches are these. It starts from
-Glorot's weights, here they are PyTorch's, whose first layer is larger. The PyTorch notebook
+heads have separate masks. The published numbers are those of the Keras notebook, which uses the same minibatches as here. It
+starts from Glorot's initial weights; here they are PyTorch's, which are larger in the first layer. The PyTorch notebook
 trains on other minibatches, see `pyrodrop.analysis.experiments.concrete`.
 """
 

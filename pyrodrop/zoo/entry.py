@@ -58,18 +58,18 @@ class Entry:
         model: makes a new model from the training data, with initial weights from torch's generator (``seed=None``).
         guide: makes a new guide from the model: a class of `pyrodrop.guides`, or a `functools.partial` of one.
         training: makes the arguments of `pyrodrop.fit` from the training data.
-        published: published results by the name of our score; empty if the source has only text, or curves that nobody read.
+        published: published results by the name of our score; empty if the source has only text, or curves not read off.
         check: settings of the short run of ``pyrodrop check``.
         draws: number of posterior samples for prediction.
         published_errors: their standard errors, where they are known.
-        published_runs: number of runs that they are means of. With errors and more than one, a single run of ours is taken
-            to vary as one of theirs.
-        published_as: what the published results are called in tables; says so if they were read off a figure, and how well.
-        purpose: what one takes the entry for, in a few words that several may share, such as "counts".
+        published_runs: number of runs that the published results are means of. If it is above 1 and there are errors, a
+            single run of ours is assumed to vary as much as one of theirs.
+        published_as: name of the published results in tables; if they were read off a figure, with the precision of that.
+        purpose: use of the entry in a few words, which several entries may share, such as "counts".
 
     Raises:
-        ValueError: `draws` or `published_runs` is below 1, a published result is not finite, or an error is of none.
-        TypeError: a value is of another type.
+        ValueError: `draws` or `published_runs` is below 1, a published result is not finite, or an error has no result.
+        TypeError: a value is of the wrong type.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Entry:
         return fit(model, guide, data, seed=seed, **self._settings(data, overrides))
 
     def fit_splits(self, splits: Sequence[Split], *, seed: int = 0, **overrides: Any) -> Sequence[Fit]:
-        """One fit per split, split r with ``seed + r``; several splits are trained as replicates of one fit."""
+        """One fit per split, split r with ``seed + r``; several splits are trained together by `fit_replicates`."""
         if len(splits) == 1:
             return [self.fit(splits[0].train, seed=seed, **overrides)]
         data = [split.train for split in splits]
@@ -128,7 +128,7 @@ class Entry:
         return fit_replicates(models, posteriors, data, count=len(data), seed=seed, **settings)
 
     def _settings(self, data: Dataset, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of `pyrodrop.fit`. More steps than a cosine has are trained with a longer one, not at a rate of 0."""
+        """Arguments of `pyrodrop.fit`. A cosine schedule is lengthened to more steps, which would have the rate 0."""
         settings = {**self.training(data), **overrides}
         rate, steps = settings.get("lr_schedule"), settings.get("steps")
         if isinstance(rate, Cosine) and "lr_schedule" not in overrides and steps is not None and steps > rate.steps:

@@ -2,8 +2,8 @@
 
     w ~ N(0, scale^2 / fan-in),   b ~ N(0, 1)          in standardised units where the data are standardised
 
-The precision of the noise is fixed, because a precision is no latent variable of a network here: for the UCI sets that of
-Gal & Ghahramani (2016), for Foong et al. (2020) that of their paper. All weights and biases are latent.
+The precision of the noise is fixed, because it is no latent variable of a model in this package. For the UCI sets it is that
+of Gal & Ghahramani (2016), for Foong et al. (2020) that of their paper. All weights and biases are latent.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Problem:
     """One problem.
 
     Attributes:
-        name: ``exact/NAME``, of its draws for `pyrodrop.zoo.load`.
+        name: ``exact/NAME``, by which `pyrodrop.zoo.load` finds its draws.
         summary: one line.
         widths, activation, scale: of the network and its prior; see the module docstring.
         likelihood: makes the likelihood.
-        data: loads training and test part.
+        data: loads the training part and the test part.
         chains, draws, tune: of the sampler; few chains with many draws, for an R-hat of at most 1.01.
         kept: number of draws that are stored, a multiple of `chains`.
         observed: whether the test part has observations. If not, y is drawn from the reference's predictive distribution.
@@ -54,7 +54,7 @@ class Problem:
     observed: bool = True
 
     def model(self) -> MLP:
-        """The network with its priors, from new weights."""
+        """The network with its priors and new initial weights."""
         return MLP(
             self.widths,
             self.activation,
@@ -75,7 +75,7 @@ def _co2() -> tuple[Dataset, Dataset]:
 
 
 def _foong() -> tuple[Dataset, Dataset]:
-    """The two clusters, and points of the diagonal, whose y are placeholders."""
+    """The two clusters to train on, and points of the diagonal to compare at, whose y are placeholders."""
     split = foong2020()
     return split.train, split.test.rows(slice(None, None, SLICE_STEP))
 
@@ -147,7 +147,7 @@ PROBLEMS = {
     "boston": _table("boston", 13, draws=700, tune=250, kept=192),
     "energy": _table("energy", 8, draws=350, tune=250, kept=256),
 }
-"""In the order of their size, the smallest first."""
+"""The exact posteriors by NAME."""
 
 TAGS = (
     "point", "mc-dropout-0.05", "mc-dropout-0.5", "mixture-0.05", "concrete-dropout", "variational-dropout-b", "mean-field",
@@ -156,4 +156,4 @@ TAGS = (
 NAMED = {of.name: of for of in PROBLEMS.values()} | {
     name: replace(of, name=name) for of in PROBLEMS.values() for tag in TAGS for name in [f"{of.name}.{tag}"]
 }
-"""By name: the exact posteriors, and trained approximations of them, such as ``exact/yacht.mean-field``."""
+"""The exact posteriors, and trained approximations of them, by full name, such as ``exact/yacht.mean-field``."""

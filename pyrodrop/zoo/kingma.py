@@ -33,8 +33,8 @@ TABLE_1_BATCH, TABLE_1_EPOCHS = 1000, 100
 BATCH, EPOCHS = 100, 200
 WIDTH = 250
 PUBLISHED_WIDTHS = (100, 250, 500, 750, 1000, 1250)
-# Test errors in percent at these widths, means of five runs. The paper prints none: they were read off an image of the
-# preprint's figure. An error bar is taken for the standard error of the mean.
+# Test errors in percent at these widths, means of five runs. The paper does not print them: they were read off an image of
+# the preprint's figure. An error bar is taken to be the standard error of the mean.
 READ_OFF = "read off the figure, ± 0.01"
 PUBLISHED: Mapping[str, tuple[float, ...]] = {
     "none": (1.44, 1.3, 1.22, 1.18, 1.18, 1.18),
@@ -60,7 +60,7 @@ class Method:
         summary: the curve's name in the figure.
         guide: makes the posterior.
         prior: makes the prior of the weights.
-        published: test errors in percent at the published sizes of the network, as read off a figure; empty if nobody did.
+        published: test errors in percent at the published sizes of the network, read off a figure; empty if they were not.
     """
 
     summary: str
@@ -102,7 +102,7 @@ def falling(step: int, *, steps: int) -> float:
 
 
 def training(data: Dataset, *, epochs: int = EPOCHS) -> dict[str, Any]:
-    """Arguments of `pyrodrop.fit` for so many passes over the data."""
+    """Arguments of `pyrodrop.fit` for this number of epochs."""
     steps = epochs * -(-len(data) // BATCH)
     schedule = functools.partial(falling, steps=steps)
     return {"steps": steps, "batch_size": BATCH, "lr": 1e-3, "estimator": "local", "lr_schedule": schedule}

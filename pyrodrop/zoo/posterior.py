@@ -1,9 +1,9 @@
-"""Exact posteriors for methods of any package: the data, the log density of weights, draws, and moments with their errors.
+"""Exact posteriors for methods of any package: data, log density of weights, draws, and moments with standard errors.
 
     h_0 = x,   h_l = g(W_l h_(l-1) + b_l),   f = loc + scale (W_L h_(L-1) + b_L)
     W_l ~ N(0, prior_sd^2),   b_l ~ N(0, 1),   y ~ N(f, noise_sd^2), or a label with probabilities softmax(f)
 
-Draws are written as those of posteriordb, https://github.com/stan-dev/posteriordb.
+Draws are written in the format of posteriordb, https://github.com/stan-dev/posteriordb.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _normal = functools.partial(Normal, validate_args=False)
 
 
 class ExactPosterior:
-    """The posterior of a small network, of which draws are stored; `pyrodrop.zoo.problem` makes it.
+    """The posterior of a small network, with stored draws; `pyrodrop.zoo.problem` makes it.
 
     Attributes:
         name, summary: ``exact/NAME``, and one line.
-        train, test: the data, in their units. On ``exact/foong`` y of the test part are placeholders.
+        train, test: the data, in their units. In ``exact/foong`` y of the test part are placeholders.
         x, points: inputs ``[N, D]`` and ``[P, D]`` of the training and the test part, as the network takes them, float64.
         y: observations ``[N, 1]`` in their units, or labels ``[N]``.
         loc, scale: of f in the units of y; 0 and 1 for classes.
@@ -84,7 +84,7 @@ class ExactPosterior:
         """The function in the units of y, or logits, ``[..., P, outputs]``.
 
         Args:
-            weights: as of `log_density`, whose errors these are.
+            weights: as of `log_density`, which raises the same errors.
             x: inputs ``[P, D]`` as the network takes them; `points` if None.
         """
         by_name = self.by_name(weights)
@@ -95,7 +95,7 @@ class ExactPosterior:
         return self.loc.to(h) + self.scale.to(h) * h
 
     def by_name(self, weights: Any) -> dict[str, Tensor]:
-        """Weights as tensors ``[..., *shape]`` by name, in the order of `shapes`; for the errors see `log_density`."""
+        """Weights as tensors ``[..., *shape]`` by name, in the order of `shapes`; raises the errors of `log_density`."""
         if not isinstance(weights, Mapping):
             flat = tensor_of(weights, "weights")
             if flat.shape[-1:] != (self.num_weights,):
@@ -123,8 +123,8 @@ class ExactPosterior:
         """Moments under the posterior and their Monte Carlo standard errors, from the stored draws.
 
         ``mean`` and ``sd`` are of f at the test points, ``[P, 1]``, or of the probabilities ``[P, classes]``;
-        ``log_likelihood`` is the mean of ln p(y | x, w), a scalar. An error is sd(z) / sqrt(effective draws of z), where z
-        is f or ln p, and by the delta method (f - mean)^2 / (2 sd) for ``sd``.
+        ``log_likelihood`` is the mean of ln p(y | x, w), a scalar. A standard error is sd(z) / sqrt(effective draws of z),
+        where z is f or ln p, and, by the delta method, (f - mean)^2 / (2 sd) for ``sd``.
         """
         f = self.f(self.sampled.samples).double()
         f = f if self.noise_sd else f.softmax(-1)
@@ -137,7 +137,7 @@ class ExactPosterior:
         }
 
     def parameters(self) -> list[str]:
-        """The names of the numbers of a flat vector, as Stan and posteriordb have them: ``layers.0.weight[1,2]``."""
+        """The names of the numbers of a flat vector, as in Stan and posteriordb: ``layers.0.weight[1,2]``."""
         return [
             f"{name}[{','.join(str(place + 1) for place in places)}]"
             for name, shape in self.shapes.items()
@@ -145,7 +145,7 @@ class ExactPosterior:
         ]
 
     def to_json(self) -> list[dict[str, list[float]]]:
-        """The draws as posteriordb's files have them: for every chain, draws by name of `parameters`."""
+        """The draws as in the files of posteriordb: for every chain, its draws by the names of `parameters`."""
         flat = torch.cat([self.sampled.samples[name].flatten(2) for name in self.shapes], -1)
         return [dict(zip(self.parameters(), chain.mT.tolist(), strict=True)) for chain in flat]
 
@@ -157,6 +157,6 @@ class ExactPosterior:
 
 
 def _error(z: Tensor) -> Tensor:
-    """Monte Carlo standard error of the mean of ``[chains, draws, ...]``, of which at most all draws are effective."""
+    """Monte Carlo standard error of the mean of ``[chains, draws, ...]``; at most all draws count as effective."""
     sd, most = z.flatten(0, 1).std(0), z.shape[0] * z.shape[1]
     return torch.where(sd > 0, sd / effective_sample_size(z, 0, 1).clamp_max(most).sqrt(), 0.0)

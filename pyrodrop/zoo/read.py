@@ -1,4 +1,4 @@
-"""Networks with dropout of their own, as `pyrodrop.read` takes them: what each dropout becomes, and what stays noise.
+"""Networks with their own dropout, for `pyrodrop.read`: which dropouts become masks of weights, and which stay noise.
 
     resnet         blocks x + conv2(dropout2d(relu(conv1(x)))): columns of conv2.weight; dropout before the head: its columns
     transformer    an encoder of 14 tokens, the rows of an image: its dropouts differ by token and are noise of the function,
@@ -6,11 +6,11 @@
     lstm           two layers with dropout between them, which differs by step and is noise; before the head: its columns
 
 A network is read before it is trained: the posterior of `pyrodrop.read` is then the guide that training adapts, under the
-prior of a weight decay of 1e-4. Draws of what comes out are passes of the module in training mode, which
-`guides.to_module(zoo.load("read/resnet"))` returns. Norms are of groups or layers, since BatchNorm does not train here. It
-is read at random inputs, so that an entry is built without its data. The noise of the forecast is fixed, that of its errors
-in the last fifth of the training windows, on which its steps were chosen. Ridge regression predicts the series better, with
-an RMSE of 0.456 against 0.498.
+prior of a weight decay of 1e-4. Its draws are forward passes in training mode of the module that
+`guides.to_module(zoo.load("read/resnet"))` returns. Norms are of groups or layers, since BatchNorm does not train here. A
+network is read at random inputs, so that an entry is built without its data. The noise of the forecast is fixed, at the size
+of its errors in the last fifth of the training windows, by which its number of steps was chosen. Ridge regression predicts
+the series better, with an RMSE of 0.456 against 0.498.
 """
 
 from __future__ import annotations

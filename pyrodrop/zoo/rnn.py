@@ -3,10 +3,10 @@
     characters    an embedding, an LSTM of 128 units and a softmax: the next of 68 characters at every step of a sequence
     solar         an LSTM of 16 units: the change of solar irradiance in 5 years from those of the last 22
 
-A draw of the weights is one network for a whole sequence, so the units that a mask drops are dropped at all steps: of the
-input and the state of the LSTM, and of its output. A mask of the embedding drops characters wherever they occur. Data
-and sizes are not those of the paper, for minutes on one core; sizes and rates were chosen on the last part of the training
-data. Steps are traced: compiling those of a sequence would take as long as the training.
+A draw of the weights is one network for a whole sequence, so a mask drops the same units of the input, the state and the
+output of the LSTM at all steps. A mask of the embedding drops characters wherever they occur. Data and sizes are not those
+of the paper, so that training takes minutes on one core; sizes and rates were chosen on the last part of the training data.
+Steps are traced: compiling those of a sequence would take as long as the training.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _training(data: Dataset, *, estimator: str = "local") -> dict[str, Any]:
 
 
 def _warmed_up(data: Dataset) -> dict[str, Any]:
-    """KL warm-up: with the full weight of the KL divergence from the start, a pruning posterior prunes everything."""
+    """KL warm-up: a pruning posterior prunes everything under the full weight of the KL divergence from the start."""
     return {**_training(data), "kl_weight": schedules.linear(5)}
 
 

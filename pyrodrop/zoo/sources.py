@@ -51,7 +51,7 @@ class Source:
 
 
 def _folds(data: Dataset, name: str, units: tuple[str, str], source: str, count: int = 5) -> list[Split]:
-    """Every row in the test part of one split, and x standardised by the training rows."""
+    """Splits such that every row is in one test part; x is standardised by the training rows."""
     number = torch.arange(len(data)) % count
     data = data.rows(torch.from_numpy(np.random.RandomState(0).permutation(len(data))))
     splits = []

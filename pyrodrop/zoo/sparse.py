@@ -17,8 +17,8 @@ approximation with an error of 0.0094.
 neklyudov2017: log-normal dropout by input unit, batches of 100, initial W ~ N(0, 0.02^2), initial ln sigma -5, Adam with a
 learning rate of 1e-3 and of 5e-2 for the noise, both to 0 from the start, 150 epochs, KL weight 0, then to 1 from epoch 1 to
 5; units with a signal-to-noise ratio of at most 1 are removed. Neklyudov, Molchanov, Ashukha & Vetrov (2017),
-https://arxiv.org/abs/1705.07283, and released code start from a trained network and take 200 epochs, with 1e-3 for all
-parameters, to 0 over the second half, batches of 128 and beta_1 = .95; their dense network is 784-500-300-10.
+https://arxiv.org/abs/1705.07283: dense 784-500-300-10. Released code, of LeNet-5: from a trained network, noise after the
+convolutions, KL weight 1, 200 epochs, 1e-3 for all parameters, to 0 over the second half, batches of 128, beta_1 = .95.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Tables by the kind of their y: counts, numbers whose noise depends on x, ordered classes, censored times.
 
 Two hidden layers of 50 ReLU units with MC dropout at rate .01, the posterior, learning rate and prior of `pyrodrop.recipes`:
-at an x of mean length every unit has the standard deviation 1 under the prior, and the outputs have 2. Rates of .01 and .05,
-learning rates of 1e-3 and 1e-2, and a dispersion of one number and by the network, were compared on a fifth of the training
-rows of the first splits. Each is one network; `recipes.regressor` mixes several.
+at an x of mean length every unit has the standard deviation 1 under the prior, and every output 2. Rates of .01 and .05,
+learning rates of 1e-3 and 1e-2, and a dispersion of one number or from the network were compared on a fifth of the training
+rows of the first splits. Each entry is one network; `recipes.regressor` mixes several.
 
-The splits of wine are the published ones. Between 23 and 32 % of their test rows are in the training part too, which a
-random forest remembers: it errs in 27.5 % of all test rows, this network in 40.4 %. Of *censored*, five folds of 90 rows, a
-line with log-normal noise predicts as well as the network.
+The splits of wine are the published ones. Between 23 and 32 % of their test rows are also in the training part, which a
+random forest remembers: it errs in 27.5 % of all test rows, this network in 40.4 %. For *censored*, in five folds of 90
+rows, a line with log-normal noise predicts as well as the network.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Problems of one input in which one can see what uncertainty should be, by the posterior that was best on them.
+"""Problems with one input, whose uncertainty can be judged from a plot, with the guide that was best on them.
 
 A network 1-50-1 with tanh units, the exact posterior of its last layer above a mean field of the first, and the priors and
 noise of `priors.from_gp` for the training rows, which are written down here so that an entry is built without the data.
-Rows, network and training are those of docs/twenty-problems.md, where its log densities are, summed over the three, the
-nearest of six guides to those of the exact posterior.
+Rows, network and training are those of docs/twenty-problems.md. Of the six guides there, this one has the log densities that
+are nearest to those of the exact posterior, by the sum of the differences over the three problems.
 
-It is no answer to *in-between*: 38 % of the test rows, most of which are in the gap, are in their intervals of 95 %. The
-exact posterior under these priors has a smaller log density there, and a mean field or dropout a far smaller one.
+It does not solve *in-between*: 38 % of the test rows, most of which are in the gap, are in their 95 % intervals. The exact
+posterior under these priors has a smaller log density there, and a mean field or dropout a far smaller one.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Trained posteriors: `restore` builds fits, which predict without the data, from a file of the zoo.
 
-``NAME.safetensors`` of an entry has what `Replicates.save` writes, a fit per split of the data, less what can be made again:
+``NAME.safetensors`` of an entry has the content of `Replicates.save`, a fit per split of the data, in a shorter form:
 
-    initial weights      the entry builds them from the seed; so all tensors that training left as they were
-    losses               means over 100 equal stretches of the training are kept
-    pruned weights       of a posterior that prunes, the weights with ln alpha < 3 are kept; what is mostly 0 is kept as the
-                         places and values of the rest
+    unchanged tensors    those that training left as they were are omitted: the entry builds them from the seed
+    losses               means over 100 equal stretches of the training
+    pruned weights       weights with ln alpha >= 3 are 0, if the posterior prunes
+    sparse tensors       a tensor that is mostly 0 is stored as places and values of its other elements
 
-That of an exact posterior has what `Sampled.save` writes. Both have besides
+That of an exact posterior has the content of `Sampled.save`. Files of entries and of exact posteriors also have
 
-    zoo                  in the header: name, result of the run (scores, seed, date, versions, ...), and of the training data
-                         of every fit rows, shapes and dtypes
-    data                 their standardisations, with which the model is built
+    zoo                  in the header: name, result of the run (scores, seed, date, versions, ...); of an entry also rows,
+                         shapes and dtypes of the training data of every fit
+    data                 of an entry: the standardisations of these data, with which the model is built
     points               ten inputs, and the mean and the standard deviation of 100 draws of f there, seed 0
 """
 
@@ -45,10 +45,10 @@ from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.exact import Problem
 
 ADDRESS = ""  # of the folder with released files, on the web; empty until there is a release
-RELEASED: dict[str, str] = {}  # their SHA-256 by name
+RELEASED: dict[str, str] = {}  # SHA-256 of the released files by name
 SHIPPED = Path(__file__).parent / "posteriors"
 POINTS, DRAWS, STRETCHES, THRESHOLD = 10, 100, 100, 3.0
-TOLERANCE = 1e-6  # of predictions on any processor, in units of the largest of them
+TOLERANCE = 1e-6  # of predictions on any processor, relative to the largest of them
 _LARGE = 1000  # elements from which a tensor that is mostly 0 is kept as places and values
 _HALVED = 10_000  # elements from which a tensor is rounded to 16 bits
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
@@ -61,7 +61,7 @@ def file(name: str) -> Path | None:
     """The file of this name: in the folder that ``PYRODROP_ZOO`` names, in this package, or downloaded earlier.
 
     Raises:
-        Failed: ``PYRODROP_ZOO`` is no folder, or something else than a file has the name in it.
+        Failed: ``PYRODROP_ZOO`` is no folder, or something other than a file has this name in a folder.
     """
     folder = os.environ.get("PYRODROP_ZOO")
     if folder and not Path(folder).is_dir():
@@ -71,7 +71,7 @@ def file(name: str) -> Path | None:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file of this name; a `Failed` where something else has the name, and would be passed over."""
+    """Whether the path is a file; a `Failed` if it is something else or cannot be read, so that this is not overlooked."""
     try:
         if stat.S_ISREG(path.stat().st_mode):
             return True
@@ -89,8 +89,8 @@ def pull(name: str, *, progress: bool = False) -> Path:
     """The file of this name; a released one that is not here is downloaded.
 
     Raises:
-        Failed: there is none, or what was downloaded is not the released file.
-        ConnectionError: it cannot be downloaded.
+        Failed: there is no such file, or the downloaded file is not the released one.
+        ConnectionError: the file cannot be downloaded.
     """
     path = file(name)
     if path is not None:
@@ -113,7 +113,7 @@ def header(path: Path) -> dict[str, Any]:
     """The entry ``zoo`` of the header of a file: ``name``, ``result`` with scores, ``data``.
 
     Raises:
-        Failed: it is no trained posterior, or damaged.
+        Failed: the file is no trained posterior, or damaged.
     """
     return _zoo_header(path, read_tensors(path)[1])
 
@@ -137,8 +137,8 @@ def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto"
         device: where to put the parameters; draws of an exact posterior stay on the CPU.
 
     Raises:
-        ValueError: it is no such file, is damaged, or of something else than the entry is now.
-        OSError: it cannot be read; the message names it.
+        ValueError: the file is no trained posterior, is damaged, or does not match `of` as it is now.
+        OSError: the file cannot be read; the message names it.
     """
     tensors, about = read_tensors(path)
     content = _zoo_header(path, about)
@@ -218,9 +218,9 @@ def save_sampled(path: Path, problem: Problem, sampled: Sampled | Fit, x: Tensor
 
 
 def difference(trained: Trained, path: Path) -> float:
-    """The largest difference between predictions at the ten points of a file and those that it has.
+    """The largest difference between predictions at the ten points of a file and the predictions stored in it.
 
-    Of the mean and the standard deviation of f, relative to the largest of these numbers.
+    It is that of means and standard deviations of f, relative to the largest stored number.
     """
     points = under("points.", read_tensors(path)[0])
     if points.keys() != {"x", "mean", "sd"}:
@@ -234,7 +234,7 @@ def difference(trained: Trained, path: Path) -> float:
 
 
 def _spread(x: Tensor) -> Tensor:
-    """Ten of the rows."""
+    """Ten evenly spaced rows."""
     return x[torch.arange(POINTS) * len(x) // POINTS]
 
 
@@ -262,7 +262,7 @@ def _untrained(pair: tuple[Any, Any]) -> dict[str, Tensor]:
 
 
 def rounded(fit: Fit) -> Fit:
-    """A copy whose guide has large tensors of numbers that 16 bits hold, half the size in a file; the fit if it has none."""
+    """A copy whose guide's large tensors are rounded to 16 bits, for half the size in a file; the fit if it has none."""
     parts: tuple[Any, Any] = copy.deepcopy((fit.model, fit.guide))
     model, guide = parts
     large = [value for value in guide.state_dict().values() if _is_large(value)]
@@ -272,12 +272,12 @@ def rounded(fit: Fit) -> Fit:
 
 
 def _is_large(value: Tensor) -> bool:
-    """Whether this is a float32 tensor with many elements, none beyond the range of 16 bits."""
+    """Whether this is a float32 tensor with many elements, all in the range of float16."""
     return value.dtype == torch.float32 and value.numel() >= _HALVED and bool(value.half().isfinite().all())
 
 
 def _as_kept(fit: Fit) -> Fit:
-    """A copy on the CPU, where it is compared, with means of the losses, and 0 for the weights that are pruned."""
+    """A copy on the CPU, where `difference` compares it, with means of the losses and zeros for pruned weights."""
     steps = len(fit.history)
     edges = [steps * n // STRETCHES for n in range(STRETCHES + 1)] if steps > STRETCHES else range(steps + 1)
     means = torch.stack([fit.history[a:b].double().mean(0) for a, b in itertools.pairwise(edges)]).float()
@@ -295,9 +295,9 @@ def _as_kept(fit: Fit) -> Fit:
 
 
 def _packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that are mostly 0 as ``NAME:places`` and ``NAME:values`` of the rest, with ``NAME:shape``.
+    """Tensors that are mostly 0 as ``NAME:places`` and ``NAME:values`` of the other elements, with ``NAME:shape``.
 
-    Large ones of numbers that 16 bits hold are then ``NAME:half``.
+    Of these tensors and all others, large ones that float16 represents exactly are stored as ``NAME:half``.
     """
     packed: dict[str, Tensor] = {}
     for name, value in tensors.items():
@@ -320,7 +320,7 @@ def _unpacked(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Undo `_packed`.
 
     Raises:
-        Failed: places and values do not fit to each other or to the shape.
+        Failed: places and values do not match each other or the shape.
     """
     tensors = {n.removesuffix(":half"): v.float() if n.endswith(":half") else v for n, v in tensors.items()}
     whole = {name: value for name, value in tensors.items() if ":" not in name}
@@ -380,7 +380,7 @@ def _stand_in(data: Record, standardisations: Mapping[str, Tensor]) -> Dataset:
 
 
 def _zeros(record: Record, rows: int) -> Tensor:
-    """A tensor of zeros with this number of rows, which takes the memory of one."""
+    """A tensor of zeros with this number of rows, which takes the memory of one row."""
     dtype, shape = _DTYPES.get(record.text("dtype")), record.content.get("shape")
     if (
         dtype is None

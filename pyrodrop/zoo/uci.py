@@ -69,7 +69,7 @@ SETTINGS = {
 
 
 class Published(NamedTuple):
-    """Mean and standard error over the published splits, RMSE of the mean of 10,000 passes; no error for a single split."""
+    """Mean and standard error over the published splits; rmse is of the mean of 10,000 passes. One split has no error."""
 
     rmse: tuple[float, float | None]
     log_density: tuple[float, float | None]

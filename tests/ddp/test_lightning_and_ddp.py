@@ -63,6 +63,7 @@ def one_process(name: str, way: Callable[[Any], None]) -> Tensor:
     return parameters(loss)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", ["page, DDP", "page, Fabric"])
 def test_the_code_of_the_page_trains_the_same_on_both_ranks(ranks: list[dict[str, Any]], case: str) -> None:
     assert bool(ranks[0][case].isfinite().all())

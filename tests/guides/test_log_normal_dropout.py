@@ -197,6 +197,7 @@ def test_inputs_that_do_not_matter_are_removed() -> None:
     assert float(log_alpha[2:].min()) > 1
 
 
+@pytest.mark.more
 def test_hidden_units_are_removed_and_the_compressed_network_is_that_of_the_means() -> None:
     fit = trained(network(60), data())
     guide: Any = fit.guide

@@ -69,7 +69,7 @@ LAYERS = (
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
     "pyrodrop/compiled": 4_662,
-    "pyrodrop/compression": 1_137,
+    "pyrodrop/compression": 1_151,
     "pyrodrop/data": 2_986,
     "pyrodrop/distributions": 1_925,
     "pyrodrop/divergences": 826,
@@ -85,11 +85,11 @@ MOST_LINES = {
     "pyrodrop/steps": 839,
     "pyrodrop/training": 6_300,
     "pyrodrop/zoo": 2_742,
-    "pyrodrop/*.py": 5_539,
-    "models": 1_326,
+    "pyrodrop/*.py": 5_538,
+    "models": 1_325,
     "guides": 2_179,
-    "analysis": 30_104,
-    "tests": 53_833,
+    "analysis": 30_140,
+    "tests": 53_949,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -138,6 +140,7 @@ def test_weights_of_densities_maximise_their_mixture() -> None:
         assert at(changed / changed.sum()) < at(weights)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("columns", [1, 2])
 def test_the_line_is_ridge_regression_with_the_best_penalty_for_rows_left_out(columns: int) -> None:
     """Against scikit-learn's, fitted without one row at a time; a constant column and a copy among them."""
@@ -185,6 +188,7 @@ def test_one_wild_row_widens_no_network() -> None:
     assert float((high - low).median()) < 1.0  # with one variance for all rows it is 10
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("skewed", "name"), [(True, "HeteroscedasticLogNormal"), (False, "HeteroscedasticGaussian")])
 def test_positive_y_may_be_log_normal(skewed: bool, name: str) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -215,6 +219,7 @@ def test_a_row_far_from_the_data_is_predicted_within_bounds() -> None:
             assert float(predicted.mean) == pytest.approx(1500, rel=0.05)
 
 
+@pytest.mark.more
 def test_several_columns_of_y_have_their_own_noise() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 2, generator=generator)
@@ -431,3 +436,19 @@ def test_whole_numbers_far_from_zero_are_told_apart() -> None:
     far, near = (recipes.regressor((start + steps[:, None], start + steps)).data for start in (10**9, 0))
     for ours, wanted in ((far.inputs(far.x), near.inputs(near.x)), (far.targets(far.y), near.targets(near.y))):
         torch.testing.assert_close(ours.float(), wanted.float())
+
+
+def test_a_network_that_failed_is_named(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mixture has it with the weight that the rows left out give to its last finite parameters."""
+
+    def train(*arguments: Any, **settings: Any) -> pyrodrop.Replicates:
+        runs = pyrodrop.fit_replicates(*arguments, **settings)
+        logging.getLogger("pyrodrop").warning("replicate 1 stopped at step 3: its loss or gradient was not finite")
+        return replace(runs, failed={1: 3})
+
+    monkeypatch.setattr(recipes, "fit_replicates", train)
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    with caplog.at_level("WARNING", "pyrodrop"):
+        runs = recipes.regressor((x, x.prod(1)), hidden=(4,)).fit(2, steps=20, progress=False)
+    assert runs.failed == {1: 3}
+    assert any(text.startswith("replicate 1 stopped at step 3") for text in caplog.messages)

@@ -165,6 +165,7 @@ def test_arguments_that_are_refused(changes: dict[str, Any], message: str) -> No
         NetworkRegressor(**{**SMALL, **changes}).fit(X, Y)
 
 
+@pytest.mark.more
 def test_rows_of_rare_columns_are_predicted() -> None:
     """Ten columns are 1 in six of 6,000 rows. They say nothing about y, which is a skewed function of another column."""
     rng = np.random.default_rng(0)

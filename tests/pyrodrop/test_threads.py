@@ -170,6 +170,7 @@ def calls(folder: Path) -> dict[str, Callable[[], Any]]:
 SLOW = ("export", "sample")  # once is enough
 
 
+@pytest.mark.more
 def test_every_public_function_in_eight_threads_and_then_alone(tmp_path: Path) -> None:
     work = calls(tmp_path)
     names = [*work, *(name for name in work if name not in SLOW)]

@@ -67,6 +67,7 @@ def test_fits_without_torchscript(first: str) -> None:
     assert network == "traced True"
 
 
+@pytest.mark.more
 def test_pyro_alone_is_not_imported_then() -> None:
     assert "has no attribute 'script'" in run("import pyro, pyrodrop").stderr
 

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -322,10 +323,13 @@ def _neklyudov2017(figure: Figure) -> Outcome:
     content = _stored(file)
     if content is None:
         return missing("not run yet: pyrodrop run sparse --method log-normal --recipe neklyudov2017")
-    units = "-".join(map(str, units_left(content)))
+    units, small = "-".join(map(str, units_left(content))), content["compressed"]["compressed"]
     ours = [100 * content["result"]["error"], units, content["compressed"]["ratios"]["flops"]]
-    dense = f"{DENSE['lenet-300-100']}, theirs of 784-500-300-10" if fully_connected else DENSE["lenet-5"]
-    note = f"of {dense}; {content['settings']['epochs']} epochs, theirs 200 from a trained network"
+    epochs = f"{content['settings']['epochs']} epochs"
+    note = f"of {DENSE['lenet-5']}; {epochs}, theirs 200 from a trained network"
+    if fully_connected:
+        theirs = sum(before * after for before, after in pairwise(map(int, figure.value[1].split("-"))))
+        note = f"{small['weights']:,} weights left of 784-300-100-10, theirs {theirs:,} of 784-500-300-10; {epochs}"
     return Outcome("compared", ours, None, note, file)
 
 

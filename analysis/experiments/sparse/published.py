@@ -80,12 +80,8 @@ def units_left(content: Mapping[str, Any]) -> list[int]:
     left = {name: round(WIDTHS[name] * (1 - share)) for name, share in sparsity.items()}
     if "layers.0.weight" in left:
         return [*left.values(), 10]
-    return [
-        left["conv2.weight"],
-        content["compressed"]["compressed"]["units"][1],
-        left["ip1.weight"],
-        left["ip2.weight"],
-    ]
+    maps = content["compressed"]["compressed"]["units"][1]
+    return [left["conv2.weight"], maps, left["ip1.weight"], left["ip2.weight"]]
 
 
 DENSE = {"lenet-300-100": "784-300-100-10", "lenet-5": "20-50-800-500"}

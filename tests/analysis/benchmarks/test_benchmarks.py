@@ -64,6 +64,7 @@ def test_the_benchmark_of_sampling_sees_another_posterior() -> None:
     assert sampling.agreement(one, other * 1.2)["sd"] > 4
 
 
+@pytest.mark.more
 def test_the_benchmark_of_many_chains_goes_on_after_a_failure(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

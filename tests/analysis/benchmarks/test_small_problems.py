@@ -74,6 +74,7 @@ def test_a_constant_is_scipys() -> None:
     assert constant(of)["away"] == pytest.approx(ones * np.log(share) + (1 - ones) * np.log(1 - share), rel=1e-6)
 
 
+@pytest.mark.more
 def test_a_cell_of_every_kind(quick: None) -> None:
     of = problem("forrester")
     gp = process(of)

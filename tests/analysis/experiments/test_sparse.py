@@ -54,13 +54,11 @@ def test_the_recipe_by_unit() -> None:
         assert [first["lr_schedule"](s) for s in (0, 450, 900)] == [1, 0.5, 0]
     model, guide = zoo.entry("log-normal/lenet-300-100-neklyudov2017").build(data)
     assert isinstance(guide, guides.LogNormalDropout)
-    rates = {
-        first["lr"](name) for name, _ in (*guide.noise_loc.named_parameters("noise_loc"), *model.named_parameters())
-    }
+    named = (*guide.noise_loc.named_parameters("noise_loc"), *model.named_parameters())
+    assert {first["lr"](name) for name, _ in named} == {1e-3, 5e-2}
     assert {first["lr"](name): name.split(".")[0] for name, _ in guide.named_parameters()} == {
         1e-3: "loc", 5e-2: "noise_log_scale",
     }  # fmt: skip
-    assert rates == {1e-3, 5e-2}
     for name in guide.sites:
         assert not bool(guide.noise_loc[name].any())
         assert bool((guide.noise_log_scale[name] == -5).all())
@@ -106,6 +104,20 @@ def test_published_figures() -> None:
     school = next(row for row in published_rows("lenet-300-100") if "Deep" in row["method"])
     left = sum(n * (1 - s) for n, s in zip((235_200, 30_000, 1000), school["sparsity"], strict=True))
     assert 266_200 / left == pytest.approx(school["compression"], rel=0.08)  # shares are rounded to .1 %
+
+
+def test_the_page_has_what_is_left_by_unit() -> None:
+    """Ours from the stored results, theirs from the published units, whose ratio of operations follows for LeNet-300-100."""
+    folder = Path(job.__file__).parents[2] / "reference"
+    page = " ".join((folder / "README.md").read_text().split())
+    files = [folder / f"log-normal-{net}-neklyudov2017.json" for net in ("lenet-300-100", "lenet-5")]
+    dense, maps = (json.loads(file.read_text())["compressed"]["compressed"] for file in files)
+    theirs, theirs_by_maps = 245 * 160 + 160 * 55 + 55 * 10, 25 * 3 + 25 * 3 * 18 + 284 * 283 + 283 * 10
+    ratio = (784 * 500 + 500 * 300 + 300 * 10) / theirs
+    assert published_by_unit("lenet-300-100")[-1]["flops"] == pytest.approx(ratio, abs=0.005)
+    assert f"and {theirs:,} weights where ours has {dense['weights']:,}" in page
+    terms = f"ours keeps {sum(maps['units'][:-1])} of them, theirs {3 + 18 + 283}"
+    assert f"{terms}, and {maps['weights']:,} weights, theirs about {round(theirs_by_maps, -3):,}" in page
 
 
 @pytest.mark.more
@@ -155,9 +167,8 @@ def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPa
     found = results["compressed"]
     assert found["kl_weight"] == 1
     assert found["compressed"]["error"] == pytest.approx(results["result"]["error"], abs=1e-3)
-    kept = sum(
-        n * (1 - s) for n, s in zip((235_200, 30_000, 1000), results["result"]["sparsity"].values(), strict=True)
-    )
+    shares = results["result"]["sparsity"].values()
+    kept = sum(n * (1 - s) for n, s in zip((235_200, 30_000, 1000), shares, strict=True))
     assert results["result"]["compression"] == pytest.approx(266_200 / kept)
     assert found["compressed"]["weights"] <= round(kept)
     small = pyrodrop.Fit.load(tmp_path / "fit.safetensors").compress()

@@ -180,6 +180,7 @@ def test_few_rows_leave_usual_scales(size: int) -> None:
     assert all(0.02 < scale < 50 for scales in scales_of(fitted) for scale in scales.reshape(-1))
 
 
+@pytest.mark.few(3)
 @pytest.mark.few(6)
 @pytest.mark.parametrize("widths", [[2, 1], [2, 20, 1], [2, 20, 10, 1]])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "silu", "elu", "softplus", nn.functional.leaky_relu])

@@ -166,6 +166,7 @@ def test_independent_draws_have_the_marginals_of_joint_ones() -> None:
     process = GaussianProcess(Dataset(X, Y), squared_exponential)
     new = torch.linspace(5, 8, 1500)[:, None]  # more than one chunk
     joint, alone = process.predict(new[::100], 2), process.predict(new, 4000, joint=False)
+    assert (joint.joint, alone.joint) == (True, False)
     torch.testing.assert_close(alone.mean[::100], joint.mean)
     torch.testing.assert_close(alone.sd[::100], joint.sd)
     spread = alone.f.std(0)[:, 0] / alone.spread[:, 0]

@@ -152,6 +152,7 @@ def test_the_noise_is_that_of_the_other_engines(parts: Any) -> None:
     torch.testing.assert_close(got.history, want.history, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("replayed")
 @pytest.mark.parametrize("parts", PARTS)
 def test_a_checkpoint_in_an_epoch_continues_to_the_same_bits(parts: Any, tmp_path: Path, blocks: list[int]) -> None:

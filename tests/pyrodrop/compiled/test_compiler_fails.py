@@ -124,6 +124,14 @@ def test_five_networks_of_figure_1a_compile() -> None:
     assert many[0].settings["engine"] == "compiled"
 
 
+@pytest.mark.parametrize("other", [1.1, float("nan")])
+def test_finite_entries_are_compared_beside_others(other: float) -> None:
+    want = torch.tensor([float("nan"), float("inf"), 1.0])
+    inductor.check_same([(want, torch.tensor([0.0, 0.0, 1.0]))], [], 1e-5)
+    with pytest.raises(Untraceable, match="other numbers"):
+        inductor.check_same([(want, torch.tensor([0.0, 0.0, other]))], [], 1e-5)
+
+
 @pytest.mark.parametrize("differs", [1, 99])
 def test_a_program_that_differs_for_one_noise_is_tried_for_another(
     differs: int, monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,7 @@ def replicates() -> pyrodrop.Fit:
 OPTIONS: dict[str, Any] = {"steps": 70, "lr": 1e-2, "batch_size": 16, "engine": "traced", "seed": 3, "progress": False}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("fit", [dropout, normalised, replicates])
 def test_fits_without_torchscript_have_the_same_bits(
     fit: Callable[[], pyrodrop.Fit], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

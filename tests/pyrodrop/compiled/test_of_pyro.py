@@ -347,6 +347,7 @@ def assert_as_svi(got: tuple[Any, Any], want: tuple[Any, Any]) -> None:
     torch.testing.assert_close(got[1], want[1], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.few(6)
 @pytest.mark.few(16)
 @pytest.mark.parametrize("name", CASES)
 def test_compile_svi(name: str) -> None:
@@ -356,6 +357,7 @@ def test_compile_svi(name: str) -> None:
     assert_as_svi((losses, store), by(SVI, case)[:2])
 
 
+@pytest.mark.few(6)
 @pytest.mark.few(16)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.fit])
 def test_fit(name: str) -> None:

@@ -81,6 +81,7 @@ def masked(fit: pyrodrop.Fit, x: Tensor) -> Tensor:
         return model.likelihood.location(model.outputs(weights, x), model.targets)  # type: ignore[no-any-return]
 
 
+@pytest.mark.few(2)
 @pytest.mark.few(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_are_the_masked_networks(name: str) -> None:
@@ -95,6 +96,7 @@ def layers(network: nn.Module) -> list[Any]:
     return [module for module in network.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["tanh", "lenet-5", "functional"])
@@ -131,6 +133,7 @@ def test_a_constant_unit_goes_into_the_next_bias() -> None:
     assert last.weight.shape == (1, 2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "pool", [nn.Identity(), nn.AvgPool2d(3, stride=1, padding=1), nn.MaxPool2d(3, stride=1, padding=1)]
 )
@@ -203,11 +206,40 @@ def test_export(name: str) -> None:
     torch.testing.assert_close(program.module()(x[:5]), masked(fit, x[:5]), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.more
 def test_onnx() -> None:
     pytest.importorskip("onnx", reason="needs onnx, which is not installed")
     pytest.importorskip("onnxscript", reason="needs onnxscript, which is not installed")
     fit = cut(NETWORKS["lenet-300-100"][0]())
     torch.onnx.export(fit.compress(), (torch.randn(2, 784),), io.BytesIO(), dynamo=True)
+
+
+@pytest.mark.parametrize("kind", ["binary", "binary, two columns", "ordinal", "whole numbers"])
+def test_the_error_is_that_of_the_predicted_class_or_number(kind: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1100, 3)  # more than are evaluated at a time
+    y: Tensor = (x[:, :1] + 0.5 * torch.randn(1100, 1) > 0).long()
+    likelihood: likelihoods.Likelihood = likelihoods.Bernoulli()
+    if kind == "binary, two columns":
+        y = torch.cat([y, 1 - y], 1).float()
+    elif kind == "ordinal":
+        y, likelihood = (x[:, 0] > 0).long() + (x[:, 0] > 1).long(), likelihoods.Ordinal(3)
+    elif kind == "whole numbers":
+        y, likelihood = (3 * x[:, :1]).round().long(), likelihoods.Gaussian()
+    outputs = y.shape[1] if y.dim() == 2 else 1
+    model = models.MLP([3, 4, outputs], prior=priors.LogUniform(), likelihood=likelihood)
+    fit = pyrodrop.fit(model, guides.SparseDropout(model), (x, y), steps=150, lr=0.03, kl_weight=1e-3, progress=False)
+    likelihood, f = fit.model.likelihood, fit.model.outputs(fit.guide.mean(), x).detach()  # type: ignore[attr-defined]
+    if kind == "whole numbers":
+        want = float((f - y).square().mean().sqrt())
+    elif kind == "ordinal":
+        want = float(((f > likelihood.cutpoints).sum(-1) != y).float().mean())  # type: ignore[attr-defined]
+        assert want < 0.45, "the middle class is never the most probable one between near cutpoints"
+    else:
+        want = float(((f > 0) != y).float().mean())
+    report = fit.compression_report((x, y))
+    assert report.error_name == ("RMSE" if kind == "whole numbers" else "error")
+    assert report.dense.error == pytest.approx(want, rel=1e-3, abs=2e-3)
 
 
 def test_the_report_counts_by_hand() -> None:
@@ -253,6 +285,7 @@ def test_convolutions_count_their_places() -> None:
     assert report.dense.weights == 430_500
 
 
+@pytest.mark.more
 def test_the_widths_of_a_deep_network_are_not_cut_in_the_report() -> None:
     fit = cut(
         models.MLP([3, *[11] * 20, 1], prior=priors.ARD(), likelihood=likelihoods.Gaussian(1.0)), share=0.0, dead=0.0

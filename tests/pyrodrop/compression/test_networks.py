@@ -240,6 +240,7 @@ def size(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
+@pytest.mark.few(2)
 @pytest.mark.few(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_of_any_shape(name: str, cut_fit: Any, oracle: Any) -> None:
@@ -353,6 +354,7 @@ def random_chain(seed: int) -> tuple[nn.Module, tuple[int, ...]]:
     return Own(lambda self, x: self.layers(x), layers=nn.Sequential(*layers)), shape
 
 
+@pytest.mark.more
 @pytest.mark.few(1)
 @pytest.mark.parametrize("first", range(0, 120, 10))
 def test_random_chains(first: int, cut_fit: Any, oracle: Any) -> None:

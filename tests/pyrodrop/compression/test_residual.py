@@ -111,6 +111,7 @@ def parameters(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
 
 
+@pytest.mark.few(2)
 @pytest.mark.few(4)
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0, 1.1])
 @pytest.mark.parametrize("name", NETWORKS)
@@ -129,6 +130,7 @@ def test_the_narrow_network_is_the_masked_one(name: str, share: float) -> None:
     torch.testing.assert_close(torch.load(again, weights_only=False)(x), small(x))
 
 
+@pytest.mark.more
 def test_a_residual_stream_loses_the_channels_that_nobody_reads() -> None:
     """Channel 3 is read by two blocks and by the layer after them; it is removed once none of the three reads it."""
     fit, x = lost(ResNet(True), 0.0), torch.randn(IMAGES)

@@ -45,6 +45,7 @@ def monte_carlo(q: Any, p: Any, draws: int = 200_000) -> tuple[float, float]:
     return float(ratio.mean()), float(ratio.std()) / math.sqrt(draws)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("scale", [0.8, [0.3, 0.8, 1.5, 4.0]], ids=["one scale", "by input"])
 @pytest.mark.parametrize("name", posteriors())
 def test_divergence_from_a_gaussian(name: str, scale: float | list[float]) -> None:

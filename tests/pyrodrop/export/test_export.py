@@ -121,6 +121,7 @@ def by_numpy(run: Sampled, x: Tensor) -> np.ndarray:
     return f * float(model.targets.scale) + float(model.targets.loc)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_file_computes_the_mixture_by_numpy(suffix: str, tmp_path: Path) -> None:
     if suffix == "onnx":

@@ -40,6 +40,7 @@ def covered(held_out: int, repetitions: int, **options: Any) -> float:
     return inside / repetitions
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("score", ["quantiles", "residuals"])
 def test_coverage_is_exact_in_finite_samples(score: str) -> None:
     n, repetitions = 8, 600

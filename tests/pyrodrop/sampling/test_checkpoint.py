@@ -109,6 +109,7 @@ def test_a_rounding_that_is_not_known_goes_on(tmp_path: Path, monkeypatch: pytes
     assert again.settings["energy_rounding"] != again.settings["energy_rounding"]
 
 
+@pytest.mark.more
 def test_more_draws_may_be_asked_for_and_fewer_not(tmp_path: Path) -> None:
     file = tmp_path / "chains"
     first = drawn("mclmc", checkpoint=file, draws=10)

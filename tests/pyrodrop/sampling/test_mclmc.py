@@ -159,6 +159,7 @@ def test_starts_from_a_guide_with_spread_leave_the_callers_random_numbers_alone(
     assert not torch.equal(first[0], first[1])  # each chain has a draw of its own
 
 
+@pytest.mark.more
 def test_starts_that_do_not_fit_are_refused() -> None:
     model, one = network(), priors.Gaussian(1.0)
     other = pyrodrop.models.MLP([2, 3, 2], prior=one, bias_prior=one, likelihood=likelihoods.HeteroscedasticGaussian())

@@ -73,6 +73,7 @@ def test_a_conjugate_posterior(power: float, sampled: pyrodrop.Sampled) -> None:
     assert found.settings["dtype"] == "float64"
 
 
+@pytest.mark.more
 def test_weights_that_are_strongly_correlated() -> None:
     """Two inputs that are nearly the same, so that only the sum of their weights is known."""
     x = X @ torch.tensor([[1.0, 1.0], [0.0, 0.1]], dtype=torch.float64)
@@ -483,6 +484,7 @@ def test_models_that_cannot_be_sampled_are_refused() -> None:
         run(linear(), (X[:, :1], Y))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [HMC, MCLMC])
 def test_replayed_steps_move_chains_alike(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where a step overwrites results of the one before; in several blocks of chains, in float64."""

@@ -58,6 +58,7 @@ def network(run: Any, z: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return hidden @ weights["layers.1.weight"].T + biases["layers.1.bias"]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("of_x", "of_y"), [(0.0, 1e6), (SECONDS, 0.0), (SECONDS, COUNTER)])
 def test_predictions_are_those_of_float64(way: str, of_x: float, of_y: float) -> None:
@@ -176,6 +177,7 @@ DOOR: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("way", DOOR)
 @pytest.mark.parametrize("name", ["x", "y"])
 def test_what_is_not_standardised_is_refused_wherever_it_comes_in(way: str, name: str) -> None:

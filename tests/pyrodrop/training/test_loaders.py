@@ -264,6 +264,7 @@ class Stateful(Listed):
                 yield X[rows], Y[rows]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("kind", "steps", "seen"),
     [

@@ -239,6 +239,7 @@ COUNTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", COUNTS)
 def test_what_cannot_be_mapped_is_said_in_words_of_this_package(name: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -171,6 +171,7 @@ def test_an_estimate_is_the_same_each_time_where_the_loss_object_counts_nested_p
     assert (first.value, first.se) == (second.value, second.se)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["pyro", "traced"])
 def test_a_run_that_continues_does_not_count_nested_plates_again(engine: Any, tmp_path: Path) -> None:
     def run(steps: int, **more: Any) -> Tensor:

@@ -132,6 +132,7 @@ def test_replicates_have_the_distribution_of_plain_fits(engine: str) -> None:
     assert bool(((one.mean(0) - other.mean(0)).abs() < 4.5 * errors).all())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_recorded_step_has_the_bits_of_the_mapped_one(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of networks that update statistics, with minibatches of two shapes; where it cannot be recorded, it is mapped."""

@@ -134,6 +134,19 @@ def test_a_fit_has_the_density_of_its_mixture_and_a_point_that_of_its_network() 
     assert wide.worth.fit == pytest.approx(float(each.mean()), abs=0.1)  # 16 draws
 
 
+@pytest.mark.parametrize("kind", ["Gaussian", "HeteroscedasticGaussian", "HeteroscedasticLogNormal"])
+def test_whole_numbers_are_values_of_y(kind: str) -> None:
+    y = (10 + SINE).round().clamp(min=1)
+    likelihood = getattr(likelihoods, kind)
+    settings: dict[str, Any] = {"steps": 110, "engine": "traced", "progress": False}
+    worths = []
+    for values in (y, y.long()):
+        model = models.MLP([1, 5, likelihood().outputs(1)], prior=priors.Gaussian(), likelihood=likelihood())
+        worths.append(pyrodrop.fit(model, guides.Point(model), (X, values), **settings).settings["worth"])
+    assert worths[0]["ridge"] is not None or kind == "HeteroscedasticLogNormal"
+    assert worths[1] == pytest.approx(worths[0], rel=1e-4)
+
+
 def test_a_last_layer_is_refitted_to_features_at_the_means_or_the_first_weights() -> None:
     run = fitted(x=X[:40], y=SINE[:40], steps=120)
     x, start = (X[:40] - X[:40].mean()) / X[:40].std(correction=0), run.model.weight_sites()["layers.0.weight"]
