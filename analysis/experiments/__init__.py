@@ -26,7 +26,7 @@ JOBS = {
     "remedies": "what helps: faults of dropout beside their remedies, with three seeds and their cost",
     "sbc": "simulation-based calibration of a known posterior and of four guides (Talts et al. 2018; Yao et al. 2018)",
     "solar": "solar irradiance in 5 years: an LSTM with dropout, persistence and ridge regression",
-    "active-learning": "labels to 90 % on MNIST by entropy, BALD and BatchBALD; naval, where asking does harm",
+    "active-learning": "labels to 90 % on MNIST by entropy, BALD, BatchBALD and EPIG; naval, where asking does harm",
     "continual": "digits in five lots: yesterday's posterior as today's prior, EWC and fine-tuning (Nguyen et al. 2018)",
     "tuning": "the drop rate and the scale of the prior, tuned by Optuna with pruning on a UCI set",
     "published": "published figures beside ours: which agree, and of each other one why not",

@@ -68,7 +68,10 @@ def _experiments() -> list[Piece]:
         job("boston-ard", "boston-ard", "", "--splits 1 --steps 10"),
         job("solar", "solar", "", "--seeds 1 --steps 2"),
         job(
-            "active-learning", "active-learning", "", "--labels 20 --seeds 2 --steps 1 --naval-labels 5 --naval-steps 1"
+            "active-learning",
+            "active-learning",
+            "",
+            "--labels 20 --seeds 2 --steps 1 --trained-labels 20 --trained-steps 1 --naval-labels 5 --naval-steps 1",
         ),
         job("kingma-table1", "kingma-table1", "--preset paper", ""),
         Piece("published", ("pyrodrop", "run", "published", "--out", "{folder}", "--quiet"), results="results.json"),

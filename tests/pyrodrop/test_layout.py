@@ -88,8 +88,8 @@ MOST_LINES = {
     "pyrodrop/*.py": 5_539,
     "models": 1_327,
     "guides": 2_179,
-    "analysis": 29_987,
-    "tests": 54_153,
+    "analysis": 30_140,
+    "tests": 54_240,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -2,6 +2,7 @@
 
     labels to 90 %     the first number of labels with which a seed's test accuracy is at least 0.9
     over random        d_s = mean over numbers of labels of (accuracy - accuracy of random), of one seed s
+    ink                mean pixel of the images that were asked for, over that of all images
     s.e.               sd_s / sqrt(S), of S seeds
 
 Where a seed does not reach 90 %, its number is at least the last one, and so is the mean, which then has no s.e. On naval,
@@ -32,9 +33,11 @@ from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.json_files import Record
 
 TARGET = 0.9
-UNITS: Mapping[str, tuple[type[Task], str]] = {
-    **{f"mnist, {name}": (digits.Digits, name) for name in digits.POSTERIORS},
-    **{f"naval, {name}": (naval.Naval, name) for name in naval.POSTERIORS},
+FILTERS = {digits.FROZEN: digits.Frozen, digits.EQUAL: digits.Equal, digits.TRAINED: digits.Trained}
+UNITS: Mapping[str, tuple[type[Task], str, str]] = {
+    **{f"mnist, {name}": (digits.Digits, name, "") for name in digits.POSTERIORS},
+    **{f"mnist, {name}": (kind, name, "trained_") for name, kind in FILTERS.items()},
+    **{f"naval, {name}": (naval.Naval, name, "naval_") for name in naval.POSTERIORS},
 }
 
 
@@ -45,6 +48,9 @@ def run(
     labels: int = 300,
     seeds: int = 6,
     steps: int = 200,
+    trained_labels: int = 300,
+    trained_seeds: int = 3,
+    trained_steps: int = 200,
     naval_labels: int = 55,
     naval_seeds: int = 10,
     naval_steps: int = 1000,
@@ -56,6 +62,9 @@ def run(
         labels: of MNIST at the end, from 20 in batches of 10.
         seeds: of MNIST: first labelled rows, initial weights and noise.
         steps: gradient steps of a training on MNIST.
+        trained_labels: of MNIST at the end, for the network whose filters are trained.
+        trained_seeds: of that network, with these filters and with random ones.
+        trained_steps: gradient steps of a training of that network.
         naval_labels: of naval at the end, from 5 one by one.
         naval_seeds: of naval: splits, first labelled rows, initial weights and noise.
         naval_steps: gradient steps of a training on naval.
@@ -68,6 +77,13 @@ def run(
         "labels": arguments.count(labels, "labels", "the number of labels of MNIST", least=20),
         "seeds": arguments.count(seeds, "seeds", "the number of seeds of MNIST", least=2),
         "steps": arguments.count(steps, "steps", "the number of gradient steps on MNIST"),
+        "trained_labels": arguments.count(
+            trained_labels, "trained_labels", "the number of labels for trained filters", least=20
+        ),
+        "trained_seeds": arguments.count(
+            trained_seeds, "trained_seeds", "the number of seeds of trained filters", least=2
+        ),
+        "trained_steps": arguments.count(trained_steps, "trained_steps", "the number of gradient steps on filters"),
         "naval_labels": arguments.count(
             naval_labels, "naval_labels", "the number of labels of naval", least=naval.START
         ),
@@ -92,7 +108,7 @@ def run(
         }
         return experiment.write(
             content, *tables_of(content, options), settings={"draws": digits.DRAWS, "members": digits.MEMBERS},
-            figures={"figure": _figure(mnist, ships)},
+            figures={"figure": _figure(mnist, ships), "filters": filters_figure(mnist)},
         )  # fmt: skip
 
 
@@ -106,14 +122,15 @@ def _checked(record: Record) -> None:
 def _curves(
     name: str, *, options: Mapping[str, int], folder: Path, device: torch.device, progress: bool | None
 ) -> dict[str, Any]:
-    kind, posterior = UNITS[name]
-    prefix = "" if kind is digits.Digits else "naval_"
+    kind, posterior, prefix = UNITS[name]
     first, count = options["seed"], options[f"{prefix}seeds"]
     with on_this_machine(folder) as shared:
-        return learn(
+        curve = learn(
             kind(posterior, options[f"{prefix}steps"], device), name.replace(", ", "-").replace(" ", "-"),
             labels=options[f"{prefix}labels"], seeds=range(first, first + count), folder=shared,
         )  # fmt: skip
+    asked = curve.pop("asked")
+    return curve if kind is naval.Naval else {**curve, "ink": {how: digits.ink(rows) for how, rows in asked.items()}}
 
 
 def digit_rows(curve: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -126,6 +143,9 @@ def digit_rows(curve: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         row = {"labels": labels, "labels_se": None if None in reached else error, "seeds": len(seeds)}
         row["reached"] = sum(n is not None for n in reached)
         row["accuracy"], row["accuracy_se"] = mean_and_error([each[-1] for each in seeds])
+        row["ink"], row["ink_se"] = mean_and_error(
+            [statistics.fmean(each) for each in zip(*curve["ink"][name], strict=True)]
+        )
         for other in (RANDOM, "BALD"):
             over = [statistics.fmean(a) - statistics.fmean(b) for a, b in zip(seeds, by_seed[other], strict=True)]
             row[f"over {other}"], row[f"over {other}_se"] = mean_and_error(over)
@@ -145,15 +165,21 @@ def naval_row(curve: Mapping[str, Any]) -> dict[str, float | None]:
 
 def statements(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> dict[str, bool]:
     """What the papers say, each with whether it holds in this run by two standard errors."""
-    dropout = mnist["MC dropout"]
-
-    def gains(name: str, over: str) -> bool:
-        return bool(dropout[name][f"over {over}"] > 2 * dropout[name][f"over {over}_se"])
-
+    better = [("entropy", RANDOM), ("BALD", RANDOM), ("BatchBALD", "BALD")]
+    pairs = {
+        "MC dropout": better,
+        digits.FROZEN: better[:2],
+        digits.EQUAL: better[:2],
+        digits.TRAINED: [*better, ("EPIG", "BALD")],
+    }
     return {
-        "MNIST, MC dropout: entropy is better than random": gains("entropy", RANDOM),
-        "MNIST, MC dropout: BALD is better than random": gains("BALD", RANDOM),
-        "MNIST, MC dropout: BatchBALD is better than BALD": gains("BatchBALD", "BALD"),
+        **{
+            f"MNIST, {name}: {one} is better than {other}": bool(
+                mnist[name][one][f"over {other}"] > 2 * mnist[name][one][f"over {other}_se"]
+            )
+            for name, asked in pairs.items()
+            for one, other in asked
+        },
         **{
             f"naval, {name}: the largest variance is {'better' if sign < 0 else 'worse'} than random": bool(
                 sign * ships[name]["difference"] > 2 * ships[name]["difference_se"]
@@ -163,21 +189,30 @@ def statements(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def tables_of(content: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Table, Table]:
-    """MNIST and naval."""
-    mnist = [["posterior", "rows", "labels to 90 %", "accuracy, %", "over random, %"]]
+def tables_of(content: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Table, Table, Table]:
+    """MNIST, with filters that are trained or could be, and with features of random filters, and naval."""
+    names = ["posterior", "rows", "labels to 90 %", "accuracy, %", "over random, %", "ink"]
+    trained, mnist = [names], [names[:-1]]
     for posterior, rows in content["mnist"].items():
         for name, row in rows.items():
             over = _shown(100 * row["over random"], 100 * row["over random_se"], "+.2f") if name != RANDOM else "-"
             accuracy = _shown(100 * row["accuracy"], 100 * row["accuracy_se"], ".2f")
-            mnist.append([posterior, name, labels_shown(row), accuracy, over])
+            cells = [posterior, name, labels_shown(row), accuracy, over]
+            if posterior in FILTERS:
+                trained.append([*cells, _shown(row["ink"], row["ink_se"], ".2f")])
+            else:
+                mnist.append(cells)
     ships = [["posterior", "random", "largest variance", "difference"]]
     for posterior, row in content["naval"].items():
         forms = {RANDOM: ".3f", "variance": ".3f", "difference": "+.3f"}
         ships.append([posterior, *(_shown(row[key], row[f"{key}_se"], form) for key, form in forms.items())])
-    to, naval_to = (f"{settings[f'{of}labels']} labels, {settings[f'{of}seeds']} seeds" for of in ("", "naval_"))
-    return text_table(f"MNIST to {to}, mean ± s.e.", mnist, left=2), text_table(
-        f"naval, RMSE at {naval_to}, mean ± s.e.", ships
+    to, trained_to, naval_to = (
+        f"{settings[f'{of}labels']} labels, {settings[f'{of}seeds']} seeds" for of in ("", "trained_", "naval_")
+    )
+    return (
+        text_table(f"MNIST to {trained_to}, mean ± s.e.", trained, left=2),
+        text_table(f"MNIST, features of random filters, to {to}, mean ± s.e.", mnist, left=2),
+        text_table(f"naval, RMSE at {naval_to}, mean ± s.e.", ships),
     )
 
 
@@ -197,7 +232,8 @@ def _figure(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> Figure:
     """Means over seeds with one standard error, by number of labels."""
     figure = Figure(figsize=(9.5, 5.6), layout="constrained")
     panels = figure.subplots(2, 3, sharey="row")
-    for row, (data, curves, what) in enumerate((("MNIST", mnist, "accuracy"), ("naval", ships, "RMSE"))):
+    simple = {name: mnist[name] for name in digits.POSTERIORS}
+    for row, (data, curves, what) in enumerate((("MNIST", simple, "accuracy"), ("naval", ships, "RMSE"))):
         for axes, (name, curve) in zip(panels[row], curves.items(), strict=True):
             _draw(axes, curve)
             axes.set(title=f"{data}, {name}", xlabel="labels")
@@ -208,8 +244,26 @@ def _figure(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, curve: Mapping[str, Any]) -> None:
-    for (name, scores), color in zip(curve["scores"].items(), SERIES, strict=False):
+@styled()
+def filters_figure(mnist: Mapping[str, Any]) -> Figure:
+    """Accuracy and ink by number of labels, with MC dropout on frozen and on trained filters."""
+    figure = Figure(figsize=(9.5, 5), layout="constrained")
+    panels = figure.subplots(2, len(FILTERS), sharex=True, sharey="row")
+    for column, name in enumerate(FILTERS):
+        panels[0, column].set_title(name.removeprefix("MC dropout, "))
+        for axes, what in zip(panels[:, column], ("scores", "ink"), strict=True):
+            _draw(axes, mnist[name], what)
+        panels[0, column].axhline(TARGET, color=GREY, linewidth=0.8)
+        panels[1, column].axhline(1, color=GREY, linewidth=0.8)
+        panels[1, column].set_xlabel("labels")
+    panels[0, 0].set_ylabel("accuracy")
+    panels[1, 0].set_ylabel("ink of the images asked for")
+    panels[0, -1].legend()
+    return figure
+
+
+def _draw(axes: Axes, curve: Mapping[str, Any], what: str = "scores") -> None:
+    for (name, scores), color in zip(curve[what].items(), SERIES, strict=False):
         means, errors = (torch.tensor(each) for each in zip(*map(mean_and_error, scores), strict=True))
         axes.plot(curve["labels"], means, color=color, linewidth=1.2, label=name)
         axes.fill_between(curve["labels"], means - errors, means + errors, color=color, alpha=0.2, linewidth=0)

@@ -80,7 +80,8 @@ def learn(task: Task, name: str, *, labels: int, seeds: Sequence[int], folder: P
     """From the first rows to this number of `labels`.
 
     Returns:
-        ``labels``, their numbers by round, and ``scores`` by acquisition: a list over rounds of lists over seeds.
+        ``labels``, their numbers by round; by acquisition ``scores``, a list over rounds of lists over seeds, and
+        ``asked``, the rows, a list over rounds of lists over seeds of lists.
     """
     replicates = [(acquisition, seed) for acquisition in task.acquisitions for seed in seeds]
     each = [seed for _, seed in replicates]
@@ -93,16 +94,24 @@ def learn(task: Task, name: str, *, labels: int, seeds: Sequence[int], folder: P
     labelled = [task.start(seed) for seed in each]
     numbers: list[int] = []
     scores: list[list[float]] = []
+    rows: list[Tensor] = []
     while not numbers or numbers[-1] + task.size <= labels:
         numbers.append(len(labelled[0]))
         cell = f"{name}-{numbers[-1]}"
         result = cells.kept(cell) or cells.keep(cell, _round(task, replicates, labelled))
         scores.append(result["scores"])
-        asked = torch.tensor(result["asked"]).reshape(len(each), task.size)
-        labelled = [torch.cat(pair) for pair in zip(labelled, asked, strict=True)]
-    by_acquisition = torch.tensor(scores, dtype=torch.float64).reshape(len(numbers), -1, len(seeds)).unbind(1)
-    rows = {name: values.tolist() for name, values in zip(task.acquisitions, by_acquisition, strict=True)}
-    return {"labels": numbers, "scores": rows}
+        rows.append(torch.tensor(result["asked"]).reshape(len(each), task.size))
+        labelled = [torch.cat(pair) for pair in zip(labelled, rows[-1], strict=True)]
+
+    def by_acquisition(values: Tensor) -> dict[str, Any]:
+        parts = values.unflatten(1, (-1, len(seeds))).unbind(1)
+        return {name: part.tolist() for name, part in zip(task.acquisitions, parts, strict=True)}
+
+    return {
+        "labels": numbers,
+        "scores": by_acquisition(torch.tensor(scores, dtype=torch.float64)),
+        "asked": by_acquisition(torch.stack(rows)),
+    }
 
 
 def _round(task: Task, replicates: Sequence[tuple[str, int]], labelled: Sequence[Tensor]) -> dict[str, Any]:

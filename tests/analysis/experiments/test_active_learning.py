@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy.stats import entropy, sem
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from pyrodrop.analysis.experiments.active_learning.loop import RANDOM, Task, lea
 from pyrodrop.data import Dataset, Split
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[3]
 ROWS = 40
 
 
@@ -77,6 +80,8 @@ def test_every_row_is_asked_once_and_the_best_first(tmp_path: Path) -> None:
             if name == "largest" and number:
                 left = sorted(set(range(ROWS)) - set(known), reverse=True)
                 assert labelled[len(known) :] == left[:4]
+            if number:
+                assert values[found["asked"][name][number - 1][seed - 3]].tolist() == labelled[len(known) :]
             known = labelled
             assert found["scores"][name][number][seed - 3] == sum(labelled)
     asked = torch.tensor(json.loads((tmp_path / "whole" / "rounds" / "largest-3.json").read_text())["asked"])
@@ -123,9 +128,12 @@ def images(monkeypatch: pytest.MonkeyPatch) -> Iterator[Split]:
     parts = [Dataset(torch.rand(n, 1, 28, 28, generator=generator), torch.arange(n) // 3 % 10) for n in (120, 40)]
     split = Split("random", *parts, "", "", "")
     monkeypatch.setattr(digits, "mnist", lambda **_: split)
-    digits._data.cache_clear()
+    cached = (digits._data, digits._images, digits._filtered)
+    for function in cached:
+        function.cache_clear()
     yield split
-    digits._data.cache_clear()
+    for function in cached:
+        function.cache_clear()
 
 
 @pytest.fixture
@@ -155,6 +163,41 @@ def test_the_features_are_largest_values_of_filtered_squares(images: Split) -> N
     np.testing.assert_allclose(digits.features(images.train.x[:2])[0], wanted.ravel(), rtol=1e-4, atol=1e-5)
 
 
+def test_frozen_filters_are_those_that_are_trained_later(images: Split) -> None:
+    """h of one image by sums over its squares, at the scale 1; the dense layers are those of the whole network."""
+    image, layers = digits._images()[0].x[0], digits._layers(0)
+    h = image.numpy()
+    for convolution in (layers[0], layers[3]):
+        squares = np.lib.stride_tricks.sliding_window_view(h, (5, 5), axis=(1, 2))
+        weight, bias = (np.asarray(part.detach()) for part in (convolution.weight, convolution.bias))
+        h = np.maximum(np.einsum("chwij,kcij->khw", squares, weight) + bias[:, None, None], 0)
+        h = h.reshape(len(h), h.shape[1] // 2, 2, -1, 2).max((2, 4))
+    frozen = digits.Frozen(digits.FROZEN, 1, CPU)
+    x = frozen.data(0)[0].x
+    assert float(x.square().mean()) == pytest.approx(1)
+    np.testing.assert_allclose(x[0] / x[0].norm(), h.ravel() / np.linalg.norm(h), atol=1e-5)
+    for equal, of_frozen in zip(digits.Equal(digits.EQUAL, 1, CPU).data(0), frozen.data(0), strict=True):
+        assert torch.allclose(equal.x.square().mean(1), torch.ones(len(equal)))
+        assert torch.allclose(F.cosine_similarity(equal.x, of_frozen.x), torch.ones(len(equal)))
+    dense = frozen.network(0)
+    sites = dense.weight_sites()
+    assert list(sites) == ["7.weight", "9.weight"]
+    torch.testing.assert_close(dense.outputs(sites, torch.tensor(h.reshape(1, -1))), layers(image[None]))
+    for task in (frozen, digits.Trained(digits.TRAINED, 1, CPU)):
+        network: Any = task.network(0)
+        assert task.guide(network).rates() == {"7.weight": 0.25, "9.weight": 0.5}
+        assert {float(prior.scale) for prior in network.priors.values()} == {10}
+        assert torch.equal(task.data(0)[1].y, images.test.y[::3])
+
+
+def test_ink_is_the_mean_pixel(images: Split) -> None:
+    pixels = images.train.x.numpy().reshape(120, -1)
+    assert digits.ink([[[3, 5]], [[7, 7]]]) == [
+        [pytest.approx(pixels[[3, 5]].mean() / pixels.mean(), rel=1e-5)],
+        [pytest.approx(pixels[7].mean() / pixels.mean(), rel=1e-5)],
+    ]
+
+
 def test_two_rows_of_every_digit_are_labelled_first(images: Split) -> None:
     starts = [digits.Digits("ensemble", 1, CPU).start(seed) for seed in (0, 0, 1)]
     assert images.train.y[starts[0]].bincount().tolist() == [2] * 10
@@ -163,10 +206,13 @@ def test_two_rows_of_every_digit_are_labelled_first(images: Split) -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("posterior", ["MC dropout", "ensemble"])
-def test_digits_are_asked_by_entropy_and_bald(posterior: str, images: Split) -> None:
+@pytest.mark.parametrize(
+    ("kind", "posterior"),
+    [(digits.Digits, "MC dropout"), (digits.Digits, "ensemble"), (digits.Trained, digits.TRAINED)],
+)
+def test_digits_are_asked_by_entropy_and_bald(kind: type[digits.Digits], posterior: str, images: Split) -> None:
     """Against SciPy's entropies; an ensemble's draws are its members, each of other initial weights."""
-    task = digits.Digits(posterior, 2, CPU)
+    task = kind(posterior, 2, CPU)
     train, test = task.data(0)
     run = task.train([train.rows(task.start(seed)) for seed in (0, 1)], [0, 1])[1]
     rows = train.x[:30]
@@ -175,6 +221,8 @@ def test_digits_are_asked_by_entropy_and_bald(posterior: str, images: Split) -> 
     assert len({tuple(draw.flatten().tolist()) for draw in f}) == len(f)
     total = entropy(p.mean(0), axis=-1)
     scores = {"entropy": total, "BALD": total - entropy(p, axis=-1).mean(0)}
+    both = np.einsum("snc,smd->nmcd", p, p) / len(p)
+    scores["EPIG"] = (total[:, None] + total - entropy(both.reshape(30, 30, -1), axis=-1)).mean(1)  # all are targets
     for name, values in scores.items():
         assert set(task.best(run, name, rows, 1).tolist()) == set(np.argsort(values)[-10:].tolist())
     assert len(set(task.best(run, "BatchBALD", rows, 1).tolist())) == 10
@@ -226,6 +274,7 @@ CURVE = {
         RANDOM: [[0.5, 0.6], [0.7, 0.7], [0.9, 0.8]],
         "BALD": [[0.5, 0.6], [0.9, 0.91], [0.89, 0.95]],
     },
+    "ink": {RANDOM: [[1.0, 1.0], [1.0, 1.1], [1.0, 0.9]], "BALD": [[1.2, 1.3], [1.1, 1.1], [1.3, 1.0]]},
 }
 
 
@@ -240,6 +289,7 @@ def test_rows_of_mnist_are_those_of_scipy() -> None:
     over = np.mean(CURVE["scores"]["BALD"], 0) - np.mean(CURVE["scores"][RANDOM], 0)  # type: ignore[index]
     assert (rows["BALD"]["over random"], rows["BALD"]["over random_se"]) == pytest.approx((over.mean(), sem(over)))
     assert rows[RANDOM]["over BALD"] == pytest.approx(-over.mean())
+    assert (rows["BALD"]["ink"], rows["BALD"]["ink_se"]) == pytest.approx((3.5 / 3, sem([1.2, 3.4 / 3])))
 
 
 def test_a_row_of_naval_is_that_of_scipy() -> None:
@@ -256,9 +306,32 @@ def test_a_row_of_naval_is_that_of_scipy() -> None:
 def test_statements_are_asked_of_the_numbers(difference: float, held: list[bool]) -> None:
     ships = {name: {"difference": difference, "difference_se": 0.1} for name in naval.POSTERIORS}
     gains = {"over random": 0.3, "over random_se": 0.1, "over BALD": 0.1, "over BALD_se": 0.1}
-    dropout = dict.fromkeys(("entropy", "BALD", "BatchBALD"), gains)
-    found = experiment.statements({"MC dropout": dropout}, ships)
-    assert list(found.values()) == [True, True, False, *held]
+    dropout = dict.fromkeys(("entropy", "BALD", "BatchBALD", "EPIG"), gains)
+    found = experiment.statements(dict.fromkeys(("MC dropout", *experiment.FILTERS), dropout), ships)
+    assert list(found.values()) == [True, True, False, *[True] * 6, False, False, *held]
+
+
+def test_the_page_has_the_stored_numbers() -> None:
+    """Every row of its tables, in order, and nothing else."""
+    content = json.loads((ROOT / "analysis" / "reference" / "active-learning.json").read_text(encoding="utf-8"))
+    for name, curve in content["curves"].items():
+        assert content["mnist"][name.removeprefix("mnist, ")] == experiment.digit_rows(curve)
+    frozen, equal, trained = (content["mnist"][name] for name in experiment.FILTERS)
+    for score in ("BALD", "BatchBALD"):  # two thirds
+        assert trained[score]["labels"] / trained[RANDOM]["labels"] == pytest.approx(2 / 3, abs=0.03)
+    for score in ("BALD", "entropy"):  # half of the loss
+        assert equal[score]["over random"] / frozen[score]["over random"] == pytest.approx(0.5, abs=0.05)
+    scores = content["curves"][f"mnist, {digits.TRAINED}"]["scores"]
+    means = {name: np.mean(rows, 1)[6:15] for name, rows in scores.items()}  # 80 to 160 labels
+    assert all((values > means[RANDOM]).all() for name, values in means.items() if name != RANDOM)
+    page = (ROOT / "docs" / "ask-for-a-label.md").read_text(encoding="utf-8").partition("## Measured")[2]
+    shown = [line for line in page.splitlines() if re.match(r"\| (?!posterior|---)", line)]
+    tables = experiment.tables_of(content, content["settings"])
+    assert shown == [
+        f"| {' | '.join(map(str, cells))} |"
+        for table in tables
+        for cells in zip(*(column.cells for column in table.columns), strict=True)
+    ]
 
 
 # The job
@@ -266,10 +339,12 @@ def test_statements_are_asked_of_the_numbers(difference: float, held: list[bool]
 
 def words(folder: Path, **options: int) -> list[str]:
     sizes = {"labels": 30, "seeds": 2, "steps": 2, "naval-labels": 6, "naval-seeds": 2, "naval-steps": 2, "jobs": 1}
+    sizes |= {"trained-labels": 20, "trained-seeds": 2, "trained-steps": 2}
     numbers = [word for name, value in (sizes | options).items() for word in (f"--{name}", str(value))]
     return ["run", "active-learning", *numbers, "--device", "cpu", "--out", str(folder), "--quiet"]
 
 
+@pytest.mark.usefixtures("images")
 def test_the_job_of_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Every task gets its settings."""
     asked = {}
@@ -277,17 +352,19 @@ def test_the_job_of_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     def learned(task: Task, name: str, **settings: Any) -> dict[str, Any]:
         asked[name] = (type(task), task.posterior, task.steps, settings["labels"], list(settings["seeds"]))
         scores = {each: [[0.1 * len(each), 0.3], [0.2, 0.95]] for each in task.acquisitions}
-        return {"labels": [20, 30], "scores": scores}
+        asked_rows = {each: [[list(range(10))] * 2] * 2 for each in task.acquisitions}
+        return {"labels": [20, 30], "scores": scores, "asked": asked_rows}
 
     monkeypatch.setattr(experiment, "learn", learned)
-    call = words(tmp_path, **{"naval-seeds": 3, "naval-steps": 7, "seed": 4})
+    call = words(tmp_path, **{"naval-seeds": 3, "naval-steps": 7, "trained-steps": 5, "seed": 4})
     assert cli.main(call) == 0
     wanted = {f"mnist-{name}": (digits.Digits, name, 2, 30, [4, 5]) for name in digits.POSTERIORS}
     wanted |= {f"naval-{name}": (naval.Naval, name, 7, 6, [4, 5, 6]) for name in naval.POSTERIORS}
-    assert asked == {name.replace(" ", "-"): about for name, about in wanted.items()}
+    wanted |= {f"mnist-{name}": (kind, name, 5, 20, [4, 5]) for name, kind in experiment.FILTERS.items()}
+    assert asked == {name.replace(", ", "-").replace(" ", "-"): about for name, about in wanted.items()}
     content = json.loads((tmp_path / "results.json").read_text())
     assert content["mnist"]["ensemble"]["BALD"]["reached"] == 1
-    assert (tmp_path / "figure.png").stat().st_size > 1000
+    assert all((tmp_path / f"{name}.png").stat().st_size > 1000 for name in ("figure", "filters"))
     assert "≥ 30 (1 of 2 reach it)" in capsys.readouterr().out
 
 
@@ -297,7 +374,12 @@ def test_a_seed_repeats_the_job(tmp_path: Path, images: Split, ships: list[Split
     assert cli.main(words(tmp_path / "job")) == 0
     curves = json.loads((tmp_path / "job" / "results.json").read_text())["curves"]
     options = {"labels": 30, "seeds": 2, "steps": 2, "naval_labels": 6, "naval_seeds": 2, "naval_steps": 2}
-    for name, last in (("mnist, ensemble", "mnist-ensemble-30"), ("naval, mean field", "naval-mean-field-6")):
+    options |= {"trained_labels": 20, "trained_seeds": 2, "trained_steps": 2}
+    for name, last in (
+        ("mnist, ensemble", "mnist-ensemble-30"),
+        (f"mnist, {digits.FROZEN}", "mnist-MC-dropout-frozen-filters-20"),
+        ("naval, mean field", "naval-mean-field-6"),
+    ):
 
         def again(folder: Path, seed: int, name: str = name) -> dict[str, Any]:
             folder.mkdir(exist_ok=True)
@@ -305,7 +387,9 @@ def test_a_seed_repeats_the_job(tmp_path: Path, images: Split, ships: list[Split
             about = {**options, "seed": seed}
             return experiment._curves(name, options=about, folder=folder, device=CPU, progress=False)
 
-        assert again(tmp_path / "a", 0) == {key: curves[name][key] for key in ("labels", "scores")}
+        assert again(tmp_path / "a", 0) == {
+            key: curves[name][key] for key in ("labels", "scores", "ink") if key in curves[name]
+        }
         (tmp_path / "a" / "rounds" / f"{last}.json").unlink()
         assert again(tmp_path / "a", 0) == again(tmp_path / "job", 0)
         assert again(tmp_path / "b", 5) != again(tmp_path / "job", 0)
@@ -318,6 +402,9 @@ def test_a_seed_repeats_the_job(tmp_path: Path, images: Split, ships: list[Split
         ({"naval-labels": 4}, "naval_labels is the number of labels of naval"),
         ({"seeds": 1}, "seeds is the number of seeds of MNIST"),
         ({"naval-seeds": 1}, "naval_seeds is the number of seeds of naval"),
+        ({"trained-labels": 19}, "trained_labels is the number of labels for trained filters"),
+        ({"trained-seeds": 1}, "trained_seeds is the number of seeds of trained filters"),
+        ({"trained-steps": 0}, "trained_steps is the number of gradient steps on filters"),
         ({"steps": 0}, "steps is the number of gradient steps on MNIST"),
         ({"naval-steps": 0}, "naval_steps is the number of gradient steps on naval"),
     ],
