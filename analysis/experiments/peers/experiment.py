@@ -211,8 +211,8 @@ def text(path: Path = FOLDER / "peers.json") -> str:
     ]
     return (
         "Wasserstein-2 distance of f from the exact posterior's, mean over test points, in units of the mean standard "
-        "deviation of f; total variation of the predictive distribution where y are classes. In brackets core-seconds, "
-        f"training, compilation and drawing. One run each, seed {seed}; *chance alone* is between two halves of "
+        "deviation of f; total variation of the predictive distribution where y are classes. In brackets core-seconds, of "
+        f"imports, training, compilation and drawing. One run each, seed {seed}; *chance alone* is between two halves of "
         f"the reference's draws, fewer than the rows have:\n\n{generated.table(rows)}\n\n"
         + "".join(f"{note}\n\n" for note in (*notes, *faults))
         + f"Versions: {_versions(problems)}.\n"
