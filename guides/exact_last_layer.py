@@ -122,7 +122,7 @@ class ExactLastLayer(Part, LocalModule):
                 "does not depend on other rows, as it does under BatchNorm in training mode"
             )
         device = model.weight_sites()[self.weight].device
-        x, y = x.to(device), model.likelihood.as_target(y).to(device)
+        x, y = x.to(device), model.likelihood.as_target(y if y.is_floating_point() else y.double()).to(device)
         with torch.no_grad():
             self._posterior({name: model.weight_sites()[name] for name in self.features.sites}, x, y)
         self.rows.x, self.rows.y, self.rows.seen = x, y.nan_to_num(), ~y.isnan()

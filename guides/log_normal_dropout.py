@@ -47,7 +47,7 @@ class LogNormalDropout(Guide):
         model: the model whose weights are inferred.
         log_scale: initial value of ln sigma, in [-10, 5]; mu starts at 0, or at the nearest bound.
         low: a, the lower bound of ln s.
-        high: b, the upper bound of ln s, above `low`; with 0, the noise only shrinks weights.
+        high: b, the upper bound of ln s, above `low`; with 0, the noise only shrinks weights. mu has no gradient beyond it.
 
     Attributes:
         threshold: value of ln alpha at or above which `keep_mask` removes a unit; 0 is a signal-to-noise ratio of 1.

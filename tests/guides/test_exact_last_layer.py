@@ -195,6 +195,13 @@ def test_missing_values_are_left_out() -> None:
     assert float((of_prior.std(0) / SCALE - 1).abs().max()) < 5 / 8000**0.5
 
 
+def test_whole_numbers_are_values_of_y() -> None:
+    y = (5 * Y).round()
+    runs = [fitted(data=(X, values)) for values in (y, y.long())]
+    torch.testing.assert_close(runs[1].losses, runs[0].losses)
+    torch.testing.assert_close(runs[1].predict(X, 20).f, runs[0].predict(X, 20).f)
+
+
 def test_without_layers_below_it_is_the_evidence_of_the_model() -> None:
     """A network of one layer is Bayesian linear regression: its ELBO is ln p(y), its draws those of the posterior."""
     model = models.MLP(
