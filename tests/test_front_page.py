@@ -38,6 +38,11 @@ def test_what_it_says_of_other_packages_was_run() -> None:
         assert (functional != "-") == ("F.dropout" in titles), package
 
 
+def test_the_kinds_of_network_are_counted() -> None:
+    networks = [path for path in (ROOT / "tests" / "networks").glob("*.py") if not path.stem.startswith("test_")]
+    assert f"[{len(networks)} kinds of network]" in README
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "analysis/reference/README.md"])
 def test_its_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
