@@ -29,6 +29,7 @@ def runs(file: str, *options: str) -> int:
     return int(counted[1]) if counted else 0
 
 
+@pytest.mark.more
 def test_a_few_posteriors_and_a_mistake() -> None:
     assert runs(FILE, "-k", "elsewhere or every_posterior or every_estimator") >= 5
 

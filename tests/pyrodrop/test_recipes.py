@@ -179,6 +179,7 @@ def test_a_line_is_within_reach_however_small_its_error_is() -> None:
     assert sum(runs.weights) == pytest.approx(1)
 
 
+@pytest.mark.more
 def test_one_wild_row_widens_no_network() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(100, 2, generator=generator)

@@ -90,6 +90,7 @@ def numbers(small: Any) -> list[Any]:
     return computed
 
 
+@pytest.mark.more
 def test_settings_of_arviz_change_nothing(small: Any) -> None:
     before = numbers(small)
     with arviz_base.rc_context({name: value for name, value in ODD.items() if name in arviz_base.rcParams}):

@@ -44,6 +44,7 @@ def labels_of_steps() -> tuple[Any, Split]:
     return run, Split("ids", data.first(9), data.rows(slice(9, None)), "", "", "")
 
 
+@pytest.mark.more
 def test_labels_of_every_step_have_bits_of_draws_and_of_the_mean_weights() -> None:
     """Against masks by hand in plain PyTorch, (1 - rate) M as mean weights, and sums over rows and steps in float64."""
     run, split = labels_of_steps()

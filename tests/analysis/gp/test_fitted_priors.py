@@ -181,7 +181,6 @@ def test_few_rows_leave_usual_scales(size: int) -> None:
 
 
 @pytest.mark.few(3)
-@pytest.mark.few(6)
 @pytest.mark.parametrize("widths", [[2, 1], [2, 20, 1], [2, 20, 10, 1]])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "silu", "elu", "softplus", nn.functional.leaky_relu])
 def test_the_model_is_the_network_under_these_priors(widths: list[int], activation: Any) -> None:

@@ -348,7 +348,6 @@ def assert_as_svi(got: tuple[Any, Any], want: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.few(6)
-@pytest.mark.few(16)
 @pytest.mark.parametrize("name", CASES)
 def test_compile_svi(name: str) -> None:
     case = CASES[name]
@@ -358,7 +357,6 @@ def test_compile_svi(name: str) -> None:
 
 
 @pytest.mark.few(6)
-@pytest.mark.few(16)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.fit])
 def test_fit(name: str) -> None:
     case = CASES[name]

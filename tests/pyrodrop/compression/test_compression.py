@@ -81,7 +81,7 @@ def masked(fit: pyrodrop.Fit, x: Tensor) -> Tensor:
         return model.likelihood.location(model.outputs(weights, x), model.targets)  # type: ignore[no-any-return]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.few(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_are_the_masked_networks(name: str) -> None:
@@ -97,7 +97,6 @@ def layers(network: nn.Module) -> list[Any]:
 
 
 @pytest.mark.few(2)
-@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["tanh", "lenet-5", "functional"])
 def test_cuts_of_all_degrees(name: str, seed: int) -> None:

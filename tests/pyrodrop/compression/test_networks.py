@@ -241,7 +241,6 @@ def size(network: nn.Module) -> int:
 
 
 @pytest.mark.few(2)
-@pytest.mark.few(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_of_any_shape(name: str, cut_fit: Any, oracle: Any) -> None:
     build, shape = NETWORKS[name]
@@ -355,7 +354,6 @@ def random_chain(seed: int) -> tuple[nn.Module, tuple[int, ...]]:
 
 
 @pytest.mark.more
-@pytest.mark.few(1)
 @pytest.mark.parametrize("first", range(0, 120, 10))
 def test_random_chains(first: int, cut_fit: Any, oracle: Any) -> None:
     """No chain is refused, and all outputs are right."""

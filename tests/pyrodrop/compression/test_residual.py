@@ -111,7 +111,7 @@ def parameters(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.few(4)
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0, 1.1])
 @pytest.mark.parametrize("name", NETWORKS)

@@ -87,6 +87,7 @@ def test_groups_are_covered_each() -> None:
     assert np.mean(together) < LEVEL - 0.2  # without groups the loud ones are not covered
 
 
+@pytest.mark.more
 def test_whole_new_blocks_are_covered() -> None:
     """Days of ten hours with a shift of their own: a band that contains all hours of a new day."""
     generator, inside, alone, repetitions, days = torch.Generator().manual_seed(3), 0, 0, 400, 9
