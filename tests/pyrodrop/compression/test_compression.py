@@ -82,7 +82,6 @@ def masked(fit: pyrodrop.Fit, x: Tensor) -> Tensor:
 
 
 @pytest.mark.few(1)
-@pytest.mark.few(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_are_the_masked_networks(name: str) -> None:
     build, shape = NETWORKS[name]

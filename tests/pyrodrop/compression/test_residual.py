@@ -112,7 +112,6 @@ def parameters(net: nn.Module) -> int:
 
 
 @pytest.mark.few(1)
-@pytest.mark.few(4)
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0, 1.1])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_narrow_network_is_the_masked_one(name: str, share: float) -> None:
