@@ -103,8 +103,8 @@ class NetworkModel(Part, LocalModule):
         super().__init__()
         instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
         parameters_of(network)  # raises for modules that cannot be copied
-        self._check_network(network)
         network = copied(network)
+        self._check_network(network)
         lengthen(network)
         parameters = parameters_of(network)
         self.priors: dict[str, Prior] = assign_priors(parameters, prior, bias_prior, type(network).__name__)

@@ -351,9 +351,9 @@ def test_two_columns_are_no_ends_in_the_tree_of_another_likelihood() -> None:
 
 def test_the_error_of_a_compressed_network_needs_exact_values() -> None:
     x, value, y = survived(20)
-    net = nn.Linear(2, 1)
+    model, net = linear(likelihoods.Censored(likelihoods.Gaussian(TAU))), nn.Linear(2, 1)
     with pytest.raises(ValueError, match="the error of a network needs exact observations; got a y with"):
-        error(net, Dataset(x, y))
+        error(model, net, Dataset(x, y))
     theirs = float((net(x.float()).detach() - value).square().mean().sqrt())
     for exact in (value, value.repeat(1, 2)):
-        assert error(net, Dataset(x, exact)) == pytest.approx(theirs, rel=1e-6)
+        assert error(model, net, Dataset(x, exact)) == pytest.approx(theirs, rel=1e-6)
