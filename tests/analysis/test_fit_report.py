@@ -122,6 +122,7 @@ def test_without_held_out_rows_and_scikit_learn_it_says_what_the_fit_has_seen(
     assert page.scores["constant"]["log_density"] != run.worth.constant
 
 
+@pytest.mark.more
 def test_classes_have_a_page_too() -> None:
     x, labels = (torch.as_tensor(each) for each in make_moons(160, noise=0.3, random_state=0))
     x = x.float()

@@ -166,6 +166,7 @@ def test_the_line_is_ridge_regression_with_the_best_penalty_for_rows_left_out(co
         np.testing.assert_allclose(line.at(x)[:, column], whole.predict(x), atol=0.05 * float(line.error[column]))
 
 
+@pytest.mark.more
 def test_a_line_is_within_reach_however_small_its_error_is() -> None:
     """y is nearly linear in x, with an error of a thousandth of its standard deviation, as births are in day and month."""
     generator = torch.Generator().manual_seed(0)
@@ -206,6 +207,7 @@ def test_positive_y_may_be_log_normal(skewed: bool, name: str) -> None:
     assert float(runs.predict(x, 200).log_density(y).mean()) > float(exact.mean()) - 0.1
 
 
+@pytest.mark.more
 def test_a_row_far_from_the_data_is_predicted_within_bounds() -> None:
     """An error in x, of 100 times its range. A line goes on where y is Gaussian, and ends where y is its exponential."""
     generator = torch.Generator().manual_seed(0)
@@ -377,6 +379,7 @@ def test_codes_of_categories_are_no_numbers() -> None:
         recipes.regressor(codes)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("lr", [1e-9, 1e-2])
 def test_a_warning_says_where_the_training_rows_are_predicted_worse_than_by_their_mean(
     lr: float, caplog: pytest.LogCaptureFixture

@@ -79,6 +79,7 @@ def test_the_benchmark_of_many_chains_goes_on_after_a_failure(
     assert {each["error"] for each in json.loads((tmp_path / "out.json").read_text())["runs"]} == {"no time was left"}
 
 
+@pytest.mark.more
 def test_the_benchmark_of_likelihoods(data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     likelihoods.main(splits=2, steps=3, rows=60, draws=4, out=tmp_path / "out.json")
     tables = json.loads((tmp_path / "out.json").read_text())["tables"]
@@ -140,6 +141,7 @@ def test_what_was_measured_of_likelihoods_is_of_the_benchmark() -> None:
     assert bike["NegativeBinomial"]["gain"] > 2 * bike["NegativeBinomial"]["gain_se"] > 0
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["13-50-1", "LSTM"])
 def test_the_networks_train(name: str) -> None:
     """All variants make steps that change every parameter, but for compiled ones."""

@@ -16,6 +16,7 @@ from pyrodrop.data import Dataset
 STORED = Path(own_data.__file__).with_name("results") / "own-data.json"
 
 
+@pytest.mark.more
 def test_the_prior_of_the_function_depends_on_the_units_of_x() -> None:
     """Against 20,000 networks drawn from the prior, in plain PyTorch."""
     torch.manual_seed(0)

@@ -81,6 +81,7 @@ def test_bins_that_are_narrower_than_float32_has_numbers() -> None:
     np.testing.assert_array_equal(bins.bin_edges, bins.bin_edges.astype(np.float32))
 
 
+@pytest.mark.more
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_regressor_is_trained_and_scored() -> None:
     x = pd.DataFrame(RNG.normal(size=(60, 3)), columns=["a", "b", "c"])

@@ -109,6 +109,7 @@ def test_late_noise_starts_at_the_error_of_the_first_half(quick: None, monkeypat
     assert cell["noise_sd"] == pytest.approx(float(error.sqrt()), rel=1e-4)
 
 
+@pytest.mark.more
 def test_the_command_measures_what_is_missing(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "small.json"
     small_fits.main([str(file), "--settings", "default", "--problems", "forrester"])

@@ -178,6 +178,7 @@ def words(out: Path, *more: str) -> list[str]:
     return ["run", "kingma-fig1b", "--quiet", *(word for pair in options.items() for word in pair)]
 
 
+@pytest.mark.more
 def test_the_job_keeps_its_cells(tmp_path: Path, images: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words(tmp_path)) == 0
     assert "CIFAR-10: test error" in " ".join(capsys.readouterr().out.split())

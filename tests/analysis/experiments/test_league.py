@@ -80,7 +80,7 @@ def test_a_row_is_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
 
 
-@pytest.mark.few(2)
+@pytest.mark.more
 @pytest.mark.parametrize(
     "write",
     [
@@ -104,7 +104,7 @@ def test_functions_have_the_row_of_their_weights_but_for_what_is_elsewhere(tmp_p
     same(got, want | {"away": None})
 
 
-@pytest.mark.few(1)
+@pytest.mark.more
 @pytest.mark.parametrize("name", list(PROBLEMS))
 def test_the_exact_draws_are_first(name: str, tmp_path: Path) -> None:
     content = {name: zoo.problem(name).to_json()}
@@ -244,6 +244,7 @@ def test_what_the_page_says_of_the_league() -> None:
     assert f"{counts['mnist']} on mnist" in text
 
 
+@pytest.mark.more
 def test_approximations_are_compared_with_the_exact_draws_of_their_problem() -> None:
     """Those of the zoo are the first starts, of which the league has the mean."""
     compared = rows.compare("exact/foong.m*")

@@ -146,6 +146,7 @@ def test_an_interpreter_that_is_none_is_refused(tmp_path: Path) -> None:
         interpreters([tmp_path / "nothing"], ["numpy"])
 
 
+@pytest.mark.more
 def test_a_quick_run_tells_which_peers_are_missing_and_goes_on(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

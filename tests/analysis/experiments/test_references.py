@@ -187,6 +187,7 @@ def test_priors_have_the_scales_of_the_recipe() -> None:
     assert float(model.likelihood.precision.rsqrt()) == pytest.approx(0.1)  # type: ignore[union-attr,operator]
 
 
+@pytest.mark.more
 def test_digits_are_averaged_over_squares(data_folder: Path) -> None:
     train, test = PROBLEMS["mnist"].data()
     assert (len(train), len(test)) == (160, 500)
@@ -292,6 +293,7 @@ def test_the_job(made: Path) -> None:
     assert load("co2", made).predict(PROBLEMS["co2"].data()[1].x, 40).f.shape == (40, 249, 1)
 
 
+@pytest.mark.more
 def test_double_precision_is_stored_in_single(tmp_path: Path) -> None:
     problem = PROBLEMS["co2"]
     train, _ = problem.data()

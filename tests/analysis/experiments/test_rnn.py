@@ -139,6 +139,7 @@ def test_ridge_is_that_of_scikit_learn_with_the_smallest_error_of_leave_one_out(
     assert scores["rmse"] == pytest.approx(float(np.sqrt(np.mean((y[40:] - mean.numpy()) ** 2))), rel=1e-5)
 
 
+@pytest.mark.more
 def test_the_job_of_the_solar_series(
     tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def test_coefficients_are_those_of_the_fit() -> None:
             assert [float(mp.mpf(c)) for c in fitted] == pytest.approx(list(ours), rel=1e-9)
 
 
+@pytest.mark.more
 def test_concrete_experiment_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(concrete, "SIZES", (10,))
     monkeypatch.setattr("pyrodrop.zoo.concrete.WIDTH", 16)

@@ -314,6 +314,7 @@ def test_published_means_are_those_of_the_splits(protocol: str) -> None:
                 assert getattr(row, score) == pytest.approx((values.mean(), error), rel=1e-5)
 
 
+@pytest.mark.more
 def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "run",

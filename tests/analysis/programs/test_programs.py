@@ -65,7 +65,7 @@ def test_fit_continues_what_svi_has_begun(name: str) -> None:
     assert not fuzz.differs(*found, 1e-10)
 
 
-@pytest.mark.few(1)
+@pytest.mark.more
 @pytest.mark.parametrize("name", NAMES)
 def test_pyro_trains_every_program_in_both_dtypes(name: str) -> None:
     for dtype in TOLERANCE:
@@ -87,7 +87,7 @@ def test_what_differs_is_found() -> None:
     assert "['w']" in fuzz.differs(replace(one, constrained={}, unconstrained={}), one, 1e-5)
 
 
-@pytest.mark.few(2)
+@pytest.mark.more
 @pytest.mark.parametrize("seed", range(100))
 def test_random_programs_are_trained_as_by_pyro(seed: int) -> None:
     found = fuzz.compare(seed)

@@ -43,7 +43,7 @@ def plain(net: str, fit: Fit) -> nn.Sequential:
     return network
 
 
-@pytest.mark.few(1)
+@pytest.mark.more
 @pytest.mark.parametrize("net", DROPPED)
 def test_draws_are_passes_with_dropout_and_mean_weights_the_network_without(
     net: str, digits: Dataset, float64: None

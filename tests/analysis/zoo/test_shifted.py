@@ -25,6 +25,7 @@ def test_what_was_measured_has_the_weights_that_load() -> None:
     assert shifted.stored("uci/yacht") is None
 
 
+@pytest.mark.more
 def test_letters_are_prepared_as_digits(data_folder: Path) -> None:
     letters, (digits, y, _, others) = shifted.letters(), shifted.images()
     assert letters.shape == (len(shifted.FONTS) * len(shifted.LETTERS), 1, 28, 28) == (960, 1, 28, 28)

@@ -65,6 +65,7 @@ def test_every_check_passes(name: str, data_folder: Path, capsys: pytest.Capture
     assert "MISS" not in capsys.readouterr().out
 
 
+@pytest.mark.more
 def test_a_check_says_that_its_reference_is_no_good_fit_itself(
     data_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,6 +96,7 @@ def test_what_is_wrong_with_a_fit(scores: dict[str, float], said: str) -> None:
     assert bool(found) == bool(said)
 
 
+@pytest.mark.more
 def test_a_check_misses_what_changed(
     data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

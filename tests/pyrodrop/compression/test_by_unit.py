@@ -48,7 +48,7 @@ def fit(guide: str) -> tuple[pyrodrop.Fit, dict[str, Tensor]]:
                  for n, lost in gone.items()}  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_small_network_is_that_of_the_kept_means(guide: str) -> None:
     """Through convolutions, batch normalisation and pooling; input units are removed with the outputs before them."""
@@ -93,6 +93,7 @@ def test_what_has_no_alpha_by_unit_is_refused() -> None:
         compress(guides.LogNormalDropout(model), threshold="1")
 
 
+@pytest.mark.more
 def test_units_leave_under_a_variance_per_unit() -> None:
     """ARD by unit, of the weights that enter and that leave a hidden unit: both are pruned together where it is small."""
     x = torch.randn(300, 2, generator=torch.Generator().manual_seed(1))

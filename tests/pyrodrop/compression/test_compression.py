@@ -194,6 +194,7 @@ def test_the_network_needs_nothing_of_this_package(tmp_path: Path) -> None:
     assert float(done.stdout) == pytest.approx(float(small(x).sum()), rel=1e-4)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5"])
 def test_export(name: str) -> None:
     build, shape = NETWORKS[name]

@@ -120,6 +120,7 @@ def network() -> NetworkModel:
     )
 
 
+@pytest.mark.more
 def test_chains_begin_at_the_weights_of_runs_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     model, seen = network(), []
     fits = pyrodrop.fit_replicates(

@@ -84,6 +84,7 @@ def test_predictions_are_those_of_float64(way: str, of_x: float, of_y: float) ->
     assert found.mean.dtype == low.dtype == moments.mean.dtype == (torch.float64 if of_y else torch.float32)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("likelihood", ["Gaussian", "HeteroscedasticGaussian", "StudentT", "Missing"])
 def test_training_is_that_of_centred_data(likelihood: str) -> None:
     """Losses, the ELBO and predictions of a posterior, up to the rounding of what is added and subtracted again."""

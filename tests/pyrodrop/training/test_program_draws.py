@@ -149,6 +149,7 @@ def hidden_states(y: Tensor) -> None:
     pyro.sample("y", dist.DiscreteHMM(torch.zeros(2), torch.eye(2), dist.Normal(loc, 1.0)), obs=y)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("num_samples", [3, 40])  # by calls, and recorded
 def test_what_was_not_asked_for_need_not_be_drawn(num_samples: int) -> None:
     data = {"y": Y[:2], "first": torch.tensor(5.0)}

@@ -64,6 +64,7 @@ def test_the_elbo_is_that_of_pyro(size: int | None) -> None:
     assert abs(fit.objective(100).value - ours.value) < 5 * ours.se
 
 
+@pytest.mark.more
 def test_a_guide_that_draws_in_another_order_has_the_elbo_of_its_draws() -> None:
     """KL(q(b) || p(b | a)) at an a that was drawn given b has another mean than log q - log p."""
 
@@ -113,7 +114,7 @@ OBSERVED = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.more] * (n not in ("discrete", "masked"))) for n in CHAINS]
+    "name", [pytest.param(n, marks=[pytest.mark.few(1)] * (n not in ("discrete", "masked"))) for n in CHAINS]
 )
 def test_hidden_markov_models_take_their_length_from_the_observations(name: str) -> None:
     def model(y: Tensor) -> None:
@@ -148,6 +149,7 @@ def test_a_distribution_without_a_density_is_refused() -> None:
             pyrodrop.fit(model, AutoNormal(model), {"y": torch.zeros(9, 1)}, steps=1, objective=objective)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("auto", [AutoNormal, AutoDelta])
 def test_sites_that_are_summed_out_have_the_elbo_of_the_loss_object(auto: Any) -> None:
     guide = auto(poutine.block(mixture, hide=["kind"]))

@@ -203,7 +203,7 @@ def filled(own: Program) -> None:
     own.norm.running_mean.data.fill_(0.3)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("change", [frozen, freed, hooked, replaced, reloaded, evaluated, filled])
 def test_flags_of_parameters_and_modules_are_compared_at_every_step(change: Callable[[Program], None]) -> None:
     results = []

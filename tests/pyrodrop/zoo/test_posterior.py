@@ -59,7 +59,7 @@ def only_with_its_data(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("data_folder")
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_log_density_is_that_of_the_network_written_out(name: str) -> None:
     target, random = zoo.problem(name), np.random.default_rng(0)
