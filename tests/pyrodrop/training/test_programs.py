@@ -114,7 +114,7 @@ OBSERVED = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.few(1)] * (n not in ("discrete", "masked"))) for n in CHAINS]
+    "name", [pytest.param(n, marks=[pytest.mark.more] * (n not in ("discrete", "masked"))) for n in CHAINS]
 )
 def test_hidden_markov_models_take_their_length_from_the_observations(name: str) -> None:
     def model(y: Tensor) -> None:
