@@ -1,4 +1,4 @@
-// What scrolls by itself can be reached with the keyboard, and only that.
+// What scrolls by itself can be reached with the keyboard, and only that. The parts beside the text have names.
 const kinds = "pre, .table-wrapper, .cell_output .output, div.math";
 
 function reach() {
@@ -8,5 +8,11 @@ function reach() {
   }
 }
 
+function name() {
+  document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "All pages");
+  document.querySelector(".toc-drawer")?.setAttribute("aria-label", "On this page");
+}
+
 window.addEventListener("load", reach);
+window.addEventListener("load", name);
 window.addEventListener("resize", reach);
