@@ -142,7 +142,7 @@ def measure(
         )
         for name, network in networks.items()
     }
-    name = "error" if _of_classes(model, data) else "RMSE"
+    name = "error" if _of_classes(model, dense, data) else "RMSE"
     return CompressionReport(**measured, error_name=name, threshold=threshold, kl_weight=kl_weight,
                              threads=torch.get_num_threads())  # fmt: skip
 
@@ -190,7 +190,7 @@ def error(model: Any, network: nn.Module, data: Dataset) -> float:
     Raises:
         ValueError: y has censored observations.
     """
-    total, of_classes = 0.0, _of_classes(model, data)
+    total, of_classes = 0.0, _of_classes(model, network, data)
     with torch.no_grad():
         for x, y in zip(data.x.split(_ROWS), data.y.split(_ROWS), strict=True):
             f = network(x.float())
@@ -207,8 +207,13 @@ def error(model: Any, network: nn.Module, data: Dataset) -> float:
     return total / len(data) if of_classes else (total / len(data)) ** 0.5
 
 
-def _of_classes(model: Any, data: Dataset) -> bool:
-    """Whether y are labels: binary ones may be floats, and whole numbers may be values of a Gaussian y."""
+def _of_classes(model: Any, network: nn.Module, data: Dataset) -> bool:
+    """Whether y are labels: binary ones may be floats, and whole numbers may be values of a Gaussian y, or counts."""
     likelihood = getattr(model.likelihood, "likelihood", model.likelihood)
-    of_numbers = isinstance(likelihood, Dispersed | HeteroscedasticGaussian)
-    return isinstance(likelihood, Bernoulli) or not (of_numbers or data.y.is_floating_point())
+    if isinstance(likelihood, Dispersed | HeteroscedasticGaussian):
+        return False
+    if data.y.is_floating_point() and not isinstance(likelihood, Bernoulli):
+        return False
+    with torch.no_grad():
+        f = network(data.x[:1].float())
+    return isinstance(elements(model.likelihood(f, model.targets)), dist.Bernoulli | dist.Categorical)

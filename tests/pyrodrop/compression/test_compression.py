@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyro.distributions as dist
 import pytest
 import torch
 import torch.nn.functional as F
@@ -213,7 +214,14 @@ def test_onnx() -> None:
     torch.onnx.export(fit.compress(), (torch.randn(2, 784),), io.BytesIO(), dynamo=True)
 
 
-@pytest.mark.parametrize("kind", ["binary", "binary, two columns", "ordinal", "whole numbers"])
+class Counts(likelihoods.Likelihood):
+    """A likelihood of somebody else, of whole numbers that are no labels."""
+
+    def forward(self, output: Tensor, targets: Any) -> Any:
+        return dist.Poisson(output.exp()).to_event(1)
+
+
+@pytest.mark.parametrize("kind", ["binary", "binary, two columns", "ordinal", "whole numbers", "counts"])
 def test_the_error_is_that_of_the_predicted_class_or_number(kind: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(1100, 3)  # more than are evaluated at a time
@@ -225,11 +233,13 @@ def test_the_error_is_that_of_the_predicted_class_or_number(kind: str) -> None:
         y, likelihood = (x[:, 0] > 0).long() + (x[:, 0] > 1).long(), likelihoods.Ordinal(3)
     elif kind == "whole numbers":
         y, likelihood = (3 * x[:, :1]).round().long(), likelihoods.Gaussian()
+    elif kind == "counts":
+        y, likelihood = (3 * x[:, :1]).round().long().clamp(min=0), Counts()
     outputs = y.shape[1] if y.dim() == 2 else 1
     model = models.MLP([3, 4, outputs], prior=priors.LogUniform(), likelihood=likelihood)
     fit = pyrodrop.fit(model, guides.SparseDropout(model), (x, y), steps=150, lr=0.03, kl_weight=1e-3, progress=False)
     likelihood, f = fit.model.likelihood, fit.model.outputs(fit.guide.mean(), x).detach()  # type: ignore[attr-defined]
-    if kind == "whole numbers":
+    if kind in ("whole numbers", "counts"):
         want = float((f - y).square().mean().sqrt())
     elif kind == "ordinal":
         want = float(((f > likelihood.cutpoints).sum(-1) != y).float().mean())  # type: ignore[attr-defined]
@@ -237,7 +247,7 @@ def test_the_error_is_that_of_the_predicted_class_or_number(kind: str) -> None:
     else:
         want = float(((f > 0) != y).float().mean())
     report = fit.compression_report((x, y))
-    assert report.error_name == ("RMSE" if kind == "whole numbers" else "error")
+    assert report.error_name == ("RMSE" if kind in ("whole numbers", "counts") else "error")
     assert report.dense.error == pytest.approx(want, rel=1e-3, abs=2e-3)
 
 
