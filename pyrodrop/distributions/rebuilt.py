@@ -10,12 +10,13 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent
+from torch.distributions import Distribution, Independent, MixtureSameFamily
 
 # Alternative parameters: a constructor takes one of a group. The others are computed from it and stored on first use.
-_ALTERNATIVES = (("probs", "logits"), ("covariance_matrix", "precision_matrix", "scale_tril"))
+_ALTERNATIVES = (("probs", "logits"), ("gate", "gate_logits"), ("covariance_matrix", "precision_matrix", "scale_tril"))
 
 
 def rebuilt(change: Callable[..., Tensor], *distributions: Any) -> Any:
@@ -23,11 +24,12 @@ def rebuilt(change: Callable[..., Tensor], *distributions: Any) -> Any:
 
     Args:
         change: called once per parameter, with the parameter's tensor in each of the distributions; returns the new tensor.
-        distributions: one or more of the same type. For an `Independent`, its base distribution is rebuilt.
+        distributions: one or more of the same type. For an `Independent`, its base distribution is rebuilt, and for a
+            `MixtureSameFamily`, the distributions of its weights and components.
 
     Raises:
         TypeError: distributions of different types, or of a type that its ``arg_constraints`` and stored plain values do not
-            determine, such as a mixture.
+            determine, such as a `TransformedDistribution`.
     """
     first: Any = distributions[0]
     kinds = {type(each) for each in distributions}
@@ -37,6 +39,9 @@ def rebuilt(change: Callable[..., Tensor], *distributions: Any) -> Any:
     if isinstance(first, Independent):
         base = rebuilt(change, *(each.base_dist for each in distributions))
         return type(first)(base, first.reinterpreted_batch_ndims)
+    if type(first) in (MixtureSameFamily, dist.MixtureSameFamily):
+        weights = rebuilt(change, *(each.mixture_distribution.expand(each.batch_shape) for each in distributions))
+        return type(first)(weights, rebuilt(change, *(each.component_distribution for each in distributions)))
     parameters = _parameters(first)
     further = _further_arguments(first, parameters)
     changed = {name: change(*(getattr(each, name) for each in distributions)) for name in parameters}
@@ -68,16 +73,16 @@ def _tensors(distribution: Any) -> Iterator[Tensor]:
 
 def _parameters(distribution: Distribution) -> list[str]:
     """Names of the tensors that, passed to the constructor, give an equal distribution."""
-    known = distribution.arg_constraints
-    names = [name for name in vars(distribution) if name in known] or list(
-        known
-    )  # in the order in which they were stored
+    known, stored, batch = distribution.arg_constraints, vars(distribution), distribution.batch_shape
+    names = [name for name in stored if name in known]  # in the order in which they were stored
+    names += [name for name in inspect.signature(type(distribution)).parameters if name in known and name not in stored]
     for group in _ALTERNATIVES:
         alternatives = [name for name in names if name in group]
-        if len(alternatives) > 1 and alternatives[0] not in vars(distribution):
+        if len(alternatives) > 1 and alternatives[0] not in stored:
             raise _refusal(distribution, names)  # it is unknown which of them the constructor got
         names = [name for name in names if name not in alternatives[1:]]
-    if not names or not all(hasattr(distribution, name) for name in names):
+    values = [getattr(distribution, name, None) for name in names]
+    if not names or not all(isinstance(v, Tensor) and v.shape[: len(batch)] == batch for v in values):
         raise _refusal(distribution, names)
     return names
 

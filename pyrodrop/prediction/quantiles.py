@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution
+from torch.distributions import Categorical, Distribution, MixtureSameFamily
 
 from pyrodrop.arguments import real, shown
 from pyrodrop.distributions.rebuilt import rebuilt
@@ -73,9 +73,9 @@ def mixture_quantiles(distribution: Distribution, q: Tensor) -> Tensor:
             f"{type(of_element).__name__}: take quantiles of Prediction.sample_y instead"
         )
     try:
-        of_element = rebuilt(lambda value: _finite(value.detach().double()).expand(shape).flatten(1), of_element)
+        of_element = rebuilt(lambda value: _finite(value.detach().double()).flatten(1, len(shape) - 1), of_element)
         if not counts:
-            cdf(of_element, _icdf(of_element, torch.tensor(0.5, dtype=torch.float64)))
+            cdf(of_element, _icdf(of_element, torch.tensor(0.5, dtype=torch.float64))[0])
     except (NotImplementedError, TypeError):
         raise TypeError(
             "quantiles need a distribution of y whose cumulative distribution function and its inverse are known; got "
@@ -128,6 +128,8 @@ def cdf(distribution: Any, y: Tensor) -> Tensor:
 
 def _icdf(distribution: Any, q: Tensor) -> Tensor:
     """The q-quantile of every component; a NotImplementedError if it is not known."""
+    if isinstance(distribution, MixtureSameFamily):
+        return _icdf(distribution.component_distribution, q).movedim(-1, 0).flatten(0, 1)
     quantiles = scipy_icdf(distribution, float(q))
     return distribution.icdf(q) if quantiles is None else quantiles  # type: ignore[no-any-return]
 

@@ -71,13 +71,13 @@ MOST_LINES = {
     "pyrodrop/compiled": 4_662,
     "pyrodrop/compression": 1_156,
     "pyrodrop/data": 2_986,
-    "pyrodrop/distributions": 1_925,
+    "pyrodrop/distributions": 1_930,
     "pyrodrop/divergences": 826,
     "pyrodrop/export": 798,
     "pyrodrop/likelihoods": 1_586,
     "pyrodrop/metrics": 1_180,
     "pyrodrop/networks": 2_375,
-    "pyrodrop/prediction": 1_786,
+    "pyrodrop/prediction": 1_788,
     "pyrodrop/priors": 927,
     "pyrodrop/reading": 1_218,
     "pyrodrop/reparam": 1_041,
@@ -89,7 +89,7 @@ MOST_LINES = {
     "models": 1_327,
     "guides": 2_179,
     "analysis": 30_140,
-    "tests": 54_286,
+    "tests": 54_321,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

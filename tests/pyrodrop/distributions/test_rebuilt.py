@@ -29,6 +29,11 @@ MAKERS: dict[str, Callable[[Tensor], Any]] = {
     "MultivariateNormal": lambda v: dist.MultivariateNormal(v, scale_tril=TRIL),
     "Independent": lambda v: dist.Normal(v, v.exp()).to_event(1),
     "Independent of Independent": lambda v: dist.Normal(v, 1.0).to_event(1).to_event(1),
+    "ZeroInflatedPoisson": lambda v: dist.ZeroInflatedPoisson(v.exp(), gate_logits=-v),
+    "BetaBinomial": lambda v: dist.BetaBinomial(v.exp(), 2.0, 3),
+    "MixtureSameFamily": lambda v: dist.MixtureSameFamily(
+        dist.Categorical(torch.arange(1.0, 4).expand_as(v)), dist.Normal(v, 1.0)
+    ).to_event(1),
     "torch's Independent": lambda v: torch.distributions.Independent(torch.distributions.Normal(v, v.exp()), 1),
 }
 
@@ -63,23 +68,34 @@ def test_some_rows_of_each_parameter(make: Callable[[Tensor], Any]) -> None:
     same(rebuilt(lambda value: value[1:3], used), make(A[1:3]))
 
 
+def test_weights_that_all_rows_share_are_those_of_every_row() -> None:
+    shared = dist.MixtureSameFamily(dist.Categorical(torch.arange(1.0, 4)), dist.Normal(A, 1.0))
+    logs = (shared.component_distribution.log_prob(torch.zeros(4, 1)) + (torch.arange(1.0, 4) / 6).log()).logsumexp(1)
+    joined = rebuilt(lambda *values: torch.cat(values), shared, shared)
+    torch.testing.assert_close(joined.log_prob(torch.zeros(8)), logs.repeat(2))
+
+
 def test_arguments_that_are_no_tensors_are_kept() -> None:
     assert rebuilt(lambda value: value, dist.Poisson(A.exp(), is_sparse=True)).is_sparse
     assert rebuilt(lambda value: value, dist.Delta(A, event_dim=1)).event_shape == (3,)
 
 
-MIXTURE = dist.MixtureSameFamily(dist.Categorical(torch.ones(4, 3)), dist.Normal(A, 1.0))
+SIGMOID = dist.TransformedDistribution(dist.Normal(A, 1.0), [torch.distributions.transforms.SigmoidTransform()])
 
 
 @pytest.mark.parametrize(
     ("distributions", "message"),
     [
         (
-            [MIXTURE],
-            "MixtureSameFamily is not made of parameters alone.*must take the parameters that its arg_constraints",
+            [SIGMOID],
+            "TransformedDistribution is not made of parameters alone.*must take the parameters that its arg_constraints",
         ),
-        ([MIXTURE.to_event(1)], "MixtureSameFamily is not made of parameters alone"),
-        ([dist.ZeroInflatedPoisson(A.exp(), gate=A.sigmoid())], "ZeroInflatedPoisson is not made of gate alone"),
+        ([SIGMOID.to_event(1)], "TransformedDistribution is not made of parameters alone"),
+        (
+            [dist.ZeroInflatedNegativeBinomial(A.exp(), logits=A, gate_logits=A)],
+            "ZeroInflatedNegativeBinomial is not made of gate_logits, total_count, probs, logits, gate alone",
+        ),
+        ([dist.AffineBeta(A.exp(), A.exp(), 0.0, 2.0)], "AffineBeta is not made of concentration1, .*, scale alone"),
         ([dist.OneHotCategorical(logits=A)], "OneHotCategorical is not made of probs, logits alone"),
         ([dist.Normal(A, 1.0), dist.StudentT(3.0, A)], "must be of one type to become one; got Normal, StudentT"),
     ],
