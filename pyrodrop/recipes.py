@@ -40,7 +40,15 @@ from pyrodrop.cards import Described
 from pyrodrop.data import Data, Dataset, Split
 from pyrodrop.data.dataset import standardisation_of
 from pyrodrop.guides import BernoulliDropout
-from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, HeteroscedasticLogNormal, Likelihood
+from pyrodrop.distributions.rebuilt import rebuilt
+from pyrodrop.likelihoods import (
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    HeteroscedasticLogNormal,
+    Likelihood,
+    Ordinal,
+)
 from pyrodrop.likelihoods.hint import hint
 from pyrodrop.models import WideAndDeep
 from pyrodrop.priors import Gaussian as GaussianPrior
@@ -48,7 +56,7 @@ from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
 from pyrodrop.stacking import Component, Line, ridge, stacked, stacked_densities
 from pyrodrop.training.advice import TRIAL, collected, say
-from pyrodrop.training.options import TrainingOptions
+from pyrodrop.training.options import TrainingOptions, check_settings
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
 
@@ -110,7 +118,8 @@ class Recipe(Described):
         noise is learned from the rows that it fits, so with few rows it is too small.
 
         Args:
-            members: number of networks of every prior, each without another of max(5, `members`) parts of the rows.
+            members: number of networks of every prior, each without another of max(5, `members`) parts of the rows, at most
+                one for each row.
             groups: one label per row, ``[N]``; rows with the same label are in the same part, so that the uncertainty of
                 predictions is that for a new group. For a time series, pass blocks of time.
             progress: as in `pyrodrop.fit`.
@@ -129,7 +138,7 @@ class Recipe(Described):
         likelihood = self.model.likelihood
         if type(likelihood) is HeteroscedasticGaussian and (text := hint(self.data.y)):
             say(text)
-        members = count(members, "members", "the number of networks of every prior")
+        members = count(members, "members", "the number of networks of every prior", most=len(self.data))
         training, left_out = _divided(
             len(self.data), max(members, _PARTS), members, checked_seed(settings["seed"]), groups
         )
@@ -155,6 +164,7 @@ class Recipe(Described):
 
     def _with(self, changes: TrainingOptions, progress: bool | None) -> dict[str, Any]:
         """The settings of a call. The learning rate falls to 0 over its number of steps, unless `changes` has a schedule."""
+        check_settings(changes, "Recipe.fit")
         settings: dict[str, Any] = {**self.settings, **changes, "progress": progress}
         return {**settings, "lr_schedule": cosine(settings["steps"])} | changes
 
@@ -260,12 +270,13 @@ def regressor(
         likelihood: distribution of y; if None, ``likelihoods.HeteroscedasticGaussian("softplus")`` or
             ``HeteroscedasticLogNormal``, as above. With these and with ``likelihoods.Gaussian()``, there is a line, and
             factors of the variance are chosen on the rows left out. With any other likelihood there is no line, and only
-            the weights of the networks are chosen on these rows.
+            the weights of the networks are chosen on these rows. With `likelihoods.Ordinal`, y are labels, ``[N]``.
 
     Raises:
-        TypeError: x is no single table of numbers; an argument is of another type.
-        ValueError: there are fewer than 10 rows; no column of x varies; y are class labels of a frame; a column of y is
-            constant and its noise is learned; `hidden` is empty.
+        TypeError: x is no single table of numbers; an argument is of another type; replicates have no mixture of the
+            distributions of y.
+        ValueError: there are fewer than 10 rows; no column of x varies; y are class labels and `likelihood` is no `Ordinal`;
+            a column of y is constant and its noise is learned; `hidden` is empty.
 
     Example:
         >>> import torch, pyrodrop
@@ -276,8 +287,14 @@ def regressor(
         ('WideAndDeep(4288 weights at 3 sites, HeteroscedasticGaussian(link=softplus))', 20, torch.Size([100, 1]))
     """
     data = _table(data)
-    if data.columns is not None and data.columns.classes is not None:
-        raise ValueError("data must have a y of numbers; got class labels: use recipes.classifier(data)")
+    of_element = getattr(likelihood, "likelihood", likelihood)  # that of a `Missing`
+    if likelihood is not None and isinstance(of_element, Ordinal):
+        return _recipe(_standardised(data, likelihood.as_target(data.y)), likelihood, _OF_Y, posterior, hidden, 1)
+    if isinstance(of_element, Categorical) or _classes(data):
+        raise ValueError(
+            "data must have a y of numbers; got class labels: use recipes.classifier(data), or likelihoods.Ordinal(classes) "
+            "if they have an order"
+        )
     y = _real(data.y[:, None] if data.y.dim() == 1 else data.y)
     if y.dim() != 2:
         raise ValueError(f"data must have columns of y, [N] or [N, T]; got shape {list(y.shape)}")
@@ -316,8 +333,18 @@ def classifier(
             f"the column, from_frame(df, {data.columns.targets[0]!r}, categories=[{data.columns.targets[0]!r}])"
         )
     y = Categorical().as_target(data.y)
-    classes = int(y.max()) + 1 if data.columns is None or data.columns.classes is None else len(data.columns.classes)
+    if y.dim() != 1 or int(y.min()) < 0:
+        raise ValueError(
+            f"data must have one label per row as y, [N], whole numbers from 0; got shape {list(y.shape)} and {int(y.min())} to "
+            f"{int(y.max())}"
+        )
+    classes = len(_classes(data)) or int(y.max()) + 1
     return _recipe(_standardised(data, y), Categorical(), _OF_LOGITS, posterior, hidden, max(classes, 2))
+
+
+def _classes(data: Dataset) -> tuple[Any, ...]:
+    """The classes of y that a frame declares."""
+    return () if data.columns is None else data.columns.classes or ()
 
 
 def _table(data: Data | Split) -> Dataset:
@@ -374,6 +401,7 @@ def _recipe(
 ) -> Recipe:
     function(posterior, "posterior", "a function that makes the guide of a model, such as guides.MeanField")
     assert data.inputs is not None
+    _check_mixture(copy.deepcopy(likelihood), targets, copy.deepcopy(data.targets or Standardize()).cpu())
     x = data.inputs(data.x)
     widths = counts(hidden, "hidden", "the numbers of units of the hidden layers")
     if not widths:
@@ -401,6 +429,17 @@ def _recipe(
         "estimator": "local", "starts": "new", "seed": 0, "engine": "traced" if steps <= _MOST_STEPS else "auto",
     }  # fmt: skip
     return Recipe(data, models, posterior, settings)
+
+
+def _check_mixture(likelihood: Likelihood, columns: int, targets: Standardize) -> None:
+    """Raise a TypeError, before training, if there is no mixture of the distributions of y of several networks."""
+    made, _ = likelihood.predictive(torch.zeros(1, 1, likelihood.outputs(columns)), likelihood.units(targets))
+    try:
+        rebuilt(Tensor.clone, made)
+    except TypeError as error:
+        raise TypeError(
+            f"likelihood must have a distribution of y of which networks make a mixture; got {likelihood.describe()}: {error}"
+        ) from None
 
 
 def _even(rows: int) -> int:

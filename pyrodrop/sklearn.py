@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from pyrodrop import guides, recipes
-from pyrodrop.arguments import count, shown
+from pyrodrop.arguments import count, counts, shown
 from pyrodrop.arrays import as_table, is_frame
 from pyrodrop.data.column_values import check_numbers
-from pyrodrop.likelihoods import Likelihood
+from pyrodrop.likelihoods import Categorical, Likelihood, Ordinal
 from pyrodrop.names import check_keywords
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
@@ -105,6 +105,9 @@ class _Network(_Checked):
             hint = " (the number of steps is max_steps)" if message.startswith("training may not be done") else ""
             warnings.warn(message + hint, ConvergenceWarning, stacklevel=3)
         return self
+
+    def _hidden(self) -> tuple[int, ...]:
+        return counts(self.hidden_layer_sizes, "hidden_layer_sizes", "the numbers of units of the hidden layers")
 
     def _posterior(self) -> Callable[..., Any]:
         if isinstance(self.posterior, str) and self.posterior in _POSTERIORS:
@@ -231,7 +234,14 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         """
         check_keywords("fit()", others, ("X", "y"), _ELSEWHERE)
         x, y = self._table(X, y, y_numeric=True)
-        options: dict[str, Any] = {"posterior": self._posterior(), "hidden": self.hidden_layer_sizes}
+        if y.dtype.kind not in "biuf":
+            raise ValueError(f"y must be numbers; got dtype {y.dtype}: NetworkClassifier takes labels")
+        if isinstance(self.likelihood, Categorical | Ordinal):
+            raise ValueError(
+                f"likelihood must be of numbers; got {self.likelihood.describe()}, of class labels: take NetworkClassifier, or "
+                "recipes.regressor for classes that have an order"
+            )
+        options: dict[str, Any] = {"posterior": self._posterior(), "hidden": self._hidden()}
         columns = narrowed(torch.tensor(y.reshape(len(y), -1), dtype=torch.float64))
         self._of_one_column = y.ndim == 1
         return self._fit(recipes.regressor((x, columns), likelihood=self.likelihood, **options))
@@ -305,7 +315,7 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(f"y must have at least two classes; got one class, {self.classes_.tolist()[0]!r}")
         data = (x, torch.from_numpy(labels))
-        return self._fit(recipes.classifier(data, posterior=self._posterior(), hidden=self.hidden_layer_sizes))
+        return self._fit(recipes.classifier(data, posterior=self._posterior(), hidden=self._hidden()))
 
     def predict_proba(self, X: Any) -> np.ndarray[Any, Any]:
         """Probabilities of the classes, ``[n, len(classes_)]``, averaged over the draws."""

@@ -157,12 +157,19 @@ def test_a_training_that_is_not_done_is_a_convergence_warning(
         ({"members": 0}, "members is the number of networks.*got 0"),
         ({"max_steps": -1}, "max_steps is the number of gradient steps.*got -1"),
         ({"hidden_layer_sizes": ()}, "hidden must have at least one layer"),
+        ({"hidden_layer_sizes": 50}, "hidden_layer_sizes are the numbers of units.*got the int 50"),
         ({"likelihood": "gaussian"}, "likelihood must be a Likelihood.*'gaussian'"),
+        ({"likelihood": likelihoods.Ordinal(3)}, r"likelihood must be of numbers; got Ordinal\(3\), of class labels"),
     ],
 )
 def test_arguments_that_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         NetworkRegressor(**{**SMALL, **changes}).fit(X, Y)
+
+
+def test_labels_are_no_regression() -> None:
+    with pytest.raises(ValueError, match="y must be numbers; got dtype <U4: NetworkClassifier takes labels"):
+        NetworkRegressor(**SMALL).fit(X, np.where(Y > 0, "up", "down"))
 
 
 @pytest.mark.more

@@ -242,7 +242,11 @@ def test_a_function_with_a_known_gaussian_distribution_has_exact_quantiles() -> 
 def test_quantiles_of_a_mixture_in_every_draw() -> None:
     """Against SciPy's root of the cumulative distribution function, in float64; y of two columns, three components."""
     random = np.random.default_rng(0)
-    loc, sd, share = random.normal(0, 5, (6, 4, 2, 3)), random.uniform(0.1, 2, (6, 4, 2, 3)), random.random((6, 4, 2, 3))
+    loc, sd, share = (
+        random.normal(0, 5, (6, 4, 2, 3)),
+        random.uniform(0.1, 2, (6, 4, 2, 3)),
+        random.random((6, 4, 2, 3)),
+    )
     weights, parts = dist.Categorical(torch.from_numpy(share)), dist.Normal(torch.from_numpy(loc), torch.from_numpy(sd))
     prediction = Prediction(torch.zeros(6, 4, 2), dist.MixtureSameFamily(weights, parts).to_event(1))
     got = prediction.quantile([0.05, 0.5, 0.99])
