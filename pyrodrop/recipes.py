@@ -39,8 +39,8 @@ from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.cards import Described
 from pyrodrop.data import Data, Dataset, Split
 from pyrodrop.data.dataset import standardisation_of
-from pyrodrop.guides import BernoulliDropout
 from pyrodrop.distributions.rebuilt import rebuilt
+from pyrodrop.guides import BernoulliDropout
 from pyrodrop.likelihoods import (
     Categorical,
     Gaussian,
@@ -335,8 +335,8 @@ def classifier(
     y = Categorical().as_target(data.y)
     if y.dim() != 1 or int(y.min()) < 0:
         raise ValueError(
-            f"data must have one label per row as y, [N], whole numbers from 0; got shape {list(y.shape)} and {int(y.min())} to "
-            f"{int(y.max())}"
+            f"data must have one label per row as y, [N], whole numbers from 0; got shape {list(y.shape)} and "
+            f"{int(y.min())} to {int(y.max())}"
         )
     classes = len(_classes(data)) or int(y.max()) + 1
     return _recipe(_standardised(data, y), Categorical(), _OF_LOGITS, posterior, hidden, max(classes, 2))
@@ -438,7 +438,8 @@ def _check_mixture(likelihood: Likelihood, columns: int, targets: Standardize) -
         rebuilt(Tensor.clone, made)
     except TypeError as error:
         raise TypeError(
-            f"likelihood must have a distribution of y of which networks make a mixture; got {likelihood.describe()}: {error}"
+            f"likelihood must have a distribution of y of which networks make a mixture; got {likelihood.describe()}: "
+            f"{error}"
         ) from None
 
 

@@ -165,7 +165,10 @@ def _check_columns(X: Any) -> None:
     """Raise a TypeError that names the columns of a data frame that are not numeric, such as categories and dates."""
     if is_frame(X):
         remedy = "encode {} as numbers, with sklearn.preprocessing.OneHotEncoder in a make_column_transformer"
-        check_numbers(as_table(X, "X").iter_columns(), "X", "", remedy)
+        columns = as_table(X, "X").iter_columns()
+        check_numbers(
+            (c for c in columns if not hasattr(c.to_native(), "sparse")), "X", "", remedy
+        )  # those are numbers
 
 
 def _dense(x: Any) -> np.ndarray[Any, Any]:
@@ -238,8 +241,8 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             raise ValueError(f"y must be numbers; got dtype {y.dtype}: NetworkClassifier takes labels")
         if isinstance(self.likelihood, Categorical | Ordinal):
             raise ValueError(
-                f"likelihood must be of numbers; got {self.likelihood.describe()}, of class labels: take NetworkClassifier, or "
-                "recipes.regressor for classes that have an order"
+                f"likelihood must be of numbers; got {self.likelihood.describe()}, of class labels: take NetworkClassifier, "
+                "or recipes.regressor for classes that have an order"
             )
         options: dict[str, Any] = {"posterior": self._posterior(), "hidden": self._hidden()}
         columns = narrowed(torch.tensor(y.reshape(len(y), -1), dtype=torch.float64))

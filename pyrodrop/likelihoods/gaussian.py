@@ -66,7 +66,8 @@ class Gaussian(Dispersed):
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
         f = self.location(output, targets)
-        return dist.Normal(f, parameter.to(f.dtype).rsqrt().expand_as(f))
+        sd = parameter.to(f.dtype).sqrt().reciprocal()  # not rsqrt: its gradient has sd^3, beyond float32 at 1e13
+        return dist.Normal(f, sd.expand_as(f))
 
     def estimate(self, y: Tensor) -> Tensor:
         return y.var(correction=0)

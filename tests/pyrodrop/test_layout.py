@@ -74,7 +74,7 @@ MOST_LINES = {
     "pyrodrop/distributions": 1_930,
     "pyrodrop/divergences": 826,
     "pyrodrop/export": 798,
-    "pyrodrop/likelihoods": 1_586,
+    "pyrodrop/likelihoods": 1_587,
     "pyrodrop/metrics": 1_180,
     "pyrodrop/networks": 2_375,
     "pyrodrop/prediction": 1_788,
@@ -85,11 +85,11 @@ MOST_LINES = {
     "pyrodrop/steps": 839,
     "pyrodrop/training": 6_300,
     "pyrodrop/zoo": 2_742,
-    "pyrodrop/*.py": 5_539,
+    "pyrodrop/*.py": 5_592,
     "models": 1_327,
     "guides": 2_179,
     "analysis": 30_140,
-    "tests": 54_321,
+    "tests": 54_424,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

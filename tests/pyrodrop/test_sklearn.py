@@ -205,6 +205,13 @@ def test_columns_of_a_frame_that_are_no_numbers_are_named() -> None:
             NetworkRegressor(**SMALL).fit(table, Y)
 
 
+def test_sparse_columns_of_a_frame_are_numbers() -> None:
+    dense = pd.get_dummies(pd.Series(list("abcd") * 20))
+    sparse, options = pd.get_dummies(pd.Series(list("abcd") * 20), sparse=True), {**SMALL, "max_steps": 5}
+    first, second = (NetworkRegressor(**options).fit(table, Y).predict(table) for table in (dense, sparse))
+    np.testing.assert_array_equal(first, second)
+
+
 def test_several_columns_of_y_are_predicted_together() -> None:
     x = RNG.normal(size=(200, 2))
     both = np.column_stack([x[:, 0], 1000 * x[:, 1]])

@@ -522,6 +522,15 @@ def test_a_noise_beyond_float32_counts_as_the_nearest(r: float) -> None:
     assert float(density) == pytest.approx(-1.125 - math.log(sd) - 0.5 * math.log(2 * math.pi), abs=1e-4)
 
 
+@pytest.mark.parametrize("unit", [1e-18, 1e-14, 1.0, 1e14, 1e17])
+def test_a_precision_has_a_gradient_in_any_unit_of_y(unit: float) -> None:
+    """d log p / d log precision = (1 - precision (y - f)^2) / 2, of a y with standard deviations of 1 and 3 units."""
+    likelihood = likelihoods.Gaussian([unit**-2, (3 * unit) ** -2], learned=True)
+    distribution = likelihood(torch.zeros(1, 2), Standardize(0.0, unit))
+    distribution.log_prob(torch.full((1, 2), 2 * unit)).sum().backward()
+    torch.testing.assert_close(likelihood.precision_unconstrained.grad, (1 - torch.tensor([4.0, 4 / 9])) / 2)
+
+
 @pytest.mark.parametrize("make", [likelihoods.Gaussian, likelihoods.LogNormal])
 def test_a_learned_number_starts_every_column_of_a_table(make: Any) -> None:
     """It is one number for one column, for images, and where it is not learned."""

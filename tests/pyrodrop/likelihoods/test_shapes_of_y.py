@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from pyro import poutine
 from torch import Tensor, nn
+from torch.distributions.transforms import ExpTransform
 from torch.func import functional_call
 
 import pyrodrop
@@ -142,14 +143,21 @@ class LogNormal(likelihoods.Likelihood):
 
 
 class Mixed(likelihoods.Likelihood):
-    """A mixture per example, which is not made of parameters."""
+    """A mixture per example."""
 
     def forward(self, output: Tensor, targets: Standardize) -> Any:
         parts = dist.Normal(torch.stack([output, -output], -1), 1.0)
         return dist.MixtureSameFamily(dist.Categorical(logits=torch.zeros_like(parts.loc)), parts)
 
 
-@pytest.mark.parametrize("likelihood", [LogNormal, Mixed, Counts])
+class Transformed(likelihoods.Likelihood):
+    """Positive observations, of a distribution that is not made of parameters."""
+
+    def forward(self, output: Tensor, targets: Standardize) -> Any:
+        return dist.TransformedDistribution(dist.Normal(output, 0.5), [ExpTransform()]).to_event(1)
+
+
+@pytest.mark.parametrize("likelihood", [LogNormal, Mixed, Counts, Transformed])
 def test_an_own_likelihood_predicts(likelihood: Any) -> None:
     """With any distribution of Pyro: densities from the drawn functions; replicates predict as a mixture or are refused."""
     torch.manual_seed(2)
@@ -163,7 +171,7 @@ def test_an_own_likelihood_predicts(likelihood: Any) -> None:
     each = torch.stack([likelihood()(f, Standardize()).log_prob(target).reshape(N) for f in raw])
     torch.testing.assert_close(prediction.log_density(y), each.logsumexp(0) - torch.tensor(30.0).log())
     pair = pyrodrop.Replicates([fit, fit])
-    if likelihood is Mixed:
+    if likelihood is Transformed:
         with pytest.raises(TypeError, match="predict with each fit by itself"):
             pair.predict(x, 20)
     else:
