@@ -68,7 +68,7 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_662,
+    "pyrodrop/compiled": 4_661,
     "pyrodrop/compression": 1_156,
     "pyrodrop/data": 2_986,
     "pyrodrop/distributions": 1_925,
@@ -89,7 +89,7 @@ MOST_LINES = {
     "models": 1_327,
     "guides": 2_179,
     "analysis": 30_140,
-    "tests": 54_286,
+    "tests": 54_291,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
