@@ -3,7 +3,7 @@
 posterior               other sites         [chain, draw, plates ..., SITE_dim_0 ...]
 posterior_predictive    observed sites      likewise, sampled from the model, if all can be sampled
 observed_data           observed sites      [plates ..., ...]
-log_likelihood          observed sites      [chain, draw, plates ...]
+log_likelihood          observed sites      [chain, draw, plates ...], or [chain, draw, SITE_counted] if some are masked
 sample_stats            lp, log_q           [chain, draw]
 """
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from pyrodrop.agreement import called, innermost
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.devices import seeded
+from pyrodrop.elbo import common_scale
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.steps import Arguments
 from pyrodrop.training.minibatches import arguments_of
@@ -75,14 +76,14 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
         nodes = {str(name): node for name, node in fixed.nodes.items() if _is_site(node)}
         for node in nodes.values():
             check_whole(node)
+        common = common_scale([*drawn.nodes.values(), *fixed.nodes.values()])
         seen = [name for name, node in nodes.items() if node["is_observed"] and not node["infer"].get("_deterministic")]
         latent = [name for name in nodes if name not in seen]
         summed += [name for name in latent if name not in drawn and not nodes[name]["is_observed"]]
 
         def draw() -> list[Tensor]:
             drawn, replicated, fixed = traces()
-            for trace in (drawn, fixed):
-                trace.compute_log_prob()
+            _compute_densities((drawn, fixed), common)
             values = [(fixed if undrawable else replicated).nodes[name]["value"] for name in (*latent, *seen)]
             values += [fixed.nodes[name]["log_prob"] for name in seen]
             return [*values, fixed.log_prob_sum(), drawn.log_prob_sum()]
@@ -101,6 +102,16 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
         _without_density(drawn, summed),
         undrawable,
     )
+
+
+def _compute_densities(traces: Sequence[Any], common: float | None) -> None:
+    """Compute the log densities of traces, without the `common_scale` of their sites; if there is none, without the factors
+    of `pyro.poutine.scale` around latent sites, as of annealing."""
+    for trace in traces:
+        for node in trace.nodes.values():
+            if node["type"] == "sample" and not (common is None and node["is_observed"]):
+                node["scale"] = 1.0 if common is None else node["scale"] / common
+        trace.compute_log_prob()
 
 
 def program_tree(
@@ -129,7 +140,7 @@ def program_tree(
     if not drawn[0].undrawable:
         groups["posterior_predictive"] = _joined([chain.predictive for chain in drawn])
     densities = [chain.log_likelihood for chain in drawn if chain.log_likelihood is not None]
-    groups |= {"log_likelihood": _joined(densities)} if densities else {}
+    groups |= {"log_likelihood": _counted(_joined(densities))} if densities else {}
     elbos = [fit.elbo(_ELBO_DRAWS, data) for fit in chains]
     attrs: dict[str, Any] = {"guide": describe(first.guide), "model": describe(first.model)}
     attrs |= {"elbo": scalar_or_array([e.value for e in elbos]), "elbo_se": scalar_or_array([e.se for e in elbos])}
@@ -147,6 +158,16 @@ def program_tree(
 
 def _joined(chains: Sequence[Variables]) -> xr.Dataset:
     return xr.concat([xr.Dataset(variables) for variables in chains], dim="chain")
+
+
+def _counted(densities: xr.Dataset) -> xr.Dataset:
+    """Without the observations whose log density is 0 in all draws, as of masked ones; the others are in one dimension."""
+    variables: dict[Hashable, Any] = dict(densities.items())
+    for name, values in densities.items():
+        counted = (values.values != 0).any((0, 1))
+        if not counted.all():
+            variables[name] = ("chain", "draw", f"{name}_counted"), values.values[:, :, counted]
+    return xr.Dataset(variables)
 
 
 def scalar_or_array(values: Sequence[Any]) -> Any:
