@@ -28,7 +28,7 @@ from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.steps import Arguments
 from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.problem import describe
-from pyrodrop.training.program_draws import Undrawable, check_whole, drawn_anew, many
+from pyrodrop.training.program_draws import Undrawable, check_whole, drawn_anew, fixed_sites, many
 from pyrodrop.training.result import Fit
 from pyrodrop.training.result_data import data_for
 
@@ -62,31 +62,32 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
     model, guide = fit.model, fit.guide
 
     def traces() -> tuple[Any, Any, Any]:
-        drawn, replicated = drawn_anew(model, guide, arguments, () if undrawable else None)
-        fixed = poutine.trace(poutine.replay(model, trace=replicated if summed and not undrawable else drawn))
-        return drawn, replicated, fixed.get_trace(*arguments.args, **arguments.kwargs)
+        drawn, replicated = drawn_anew(model, guide, arguments, () if undrawable else None, fixed)
+        given = poutine.trace(poutine.replay(model, trace=replicated if summed and not undrawable else drawn))
+        return drawn, replicated, given.get_trace(*arguments.args, **arguments.kwargs)
 
-    undrawable, summed = "", list[str]()
+    undrawable, summed, fixed = "", list[str](), set[str]()
     with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), seeded(seed, arguments.device):
         try:
-            drawn_anew(model, guide, arguments, call=called)
+            fixed |= fixed_sites(model, guide, arguments)
+            drawn_anew(model, guide, arguments, fixed=fixed, call=called)
         except Undrawable as error:
             undrawable = str(error)
-        drawn, _, fixed = traces()
-        nodes = {str(name): node for name, node in fixed.nodes.items() if _is_site(node)}
+        drawn, _, given = traces()
+        nodes = {str(name): node for name, node in given.nodes.items() if _is_site(node) and name not in fixed}
         for node in nodes.values():
             check_whole(node)
-        common = common_scale([*drawn.nodes.values(), *fixed.nodes.values()])
+        common = common_scale([*drawn.nodes.values(), *given.nodes.values()])
         seen = [name for name, node in nodes.items() if node["is_observed"] and not node["infer"].get("_deterministic")]
         latent = [name for name in nodes if name not in seen]
         summed += [name for name in latent if name not in drawn and not nodes[name]["is_observed"]]
 
         def draw() -> list[Tensor]:
-            drawn, replicated, fixed = traces()
-            _compute_densities((drawn, fixed), common)
-            values = [(fixed if undrawable else replicated).nodes[name]["value"] for name in (*latent, *seen)]
-            values += [fixed.nodes[name]["log_prob"] for name in seen]
-            return [*values, fixed.log_prob_sum(), drawn.log_prob_sum()]
+            drawn, replicated, given = traces()
+            _compute_densities((drawn, given), common)
+            values = [(given if undrawable else replicated).nodes[name]["value"] for name in (*latent, *seen)]
+            values += [given.nodes[name]["log_prob"] for name in seen]
+            return [*values, given.log_prob_sum(), drawn.log_prob_sum()]
 
         columns = [value.cpu() for value in many(draw, num_samples, seed, arguments.device)]
     named = dict(zip((*latent, *seen), columns, strict=False))

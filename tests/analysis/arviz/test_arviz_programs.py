@@ -78,6 +78,17 @@ def test_masked_observations_have_no_log_likelihood() -> None:
     assert tree["observed_data"]["y_seen"].shape == (12,)
 
 
+def test_what_a_program_is_conditioned_on_is_no_observation() -> None:
+    def program(x: Tensor, y: Tensor) -> None:
+        pyro.sample("noise", dist.HalfNormal(1.0))
+        regression(x, y)
+
+    model = poutine.condition(program, data={"noise": torch.tensor(0.5)})
+    tree = to_arviz(pyrodrop.fit(model, AutoNormal(model), DATA, steps=3), num_samples=5, log_likelihood=True)
+    for group in ("observed_data", "posterior_predictive", "log_likelihood"):
+        assert list(tree[group].data_vars) == ["y_seen"]
+
+
 def test_observations_that_cannot_be_drawn_have_no_predictive() -> None:
     def chain(y: Tensor) -> None:
         loc = pyro.sample("loc", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
