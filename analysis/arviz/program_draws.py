@@ -94,10 +94,13 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
     first, (log_joint, log_q) = len(latent) + len(seen), columns[-2:]
     densities = dict(zip(seen, columns[first:-2], strict=True))
     return ProgramDraws(
-        {name: _variable(nodes, name, named[name]) for name in latent},
-        {} if undrawable else {name: _variable(nodes, name, named[name]) for name in seen},
-        {name: (_variable(nodes, name, named[name])[0][1:], nodes[name]["value"].cpu().numpy()) for name in seen},
-        None if summed else {name: _variable(nodes, name, densities[name]) for name in seen},
+        {_label(name): _variable(nodes, name, named[name]) for name in latent},
+        {} if undrawable else {_label(name): _variable(nodes, name, named[name]) for name in seen},
+        {
+            _label(name): (_variable(nodes, name, named[name])[0][1:], nodes[name]["value"].cpu().numpy())
+            for name in seen
+        },
+        None if summed else {_label(name): _variable(nodes, name, densities[name]) for name in seen},
         log_joint.double(),
         log_q.double(),
         _without_density(drawn, summed),
@@ -185,8 +188,13 @@ def _variable(nodes: dict[str, Any], name: str, values: Tensor) -> tuple[tuple[s
     node = nodes[name]
     batch = len(node["fn"].batch_shape)
     plates = {frame.dim + batch: frame.name for frame in node["cond_indep_stack"] if frame.vectorized}
-    dims = [plates.get(number, f"{name}_dim_{number}") for number in range(values.dim() - 1)]
+    dims = [_label(plates.get(number, f"{name}_dim_{number}"), "plate") for number in range(values.dim() - 1)]
     return ("draw", *(f"{dim}_plate" if dim in nodes else dim for dim in dims)), values.numpy()
+
+
+def _label(name: str, kind: str = "site") -> str:
+    """The name of a site or plate in a tree, which has dimensions ``chain`` and ``draw`` and paths of its own."""
+    return f"{name}_{kind}" if name in ("chain", "draw") else name.replace("/", "_")
 
 
 def _without_density(drawn: Any, summed: list[str]) -> str:

@@ -88,8 +88,8 @@ MOST_LINES = {
     "pyrodrop/*.py": 5_562,
     "models": 1_327,
     "guides": 2_179,
-    "analysis": 30_162,
-    "tests": 54_366,
+    "analysis": 30_170,
+    "tests": 54_383,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

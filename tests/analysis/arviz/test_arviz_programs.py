@@ -66,6 +66,23 @@ def test_densities_are_those_of_the_draws(scale: float) -> None:
     assert tree.attrs["khat"] < 1.5
 
 
+@pytest.mark.parametrize(
+    ("site", "plate", "seen"),
+    [("draw", "chain", "y/1"), ("a", "draw", "chain")],
+    ids=["a latent site", "an observed one"],
+)
+def test_sites_and_plates_may_have_the_names_of_dimensions(site: str, plate: str, seen: str) -> None:
+    def program(y: Tensor) -> None:
+        with pyro.plate(plate, len(y)):
+            pyro.sample(seen, dist.Normal(pyro.sample(site, dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+    tree = to_arviz(pyrodrop.fit(program, AutoNormal(program), {"y": Y}, steps=3), num_samples=5, log_likelihood=True)
+    names = {"draw": "draw_site", "chain": "chain_site", "y/1": "y_1"}
+    for group, name in (("posterior", site), ("log_likelihood", seen), ("posterior_predictive", seen)):
+        assert tree[group][names.get(name, name)].dims == ("chain", "draw", f"{plate}_plate")
+        assert tree[group][names.get(name, name)].shape == (1, 5, 12)
+
+
 def test_masked_observations_have_no_log_likelihood() -> None:
     """ArviZ's loo takes a number for each observation, and raises an error for 0 in all draws."""
     mask = torch.arange(12) % 4 > 0
