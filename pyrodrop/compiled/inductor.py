@@ -28,7 +28,7 @@ from pyrodrop.compiled.programs import found_or_made
 from pyrodrop.compiled.recorded import Graphs
 from pyrodrop.compiled.replays import Captured
 from pyrodrop.compiled.untraceable import Untraceable, first_line, first_that_works
-from pyrodrop.devices import random_states, seeded, set_random_states
+from pyrodrop.devices import seeded
 from pyrodrop.steps import Plan
 from pyrodrop.steps.batch import Arguments, Shapes
 
@@ -147,18 +147,13 @@ class Compiled(InBlocks):
             super().block(batches, most)
             return
         first, steps = len(self.made), self._captured[self._shapes[size]][1]
-        count, device = min(most, follow, len(steps.numbers)), steps.numbers.device
-        before = batches.state(), random_states(device)
+        count = min(most, follow, len(steps.numbers))
         try:
             with torch.no_grad():
                 if steps.rows:
                     batches.gather(batches.take(count), [place[:count] for place in steps.rows])
                 steps.numbers[:count].copy_(self._numbers[first : first + count])
                 self.made += steps(count).unbind(0)
-        except BaseException:  # what follows an interruption must find the state after the steps that were made
-            batches.load(before[0])
-            set_random_states(before[1], device)
-            raise
         finally:
             torch.autograd.graph.increment_version(self._held)
 
