@@ -92,10 +92,7 @@ def check_same(there: Any, here: Identity, file: str) -> None:
         ValueError: they differ in something other than `FREE`, or `there` is not an `Identity`.
     """
     if not isinstance(there, dict) or not all(is_words(there.get(name)) for name in PARTS):
-        raise ValueError(
-            f"{file} does not say what its run is made of, as it was written by another version of pyrodrop: it cannot be "
-            "continued"
-        )
+        raise ValueError(f"{file} does not say what its run is made of: it cannot be continued")
     compared = {name: differences(there[name], here[name]) for name in PARTS}
     refuse(
         {name: lines for name, lines in compared.items() if name not in FREE},
