@@ -518,8 +518,9 @@ def test_a_compiled_program_that_cannot_be_run_is_said(monkeypatch: pytest.Monke
     def program(*inputs: Any) -> Any:
         raise IndexError("first\nsecond")
 
-    monkeypatch.setattr(inductor, "record", lambda *given: None)
     monkeypatch.setattr(inductor, "compile_graph", lambda *given: program)
-    graph: Any = SimpleNamespace(module=None, draws_itself=[])
+    graph = SimpleNamespace(module=lambda *inputs: [torch.zeros(2)], draws_itself=[], constants=[], shapes=list)
+    loss: Any = SimpleNamespace(graph=lambda batch: graph, leaves=[torch.zeros(1)], buffers=[], precision=None)
+    batch: Any = SimpleNamespace(tensors=[], device=torch.device("cpu"))
     with pytest.raises(Untraceable, match="^its compiled program cannot be run: IndexError: first$"):
-        inductor.compile_pure(graph, [])
+        inductor.compiled_gradient(loss, batch)
