@@ -22,7 +22,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.files import under
 from pyrodrop.identity import check_made_of
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.modules import assign, check_assignable
+from pyrodrop.modules import check_assignable
 from pyrodrop.parts import made, made_with
 
 
@@ -89,7 +89,7 @@ class StoredParts:
     def restore(self, device: torch.device | None = None) -> None:
         """Copy the states into the parts, on this device, in evaluation mode."""
         for name, module in self.modules.items():
-            assign(module.to(dtype=self._dtype), self.states[name])
+            module.to(dtype=self._dtype).load_state_dict(self.states[name])
             module.to(device=device).eval()
         if isinstance(self.parts["model"], NetworkModel):
             self.parts["model"].columns = self._columns
