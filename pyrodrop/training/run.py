@@ -79,13 +79,11 @@ class Run:
         def faster(done: int, steps: int) -> Engine | None:
             if engine == "pyro":
                 return None
-            from pyrodrop.compiled import accelerate
+            from pyrodrop.compiled import Accelerated
 
             program = not knows_sites(problem.model, problem.guide)
-            return accelerate(
-                loss, optimizer, samples_of, steps, engine=engine, done=done, total=settings.steps, program=program,
-                combine=combine,
-            )  # fmt: skip
+            made = Accelerated(loss, optimizer, samples_of, engine, settings.steps, program=program, combine=combine)
+            return made if made.record(done, steps) else None
 
         first = ByPyro(combine or loss.backward, optimizer)
         title = describe(problem.guide).split("(")[0]
