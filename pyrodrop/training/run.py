@@ -23,7 +23,7 @@ from pyrodrop.training.loop import ByPyro, Loop
 from pyrodrop.training.minibatches import batches_of, check_batches, of_each_shape
 from pyrodrop.training.optimizer import Trained, optimizer_of
 from pyrodrop.training.problem import Problem, describe
-from pyrodrop.training.ranks import Ranks, alone
+from pyrodrop.training.ranks import Ranks
 from pyrodrop.training.record import Identity, identity, record
 from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import Settings
@@ -55,13 +55,8 @@ class Run:
         return identity(self.settings, self.problem, self.loss)
 
     @classmethod
-    def of(cls, problem: Problem, settings: Settings, ranks: Ranks | None = None) -> Run:
-        """The training of a problem before its first step; call it in training mode and with the training's random state.
-
-        Args:
-            ranks: the processes that train together; None for a process that trains alone.
-        """
-        ranks = ranks or alone(settings.place)
+    def of(cls, problem: Problem, settings: Settings, ranks: Ranks) -> Run:
+        """The training of a problem before its first step; call it in training mode and with the training's random state."""
         check = problem.targets_check() if isinstance(problem.data, Streamed) else None
         batches = batches_of(problem.data, settings, check=check, ranks=ranks)
         samples = of_each_shape(batches.samples(settings.steps))
@@ -153,8 +148,8 @@ def problem_of(
     guide: Callable[..., Any],
     data: Any,
     settings: Settings,
-    ranks: int = 1,
-    num_data: int | None = None,
+    ranks: int,
+    num_data: int | None,
 ) -> Problem:
     """Copies of a user's model and guide with their data, checked, with new initial weights if the settings ask for them."""
     data = streamed_of(data, settings.batch_size, num_data, missing=leaves_out_missing(model))

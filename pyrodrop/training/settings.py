@@ -65,10 +65,12 @@ class Settings:
         if not callable(self.lr):
             self._set("lr", positive(self.lr, "lr", _LR))
         if not callable(self.optimizer):
+            name = type(self.optimizer).__name__
+            hint = f": fit makes it for its own parameters, optimizer=torch.optim.{name}, lr=..."
             raise TypeError(
                 "optimizer must be a torch.optim class or a function with the same arguments, such as "
                 f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(self.optimizer)}"
-                f"{_made_optimizer(self.optimizer)}"
+                f"{hint if hasattr(self.optimizer, 'step') else ''}"
             )
         _check_lr_schedule(self.lr_schedule)
         _check_kl_weight(self.kl_weight)
@@ -123,14 +125,6 @@ class Settings:
             return 1.0
         at = f"the factor of the learning rate, here after {steps} steps,"
         return real(self.lr_schedule(steps), "lr_schedule", at, least=0)
-
-
-def _made_optimizer(value: Any) -> str:
-    """A hint for an optimiser object of other parameters; empty for other values."""
-    name = type(value).__name__
-    return (
-        f": fit makes it for its own parameters, optimizer=torch.optim.{name}, lr=..." if hasattr(value, "step") else ""
-    )
 
 
 def _check_lr_schedule(value: Any) -> None:
