@@ -80,7 +80,7 @@ class Run:
             made = Accelerated(loss, optimizer, samples_of, engine, settings.steps, program=program, combine=combine)
             return made if made.record(done, steps) else None
 
-        first = ByPyro(combine or loss.backward, optimizer)
+        first = ByPyro(combine or loss.objective.backward, optimizer)
         title = describe(problem.guide).split("(")[0]
         loop = Loop(leaves, batches, optimizer, settings, first=first, accelerate=faster, title=title)
         loop.moving = loss.moving.named
