@@ -68,7 +68,7 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_527,
+    "pyrodrop/compiled": 4_522,
     "pyrodrop/compression": 1_156,
     "pyrodrop/data": 2_986,
     "pyrodrop/distributions": 1_925,
@@ -81,7 +81,7 @@ MOST_LINES = {
     "pyrodrop/priors": 927,
     "pyrodrop/reading": 1_218,
     "pyrodrop/reparam": 1_041,
-    "pyrodrop/sampling": 2_646,
+    "pyrodrop/sampling": 2_645,
     "pyrodrop/steps": 817,
     "pyrodrop/training": 6_193,
     "pyrodrop/zoo": 2_742,
@@ -89,7 +89,7 @@ MOST_LINES = {
     "models": 1_327,
     "guides": 2_179,
     "analysis": 30_140,
-    "tests": 54_112,
+    "tests": 54_122,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
