@@ -6,6 +6,7 @@ The public names of the package are attributes of this module. Each is imported 
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,18 @@ _FILES = {
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
 _EXTRAS = ("analysis", "sklearn")  # not in ``from pyrodrop import *``: they need an extra, or are slow to import
+
+
+class _BeforePyro:
+    """Adds the names of TorchScript that Pyro needs and PyTorch lacks, before Pyro is imported; for `sys.meta_path`."""
+
+    @staticmethod
+    def find_spec(name: str, *_: Any) -> None:
+        if name == "pyro":
+            import_module(f"{__name__}.torchscript").stand_in()
+
+
+sys.meta_path.insert(0, _BeforePyro)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """Private APIs of PyTorch and Pyro for tensors, optimisers and Pyro's store.
 
-A release may change them, so only this file and `pyrodrop.compiled.private_apis` use private APIs.
+A release may change them, so only this file, `pyrodrop.compiled.private_apis` and `pyrodrop.torchscript` use private APIs.
 `.ci/run` tests them with the oldest versions that `pyproject.toml` allows and with those of `constraints.txt`.
 """
 

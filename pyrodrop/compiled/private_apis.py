@@ -127,6 +127,8 @@ class ScriptBuilder:
     """Builds a program of TorchScript, operation by operation. Raises `Untraceable` if PyTorch does not support it."""
 
     def __init__(self) -> None:
+        if not hasattr(_c, "_create_function_from_graph"):
+            raise Untraceable("this PyTorch has no TorchScript")
         self._graph = _c.Graph()
         self._tensor = _c.TensorType.get()
         self._constants: dict[tuple[str, str], Any] = {}

@@ -1,14 +1,14 @@
 """Graphs as programs of TorchScript, whose interpreter calls one operation after the other without Python.
 
 The operations are those of the graph, with the same kernels and therefore the same bits; nothing is fused or reordered.
-A graph with an operation that TorchScript lacks is a module of `torch.fx`.
+Where PyTorch has no TorchScript, which is deprecated since 2.9, graphs are modules of `torch.fx`.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -40,7 +40,8 @@ def script(graph: fx.Graph) -> Call:
 
 def scripts_as_they_are() -> AbstractContextManager[None]:
     """Run programs of TorchScript within the block as they were built; by default, their first calls optimise them."""
-    return torch.jit.optimized_execution(False)  # type: ignore[no-any-return,no-untyped-call]
+    execution: Any = getattr(torch.jit, "optimized_execution", None)
+    return nullcontext() if execution is None else execution(False)
 
 
 def _call(builder: ScriptBuilder, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
