@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from pyro import poutine
 from pyro.infer import (
     ELBO,
     JitTrace_ELBO,
@@ -79,6 +80,17 @@ class Objective(ABC):
     def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """nll and kl, ``[2]``, and the gradient of every leaf, 0 if the loss does not depend on it; no ``.grad`` changes."""
 
+    @property
+    def guesses(self) -> bool:
+        """Whether Pyro calls guide and model once before the first step; known after a call of the loss."""
+        return False
+
+    def guess(self, batch: Arguments) -> None:
+        """Make the calls of `guesses`, to draw the random numbers that Pyro draws before the first step."""
+        with poutine.block(), making(batch):
+            drawn = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
+            poutine.trace(poutine.replay(self.model, trace=drawn)).get_trace(*batch.args, **batch.kwargs)
+
     @contextmanager
     def calling(self, batch: Arguments) -> Iterator[None]:
         """The context of calls of model and guide that are differentiated, with matrix products in `precision`."""
@@ -100,6 +112,12 @@ class OfPyro(Objective):
         super().__init__(model, guide, precision)
         self.loss: Any = copy.copy(loss)  # some store what they learn at their first call
         self.jitted = isinstance(loss, _JITTED)
+        self._nesting: Any = getattr(loss, "max_plate_nesting", None)
+
+    @property
+    def guesses(self) -> bool:
+        """Whether the loss object has found the number of nested plates by an extra call of guide and model."""
+        return bool(getattr(self.loss, "max_plate_nesting", None) != self._nesting)
 
     def terms(self, batch: Arguments) -> Tensor:
         with torch.no_grad():

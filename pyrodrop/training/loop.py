@@ -62,6 +62,7 @@ class Loop:
         moving: returns the buffers that a step updates, by name.
         changed: called before every block of steps; returns the argument `changed` of `Engine.holds`.
         hint: what to add to the error of a loss that is not finite, as a sentence.
+        ahead: called before the first step of a training.
         history: nll, kl and the weight of the KL divergence for every step, ``[at least done, ..., 3]``.
     """
 
@@ -95,6 +96,7 @@ class Loop:
         self.moving: Callable[[], Mapping[str, Tensor]] = dict
         self.hint: Callable[[], str] = str
         self.changed: Callable[[], str] = str
+        self.ahead: Callable[[], None] = lambda: None
 
     def run(
         self,
@@ -220,6 +222,7 @@ class Loop:
 
     def first_step(self) -> None:
         """Make the first step, with Pyro's validation; a RuntimeError if it changes no parameter."""
+        self.ahead()
         before = [p.detach().clone() for p in self.parameters.values()]
         self.advance(1)
         self.check_finite(whole=True)

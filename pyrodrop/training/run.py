@@ -59,13 +59,14 @@ class Run:
         """The training of a problem before its first step; call it in training mode and with the training's random state."""
         check = problem.targets_check() if isinstance(problem.data, Streamed) else None
         batches = batches_of(problem.data, settings, check=check, ranks=ranks)
+        in_parts = settings.accumulate > 1 or ranks.size > 1
         samples = of_each_shape(batches.samples(settings.steps))
         loss = problem.loss(samples[0], settings.dtype, settings.objective)
         problem.check_batches(loss, samples[1:])
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
         _check_trainable(leaves)
         optimizer = optimizer_of(leaves, settings.optimizer, settings.lr)
-        combine = functools.partial(backward, loss, ranks) if settings.accumulate > 1 or ranks.size > 1 else None
+        combine = functools.partial(backward, loss, ranks) if in_parts else None
         engine = _engine(settings, problem)
 
         def samples_of(most: int | None) -> list[Arguments]:
@@ -85,6 +86,8 @@ class Run:
         loop = Loop(leaves, batches, optimizer, settings, first=first, accelerate=faster, title=title)
         loop.moving = loss.moving.named
         loop.changed = Trained(problem.model, problem.guide, loss).changed
+        if loss.objective.guesses and not in_parts:
+            loop.ahead = functools.partial(loss.objective.guess, samples[0])
         state = State(loop, functools.partial(problem.buffers, loss), ranks)
         about = record(settings, problem, settings.seed, ranks.size)
         return cls(problem, settings, loss, loop, about, state, ranks)

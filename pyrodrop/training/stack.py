@@ -162,6 +162,8 @@ class Stack:
             replicates=(len(self.problems),),
         )
         loop.hint = self._all_failed
+        if self.losses[0].objective.guesses:
+            loop.ahead = functools.partial(self._guess, self.batches.first())
         return loop
 
     def _faster(self, done: int, steps: int) -> Engine:
@@ -283,6 +285,14 @@ class Stack:
             with torch.no_grad():
                 for value, old in zip(state, before, strict=True):
                     value.copy_(old)
+
+    def _guess(self, batch: Arguments) -> None:
+        """Call `Objective.guess` for every replicate, with its own parameters and buffers."""
+        for r, loss in enumerate(self.losses):
+            with self._loaded(r), torch.no_grad():
+                loss.objective.guess(batch.at(r))
+                for stacked, buffer in zip(self.loss.buffers, loss.buffers, strict=True):
+                    stacked[r] = buffer
 
     def _verify(self, batch: Arguments, compared: Sequence[int]) -> None:
         """Raise a ValueError unless these replicates have the same losses and buffers alone and in the stacked graph."""

@@ -418,19 +418,12 @@ GUESSING = {
 }
 
 
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
 @pytest.mark.parametrize("name", some_of(GUESSING, 2))
-def test_an_elbo_that_counts_nested_plates_itself_is_traced(name: str) -> None:
-    """With the losses of Pyro's steps from the same seed."""
+def test_nested_plates_are_counted_with_the_random_numbers_of_pyro(name: str, engine: str) -> None:
+    """An ELBO that is not told their number calls guide and model once before its first step."""
     case = GUESSING[name]
-
-    def losses(engine: str) -> Tensor:
-        pyro.clear_param_store()
-        torch.manual_seed(1)
-        model = copy.deepcopy(case.model) if isinstance(case.model, nn.Module) else case.model
-        guide, settings = case.guide(model), {"steps": 12, "lr": 0.01, "objective": case.loss()}
-        return pyrodrop.fit(model, guide, case.data, engine=engine, **settings).losses
-
-    torch.testing.assert_close(losses("traced"), losses("pyro"), rtol=1e-10, atol=0)
+    assert_as_svi(case.model, case.guide, case.loss, case.data, engine)
 
 
 def test_discrete_draws_that_are_learned_are_traced() -> None:

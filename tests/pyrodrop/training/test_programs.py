@@ -173,6 +173,20 @@ def test_an_estimate_is_the_same_each_time_where_the_loss_object_counts_nested_p
     assert (first.value, first.se) == (second.value, second.se)
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_a_run_that_continues_does_not_count_nested_plates_again(engine: Any, tmp_path: Path) -> None:
+    def run(steps: int, **more: Any) -> Tensor:
+        gc.collect()
+        pyro.clear_param_store()
+        loss = Trace_ELBO(num_particles=2, vectorize_particles=True)
+        return pyrodrop.fit(line, AutoNormal(line), DATA, steps=steps, engine=engine, objective=loss, **more).losses
+
+    want, path = run(6), tmp_path / "state.safetensors"
+    run(2, checkpoint=path)
+    assert torch.equal(run(6, checkpoint=path), want)
+
+
 def test_the_objective_is_the_loss_object_and_the_elbo_is_not() -> None:
     fit = trained(5, objective=RenyiELBO(alpha=0.0, num_particles=20))
     bound, elbo = fit.objective(10), fit.elbo(100)

@@ -68,7 +68,7 @@ def test_several_data_sets_are_the_fits_alone() -> None:
 
 @pytest.mark.parametrize("loss", [pytest.param(RenyiELBO, marks=pytest.mark.more), Trace_ELBO])
 def test_losses_of_pyro_are_those_of_the_fits_alone(loss: Any) -> None:
-    """Also where the loss object counts nested plates itself."""
+    """Also where the loss object draws random numbers before the first step, to count nested plates."""
     guides = [AutoNormal(line, init_scale=scale) for scale in SCALES]
     objective = loss(num_particles=2, vectorize_particles=loss is Trace_ELBO)
     check_alone(AutoNormal, [{"x": X, "y": Y}], guides, objective=objective)
