@@ -83,8 +83,8 @@ class Loader(Streamed):
         generators = [getattr(owner, "generator", None) for owner in (batches, *owners)]
         self._generators = {g: g.initial_seed() for g in generators if isinstance(g, torch.Generator)}
 
-    def epoch(self, number: int, seed: int, check: Check | None = None) -> Iterator[Dataset]:
-        """The minibatches of an epoch.
+    def epoch(self, number: int, seed: int, check: Check | None = None, start: int = 0) -> Iterator[Dataset]:
+        """The minibatches of an epoch; from number `start` on, for a loader whose ``load_state_dict`` set that position.
 
         Raises:
             TypeError, ValueError: an item is no minibatch; there are fewer or more minibatches than the length says, or more
@@ -98,7 +98,7 @@ class Loader(Streamed):
         with draws():
             minibatches = iter(self.batches)
         seen = largest = 0
-        for place in range(self.per_epoch):
+        for place in range(start, self.per_epoch):
             with draws():
                 batch = next(minibatches, _END)
                 further = place + 1 == self.per_epoch and next(minibatches, _END) is not _END
@@ -116,7 +116,7 @@ class Loader(Streamed):
                     f"{self.source}, which has {seen} rows up to minibatch {place}"
                 )
             largest = max(largest, len(rows))
-            if place + 1 == self.per_epoch and self._once:
+            if place + 1 == self.per_epoch and self._once and not start:
                 self._warn_if_few(seen, largest)
             yield rows
 

@@ -33,9 +33,9 @@ _FILE = "the file to save the state of the training to"
 class Checkpoint:
     """Where and when a training saves its state.
 
-    A run that continues has the result of a run without interruption, except that a loader begins the interrupted epoch
-    again, and that ranks other than 0 draw new noise. A state with NaN or infinite losses or parameters is never saved, so
-    the file keeps the last finite one.
+    A run that continues has the result of a run without interruption, except that a loader without ``state_dict`` begins the
+    interrupted epoch again, and that ranks other than 0 draw new noise. A state with NaN or infinite losses or parameters is
+    never saved, so the file keeps the last finite one.
 
     A file of another model, guide or data is refused, as is one with another `batch_size`, `estimator`, `likelihood_power`,
     `objective`, `starts`, `device` or `seed`. Other `steps`, `lr`, `optimizer`, `lr_schedule`, `kl_weight`, `accumulate`,

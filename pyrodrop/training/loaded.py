@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import shown
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.streamed import Check
@@ -19,7 +23,8 @@ from pyrodrop.steps import Batch
 class LoadedMinibatches:
     """Minibatches of a loader, which is iterated once per epoch.
 
-    A training that continues begins the interrupted epoch again.
+    A training that continues begins the interrupted epoch again, unless the loader saves its place by ``state_dict`` and
+    ``load_state_dict``, as torchdata's StatefulDataLoader does.
 
     Args:
         seed: of the training; together with the number of an epoch it seeds the loader's random numbers.
@@ -30,7 +35,10 @@ class LoadedMinibatches:
     """
 
     def __init__(self, data: Loader, seed: int, device: torch.device, check: Check | None) -> None:
-        self.data: Loader = data
+        self.data: Loader = copy.copy(data)
+        self._knows_its_place = all(hasattr(data.batches, name) for name in ("state_dict", "load_state_dict"))
+        if self._knows_its_place:
+            self.data.batches = copy.copy(data.batches)  # so that estimates do not move its place
         self.seed: int = seed
         self.device: torch.device = device
         self._check = check
@@ -62,7 +70,7 @@ class LoadedMinibatches:
             self._epoch, self.position = self._epoch + 1, 0
             self._under_way.clear()
         if not self._under_way:
-            self._under_way.append(self.data.epoch(self._epoch, self.seed, self._check))
+            self._under_way.append(self.data.epoch(self._epoch, self.seed, self._check, self.position))
         rows = next(self._under_way[0])
         self.position += 1
         return batch_of(rows, self.num_rows, self.device)
@@ -72,16 +80,50 @@ class LoadedMinibatches:
         return 0, sys.maxsize
 
     def state(self) -> dict[str, Tensor]:
-        """The number of the epoch under way, or of the one that begins next."""
-        return {"epoch": torch.tensor(self._epoch + (self.position == self.per_epoch))}
+        """The number of the epoch and of its minibatches that were taken; the loader's own state, where it has one."""
+        state = {"epoch": torch.tensor(self._epoch), "position": torch.tensor(self.position)}
+        if self._knows_its_place:
+            within = bool(self._under_way) and self.position < self.per_epoch
+            state["loader"] = _packed(self.data.batches.state_dict() if within else None)
+        return state
 
     def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
-        """Go to the beginning of the epoch of a place that `state` has returned."""
-        epoch = state["epoch"].flatten().tolist()
-        if len(epoch) != 1 or not isinstance(epoch[0], int) or epoch[0] < 0:
-            raise ValueError(f"{name} must have the number of an epoch of a loader; it is damaged")
-        self._epoch, self.position = epoch[0], 0
+        """Go to a place that `state` has returned, or to the beginning of its epoch."""
+        try:
+            epoch, position = int(state["epoch"]), int(state["position"])
+            place = _unpacked(state["loader"]) if self._knows_its_place else None
+        except (ValueError, TypeError, RuntimeError, AttributeError) as error:
+            raise ValueError(f"{name} must have a place in an epoch of a loader; it is damaged: {error}") from error
+        if epoch < 0 or not 0 <= position <= self.per_epoch:
+            raise ValueError(f"{name} must have a place in an epoch of {self.per_epoch} minibatches; got {position}")
+        self._epoch, self.position = epoch, position
         self._under_way.clear()
+        if place is not None:
+            self.data.batches.load_state_dict(place)
+        elif self.position < self.per_epoch:
+            self.position = 0
+
+
+def _packed(state: Any) -> Tensor:
+    """The state of a loader as the bytes of JSON."""
+
+    def listed(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"the state_dict of a loader must have numbers, words and tensors; got {shown(value)}")
+        return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
+
+    return torch.frombuffer(bytearray(json.dumps(state, default=listed).encode()), dtype=torch.uint8)
+
+
+def _unpacked(packed: Tensor) -> Any:
+    """The inverse of `_packed`."""
+
+    def restored(value: dict[str, Any]) -> Any:
+        if value.keys() != {"tensor", "dtype"}:
+            return value
+        return torch.tensor(value["tensor"], dtype=getattr(torch, value["dtype"]))
+
+    return json.loads(packed.cpu().numpy().tobytes(), object_hook=restored)
 
 
 def batch_of(rows: Dataset, num_data: int, device: torch.device) -> Batch:

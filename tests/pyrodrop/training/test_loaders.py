@@ -244,25 +244,59 @@ class Listed:
             yield X[rows], Y[rows]
 
 
+class Stateful(Listed):
+    """One that knows its place, as torchdata's StatefulDataLoader."""
+
+    start = place = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": torch.tensor(self.place)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.start = int(state["place"])
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        start, self.start = self.start, 0
+        for number, rows in enumerate(torch.arange(ROWS).split(SIZE)):
+            if number >= start:
+                self.place = number + 1
+                self.seen.append(number)
+                yield X[rows], Y[rows]
+
+
 @pytest.mark.few(1)
-@pytest.mark.parametrize("steps", [8, 10])  # at 8 the epoch of 3 minibatches begins again
-def test_a_run_on_a_loader_begins_its_epoch_again(steps: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "steps", "seen"),
+    [
+        (Listed, 8, [0, 1, 2, 3, 4]),  # the epoch of 3 minibatches begins again
+        (Listed, 10, [0, 1, 2, 3, 4]),
+        (Stateful, 8, [3, 4, 0, 1, 2]),
+    ],
+)
+def test_a_run_on_a_loader_begins_its_epoch_again_unless_the_loader_knows_its_place(
+    kind: Any, steps: int, seen: list[int], tmp_path: Path
+) -> None:
     settings = {"num_data": ROWS, "kind": guides.Point, "checkpoint": tmp_path / "state"}
-    first = fit(Listed(), steps=steps, **settings)
-    data = Listed()
+    first = fit(kind(), steps=steps, **settings)
+    data = kind()
     run = fit(data, steps=steps + 5, **settings)
-    assert data.seen[-5:] == [0, 1, 2, 3, 4]
+    assert data.seen[-5:] == seen
     assert torch.equal(run.history[:steps], first.history)
-    if steps == 10:
-        assert torch.equal(run.history, fit(Listed(), num_data=ROWS, kind=guides.Point, steps=steps + 5).history)
+    if kind is Stateful or steps == 10:
+        assert torch.equal(run.history, fit(kind(), num_data=ROWS, kind=guides.Point, steps=steps + 5).history)
 
 
-@pytest.mark.parametrize("epoch", [torch.tensor(-1), torch.tensor([1, 2]), torch.tensor(0.5)])
-def test_a_damaged_place_in_a_loader_is_refused(epoch: Tensor) -> None:
-    training = pyrodrop.Training(*pair(), loader())
-    training.step()
-    with pytest.raises(ValueError, match="the state must have the number of an epoch of a loader; it is damaged"):
-        training.load_state({**training.state(), "batches.epoch": epoch})
+def test_the_place_of_a_loader_is_that_of_the_training(tmp_path: Path) -> None:
+    """Estimates after an epoch iterate the same loader."""
+
+    def look(run: pyrodrop.Fit, epoch: int) -> None:
+        run.elbo(1)
+
+    settings: dict[str, Any] = {"num_data": ROWS, "kind": guides.Point, "after_epoch": look}
+    every = pyrodrop.Checkpoint(tmp_path / "state", every=1)
+    fit(Stateful(), steps=8, checkpoint=every, **settings)
+    run = fit(Stateful(), steps=13, checkpoint=every, **settings)
+    assert torch.equal(run.history, fit(Stateful(), steps=13, **settings).history)
 
 
 def test_predictions_and_estimates_are_those_of_tensors() -> None:
