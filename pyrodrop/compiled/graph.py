@@ -24,6 +24,7 @@ from pyro.infer import TraceEnum_ELBO
 from torch import Tensor, fx
 
 from pyrodrop.compiled.against_pyro import Results, by_pyro, difference, size_of_terms
+from pyrodrop.compiled.in_python import function_of_lines
 from pyrodrop.compiled.noise import Noise, function_of, hoist, is_random
 from pyrodrop.compiled.private_apis import costs_weighted, record, without_nan_warnings, without_validation
 from pyrodrop.compiled.put_back import put_back
@@ -175,7 +176,7 @@ def as_program(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
         return script(graph)
     except Untraceable as error:
         _log.info("traced steps are called from Python, which is slower: %s", error)
-        return fx.GraphModule({}, graph)
+        return function_of_lines(graph)
 
 
 def trace(

@@ -1,7 +1,7 @@
 """Graphs as programs of TorchScript, whose interpreter calls one operation after the other without Python.
 
 The operations are those of the graph, with the same kernels and therefore the same bits; nothing is fused or reordered.
-Where PyTorch has no TorchScript, which is deprecated since 2.9, graphs are modules of `torch.fx`.
+Where PyTorch has no TorchScript, which is deprecated since 2.9, graphs become functions of Python (`in_python`).
 """
 
 from __future__ import annotations

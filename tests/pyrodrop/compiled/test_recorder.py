@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.compiled import Untraceable, pure
+from pyrodrop.compiled.in_python import function_of_lines
 from pyrodrop.compiled.recorder import Unrecordable, recorded
 from pyrodrop.compiled.script import script, scripts_as_they_are
 from pyrodrop.compiled.simplify import simplified
@@ -86,6 +87,7 @@ def test_a_recording_is_the_function_in_every_form(name: str, dtype: torch.dtype
         results.append(fx.GraphModule({}, step)(other.to(dtype), *fixed))
         with torch.no_grad(), scripts_as_they_are():
             results.append(script(step)(other.to(dtype), *fixed))
+            results.append(function_of_lines(step)(other.to(dtype), *fixed))
         for got in results:
             for one, two in zip(got, want, strict=True):
                 torch.testing.assert_close(one, two, rtol=0, atol=0, equal_nan=True)
