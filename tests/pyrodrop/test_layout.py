@@ -68,7 +68,7 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_522,
+    "pyrodrop/compiled": 4_615,
     "pyrodrop/compression": 1_156,
     "pyrodrop/data": 2_986,
     "pyrodrop/distributions": 1_925,
@@ -82,14 +82,14 @@ MOST_LINES = {
     "pyrodrop/reading": 1_218,
     "pyrodrop/reparam": 1_041,
     "pyrodrop/sampling": 2_645,
-    "pyrodrop/steps": 817,
-    "pyrodrop/training": 6_193,
+    "pyrodrop/steps": 835,
+    "pyrodrop/training": 6_251,
     "pyrodrop/zoo": 2_742,
-    "pyrodrop/*.py": 5_416,
+    "pyrodrop/*.py": 5_467,
     "models": 1_327,
     "guides": 2_179,
     "analysis": 30_140,
-    "tests": 54_122,
+    "tests": 54_267,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
