@@ -85,11 +85,11 @@ MOST_LINES = {
     "pyrodrop/steps": 839,
     "pyrodrop/training": 6_300,
     "pyrodrop/zoo": 2_742,
-    "pyrodrop/*.py": 5_539,
+    "pyrodrop/*.py": 5_536,
     "models": 1_327,
     "guides": 2_179,
     "analysis": 30_140,
-    "tests": 54_312,
+    "tests": 54_330,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
