@@ -52,7 +52,7 @@ class Run:
     @functools.cached_property
     def identity(self) -> Identity:
         """The `identity` of the run, for files."""
-        return identity(self.settings, self.problem, self.loss)
+        return identity(self.settings, self.problem, self.loss, self.ranks.size)
 
     @classmethod
     def of(cls, problem: Problem, settings: Settings, ranks: Ranks | None = None) -> Run:
