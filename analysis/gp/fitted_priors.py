@@ -388,7 +388,8 @@ def _checked(model: NetworkModel) -> MLP:
     if type(model.likelihood) is not Gaussian:
         raise ValueError(
             f"model must have a likelihoods.Gaussian for from_gp; got {model.likelihood.describe()}: choose the scales, "
-            "sqrt(2 / inputs) of every layer, and for class labels 2 to 30 times that of the last (docs/choosing.md, Which prior)"
+            "sqrt(2 / inputs) of every layer, and for class labels 2 to 30 times that of the last (docs/choosing.md, Which "
+            "prior)"
         )
     if model.fixed:
         raise ValueError(

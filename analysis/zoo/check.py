@@ -241,4 +241,5 @@ def _rounded(split: Split, units: int) -> Split:
 def _cut(split: Split, train: int | None, test: int | None) -> Split:
     """The split with only the first `train` training and `test` test observations; None keeps all."""
     parts = (rows if count is None else rows.first(count) for rows, count in ((split.train, train), (split.test, test)))
-    return replace(split, **dict(zip(("train", "test"), parts, strict=True)))
+    training_rows, held_out = parts
+    return replace(split, train=training_rows, test=held_out)

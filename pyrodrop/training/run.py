@@ -67,6 +67,7 @@ class Run:
         in_parts = settings.accumulate > 1 or ranks.size > 1
         samples = of_each_shape(batches.samples(settings.steps))
         loss = problem.loss(samples[0], settings.dtype, settings.objective)
+        settings.check_precision(loss)
         problem.check_batches(loss, samples[1:])
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
         _check_trainable(leaves)

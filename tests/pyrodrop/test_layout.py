@@ -83,13 +83,13 @@ MOST_LINES = {
     "pyrodrop/reparam": 1_041,
     "pyrodrop/sampling": 2_649,
     "pyrodrop/steps": 839,
-    "pyrodrop/training": 6_301,
+    "pyrodrop/training": 6_314,
     "pyrodrop/zoo": 2_742,
     "pyrodrop/*.py": 5_536,
     "models": 1_327,
     "guides": 2_179,
-    "analysis": 30_150,
-    "tests": 54_364,
+    "analysis": 30_152,
+    "tests": 54_378,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
