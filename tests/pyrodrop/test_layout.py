@@ -88,8 +88,8 @@ MOST_LINES = {
     "pyrodrop/*.py": 5_536,
     "models": 1_327,
     "guides": 2_179,
-    "analysis": 30_152,
-    "tests": 54_378,
+    "analysis": 30_155,
+    "tests": 54_399,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
