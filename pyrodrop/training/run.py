@@ -52,7 +52,7 @@ class Run:
     @functools.cached_property
     def identity(self) -> Identity:
         """The `identity` of the run, for files."""
-        return identity(self.settings, self.problem, self.loss)
+        return identity(self.settings, self.problem, self.loss, self.ranks.size)
 
     @classmethod
     def of(cls, problem: Problem, settings: Settings, ranks: Ranks) -> Run:
@@ -62,6 +62,7 @@ class Run:
         in_parts = settings.accumulate > 1 or ranks.size > 1
         samples = of_each_shape(batches.samples(settings.steps))
         loss = problem.loss(samples[0], settings.dtype, settings.objective)
+        settings.check_precision(loss)
         problem.check_batches(loss, samples[1:])
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
         _check_trainable(leaves)

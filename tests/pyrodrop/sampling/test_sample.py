@@ -355,7 +355,7 @@ class Bistable(nn.Module):
 def test_diagnostics_count_divergences_and_rounding() -> None:
     f, own = torch.randn(8, 100, 3), torch.randn(8, 100)
     assert diagnose(f, own, 0, 0.0).mixed
-    assert "2 trajectories diverged" in str(diagnose(f, own, 2, 0.0))
+    assert "trajectories diverged before 2 draws" in str(diagnose(f, own, 2, 0.0))
     assert "use dtype=torch.float64" in str(diagnose(f, own, 0, 0.2))
     with pytest.raises(ValueError, match="the same in all draws"):
         diagnose(torch.zeros(8, 100, 3), own, 0, 0.0)
