@@ -169,7 +169,7 @@ def _counted(densities: xr.Dataset) -> xr.Dataset:
     variables: dict[Hashable, Any] = dict(densities.items())
     for name, values in densities.items():
         counted = (values.values != 0).any((0, 1))
-        if not counted.all():
+        if counted.any() and not counted.all():
             variables[name] = ("chain", "draw", f"{name}_counted"), values.values[:, :, counted]
     return xr.Dataset(variables)
 
