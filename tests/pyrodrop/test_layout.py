@@ -68,7 +68,7 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_662,
+    "pyrodrop/compiled": 4_614,
     "pyrodrop/compression": 1_156,
     "pyrodrop/data": 2_986,
     "pyrodrop/distributions": 1_930,
@@ -81,15 +81,15 @@ MOST_LINES = {
     "pyrodrop/priors": 927,
     "pyrodrop/reading": 1_218,
     "pyrodrop/reparam": 1_041,
-    "pyrodrop/sampling": 2_649,
-    "pyrodrop/steps": 839,
-    "pyrodrop/training": 6_300,
+    "pyrodrop/sampling": 2_645,
+    "pyrodrop/steps": 835,
+    "pyrodrop/training": 6_325,
     "pyrodrop/zoo": 2_742,
-    "pyrodrop/*.py": 5_592,
+    "pyrodrop/*.py": 5_540,
     "models": 1_327,
     "guides": 2_179,
-    "analysis": 30_140,
-    "tests": 54_424,
+    "analysis": 30_185,
+    "tests": 54_615,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
