@@ -54,6 +54,9 @@ class Update:
         """Update the parameters that have gradients, with a learning rate for every parameter group."""
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+            for parameter in group["params"]:
+                if parameter.grad is not None and not parameter.grad.is_contiguous():
+                    parameter.grad = parameter.grad.contiguous()  # the fused operations read memory in order
         if self._fused is None:
             self.optimizer.step()
             return

@@ -68,7 +68,7 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_662,
+    "pyrodrop/compiled": 4_666,
     "pyrodrop/compression": 1_156,
     "pyrodrop/data": 2_986,
     "pyrodrop/distributions": 1_925,
@@ -76,20 +76,20 @@ MOST_LINES = {
     "pyrodrop/export": 798,
     "pyrodrop/likelihoods": 1_586,
     "pyrodrop/metrics": 1_180,
-    "pyrodrop/networks": 2_375,
+    "pyrodrop/networks": 2_382,
     "pyrodrop/prediction": 1_786,
     "pyrodrop/priors": 927,
     "pyrodrop/reading": 1_218,
     "pyrodrop/reparam": 1_041,
     "pyrodrop/sampling": 2_649,
-    "pyrodrop/steps": 839,
-    "pyrodrop/training": 6_300,
+    "pyrodrop/steps": 842,
+    "pyrodrop/training": 6_302,
     "pyrodrop/zoo": 2_742,
     "pyrodrop/*.py": 5_539,
     "models": 1_327,
     "guides": 2_179,
     "analysis": 30_140,
-    "tests": 54_286,
+    "tests": 54_370,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
