@@ -69,11 +69,11 @@ LAYERS = (
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
     "pyrodrop/compiled": 4_666,
-    "pyrodrop/compression": 1_156,
+    "pyrodrop/compression": 1_161,
     "pyrodrop/data": 2_986,
     "pyrodrop/distributions": 1_925,
     "pyrodrop/divergences": 826,
-    "pyrodrop/export": 798,
+    "pyrodrop/export": 799,
     "pyrodrop/likelihoods": 1_586,
     "pyrodrop/metrics": 1_180,
     "pyrodrop/networks": 2_382,
@@ -85,11 +85,11 @@ MOST_LINES = {
     "pyrodrop/steps": 842,
     "pyrodrop/training": 6_302,
     "pyrodrop/zoo": 2_742,
-    "pyrodrop/*.py": 5_539,
+    "pyrodrop/*.py": 5_549,
     "models": 1_327,
     "guides": 2_179,
     "analysis": 30_140,
-    "tests": 54_370,
+    "tests": 54_396,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
