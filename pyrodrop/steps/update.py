@@ -55,8 +55,9 @@ class Update:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
             for parameter in group["params"]:
-                if parameter.grad is not None and not parameter.grad.is_contiguous():
-                    parameter.grad = parameter.grad.contiguous()  # the fused operations read memory in order
+                gradient = parameter.grad
+                if gradient is not None and (gradient.layout != torch.strided or not gradient.is_contiguous()):
+                    parameter.grad = gradient.to_dense().contiguous()  # fused operations read memory in order
         if self._fused is None:
             self.optimizer.step()
             return

@@ -82,14 +82,14 @@ MOST_LINES = {
     "pyrodrop/reading": 1_218,
     "pyrodrop/reparam": 1_041,
     "pyrodrop/sampling": 2_649,
-    "pyrodrop/steps": 842,
-    "pyrodrop/training": 6_302,
+    "pyrodrop/steps": 843,
+    "pyrodrop/training": 6_304,
     "pyrodrop/zoo": 2_742,
     "pyrodrop/*.py": 5_549,
     "models": 1_327,
     "guides": 2_179,
     "analysis": 30_140,
-    "tests": 54_396,
+    "tests": 54_424,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
