@@ -85,11 +85,11 @@ MOST_LINES = {
     "pyrodrop/steps": 843,
     "pyrodrop/training": 6_304,
     "pyrodrop/zoo": 2_742,
-    "pyrodrop/*.py": 5_549,
+    "pyrodrop/*.py": 5_552,
     "models": 1_327,
     "guides": 2_179,
     "analysis": 30_140,
-    "tests": 54_424,
+    "tests": 54_447,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
