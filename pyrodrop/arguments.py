@@ -55,9 +55,9 @@ def count(value: Any, name: str, what: str, *, least: int = 1, most: int = MOST)
     return number
 
 
-def seed(value: Any, name: str = "seed") -> int:
+def seed(value: Any) -> int:
     """The seed of random numbers: a whole number of at least 0. For its errors see `count`."""
-    return count(value, name, "the seed of the random numbers", least=0)
+    return count(value, "seed", "the seed of the random numbers", least=0)
 
 
 class Bounds(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""The user's cache folder, for compiled programs and for costs that were measured on this machine."""
+"""The user's cache folder, for compiled programs."""
 
 from __future__ import annotations
 

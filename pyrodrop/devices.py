@@ -106,7 +106,7 @@ def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> 
 
 def made_on(device: torch.device) -> AbstractContextManager[Any]:
     """Make `device` the default for new tensors within the block, such as those that a Pyro program makes of numbers."""
-    return nullcontext() if device.type == "cpu" else torch.device(device)
+    return nullcontext() if device.type == torch.empty(0).device.type == "cpu" else torch.device(device)
 
 
 @contextmanager

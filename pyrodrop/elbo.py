@@ -91,8 +91,9 @@ class DrawnTerms:
     and is computed once.
 
     Args:
-        whole: True to ignore the scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`) and a
-            `rate_prior`, so that the result is a bound on the log evidence; False for the objective that training minimises.
+        whole: True to ignore the scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`), a `rate_prior`,
+            and the `common_scale`, so that the result is a bound on the log evidence; False for the objective that training
+            minimises.
     """
 
     def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], *, whole: bool = False) -> None:
@@ -102,6 +103,7 @@ class DrawnTerms:
         self._hyper = _hyperparameters(model)
         self._fixed = _without_hyperparameters(model, guide)
         self._known: dict[str, Tensor] = {}
+        self.scale: float | None = None  # the common one, if `whole`
 
     def drawn(self, *args: Any, **kwargs: Any) -> Any:
         """A trace of the guide, one sample."""
@@ -109,12 +111,16 @@ class DrawnTerms:
 
     def terms(self, sample: Any, *args: Any, **kwargs: Any) -> Terms:
         """`elbo_terms` for one sample, as `drawn` returns it."""
-        return _terms(self._sites(sample, args, kwargs), self._hyper, self._fixed, self._known, self.whole)
+        sites = self._sites(sample, args, kwargs)
+        if self.whole:
+            self.scale = common_scale(node for pair in sites for node in pair if node is not None)
+        terms = _terms(sites, self._hyper, self._fixed, self._known, self.whole, self.scale)
+        return terms._replace(nll=terms.nll / (self.scale or 1))
 
     def nll(self, sample: Any, *args: Any, **kwargs: Any) -> Tensor:
         """The negative log likelihood at one sample, as `drawn` returns it; skips the KL divergence."""
         observed = [(site, q) for site, q in self._sites(sample, args, kwargs) if q is None]
-        return _terms(observed, self._hyper).nll
+        return _terms(observed, self._hyper).nll / (self.scale or 1)
 
     def _sites(self, sample: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
         with repeatable(self.model):
@@ -127,6 +133,7 @@ def _terms(
     fixed: frozenset[str] = frozenset(),
     known: dict[str, Tensor] | None = None,
     whole: bool = False,
+    common: float | None = None,
 ) -> Terms:
     """The terms for one sample; KL divergences of `fixed` sites that do not depend on the sample are cached in `known`."""
     nll, kl_weights, kl_hyper = _zero(), _zero(), _zero()
@@ -136,10 +143,11 @@ def _terms(
             continue
         if whole and q["infer"].get("penalty"):
             continue
+        scale = q["scale"] if not whole else _plates(q) if common is None else q["scale"] / common
         if site is None:  # an auxiliary site of the guide, from which it computes the model's sites, or a factor
             with _no_autocast(q):
                 density = q["fn"].log_prob(q["value"])
-            density = scale_and_mask(density, _plates(q) if whole else q["scale"], q["mask"]).sum()
+            density = scale_and_mask(density, scale, q["mask"]).sum()
             if q["name"].removesuffix("_unconstrained") in hyper:
                 kl_hyper = kl_hyper + density
             else:
@@ -150,7 +158,7 @@ def _terms(
         if kl is None:
             with _no_autocast(q):
                 exact, of_draw = _divergence(q, site)
-            kl = scale_and_mask(exact, _plates(q) if whole else q["scale"], q["mask"]).sum()
+            kl = scale_and_mask(exact, scale, q["mask"]).sum()
             if known is not None and name in fixed and not of_draw:
                 known[name] = kl
         if name in hyper:
@@ -158,6 +166,21 @@ def _terms(
         else:
             kl_weights = kl_weights + kl
     return Terms(nll, kl_weights, kl_hyper)
+
+
+def common_scale(nodes: Iterable[Any]) -> float | None:
+    """The factor that all sites have beyond that of their plates, as by `pyro.poutine.scale` around model and guide.
+
+    1 if they have the same tensor of several factors, as weights of rows; None if they differ, or all sites are observed.
+    """
+    drawn = [node for node in nodes if node["type"] == "sample" and not site_is_subsample(node)]
+    sites = [node for node in drawn if not node["infer"].get("_deterministic")]
+    scales = [torch.as_tensor(site["scale"]).double().cpu() / _plates(site) for site in sites]
+    alike = all(scale.shape == scales[0].shape and torch.allclose(scale, scales[0], rtol=1e-6) for scale in scales)
+    if not alike or all(site["is_observed"] for site in sites):
+        return None
+    one = scales[0].min() != scales[0].max() or math.isclose(scales[0].max(), 1, rel_tol=1e-6)
+    return 1.0 if one else float(scales[0].max())
 
 
 class Factor(NamedTuple):

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,8 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-_FORMAT = 2  # files of tensors from format 2 on have a checksum
-_ABANDONED = 24 * 3600  # seconds without a change after which a temporary file is removed
+_FORMAT = 2  # of files of tensors
 
 
 @contextmanager
@@ -31,8 +29,7 @@ def whole(path: Path) -> Iterator[Path]:
     The file is on disk when the block has ended, also after a power failure. It has the mode of the file that it replaces,
     or that of any new file. Where `path` is a symbolic link, the file that it points to is replaced.
 
-    The temporary path is in a hidden folder beside the file. A process that is killed leaves it; a call for the same
-    file a day later removes it.
+    The temporary path is in a hidden folder beside the file, ``.pyrodrop-*``, which a process that is killed leaves.
 
     Raises:
         OSError: the file cannot be written; the message names it.
@@ -40,18 +37,15 @@ def whole(path: Path) -> Iterator[Path]:
     with _naming(path, "write"):
         target = Path(os.path.realpath(path))
         _check_replaceable(target)
-        scratch = _scratch(target)
-        try:
-            temporary = scratch / "part"
-            mode = _mode(target, scratch)
+        with _scratch(target) as scratch:
+            temporary = Path(scratch) / "part"
+            mode = _mode(target, Path(scratch))
             yield temporary
             _flush(temporary)
             temporary.chmod(mode)
             os.replace(temporary, target)
             with suppress(OSError):  # some file systems cannot flush folders
                 _flush(target.parent)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def check_writable(path: Path) -> None:
@@ -59,7 +53,7 @@ def check_writable(path: Path) -> None:
     with _naming(path, "write"):
         target = Path(os.path.realpath(path))
         _check_replaceable(target)
-        shutil.rmtree(_scratch(target), ignore_errors=True)
+        _scratch(target).cleanup()
 
 
 def writable_folder(path: str | Path) -> Path:
@@ -115,44 +109,27 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ValueError: the file was not written by `write_tensors`, is incomplete, or was changed since.
         OSError: it cannot be read; the message names it.
     """
-    while True:
-        version = _version(path)
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except Exception as error:  # whatever a file that is not whole makes the reader raise
-            if _version(path) == version:
-                raise ValueError(f"{path} is no whole file in the safetensors format: {error}") from None
-        if (
-            _version(path) == version
-        ):  # otherwise it was replaced meanwhile, and the reader, which opens it twice, mixed
-            break
+    with _naming(path, "read"):
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait
+            raise OSError(errno.EINVAL, "it is a folder" if path.is_dir() else "it is no regular file")
+        path.open("rb").close()
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except Exception as error:  # whatever a file that is not whole makes the reader raise
+        raise ValueError(f"{path} is no whole file in the safetensors format: {error}") from None
     text = metadata.get("pyrodrop")
     if text is None:
         raise ValueError(f"{path} was not written by pyrodrop: its header has no entry 'pyrodrop'")
-    recorded = metadata.get("sha256")
-    if recorded is not None and recorded != checksum(tensors, text):
+    if metadata.get("sha256") != checksum(tensors, text):
         raise ValueError(f"{path} is damaged: its content has another checksum than when it was written")
-    about = _object(path, text)
-    if recorded is None and "format" in about:
-        raise ValueError(f"{path} is damaged: its header has no checksum")
-    return tensors, about
+    return tensors, _object(path, text)
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def _version(path: Path) -> tuple[int, ...]:
-    """Numbers that change when the file is replaced; an OSError that names the file if it cannot be read."""
-    with _naming(path, "read"):
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait
-            raise OSError(errno.EINVAL, "it is a folder" if path.is_dir() else "it is no regular file")
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _object(path: Path, text: str) -> dict[str, Any]:
@@ -205,24 +182,9 @@ def _check_replaceable(target: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _scratch(target: Path) -> Path:
-    """A new hidden folder beside the target, named after it. Abandoned folders of the same target are removed."""
-    # of fixed length, so that every name that the file system allows for the target can be written
-    prefix = f".pyrodrop-{hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()}-"
-    for entry in os.scandir(target.parent):
-        if entry.name.startswith(prefix) and _abandoned(entry):
-            shutil.rmtree(entry.path, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
-
-
-def _abandoned(entry: os.DirEntry[str]) -> bool:
-    """Whether nothing has changed in a temporary folder for a day."""
-    try:
-        times = [os.stat(place).st_mtime for place in (entry.path, *(file.path for file in os.scandir(entry.path)))]
-        newest = os.stat(Path(entry.path).parent).st_mtime  # by the same clock; making a folder there changes it
-    except OSError:  # removed meanwhile, or of another user
-        return False
-    return newest - max(times) > _ABANDONED
+def _scratch(target: Path) -> tempfile.TemporaryDirectory[str]:
+    """A new hidden folder beside the target."""
+    return tempfile.TemporaryDirectory(prefix=".pyrodrop-", dir=target.parent, ignore_cleanup_errors=True)
 
 
 def _mode(target: Path, scratch: Path) -> int:

@@ -61,12 +61,12 @@ def rebuilt(x: Inputs, tensors: list[Tensor]) -> Any:
     return mapped(lambda _: next(following), x)
 
 
-def named_parts(x: Inputs, name: str = "x") -> dict[str, Tensor]:
+def named_parts(x: Inputs) -> dict[str, Tensor]:
     """The tensors of x by name: ``x`` for a tensor; ``x_0``, ``x_1`` for a tuple; ``x_input_ids`` for a mapping."""
     if isinstance(x, Tensor):
-        return {name: x}
+        return {"x": x}
     keys = x if isinstance(x, Mapping) else range(len(x))
-    return {f"{name}_{key}": tensor for key, tensor in zip(keys, parts(x), strict=True)}
+    return {f"x_{key}": tensor for key, tensor in zip(keys, parts(x), strict=True)}
 
 
 def num_rows(x: Inputs) -> int:

@@ -161,18 +161,8 @@ def announce(module: nn.Module) -> None:
                 getattr(child, name)
 
 
-def assign(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "the saved state") -> None:
-    """Copy `state` into `module`; nothing is copied if an entry does not fit.
-
-    Raises:
-        ValueError: names, shapes or dtypes differ; the message lists the differences.
-    """
-    check_assignable(module, state, source)
-    module.load_state_dict(dict(state))
-
-
-def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "the saved state") -> None:
-    """Raise a ValueError unless `assign` can copy `state` into `module`; `source` describes `state` in messages."""
+def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """Raise a ValueError, which lists all differences, unless `state` can be loaded; `source` describes it in messages."""
     mine = module.state_dict()
     free = {name for name, child in module.named_modules() if getattr(child, "any_shape", False)}
     of_columns = {

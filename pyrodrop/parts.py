@@ -15,10 +15,9 @@ import functools
 import inspect
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, ClassVar, Self
 
-import torch
 from torch import nn
 from torch.distributions import Distribution
 
@@ -98,12 +97,11 @@ def in_words(data: Any, name: str) -> dict[str, str]:
     }
 
 
-def made(data: Any, model: Any = None, *, meta: bool = False) -> Any:
+def made(data: Any, model: Any = None) -> Any:
     """Create the part that `Part.made_with` describes.
 
     Args:
         model: the model of a guide.
-        meta: whether to create its tensors on the device ``meta``, without values and memory.
 
     Raises:
         NotImplementedError: an argument is unknown; the message names it.
@@ -115,9 +113,7 @@ def made(data: Any, model: Any = None, *, meta: bool = False) -> Any:
         case {"given": "model"}:
             return model
         case {"part": name, "arguments": arguments}:
-            values = {argument: made(value, model) for argument, value in arguments.items()}
-            with torch.device("meta") if meta else nullcontext():
-                return _KINDS[name](**values)
+            return _KINDS[name](**{argument: made(value, model) for argument, value in arguments.items()})
         case {"class": name, "arguments": arguments}:
             return functools.partial(_KINDS[name], **{each: made(value, model) for each, value in arguments.items()})
         case {"mapping": mapping}:

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 import pyrodrop.guides
 import pyrodrop.models  # noqa: F401  files name their classes
 from pyrodrop.data.columns import Columns
-from pyrodrop.devices import seeded
+from pyrodrop.devices import made_on, seeded
 from pyrodrop.files import under
 from pyrodrop.identity import check_made_of
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.modules import assign, check_assignable
+from pyrodrop.modules import check_assignable
 from pyrodrop.parts import made, made_with
 
 
@@ -89,7 +89,7 @@ class StoredParts:
     def restore(self, device: torch.device | None = None) -> None:
         """Copy the states into the parts, on this device, in evaluation mode."""
         for name, module in self.modules.items():
-            assign(module.to(dtype=self._dtype), self.states[name])
+            module.to(dtype=self._dtype).load_state_dict(self.states[name])
             module.to(device=device).eval()
         if isinstance(self.parts["model"], NetworkModel):
             self.parts["model"].columns = self._columns
@@ -114,7 +114,8 @@ class StoredParts:
         """Create one part as the file describes it; `of_file` says whether the model is also created from the file."""
         dtypes = {value.dtype for value in self.states[name].values() if value.is_floating_point()}
         try:
-            part = made(self._made_with[name], model, meta=meta)
+            with made_on(torch.device("meta" if meta else "cpu")):
+                part = made(self._made_with[name], model)
             part.to(dtypes.pop() if len(dtypes) == 1 else None)
             check_assignable(part, self.states[name], f"the {name}")
         except NotImplementedError as error:

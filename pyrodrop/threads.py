@@ -15,19 +15,15 @@ Pyro's own `SVI`, `Predictive` and handlers do not take the lock: in a process w
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from torch import fx, nn
 
 from pyrodrop.private_apis import pyro_handlers, restore_handlers
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _PATIENCE = 600.0  # seconds that a call waits for one call of another thread
 
@@ -104,40 +100,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_afresh)
 
 
-class _Reserved:
-    """Takes locks for a block or for calls of a decorated function, and restores Pyro's stack of handlers afterwards."""
-
-    def __init__(self, training: bool) -> None:
-        self._training = training
-
-    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            with _Reserved(self._training):
-                return function(*args, **kwargs)
-
-        return call
-
-    def __enter__(self) -> None:
-        self._taken = (_trainings, _shared) if self._training else (_shared,)
-        for number, lock in enumerate(self._taken):
-            try:
-                lock.acquire()
-            except BaseException:
-                self._release(number)
-                raise
-        self._handlers = tuple(pyro_handlers())
-
-    def __exit__(self, *_: object) -> None:
-        restore_handlers(self._handlers)
-        self._release(len(self._taken))
-
-    def _release(self, count: int) -> None:
-        for lock in self._taken[:count]:
-            lock.release()
-
-
-def exclusive() -> _Reserved:
+@contextmanager
+def exclusive() -> Iterator[None]:
     """Take the lock for a short block that draws from its own seeds; also a decorator.
 
     Blocks can be nested. Handlers that the block leaves on Pyro's stack are removed.
@@ -145,12 +109,24 @@ def exclusive() -> _Reserved:
     Raises:
         RuntimeError: another thread has had the lock for ten minutes.
     """
-    return _Reserved(training=False)
+    _shared.acquire()
+    handlers = tuple(pyro_handlers())
+    try:
+        yield
+    finally:
+        restore_handlers(handlers)
+        _shared.release()
 
 
-def training() -> _Reserved:
+@contextmanager
+def training() -> Iterator[None]:
     """As `exclusive`, for a block that may take long or draws from torch's generator. Only one such block runs at a time."""
-    return _Reserved(training=True)
+    _trainings.acquire()
+    try:
+        with exclusive():
+            yield
+    finally:
+        _trainings.release()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 posterior               other sites         [chain, draw, plates ..., SITE_dim_0 ...]
 posterior_predictive    observed sites      likewise, sampled from the model, if all can be sampled
 observed_data           observed sites      [plates ..., ...]
-log_likelihood          observed sites      [chain, draw, plates ...]
+log_likelihood          observed sites      [chain, draw, plates ...], or [chain, draw, SITE_counted] if some are masked
 sample_stats            lp, log_q           [chain, draw]
 """
 
@@ -23,11 +23,12 @@ from torch import Tensor
 from pyrodrop.agreement import called, innermost
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.devices import seeded
+from pyrodrop.elbo import common_scale
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.steps import Arguments
 from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.problem import describe
-from pyrodrop.training.program_draws import Undrawable, check_whole, drawn_anew, many
+from pyrodrop.training.program_draws import Undrawable, check_whole, drawn_anew, fixed_sites, many
 from pyrodrop.training.result import Fit
 from pyrodrop.training.result_data import data_for
 
@@ -61,46 +62,60 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
     model, guide = fit.model, fit.guide
 
     def traces() -> tuple[Any, Any, Any]:
-        drawn, replicated = drawn_anew(model, guide, arguments, () if undrawable else None)
-        fixed = poutine.trace(poutine.replay(model, trace=replicated if summed and not undrawable else drawn))
-        return drawn, replicated, fixed.get_trace(*arguments.args, **arguments.kwargs)
+        drawn, replicated = drawn_anew(model, guide, arguments, () if undrawable else None, fixed)
+        given = poutine.trace(poutine.replay(model, trace=replicated if summed and not undrawable else drawn))
+        return drawn, replicated, given.get_trace(*arguments.args, **arguments.kwargs)
 
-    undrawable, summed = "", list[str]()
+    undrawable, summed, fixed = "", list[str](), set[str]()
     with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), seeded(seed, arguments.device):
         try:
-            drawn_anew(model, guide, arguments, call=called)
+            fixed |= fixed_sites(model, guide, arguments)
+            drawn_anew(model, guide, arguments, fixed=fixed, call=called)
         except Undrawable as error:
             undrawable = str(error)
-        drawn, _, fixed = traces()
-        nodes = {str(name): node for name, node in fixed.nodes.items() if _is_site(node)}
+        drawn, _, given = traces()
+        nodes = {str(name): node for name, node in given.nodes.items() if _is_site(node) and name not in fixed}
         for node in nodes.values():
             check_whole(node)
+        common = common_scale([*drawn.nodes.values(), *given.nodes.values()])
         seen = [name for name, node in nodes.items() if node["is_observed"] and not node["infer"].get("_deterministic")]
         latent = [name for name in nodes if name not in seen]
         summed += [name for name in latent if name not in drawn and not nodes[name]["is_observed"]]
 
         def draw() -> list[Tensor]:
-            drawn, replicated, fixed = traces()
-            for trace in (drawn, fixed):
-                trace.compute_log_prob()
-            values = [(fixed if undrawable else replicated).nodes[name]["value"] for name in (*latent, *seen)]
-            values += [fixed.nodes[name]["log_prob"] for name in seen]
-            return [*values, fixed.log_prob_sum(), drawn.log_prob_sum()]
+            drawn, replicated, given = traces()
+            _compute_densities((drawn, given), common)
+            values = [(given if undrawable else replicated).nodes[name]["value"] for name in (*latent, *seen)]
+            values += [given.nodes[name]["log_prob"] for name in seen]
+            return [*values, given.log_prob_sum(), drawn.log_prob_sum()]
 
         columns = [value.cpu() for value in many(draw, num_samples, seed, arguments.device)]
     named = dict(zip((*latent, *seen), columns, strict=False))
     first, (log_joint, log_q) = len(latent) + len(seen), columns[-2:]
     densities = dict(zip(seen, columns[first:-2], strict=True))
     return ProgramDraws(
-        {name: _variable(nodes, name, named[name]) for name in latent},
-        {} if undrawable else {name: _variable(nodes, name, named[name]) for name in seen},
-        {name: (_variable(nodes, name, named[name])[0][1:], nodes[name]["value"].cpu().numpy()) for name in seen},
-        None if summed else {name: _variable(nodes, name, densities[name]) for name in seen},
+        {_label(name): _variable(nodes, name, named[name]) for name in latent},
+        {} if undrawable else {_label(name): _variable(nodes, name, named[name]) for name in seen},
+        {
+            _label(name): (_variable(nodes, name, named[name])[0][1:], nodes[name]["value"].cpu().numpy())
+            for name in seen
+        },
+        None if summed else {_label(name): _variable(nodes, name, densities[name]) for name in seen},
         log_joint.double(),
         log_q.double(),
         _without_density(drawn, summed),
         undrawable,
     )
+
+
+def _compute_densities(traces: Sequence[Any], common: float | None) -> None:
+    """Compute the log densities of traces, without the `common_scale` of their sites; if there is none, without the factors
+    of `pyro.poutine.scale` around latent sites, as of annealing."""
+    for trace in traces:
+        for node in trace.nodes.values():
+            if node["type"] == "sample" and not (common is None and node["is_observed"]):
+                node["scale"] = 1.0 if common is None else node["scale"] / common
+        trace.compute_log_prob()
 
 
 def program_tree(
@@ -129,7 +144,7 @@ def program_tree(
     if not drawn[0].undrawable:
         groups["posterior_predictive"] = _joined([chain.predictive for chain in drawn])
     densities = [chain.log_likelihood for chain in drawn if chain.log_likelihood is not None]
-    groups |= {"log_likelihood": _joined(densities)} if densities else {}
+    groups |= {"log_likelihood": _counted(_joined(densities))} if densities else {}
     elbos = [fit.elbo(_ELBO_DRAWS, data) for fit in chains]
     attrs: dict[str, Any] = {"guide": describe(first.guide), "model": describe(first.model)}
     attrs |= {"elbo": scalar_or_array([e.value for e in elbos]), "elbo_se": scalar_or_array([e.se for e in elbos])}
@@ -149,6 +164,16 @@ def _joined(chains: Sequence[Variables]) -> xr.Dataset:
     return xr.concat([xr.Dataset(variables) for variables in chains], dim="chain")
 
 
+def _counted(densities: xr.Dataset) -> xr.Dataset:
+    """Without the observations whose log density is 0 in all draws, as of masked ones; the others are in one dimension."""
+    variables: dict[Hashable, Any] = dict(densities.items())
+    for name, values in densities.items():
+        counted = (values.values != 0).any((0, 1))
+        if counted.any() and not counted.all():
+            variables[name] = ("chain", "draw", f"{name}_counted"), values.values[:, :, counted]
+    return xr.Dataset(variables)
+
+
 def scalar_or_array(values: Sequence[Any]) -> Any:
     """The only value, or an array of several."""
     return values[0] if len(values) == 1 else np.array(values)
@@ -163,8 +188,13 @@ def _variable(nodes: dict[str, Any], name: str, values: Tensor) -> tuple[tuple[s
     node = nodes[name]
     batch = len(node["fn"].batch_shape)
     plates = {frame.dim + batch: frame.name for frame in node["cond_indep_stack"] if frame.vectorized}
-    dims = [plates.get(number, f"{name}_dim_{number}") for number in range(values.dim() - 1)]
+    dims = [_label(plates.get(number, f"{name}_dim_{number}"), "plate") for number in range(values.dim() - 1)]
     return ("draw", *(f"{dim}_plate" if dim in nodes else dim for dim in dims)), values.numpy()
+
+
+def _label(name: str, kind: str = "site") -> str:
+    """The name of a site or plate in a tree, which has dimensions ``chain`` and ``draw`` and paths of its own."""
+    return f"{name}_{kind}" if name in ("chain", "draw") else name.replace("/", "_")
 
 
 def _without_density(drawn: Any, summed: list[str]) -> str:

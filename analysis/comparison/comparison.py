@@ -313,13 +313,13 @@ def _add_distances(
 ) -> tuple[dict[str, float | None], list[str]]:
     """Add distances from a reference, and log densities from the same draws; return the reference's row, and notes."""
     predicted = independent_of_fits(reference, data.x, num_samples, seed)
-    own_density = log_density_of(reference, data, predicted)
+    own_density = log_density_of(reference, data, num_samples, seed, predicted)
     of_fits: dict[str, Distances] = {}
     bar.total += len(fits)
     for name, fit in fits.items():
         with _step(bar, num_samples * len(data)):
             prediction = prediction_of(fit, data.x, num_samples, seed=seed, needed_by="compare")
-            value = log_density_of(fit, data, prediction)
+            value = log_density_of(fit, data, num_samples, seed, prediction)
             of_fits[name] = distances(name, prediction, predicted)
         rows[name] |= {"log_density": float(value.mean()), "log_density_se": _se(value)}
         rows[name] |= log_density_difference(value, own_density) | of_fits[name].values

@@ -6,6 +6,7 @@ kfold         the same for every observation, under a fit to the data without th
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -41,8 +42,9 @@ def log_density(
     Args:
         run: a fit, replicates (used as an ensemble), a Gaussian process, or another object with such a method `predict`.
         data: N held-out observations.
-        num_samples: number of functions that are sampled; not used for an object with a method ``log_density``. The estimate
-            is biased downwards, by about the relative variance of the draws' densities divided by twice their number.
+        num_samples: number of functions that are sampled; none for an object whose method ``log_density`` has no such
+            argument. The estimate is biased downwards, by about the relative variance of the draws' densities divided by
+            twice their number.
         seed: seed of the draws.
 
     Returns:
@@ -58,7 +60,7 @@ def log_density(
         )
     data = Dataset.of(data)
     if hasattr(run, "log_density"):
-        return log_density_of(run, data)
+        return log_density_of(run, data, num_samples, seed)
     together = mixes_examples(
         getattr(_first_fit(run), "model", None), data.x
     )  # a prediction depends on the other points
@@ -67,15 +69,17 @@ def log_density(
     for first in range(0, len(data), rows):
         some = data.rows(slice(first, first + rows))
         predicted = prediction_of(run, some.x, num_samples, seed=seed, needed_by="log_density")
-        parts.append(log_density_of(run, some, predicted))
+        parts.append(log_density_of(run, some, num_samples, seed, predicted))
     return torch.cat(parts)
 
 
-def log_density_of(run: Any, data: Dataset, predicted: Prediction | None = None) -> Tensor:
+def log_density_of(run: Any, data: Dataset, num_samples: int, seed: int, predicted: Prediction | None = None) -> Tensor:
     """`log_density` by the run's method of this name, or from its prediction at these observations."""
     check_complete(getattr(_first_fit(run), "model", None), data.y, "held-out log density by row")
     if hasattr(run, "log_density"):
-        value: Tensor = run.log_density(data)
+        draws = {"num_samples": num_samples, "seed": seed}
+        taken = draws.keys() & inspect.signature(run.log_density).parameters
+        value: Tensor = run.log_density(data, **{name: draws[name] for name in taken})
     else:
         assert predicted is not None
         value = predicted.log_density(data.y)

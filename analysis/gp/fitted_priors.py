@@ -386,7 +386,11 @@ def _checked(model: NetworkModel) -> MLP:
     if type(model) is not MLP:
         raise TypeError(f"from_gp needs a model that is a models.MLP; got {shown(model)}")
     if type(model.likelihood) is not Gaussian:
-        raise ValueError(f"model must have a likelihoods.Gaussian for from_gp; got {shown(model)}")
+        raise ValueError(
+            f"model must have a likelihoods.Gaussian for from_gp; got {model.likelihood.describe()}: choose the scales, "
+            "sqrt(2 / inputs) of every layer, and for class labels 2 to 30 times that of the last (docs/choosing.md, Which "
+            "prior)"
+        )
     if model.fixed:
         raise ValueError(
             f"from_gp needs a network whose parameters are all trained; got {', '.join(model.fixed)} fixed"

@@ -68,6 +68,9 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
         else "did not fall any more at the end"
     )
     lines += [("diagnostics", f"the loss of {fits} {falls}"), ("command", result["command"])]
+    if "as_loaded" in result:
+        scores = ", ".join(f"{name} {value:.4g}" for name, value in result["as_loaded"].items())
+        lines.append(("as loaded", f"{scores}, without pruned weights, which the scores below include"))
     if "beside" in result:
         lines.append(("beside", f"{result['beside']['by']}, with its defaults, on the same rows"))
     return [*lines, *_checked(reference)]

@@ -1,16 +1,16 @@
 """Training steps, densities and draws that are faster than by Pyro's handlers, with the same results up to rounding.
 
-    accelerate(loss, optimizer, samples, steps)     the steps of a fit by a recorded or compiled graph
-    StackedLoss, accelerate_stacked                 the steps of many fits at once
-    pure(function, inputs)                          a function of tensors as a `Program`, for densities and predictions
-    record_function, compile_function               a function that calls such programs, as one graph or compiled
-    Replayed                                        steps whose kernels a GPU replays
-    compile_svi                                     faster steps for a training loop that calls `SVI.step`
+    Accelerated                             the steps of a fit by a recorded or compiled graph
+    StackedLoss, accelerate_stacked         the steps of many fits at once
+    pure(function, inputs)                  a function of tensors as a `Program`, for densities and predictions
+    record_function, compile_function       a function that calls such programs, as one graph or compiled
+    Replayed                                steps whose kernels a GPU replays
+    compile_svi                             faster steps for a training loop that calls `SVI.step`
 
 `Untraceable` says why a program cannot be recorded, and names the line of the program if it is known.
 """
 
-from pyrodrop.compiled.accelerated import accelerate
+from pyrodrop.compiled.accelerated import Accelerated
 from pyrodrop.compiled.choice import accelerate_stacked
 from pyrodrop.compiled.graph import Graph as Program
 from pyrodrop.compiled.graph import pure, record_function
@@ -21,11 +21,11 @@ from pyrodrop.compiled.svi import compile_svi
 from pyrodrop.compiled.untraceable import Untraceable, first_that_works
 
 __all__ = [
+    "Accelerated",
     "Program",
     "Replayed",
     "StackedLoss",
     "Untraceable",
-    "accelerate",
     "accelerate_stacked",
     "bytes_of_step",
     "compile_function",

@@ -31,48 +31,28 @@ _EVERY = 1000  # steps between two comparisons of a program, at most
 _SHARE = 20  # a comparison waits until training has taken this many times as long as the last comparison
 _LATER = 100  # steps by which such a comparison is postponed
 
-Samples = Callable[[int | None], Sequence[Arguments]]
 
-
-def accelerate(
-    loss: Loss,
-    optimizer: torch.optim.Optimizer,
-    samples: Samples,
-    steps: int,
-    *,
-    engine: EngineName = "auto",
-    done: int = 0,
-    total: int | None = None,
-    program: bool = False,
-    combine: Combine | None = None,
-) -> Engine | None:
-    """The engine that makes the steps of a fit faster than Pyro; None, with one logged line that says why, if there is none.
+class Accelerated(Engine):
+    """The recorded steps of a fit, which are faster than Pyro's.
 
     Args:
         loss: the loss to minimise.
         optimizer: the optimiser of the loss's parameters, after its first step.
         samples: function of a number of steps (None for any) that returns one minibatch of every shape that they use.
-        steps: the number of steps by which `engine="auto"` chooses.
-        engine: ``traced``, ``compiled``, or ``auto`` for the one whose preparation pays off.
-        done: the number of steps done.
+        wanted: ``traced``, ``compiled``, or ``auto`` for the one whose preparation pays off.
         total: the total number of steps; None if it is not known.
         program: whether model or guide are programs, so that changes of everything that their code reads are detected.
         combine: see `InParts`, for minibatches that are evaluated in parts; None for whole minibatches.
     """
-    made = Accelerated(loss, optimizer, samples, engine, total, program, combine)
-    return made if made.record(done, steps) else None
-
-
-class Accelerated(Engine):
-    """The recorded steps of a fit; see `accelerate`."""
 
     def __init__(
         self,
         loss: Loss,
         optimizer: torch.optim.Optimizer,
-        samples: Samples,
+        samples: Callable[[int | None], Sequence[Arguments]],
         wanted: EngineName,
         total: int | None,
+        *,
         program: bool,
         combine: Combine | None,
     ) -> None:
@@ -85,7 +65,11 @@ class Accelerated(Engine):
         self._clock, self._cost = time.perf_counter(), 0.0
 
     def record(self, done: int, steps: int) -> bool:
-        """Record the steps after the first `done`, of which `steps` are expected. Returns whether there is an engine."""
+        """Record the steps after the first `done`, of which `steps` are expected, by which ``auto`` chooses.
+
+        Returns:
+            Whether there is an engine faster than Pyro; if not, one logged line says why.
+        """
         self._watched = Watched(*self._loss.moving.parts) if self._program else None
         self._memory = self._memory_now()
         batches = self._samples(None if self._total is None else self._total - done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,12 +23,8 @@ from pyrodrop.steps import Arguments, Engine
 _log = logging.getLogger("pyrodrop")
 
 
-class _Prepares(Protocol):
-    def prepare(self, batch: Any) -> None: ...
-
-
 K = TypeVar("K")
-P = TypeVar("P", bound=_Prepares)
+P = TypeVar("P", ByGraph, Traced, Compiled, StackedCompiled)
 Kinds = Mapping[EngineName, Callable[[], K]]
 
 _WORTH_A_TRACE = 30  # steps

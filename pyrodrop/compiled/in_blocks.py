@@ -4,7 +4,8 @@ In a step of a small network, the arithmetic takes less time than the Python cod
 consecutive steps are fetched and drawn at once, into memory that the steps then read.
 
 For one fit, random numbers are drawn in the order of single steps. After a block of steps, the random state and the position
-in the epoch are those after as many single steps, so code that runs between two blocks sees no difference.
+in the epoch are those after as many single steps, so code that runs between two blocks sees no difference. A block that is
+interrupted has taken the rows and the noise of all its steps.
 
 Replicates do not depend on each other. So a group of replicates, whose data stay in the cache, makes all steps of a block
 before the next group does. The noise of a group is drawn before its steps.
@@ -13,7 +14,7 @@ before the next group does. The noise of a group is drawn before its steps.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -32,8 +33,6 @@ class Rows(Protocol):
     """Minibatches of which several can be taken at once."""
 
     def next(self) -> Arguments: ...
-    def state(self) -> dict[str, Tensor]: ...
-    def load(self, state: Mapping[str, Tensor]) -> None: ...
 
     def coming(self) -> tuple[int, int]:
         """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
@@ -122,19 +121,12 @@ class InBlocks(Engine):
 
     def block(self, batches: Rows, most: int) -> None:
         """Make at least one step and at most `most` steps at once."""
-        first = len(self.made)
         if batches.coming()[0] not in self._ahead:
-            self.made.append(self.step(batches.next(), first))
+            self.made.append(self.step(batches.next(), len(self.made)))
             return
-        before = batches.state(), torch.get_rng_state()
         try:
             with torch.no_grad():
                 self._make(batches, self._take(batches, most))
-        except BaseException:  # also an interruption: what follows must find the state after the steps that were made
-            batches.load(before[0])
-            torch.set_rng_state(before[1])
-            self._take(batches, len(self.made) - first)
-            raise
         finally:
             torch.autograd.graph.increment_version(self.changed())
 

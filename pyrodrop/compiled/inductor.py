@@ -28,7 +28,7 @@ from pyrodrop.compiled.programs import found_or_made
 from pyrodrop.compiled.recorded import Graphs
 from pyrodrop.compiled.replays import Captured
 from pyrodrop.compiled.untraceable import Untraceable, first_line, first_that_works
-from pyrodrop.devices import random_states, seeded, set_random_states
+from pyrodrop.devices import seeded
 from pyrodrop.steps import Plan
 from pyrodrop.steps.batch import Arguments, Shapes
 
@@ -147,18 +147,13 @@ class Compiled(InBlocks):
             super().block(batches, most)
             return
         first, steps = len(self.made), self._captured[self._shapes[size]][1]
-        count, device = min(most, follow, len(steps.numbers)), steps.numbers.device
-        before = batches.state(), random_states(device)
+        count = min(most, follow, len(steps.numbers))
         try:
             with torch.no_grad():
                 if steps.rows:
                     batches.gather(batches.take(count), [place[:count] for place in steps.rows])
                 steps.numbers[:count].copy_(self._numbers[first : first + count])
                 self.made += steps(count).unbind(0)
-        except BaseException:  # what follows an interruption must find the state after the steps that were made
-            batches.load(before[0])
-            set_random_states(before[1], device)
-            raise
         finally:
             torch.autograd.graph.increment_version(self._held)
 
@@ -326,46 +321,37 @@ def check_draws(graph: Graph, inputs: Sequence[Tensor]) -> None:
         )
 
 
-def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
-    """Compile a graph for all its inputs: those of the recorded function, the constants and the noise.
-
-    The program does not check its inputs, which must be contiguous and of the shapes and dtypes of `inputs`. Raises
-    `Untraceable` if the compiler fails, or the program cannot be run or would draw other random numbers.
-    """
-    check_draws(graph, inputs)
-    with torch.no_grad():
-        options = {"size_asserts": False, "fallback_random": bool(graph.draws_itself)}
-        program = compile_graph(graph.module, inputs, options)
-        try:
-            program(*inputs)
-        except Exception as error:
-            raise Untraceable(f"its compiled program cannot be run: {first_line(error)}") from error
-    return program
-
-
 def compiled_gradient(loss: Graphs, batch: Arguments) -> Callable[..., Sequence[Tensor]]:
     """The compiled program of the loss's graph for arguments of this shape, with the same inputs.
 
+    The program does not check its inputs, which must be contiguous.
+
     Raises:
-        Untraceable: there is no graph, the compiler fails, or the program gives other numbers than the graph.
+        Untraceable: there is no graph, the compiler fails, or the program cannot be run or gives other numbers than the
+            graph.
     """
     graph = loss.graph(batch)
     with torch.no_grad():
         factors = torch.ones(2).to(loss.leaves[0])
         leaves = [leaf.detach() for leaf in loss.leaves]
         inputs = [*leaves, *loss.buffers, *batch.tensors, factors, *graph.constants]
+        check_draws(graph, inputs)
         noise = [torch.full_like(like, any_number(like)) for like in graph.shapes()]
-        compiled = compile_pure(graph, on(batch.device, [*inputs, *noise]))
+        options = {"size_asserts": False, "fallback_random": bool(graph.draws_itself)}
+        compiled = compile_graph(graph.module, on(batch.device, [*inputs, *noise]), options)
         tolerance = 2e-3 if loss.precision is None else 0.05
 
         def program(*given: Tensor) -> Sequence[Tensor]:
-            return compiled(*on(batch.device, given))  # type: ignore[no-any-return]
+            return compiled(*on(batch.device, given))
 
         def compare(noise: list[Tensor]) -> None:
             with seeded(0, batch.device):  # of what the graph itself draws
                 terms, *want = graph.module(*inputs, *noise)
-            with seeded(0, batch.device):
-                ours, *got = program(*inputs, *noise)
+            try:
+                with seeded(0, batch.device):
+                    ours, *got = program(*inputs, *noise)
+            except Exception as error:
+                raise Untraceable(f"its compiled program cannot be run: {first_line(error)}") from error
             check_same([(terms, ours)], list(zip(want, got, strict=True)), tolerance)
 
         for_some_noise(graph.shapes(), compare)

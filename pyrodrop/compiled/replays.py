@@ -17,8 +17,6 @@ from torch import Tensor
 from pyrodrop.compiled.untraceable import Untraceable, first_line
 from pyrodrop.devices import random_states, set_random_states
 
-Recorder = Callable[[Callable[[], Any]], tuple[Callable[[], None], Any]]
-"""From a call without arguments to its replay and the tensors of its results."""
 _WARM_UP = 3  # calls before recording, in which libraries choose algorithms and allocate
 
 
@@ -31,7 +29,6 @@ class Captured:
         held: the tensors that `step` updates.
         rows: memory for the rows of up to K steps, ``[K, ...]`` each; empty if all steps have the same rows.
         numbers: memory for the numbers of up to K steps, ``[K, n]``.
-        record: returns the replay of a call without arguments, and the tensor of its results; it may make the call.
 
     Raises:
         Untraceable: the kernels cannot be recorded, such as those of a step that waits for the device.
@@ -43,10 +40,9 @@ class Captured:
         held: Sequence[Tensor],
         rows: Sequence[Tensor],
         numbers: Tensor,
-        record: Recorder | None = None,
     ) -> None:
         self.rows, self.numbers = rows, numbers
-        self._step, self._record = step, record or KernelRecorder(numbers.device)
+        self._step, self._record = step, KernelRecorder(numbers.device)
         self._recorded: dict[int, tuple[Callable[[], None], Tensor]] = {}
         before, states = [value.clone() for value in held], random_states(numbers.device)
         try:
@@ -76,7 +72,6 @@ class Replayed:
         step: a function of all inputs, which it does not change.
         inputs: one set of inputs.
         carried: for each of the first inputs, the position of the result that replaces it in the next step.
-        record: as of `Captured`.
     """
 
     together = 16  # steps per launch, if there are as many
@@ -86,10 +81,9 @@ class Replayed:
         step: Callable[..., Sequence[Tensor]],
         inputs: Sequence[Tensor],
         carried: Sequence[int],
-        record: Recorder | None = None,
     ) -> None:
         self._places, self._carried, self._step = [value.clone() for value in inputs], carried, step
-        self._record: Recorder = record or KernelRecorder(inputs[0].device)
+        self._record = KernelRecorder(inputs[0].device)
         self._recorded: dict[int, tuple[Callable[[], None], Sequence[Tensor]]] = {}
         self._copied: list[tuple[Tensor, int]] = []
         self._of(1)
@@ -147,6 +141,7 @@ class KernelRecorder:
         self._memory: Any = None
 
     def __call__(self, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        """The replay of a call without arguments, and the tensors of its results."""
         with torch.cuda.device(self._device):
             if self._memory is None:
                 self._memory = torch.cuda.graph_pool_handle()

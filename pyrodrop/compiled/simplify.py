@@ -83,12 +83,14 @@ class _Simplifier:
     def _node(self, node: fx.Node) -> fx.Node:
         if node in self.kept:
             return self._copy(self.step, node)
+        if node.target is _A._to_copy.default and not isinstance(node.args[0], fx.Node):
+            return self._filled(node, node.args[0])
         source = self._source(node)
         if source is not None:
             return self.new[source]
         fixed = all(self.new[one].graph is self.once for one in node.all_input_nodes) and _is_small(node)
         if node.target in _LIKE and _is_contiguous(node.meta["val"]) and _is_small(node):
-            return self._filled(node)
+            return self._filled(node, _LIKE[node.target])
         return self._once(self.once if fixed else self.step, node)
 
     def _once(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
@@ -111,13 +113,13 @@ class _Simplifier:
             return None
         return source if source.meta.get("val") == node.meta["val"] else None
 
-    def _filled(self, node: fx.Node) -> fx.Node:
-        """A tensor of ones or zeros, which depends only on the shape of its argument."""
+    def _filled(self, node: fx.Node, number: Any) -> fx.Node:
+        """A tensor that has this number everywhere."""
         value: Value = node.meta["val"]
         options: Any = {"dtype": value.dtype, "device": value.device}
-        key = (node.target, value)
+        key = (type(number), number, value)
         if key not in self.seen:
-            made = self.once.call_function(_A.full.default, (list(value.shape), _LIKE[node.target]), options)
+            made = self.once.call_function(_A.full.default, (list(value.shape), number), options)
             made.meta["val"] = value
             self.seen[key] = made
         return self.seen[key]
@@ -148,11 +150,8 @@ def _key(tree: Any) -> tuple[Any, ...]:
 
 def _is_small(node: fx.Node) -> bool:
     """Whether the results of a node may be kept between calls."""
-    return all(one.meta["val"].nbytes <= SMALL for one in _results(node))
-
-
-def _results(node: fx.Node) -> list[fx.Node]:
-    return [node] if "val" in node.meta else [user for user in node.users if "val" in user.meta]
+    results = [node] if "val" in node.meta else [user for user in node.users if "val" in user.meta]
+    return all(one.meta["val"].nbytes <= SMALL for one in results)
 
 
 def _is_contiguous(value: Value) -> bool:

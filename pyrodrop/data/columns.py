@@ -119,13 +119,13 @@ class Columns:
         return torch.from_numpy(numbers_of(frame, self.targets, name)).to(self.dtype(self.targets))
 
     def words(self) -> dict[str, Any]:
-        """All attributes except `ordered` as plain lists, numbers and strings, for a file."""
+        """All attributes as plain lists, numbers and strings, for a file."""
         scaled = None if self.scaled is None else [self.scaled.loc.tolist(), self.scaled.scale.tolist()]
         return {
             "numbers": list(self.numbers), "indicators": list(self.indicators),
             "categories": [[name, list(values)] for name, values in self.categories.items()],
             "targets": list(self.targets), "classes": None if self.classes is None else list(self.classes),
-            "encode": self.encode, "scaled": scaled, "wide": list(self.wide),
+            "encode": self.encode, "scaled": scaled, "ordered": self.ordered, "wide": list(self.wide),
         }  # fmt: skip
 
     @classmethod
@@ -140,10 +140,10 @@ class Columns:
             dtype = torch.float64 if {*names[0]} & {*names[3]} else torch.float32
             numbers = [] if stored["scaled"] is None else [torch.tensor(one, dtype=dtype) for one in stored["scaled"]]
             scaled = Standardize(*numbers) if numbers else None
-            encode = one_of(stored["encode"], Encode, "encode")
+            encode, ordered = one_of(stored["encode"], Encode, "encode"), stored.get("ordered") is True
         except (TypeError, ValueError, KeyError, RuntimeError) as error:
             raise ValueError(f"{file} is damaged: it must say which columns of a frame it is of; got {error}") from None
-        return cls(names[0], names[1], categories, names[2], classes, encode, scaled, wide=names[3])
+        return cls(names[0], names[1], categories, names[2], classes, encode, scaled, ordered, names[3])
 
     def _check_present(self, frame: nw.DataFrame[Any], wanted: Sequence[Hashable], name: str) -> None:
         missing = [column for column in wanted if column not in frame.columns]

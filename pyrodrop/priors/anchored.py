@@ -43,7 +43,7 @@ class Anchored(Prior):
 
     def __init__(self, scale: float = 1.0) -> None:
         value = arguments.scale(scale, "scale", "the standard deviation of a weight around its anchor")
-        self._scale = torch.tensor(value, dtype=torch.float64)
+        self._scale = torch.tensor(value, dtype=torch.float64, device="cpu")
 
     @property
     def scale(self) -> float:

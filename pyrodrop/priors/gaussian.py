@@ -72,10 +72,10 @@ class Gaussian(Prior):
             )
         if length_scale is not None:
             values = _checked(length_scale, "length_scale", "the inverse of the scale of a Gaussian prior")
-            self._scale = 1 / torch.tensor(values, dtype=torch.float64)
+            self._scale = 1 / torch.tensor(values, dtype=torch.float64, device="cpu")
         else:
             values = _checked(1.0 if scale is None else scale, "scale", "the standard deviation of a Gaussian prior")
-            self._scale = torch.tensor(values, dtype=torch.float64)
+            self._scale = torch.tensor(values, dtype=torch.float64, device="cpu")
 
     @property
     def scale(self) -> float | tuple[float, ...]:

@@ -14,7 +14,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from pyro import poutine
@@ -50,7 +50,7 @@ _NOT_PYROS = (
 )
 _NEARER = 0.9  # draw number n to compare is scaled by this to the power n
 _BLOCK_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}  # of a block's activations: fits the CPU's cache, or occupies a GPU
-_RECORDERS: dict[str, Any] = {"cuda": None}  # recorders of steps, by the kind of device; None for PyTorch's
+_REPLAY = {"cuda"}  # kinds of devices that replay the kernels of a step
 
 Energies = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From q ``[B, D]`` to U ``[B]`` and dU/dq ``[B, D]``."""
@@ -221,11 +221,10 @@ class CompiledDensity:
         self, program: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
     ) -> Callable[..., Sequence[Tensor]]:
         """The program as one graph of GPU kernels, on a device that can replay it."""
-        kind = self.density.device.type
-        if kind not in _RECORDERS or self.step is None:
+        if self.density.device.type not in _REPLAY or self.step is None:
             return program
         try:
-            return Replayed(program, inputs, self.step.carried, _RECORDERS[kind])
+            return Replayed(program, inputs, self.step.carried)
         except RuntimeError as error:
             _log.info("the kernels of a step are launched one by one, which is slower: %s", error)
             return program

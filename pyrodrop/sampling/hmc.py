@@ -65,7 +65,6 @@ class HMC(Kernel):
     """
 
     step = Step(leapfrog, chain_tensors=3, scalars=1, carried=(2, 3, 1))
-    tuning = 2
 
     def __init__(
         self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, *, target_acceptance: float,

@@ -34,7 +34,7 @@ class Kernel(ABC):
 
     - `step` is what is compiled together with the gradient.
     - `transition` follows the chains from `state` to a new `state` with what is `tuned`.
-    - `adapt` replaces `tuned` after each transition of tuning; `tuning` is its version, which a checkpoint must match.
+    - `adapt` replaces `tuned` after each transition of tuning.
 
     Attributes:
         state: where the chains are.
@@ -51,7 +51,6 @@ class Kernel(ABC):
     """
 
     step: ClassVar[Step]
-    tuning: ClassVar[int] = 1
     descent: int
 
     def __init__(self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, tuned: Any) -> None:

@@ -84,7 +84,7 @@ class Diagnostics(Described):
                 f"likelihood, below {LEAST_ESS:.0f}"
             )
         if self.diverging:
-            sentences.append(f"{self.diverging} trajectories diverged")
+            sentences.append(f"trajectories diverged before {self.diverging} draws")
         if self.energy_rounding > MOST_ROUNDING:
             sentences.append(
                 f"energies are rounded by {self.energy_rounding:.2g} nats, above {MOST_ROUNDING}: use dtype=torch.float64"

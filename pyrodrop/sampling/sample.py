@@ -169,8 +169,7 @@ def sample(
         q = from_prior(compiled, generator) if start is None else from_runs(compiled, start, generator)
         common = {"kernel": kernel, "chains": chains, "tune": tune, "thin": thin, **options}
         common |= {"likelihood_power": float(likelihood_power), "device": place.type, "seed": seed}
-        choices = {**common, "dtype": dtype, "version of tuning": kind.tuning}
-        file = None if at is None else DrawsFile(at, _identity(density, dataset, q, choices))
+        file = None if at is None else DrawsFile(at, _identity(density, dataset, q, {**common, "dtype": dtype}))
         saved = None if file is None else file.read()
         precise = density
         if density.dtype == torch.float32 and kernel == "hmc":

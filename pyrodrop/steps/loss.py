@@ -178,10 +178,6 @@ class Loss:
         """The buffers that a step updates."""
         return self.moving.tensors()
 
-    def backward(self, batch: Arguments, factors: Any) -> Tensor:
-        """Add the gradient to that of the parameters, by Pyro; returns nll and kl, ``[2]``."""
-        return self.objective.backward(batch, factors)
-
     def gradients(self, batch: Arguments, factors: Any) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """nll and kl, ``[2]``, the gradient of every parameter, and the buffers as the step leaves them, by Pyro."""
         with self.moving.replaced([buffer.clone() for buffer in self.moving.tensors()]) as moved:

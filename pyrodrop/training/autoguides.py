@@ -21,15 +21,16 @@ from torch import nn
 
 from pyrodrop.agreement import called
 from pyrodrop.devices import seeded
+from pyrodrop.module_states import modules_in
 
 _NAMED: weakref.WeakValueDictionary[str, AutoGuide] = weakref.WeakValueDictionary()
 
 
 def autoguides(guide: Any) -> list[AutoGuide]:
-    """Every outermost `AutoGuide` in a guide, which may be the guide itself; an `AutoGuideList` counts as one."""
-    if not isinstance(guide, nn.Module):
-        return []
-    autos = [module for module in guide.modules() if isinstance(module, AutoGuide)]
+    """Every outermost `AutoGuide` in a guide, which may be the guide itself, or be inside of Pyro's handlers or of the
+    variables of a function; an `AutoGuideList` counts as one."""
+    modules = {id(module): module for root in modules_in(guide).values() for module in root.modules()}
+    autos = [module for module in modules.values() if isinstance(module, AutoGuide)]
     inner = {id(module) for auto in autos for module in auto.modules() if module is not auto}
     return [auto for auto in autos if id(auto) not in inner]
 
@@ -37,15 +38,20 @@ def autoguides(guide: Any) -> list[AutoGuide]:
 def check_model(guide: Any, model: Any) -> None:
     """Raise a ValueError for an autoguide of a module other than the model that is trained, such as a copy of it."""
     for auto in autoguides(guide):
-        made_with: Any = auto.model
-        while isinstance(made_with, functools.partial):
-            of_pyro = bool(made_with.args) and isinstance(made_with.args[0], Messenger)  # with the function inside it
-            made_with = made_with.args[-1] if of_pyro else made_with.func
-        if isinstance(made_with, nn.Module) and made_with is not model:
+        made_with = _inside(auto.model)
+        if isinstance(made_with, nn.Module) and made_with is not _inside(model):
             raise ValueError(
                 "guide: an autoguide belongs to the model that it was made with, which must be the model to be trained; got "
                 f"an {type(auto).__name__} that was made with another {type(made_with).__name__}: make it with that model"
             )
+
+
+def _inside(program: Any) -> Any:
+    """The program inside of Pyro's handlers."""
+    while isinstance(program, functools.partial):
+        of_pyro = bool(program.args) and isinstance(program.args[0], Messenger)  # with the function inside it
+        program = program.args[-1] if of_pyro else program.func
+    return program
 
 
 def prepare(guide: Any, device: torch.device, *args: Any, **kwargs: Any) -> None:

@@ -39,8 +39,8 @@ class Checkpoint:
 
     A file of another model, guide or data is refused, as is one with another `batch_size`, `estimator`, `likelihood_power`,
     `objective`, `starts`, `device` or `seed`. Other `steps`, `lr`, `optimizer`, `lr_schedule`, `kl_weight`, `accumulate`,
-    `engine` or `precision` are accepted and logged, another number of ranks without a message. An optimiser whose state has
-    other entries begins anew. Functions and classes of your own are identified by name, not by their code.
+    `engine` or `precision`, and another number of ranks, are accepted and logged. An optimiser whose state has other entries
+    begins anew. Functions and classes of your own are identified by name, not by their code.
 
     Args:
         path: of the file.

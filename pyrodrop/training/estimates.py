@@ -27,7 +27,7 @@ from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.streamed import BLOCK, Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
-from pyrodrop.elbo import DrawnTerms, Factor, Terms, elbo_convention, site_factors
+from pyrodrop.elbo import DrawnTerms, Factor, Terms, common_scale, elbo_convention, site_factors
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import mapped
@@ -112,6 +112,7 @@ class Draws:
     Attributes:
         nll, kl_weights, kl_hyper: of every draw, ``[num_samples]``, in float64.
         factors: the guide's factors, one for every site and member of an ensemble.
+        scale: the factor of all sites that the terms do not have, `common_scale`; 1 if there is none.
         noise: names of the dropouts that no weight carries, of a network from `pyrodrop.read`.
 
     Raises:
@@ -159,6 +160,7 @@ class Draws:
                     with seeded(seed, device):
                         members = site_factors(model, guide, *tiles[0][0].args, **tiles[0][0].kwargs)
                     self.factors = [factor for member in members for factor in member.values()]
+        self.scale: float = drawn.scale or 1.0
         self.nll: Tensor
         self.kl_weights: Tensor
         self.kl_hyper: Tensor
@@ -246,19 +248,22 @@ def elbo_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> El
     if fit.settings.get("objective") == TraceEnum_ELBO.__name__:
         arguments = arguments_of(data, fit.device)
         value, se = _mean_loss(fit.loss or TraceEnum_ELBO(), fit, arguments, num_samples, seed)
-        return Elbo(value, se, math.nan, math.nan, convention_of(fit.model, fit.guide, arguments), num_samples)
-    draws = Draws(fit.model, fit.guide, data, fit.device, num_samples, seed, whole=True)
-    notes = _notes(fit.settings.get("noise_by_row") or (), draws.noise)
-    convention = worst(factor.convention for factor in draws.factors)
+        scale, convention = _scale_and_convention(fit.model, fit.guide, arguments)
+        terms, notes = (value / scale, se / scale, math.nan, math.nan), _notes(scale)
+    else:
+        draws = Draws(fit.model, fit.guide, data, fit.device, num_samples, seed, whole=True)
+        notes = _notes(draws.scale, fit.settings.get("noise_by_row") or (), draws.noise)
+        convention = worst(factor.convention for factor in draws.factors)
+        kl = draws.kl_weights + draws.kl_hyper
+        terms = (*_mean(-(draws.nll + kl)), float(draws.nll.mean()), float(kl.mean()))
     convention = replace(convention, detail="; ".join(filter(None, [convention.detail, *notes])))
-    kl = draws.kl_weights + draws.kl_hyper
-    return Elbo(*_mean(-(draws.nll + kl)), float(draws.nll.mean()), float(kl.mean()), convention, num_samples)
+    return Elbo(*terms, convention, num_samples)
 
 
-def _notes(noise_by_row: Sequence[str], noise_of_function: Sequence[str]) -> list[str]:
-    """What the convention of an ELBO says where training had another posterior over activations, and where the network
-    draws noise whose prior is its own distribution."""
-    notes = []
+def _notes(scale: float, noise_by_row: Sequence[str] = (), noise_of_function: Sequence[str] = ()) -> list[str]:
+    """What the convention of an ELBO says of a `common_scale`, where training had another posterior over activations, and
+    where the network draws noise whose prior is its own distribution."""
+    notes = [] if scale == 1 else [f"without the factor {scale:g} of pyro.poutine.scale around model and guide"]
     if noise_by_row:
         notes.append(
             f"of the posterior over weights; training drew the noise of {', '.join(noise_by_row)} per row or position, "
@@ -324,8 +329,9 @@ def _mean(values: Tensor) -> tuple[float, float]:
     return float(values.mean()), se
 
 
-def convention_of(model: Any, guide: Any, arguments: Arguments) -> Convention:
-    """The convention of the guide's divergences; sites of the model that the guide leaves to be summed out have none."""
+def _scale_and_convention(model: Any, guide: Any, arguments: Arguments) -> tuple[float, Convention]:
+    """The `common_scale`, and the convention of the guide's divergences; sites of the model that the guide leaves to be
+    summed out have none."""
     args, kwargs = arguments.args, arguments.kwargs
     with seeded(0, arguments.device), torch.no_grad(), evaluating(model, guide), undisturbed(model, guide):
         drawn = poutine.trace(guide).get_trace(*args, **kwargs)
@@ -333,7 +339,8 @@ def convention_of(model: Any, guide: Any, arguments: Arguments) -> Convention:
         latent = [n for n, node in nodes.items() if node["type"] == "sample" and not node["is_observed"]]
         summed = [name for name in latent if name not in drawn and not site_is_subsample(nodes[name])]
         model = poutine.block(model, hide=summed) if summed else model
-        return elbo_convention(model, guide, *args, **kwargs)
+        scale = common_scale([*drawn.nodes.values(), *nodes.values()])
+        return scale or 1.0, elbo_convention(model, guide, *args, **kwargs)
 
 
 def convention_shown(model: Any, guide: Any, data: TrainingData | None, device: torch.device) -> str:
@@ -343,6 +350,6 @@ def convention_shown(model: Any, guide: Any, data: TrainingData | None, device: 
     rows = data.sample if isinstance(data, Streamed) else data
     rows = rows.rows(slice(2)) if isinstance(rows, Dataset) else rows
     try:
-        return str(convention_of(model, guide, arguments_of(rows, device)))
+        return str(_scale_and_convention(model, guide, arguments_of(rows, device))[1])
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:  # networks that need more than two rows
         return f"unknown: {str(error).splitlines()[0]}"

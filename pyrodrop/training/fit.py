@@ -85,8 +85,8 @@ def fit(
             ``RenyiELBO(alpha=0, num_particles=k)``, with the random numbers of ``pyro.infer.SVI``; or an `AlphaDivergence`.
         engine: how steps are computed, see `pyrodrop.compiled`: ``pyro``, ``traced``, ``compiled``; ``auto`` weighs the work
             against the time for compiling. All draw the same noise. What cannot be traced is trained with ``pyro``.
-        precision: of matrix products: ``bfloat16`` for autocast, ``tf32`` for TensorFloat-32 on NVIDIA GPUs; KL divergences
-            keep the dtype of the parameters. None for that dtype throughout, also of convolutions on a GPU.
+        precision: of matrix products of float32: ``bfloat16`` by autocast, ``tf32`` for TensorFloat-32 on NVIDIA GPUs,
+            ``float32`` for neither; KL divergences stay float32. None for the parameters' dtype, also of convolutions.
         starts: ``model`` for the weights that the model has, ``new`` for those of ``restart(model, guide, seed)``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
         distributed: whether to train with the other ranks; None: where there are some; True: an error if there are none.

@@ -130,9 +130,13 @@ class Loop:
                 end = min(steps, _next_multiple(self.done, CHECK_EVERY))
                 if after_epoch is not None:
                     end = min(end, after_epoch.next(self.done, self.batches.per_epoch))
+                if save is not None:
+                    end = min(end, _next_multiple(self.done, save_every))
                 with pyro.validation_enabled(False):
-                    self.advance(end, save, save_every)
+                    self.advance(end)
                     self.check_finite()
+                if save is not None and (self.done % save_every == 0 or self.done == self.steps):
+                    save()
                 ended = self._ends(after_epoch)
                 if not bar.disable:
                     loss = self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
@@ -186,28 +190,21 @@ class Loop:
             longer[: self.done] = self.history[: self.done]
             self.history = longer
 
-    def advance(self, end: int, save: Callable[[], None] | None = None, save_every: int = 0) -> None:
+    def advance(self, end: int) -> None:
         """Make the steps up to number `end`, without waiting for the device."""
         while self.done < end:
             if not self.engine.holds(self.done, self.changed()):
                 self.engine = self._first
-            self._advance(self.engine.until(self.done, end), save, save_every)
-
-    def _advance(self, end: int, save: Callable[[], None] | None, save_every: int) -> None:
-        self.reserve(end)
-        first = self.done
-        plan = self.plan(first, end)
-        self.engine.begin(plan)
-        weights = torch.tensor([weight for _, weight in plan.factors]).to(self.history)
-        self.history[first:end, ..., 2] = weights.reshape(-1, *(1,) * (self.history.dim() - 2))
-        while self.done < end:
-            stop = end if save is None else min(end, _next_multiple(self.done, save_every))
+            first, until = self.done, self.engine.until(self.done, end)
+            self.reserve(until)
+            plan = self.plan(first, until)
+            self.engine.begin(plan)
+            weights = torch.tensor([weight for _, weight in plan.factors]).to(self.history)
+            self.history[first:until, ..., 2] = weights.reshape(-1, *(1,) * (self.history.dim() - 2))
             try:
-                self.engine.advance(self.batches, stop - self.done)
+                self.engine.advance(self.batches, until - first)
             finally:
-                self._keep(self.engine.made[self.done - first :])
-            if save is not None and (self.done % save_every == 0 or self.done == self.steps):
-                save()
+                self._keep(self.engine.made)
 
     def _keep(self, made: list[Tensor]) -> None:
         """Put nll and kl of the steps that were made into the history."""

@@ -7,7 +7,7 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from pyro.infer import RenyiELBO
@@ -28,36 +28,6 @@ from pyrodrop.training.loaded import LoadedMinibatches, batch_of, recordable
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.ranks import Ranks, alone
 from pyrodrop.training.settings import Settings
-
-
-class Batches(Protocol):
-    """Supplies the minibatches of a training."""
-
-    size: int
-
-    @property
-    def num_rows(self) -> int: ...
-
-    @property
-    def per_epoch(self) -> int: ...
-
-    def first(self) -> Any:
-        """A minibatch of the first rows, which is not part of the training order."""
-
-    def samples(self, steps: int | None) -> list[Any]:
-        """A minibatch of each shape in `steps` steps, or any number of steps if None; not part of the training order."""
-
-    def next(self) -> Any:
-        """The next minibatch; the last of an epoch may be smaller."""
-
-    def coming(self) -> tuple[int, int]:
-        """The size of the next minibatch, and how many of that size can be taken at once; ``(0, many)`` if none can."""
-
-    def state(self) -> dict[str, Tensor]:
-        """The place in the epoch."""
-
-    def load(self, state: Mapping[str, Tensor], name: str = ...) -> None:
-        """Go to a place that `state` has returned; a ValueError with `name` if it is not a place in these data."""
 
 
 class Ordered(ABC):
@@ -101,23 +71,23 @@ class Ordered(ABC):
         """Number of minibatches in an epoch."""
         return -(-self.num_rows // self.size)
 
-    def first(self) -> Batch | Joint:
-        """A minibatch of the first rows, which is not part of the training order."""
+    def first(self) -> Any:
+        """A minibatch of the first rows, a `Batch` or a `Joint`, which is not part of the training order."""
         return self._first(self.size)
 
-    def samples(self, steps: int | None) -> list[Batch | Joint]:
+    def samples(self, steps: int | None) -> list[Any]:
         """A minibatch of each shape in `steps` steps, or any number of steps if None; not part of the training order."""
         rest = self.num_rows % self.size
         left = self.order.shape[-1] - self.position or self.num_rows
         reached = steps is None or steps >= -(-left // self.size)
         return [self.first(), *([self._first(rest)] if rest and reached else [])]
 
-    def next(self) -> Batch | Joint:
+    def next(self) -> Any:
         """The next minibatch; the last of an epoch may be smaller."""
         return self._cut(self.take(1))
 
     def coming(self) -> tuple[int, int]:
-        """No minibatch is read together with others."""
+        """The size of the next minibatch, and how many of that size can be taken at once; ``(0, many)`` if none can."""
         return 0, sys.maxsize
 
     def take(self, count: int) -> Tensor:
@@ -216,7 +186,7 @@ class Minibatches(Ordered):
             tensors = [tensor.unflatten(0, numbers.shape) for tensor in tensors]
         return self._batch(tensors, {"num_data": self.num_rows})
 
-    def next(self) -> Batch | Joint:
+    def next(self) -> Any:
         return self.first() if self.size == self.num_rows else super().next()
 
     def _cut(self, numbers: Tensor) -> Batch | Joint:
@@ -260,7 +230,7 @@ class ReadMinibatches(Ordered):
         self._check = check
         super().__init__(len(data), size, device, **options)
 
-    def next(self) -> Batch | Joint:
+    def next(self) -> Any:
         # a minibatch of all rows is in a new order, too, which augmentations may depend on, unless it is cut into parts
         in_parts = self.accumulate > 1 or self.ranks.size > 1
         return self.first() if in_parts and self.size == self.num_rows else super().next()
@@ -299,6 +269,10 @@ class WholeCall:
 
     def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
         """Nothing to do."""
+
+
+Batches = Ordered | LoadedMinibatches | WholeCall
+"""Supplies the minibatches of a training, or of replicates."""
 
 
 def batches_of(

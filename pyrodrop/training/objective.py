@@ -9,8 +9,8 @@ import torch
 from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import Independent
 
+from pyrodrop.agreement import innermost
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.steps import Arguments, Objective
 from pyrodrop.steps.loss import making
@@ -40,7 +40,7 @@ class MeanField(Objective):
             if site["type"] != "sample" or site["is_observed"] or site_is_subsample(site) or site["fn"].has_rsample:
                 continue
             if site["fn"].log_prob(site["value"]).requires_grad:
-                kind = type(_elements(site["fn"])).__name__
+                kind = type(innermost(site["fn"])).__name__
                 raise ValueError(
                     "objective None differentiates draws of the guide by its parameters, which is impossible for the site "
                     f"{site['name']!r} with its {kind} distribution: the gradient would lack a term. Pass "
@@ -53,7 +53,3 @@ class MeanField(Objective):
             terms = elbo_terms(self.model, self.guide, *batch.args, **batch.kwargs)
         loss = factors[0] * terms.nll + factors[1] * terms.kl_weights + terms.kl_hyper
         return torch.stack([terms.nll.detach(), terms.kl.detach()]), loss
-
-
-def _elements(distribution: Any) -> Any:
-    return distribution.base_dist if isinstance(distribution, Independent) else distribution

@@ -24,7 +24,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.models.network import NetworkModel, mixes_examples
-from pyrodrop.module_states import evaluating, undisturbed
+from pyrodrop.module_states import evaluating, modules_in, undisturbed
 from pyrodrop.modules import keep_own_parameters
 from pyrodrop.networks.checks import check_values
 from pyrodrop.networks.starts import check_starts
@@ -97,6 +97,7 @@ class Problem:
         modules: list[nn.Module] = []  # of what was copied, also those of an object whose methods model and guide are
         if autoguides(guide):  # it refers to the model, and a copy of it would not
             check_model(guide, model)
+            modules = [*modules_in(model).values(), *modules_in(guide).values()]
         else:
             copies: dict[int, Any] = {}
             model, guide = _copied(model, guide, copies)

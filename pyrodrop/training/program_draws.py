@@ -10,7 +10,7 @@ whose probabilities depend on the latent sites.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.distributions import Unit
+from pyro.poutine.condition_messenger import ConditionMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from pyro.poutine.util import site_is_subsample
@@ -29,6 +30,7 @@ from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arrays import near
 from pyrodrop.devices import available, made_on, seeded
 from pyrodrop.module_states import evaluating, undisturbed
+from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.steps import Arguments
 from pyrodrop.surroundings import refuse_without_values
 from pyrodrop.threads import exclusive
@@ -65,7 +67,8 @@ def draw_sites(
     place = made_on(arguments.device)
     with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), poutine.block(), place:
         with seeded(seed, arguments.device):
-            _, trace = drawn_anew(model, guide, arguments, sites, call=called)
+            fixed = fixed_sites(model, guide, arguments)
+            _, trace = drawn_anew(model, guide, arguments, sites, fixed, called)
         drawn = {
             str(name): site
             for name, site in trace.nodes.items()
@@ -79,7 +82,7 @@ def draw_sites(
             check_whole(drawn[name])
 
         def draw() -> list[Tensor]:
-            nodes = drawn_anew(model, guide, arguments, sites)[1].nodes
+            nodes = drawn_anew(model, guide, arguments, sites, fixed)[1].nodes
             return [nodes[name]["value"] for name in names]
 
         return dict(zip(names, many(draw, num_samples, seed, arguments.device), strict=True))
@@ -114,12 +117,14 @@ def drawn_anew(
     guide: Any,
     arguments: Arguments,
     sites: Sequence[str] | None = None,
+    fixed: Collection[str] = (),
     call: Callable[[str, Any, Any, Any], object] = lambda _, program, args, kwargs: program(*args, **kwargs),
 ) -> tuple[Any, Any]:
     """Traces of guide and model, with observed sites drawn given the latent ones.
 
     Args:
         sites: names of those after which the call of the model may end; None for all.
+        fixed: names of observed sites that keep their values, see `fixed_sites`.
         call: calls guide and model; `called` explains their errors.
 
     Raises:
@@ -127,17 +132,58 @@ def drawn_anew(
     """
     with poutine.trace() as of_guide:
         call("guide", guide, arguments.args, arguments.kwargs)
-    replayed = poutine.replay(_Anew()(model), trace=of_guide.trace)
+    replayed = poutine.replay(_Anew(fixed)(model), trace=of_guide.trace)
     with suppress(_Enough), poutine.trace() as of_model, _Drawing(sites):
         call("model", replayed, arguments.args, arguments.kwargs)
     return of_guide.trace, of_model.trace
 
 
-class _Anew(UnconditionMessenger):
-    """Forgets observations, but not the values of `pyro.deterministic`, which Pyro treats as observations."""
+def fixed_sites(model: Any, guide: Any, arguments: Arguments) -> set[str]:
+    """Names of the sites whose values from `poutine.condition` stay, as in `Predictive`; a single one that is the only
+    observation is drawn anew.
+
+    Raises:
+        Undrawable: several sites are conditioned on, and none is observed otherwise.
+    """
+    with poutine.trace() as of_guide:
+        called("guide", guide, arguments.args, arguments.kwargs)
+    seen = _Conditioned()
+    with suppress(Undrawable), poutine.block(), _Drawing(None), seen, poutine.replay(trace=of_guide.trace):
+        called("model", model, arguments.args, arguments.kwargs)
+    if len(seen.sites) > 1 and not seen.others:
+        raise Undrawable(
+            f"poutine.condition gives the values of {', '.join(sorted(seen.sites))}, and no site has obs=, so which of them "
+            "are observations, to be drawn anew, is unknown: pass those as obs= in the program"
+        )
+    return seen.sites if seen.others else set()
+
+
+class _Conditioned(Messenger):
+    """Finds the sites whose values are from `poutine.condition`, and other observations, or what is drawn in their place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sites, self.others = set[str](), set[str]()
 
     def _pyro_sample(self, msg: Any) -> None:
-        if not msg["infer"].get("_deterministic"):
+        if msg["is_observed"] and not msg["infer"].get("_deterministic") and not isinstance(msg["fn"], Unit):
+            frames = [frame for frame in pyro_handlers() if isinstance(frame, ConditionMessenger)]
+            conditioned = any(msg["name"] in frame.data for frame in frames)
+            (self.sites if conditioned else self.others).add(msg["name"])
+        elif self.sites and msg["value"] is None and not site_is_subsample(msg):
+            self.others.add(msg["name"])
+
+
+class _Anew(UnconditionMessenger):
+    """Forgets observations, but not the values of `fixed` sites or of `pyro.deterministic`, which Pyro treats as
+    observations."""
+
+    def __init__(self, fixed: Collection[str]) -> None:
+        super().__init__()
+        self.fixed = fixed
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if not msg["infer"].get("_deterministic") and msg["name"] not in self.fixed:
             super()._pyro_sample(msg)
 
 

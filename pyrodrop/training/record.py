@@ -58,7 +58,7 @@ def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> d
     }
 
 
-def identity(settings: Settings, problem: Problem, loss: Loss) -> Identity:
+def identity(settings: Settings, problem: Problem, loss: Loss, ranks: int = 1) -> Identity:
     """The identity of a run: descriptions of names, shapes, settings and buffers, and a hash of the data, by `PARTS`.
 
     Functions are described by their names.
@@ -69,6 +69,7 @@ def identity(settings: Settings, problem: Problem, loss: Loss) -> Identity:
     parts |= {"data": _data(problem), "objective": _objective(settings.objective)}
     parts["batch_size"] = {"batch_size": str(_batch_size(settings, problem.data))}
     parts["device"] = {"device": settings.place.type}
+    parts["accumulate"] = {"accumulate": str(settings.accumulate), "ranks": str(ranks)}
     return {name: parts[name] if name in parts else {name: _word(getattr(settings, name))} for name in PARTS}
 
 
@@ -92,10 +93,7 @@ def check_same(there: Any, here: Identity, file: str) -> None:
         ValueError: they differ in something other than `FREE`, or `there` is not an `Identity`.
     """
     if not isinstance(there, dict) or not all(is_words(there.get(name)) for name in PARTS):
-        raise ValueError(
-            f"{file} does not say what its run is made of, as it was written by another version of pyrodrop: it cannot be "
-            "continued"
-        )
+        raise ValueError(f"{file} does not say what its run is made of: it cannot be continued")
     compared = {name: differences(there[name], here[name]) for name in PARTS}
     refuse(
         {name: lines for name, lines in compared.items() if name not in FREE},

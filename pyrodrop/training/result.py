@@ -453,8 +453,8 @@ class Fit:
             OSError: the file cannot be read; the message names it.
         """
         tensors, header = read_tensors(Path(path))
-        if header.get("kind", _FILE) != _FILE:
-            raise ValueError(f"{path} is no file of Fit.save: it is one of {header['kind']!r}")
+        if header.get("kind") != _FILE:
+            raise ValueError(f"{path} is no file of Fit.save: it is one of {header.get('kind')!r}")
         return restoring(cls, tensors, header, model, guide, str(path), device, allow)()
 
     def _check_in_modules(self) -> None:

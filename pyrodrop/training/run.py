@@ -23,7 +23,7 @@ from pyrodrop.training.loop import ByPyro, Loop
 from pyrodrop.training.minibatches import batches_of, check_batches, of_each_shape
 from pyrodrop.training.optimizer import Trained, optimizer_of
 from pyrodrop.training.problem import Problem, describe
-from pyrodrop.training.ranks import Ranks, alone
+from pyrodrop.training.ranks import Ranks
 from pyrodrop.training.record import Identity, identity, record
 from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import Settings
@@ -52,21 +52,17 @@ class Run:
     @functools.cached_property
     def identity(self) -> Identity:
         """The `identity` of the run, for files."""
-        return identity(self.settings, self.problem, self.loss)
+        return identity(self.settings, self.problem, self.loss, self.ranks.size)
 
     @classmethod
-    def of(cls, problem: Problem, settings: Settings, ranks: Ranks | None = None) -> Run:
-        """The training of a problem before its first step; call it in training mode and with the training's random state.
-
-        Args:
-            ranks: the processes that train together; None for a process that trains alone.
-        """
-        ranks = ranks or alone(settings.place)
+    def of(cls, problem: Problem, settings: Settings, ranks: Ranks) -> Run:
+        """The training of a problem before its first step; call it in training mode and with the training's random state."""
         check = problem.targets_check() if isinstance(problem.data, Streamed) else None
         batches = batches_of(problem.data, settings, check=check, ranks=ranks)
         in_parts = settings.accumulate > 1 or ranks.size > 1
         samples = of_each_shape(batches.samples(settings.steps))
         loss = problem.loss(samples[0], settings.dtype, settings.objective)
+        settings.check_precision(loss)
         problem.check_batches(loss, samples[1:])
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
         _check_trainable(leaves)
@@ -80,15 +76,13 @@ class Run:
         def faster(done: int, steps: int) -> Engine | None:
             if engine == "pyro":
                 return None
-            from pyrodrop.compiled import accelerate
+            from pyrodrop.compiled import Accelerated
 
             program = not knows_sites(problem.model, problem.guide)
-            return accelerate(
-                loss, optimizer, samples_of, steps, engine=engine, done=done, total=settings.steps, program=program,
-                combine=combine,
-            )  # fmt: skip
+            made = Accelerated(loss, optimizer, samples_of, engine, settings.steps, program=program, combine=combine)
+            return made if made.record(done, steps) else None
 
-        first = ByPyro(combine or loss.backward, optimizer)
+        first = ByPyro(combine or loss.objective.backward, optimizer)
         title = describe(problem.guide).split("(")[0]
         loop = Loop(leaves, batches, optimizer, settings, first=first, accelerate=faster, title=title)
         loop.moving = loss.moving.named
@@ -158,8 +152,8 @@ def problem_of(
     guide: Callable[..., Any],
     data: Any,
     settings: Settings,
-    ranks: int = 1,
-    num_data: int | None = None,
+    ranks: int,
+    num_data: int | None,
 ) -> Problem:
     """Copies of a user's model and guide with their data, checked, with new initial weights if the settings ask for them."""
     data = streamed_of(data, settings.batch_size, num_data, missing=leaves_out_missing(model))

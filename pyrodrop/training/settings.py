@@ -16,6 +16,7 @@ from pyrodrop.arguments import positive, real, shown
 from pyrodrop.constraints import Count, EngineName, Flag, Real, Seed, checked
 from pyrodrop.devices import resolve, tf32_products
 from pyrodrop.schedules import KLSchedule, LRSchedule
+from pyrodrop.steps import Loss
 
 Optimizer = Callable[..., torch.optim.Optimizer]
 LearningRate = float | Callable[[str], float]
@@ -65,10 +66,12 @@ class Settings:
         if not callable(self.lr):
             self._set("lr", positive(self.lr, "lr", _LR))
         if not callable(self.optimizer):
+            name = type(self.optimizer).__name__
+            hint = f": fit makes it for its own parameters, optimizer=torch.optim.{name}, lr=..."
             raise TypeError(
                 "optimizer must be a torch.optim class or a function with the same arguments, such as "
                 f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(self.optimizer)}"
-                f"{_made_optimizer(self.optimizer)}"
+                f"{hint if hasattr(self.optimizer, 'step') else ''}"
             )
         _check_lr_schedule(self.lr_schedule)
         _check_kl_weight(self.kl_weight)
@@ -92,11 +95,21 @@ class Settings:
     @property
     def dtype(self) -> torch.dtype | None:
         """The dtype of matrix products under autocast; None for the dtype of the parameters."""
-        return None if self.precision in (None, "tf32") else getattr(torch, str(self.precision))
+        return torch.bfloat16 if self.precision == "bfloat16" else None
 
     def products(self) -> AbstractContextManager[None]:
         """Products in TensorFloat-32 if `precision` asks for it, else in float32; a ValueError for it without a GPU."""
         return tf32_products(self.precision == "tf32", self.place)
+
+    def check_precision(self, loss: Loss) -> None:
+        """Raise a ValueError for a `precision` without parameters of float32: PyTorch has it for their products alone."""
+        dtypes = {each.unconstrained.dtype for each in loss.parameters.values()}
+        if self.precision and torch.float32 not in dtypes:
+            got = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+            raise ValueError(
+                f"precision={self.precision!r} is of products of float32, and the parameters are {got}: convert model and "
+                "data with float(), or leave it out"
+            )
 
     def sharing(self) -> AbstractContextManager[None]:
         """Let short calls of other threads in; not with TensorFloat-32, which is a setting of the whole process."""
@@ -123,14 +136,6 @@ class Settings:
             return 1.0
         at = f"the factor of the learning rate, here after {steps} steps,"
         return real(self.lr_schedule(steps), "lr_schedule", at, least=0)
-
-
-def _made_optimizer(value: Any) -> str:
-    """A hint for an optimiser object of other parameters; empty for other values."""
-    name = type(value).__name__
-    return (
-        f": fit makes it for its own parameters, optimizer=torch.optim.{name}, lr=..." if hasattr(value, "step") else ""
-    )
 
 
 def _check_lr_schedule(value: Any) -> None:

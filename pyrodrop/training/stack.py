@@ -339,6 +339,7 @@ def loss_of(problem: Problem, data: Dataset | Keywords, settings: Settings) -> L
     """
     first, *others = batches_of(data, settings).samples(settings.steps)
     loss = problem.loss(first, settings.dtype, settings.objective)
+    settings.check_precision(loss)
     if loss.changes:
         raise _refusal(f"{loss.changes}, which a trace would freeze")
     problem.check_batches(loss, others)

@@ -50,12 +50,12 @@ class Source:
         arguments.function(self.load, "load", "a function that loads splits")
 
 
-def _folds(data: Dataset, name: str, units: tuple[str, str], source: str, count: int = 5) -> list[Split]:
-    """Splits such that every row is in one test part; x is standardised by the training rows."""
-    number = torch.arange(len(data)) % count
+def _folds(data: Dataset, name: str, units: tuple[str, str], source: str) -> list[Split]:
+    """Five splits such that every row is in one test part; x is standardised by the training rows."""
+    number = torch.arange(len(data)) % 5
     data = data.rows(torch.from_numpy(np.random.RandomState(0).permutation(len(data))))
     splits = []
-    for fold in range(count):
+    for fold in range(5):
         rows = data.rows(number != fold), data.rows(number == fold)
         inputs = Standardize.of(rows[0].x)
         train, test = (Dataset(part.x, part.y, inputs=inputs) for part in rows)

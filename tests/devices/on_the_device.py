@@ -376,6 +376,24 @@ def test_every_program(name: str, moved: bool) -> None:
     same(*histories)
 
 
+def test_a_program_on_the_cpu_where_new_tensors_are_elsewhere() -> None:
+    """As after ``torch.set_default_device("cuda")``."""
+
+    def program(x: Tensor, y: Tensor) -> None:
+        slopes = pyro.sample("slopes", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(x @ slopes, torch.ones(())), obs=y)
+
+    def history() -> Tensor:
+        pyro.clear_param_store()
+        guide, data = AutoNormal(program), {"x": X, "y": Y[:, 0]}
+        return pyrodrop.fit(program, guide, data, steps=4, engine="traced", device="cpu").history
+
+    with torch.device(NAME):
+        there = history()
+    assert torch.equal(there, history())
+
+
 def test_a_tensor_that_is_made_elsewhere_raises() -> None:
     """The mistakes that this file looks for: factories without a device, in the draws and the regulariser of a posterior."""
     good = {"draw": lambda loc, e: loc * e, "regularizer": lambda loc: loc.square().sum()}

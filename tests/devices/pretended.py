@@ -86,7 +86,7 @@ def _of_numbers(usual: Any) -> Any:
     """`torch.tensor` moves numbers to the device where a dispatch mode is on and kernels in Python are not found."""
 
     def make(data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
-        device = torch.get_default_device() if device is None and not isinstance(data, Tensor) else device
+        device = torch.empty(0).device if device is None and not isinstance(data, Tensor) else device
         if isinstance(data, Tensor) or torch.device(device).type != NAME:
             return usual(data, device=device, **kwargs)  # type: ignore[no-any-return]
         with _disable_current_modes():

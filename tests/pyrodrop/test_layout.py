@@ -68,7 +68,7 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_666,
+    "pyrodrop/compiled": 4_618,
     "pyrodrop/compression": 1_161,
     "pyrodrop/data": 2_986,
     "pyrodrop/distributions": 1_925,
@@ -81,15 +81,15 @@ MOST_LINES = {
     "pyrodrop/priors": 927,
     "pyrodrop/reading": 1_218,
     "pyrodrop/reparam": 1_041,
-    "pyrodrop/sampling": 2_649,
-    "pyrodrop/steps": 843,
-    "pyrodrop/training": 6_304,
+    "pyrodrop/sampling": 2_645,
+    "pyrodrop/steps": 839,
+    "pyrodrop/training": 6_329,
     "pyrodrop/zoo": 2_742,
-    "pyrodrop/*.py": 5_552,
+    "pyrodrop/*.py": 5_500,
     "models": 1_327,
     "guides": 2_179,
-    "analysis": 30_140,
-    "tests": 54_447,
+    "analysis": 30_185,
+    "tests": 54_638,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

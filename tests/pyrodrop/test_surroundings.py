@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.devices import made_on
 
 X = torch.linspace(-1, 1, 24).reshape(12, 2)
 Y = X[:, :1].sin()
@@ -136,3 +137,10 @@ def test_a_model_made_without_values_is_not_trained() -> None:
         guide = guides.MeanField(model)
     with pytest.raises(ValueError, match="of this MLP is on the meta device"):
         pyrodrop.fit(model, guide, (X, Y), steps=2)
+
+
+def test_new_tensors_of_a_program_are_on_the_requested_device_whatever_the_default_is() -> None:
+    for default in ("cpu", "meta"):
+        for device in ("cpu", "meta"):
+            with torch.device(default), made_on(torch.device(device)):
+                assert torch.ones(2).device.type == device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,16 +31,16 @@ def _empty_store() -> None:
     pyro.clear_param_store()
 
 
-def regression(x: Tensor, y: Tensor) -> None:
+def regression(x: Tensor, y: Tensor, mask: Any = True) -> None:
     with pyro.plate("columns", 2):
         weights = pyro.sample("weights", dist.Normal(0.0, 1.0))
     pyro.deterministic("total", weights.sum())
-    with pyro.plate("y", len(x)):
+    with pyro.plate("y", len(x)), poutine.mask(mask=mask):
         pyro.sample("y_seen", dist.Normal(x @ weights, 0.5), obs=y)
 
 
-def fitted(auto: Any = AutoNormal) -> pyrodrop.Fit:
-    return pyrodrop.fit(regression, auto(regression), DATA, steps=300, lr=0.03)
+def fitted(auto: Any = AutoNormal, around: Any = lambda program: program) -> pyrodrop.Fit:
+    return pyrodrop.fit(around(regression), around(auto(regression)), DATA, steps=300, lr=0.03)
 
 
 def test_sites_have_plates_as_dimensions() -> None:
@@ -53,14 +54,56 @@ def test_sites_have_plates_as_dimensions() -> None:
     np.testing.assert_array_equal(tree["observed_data"]["y_seen"].values, Y.numpy())
 
 
-def test_densities_are_those_of_the_draws() -> None:
-    tree = to_arviz(fitted(), DATA, num_samples=200, log_likelihood=True)
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+def test_densities_are_those_of_the_draws(scale: float) -> None:
+    """Also where model and guide are scaled, as to divide the loss by the number of rows."""
+    tree = to_arviz(fitted(around=partial(poutine.scale, scale=scale)), DATA, num_samples=200, log_likelihood=True)
     weights = torch.as_tensor(tree["posterior"]["weights"].values[0])
     of_y = torch.distributions.Normal(weights @ X.T, 0.5).log_prob(Y)
     np.testing.assert_allclose(tree["log_likelihood"]["y_seen"].values[0], of_y.numpy(), rtol=1e-4, atol=1e-4)
     lp = of_y.sum(1) + torch.distributions.Normal(0.0, 1.0).log_prob(weights).sum(1)
     np.testing.assert_allclose(tree["sample_stats"]["lp"].values[0], lp.numpy(), rtol=1e-4)
     assert tree.attrs["khat"] < 1.5
+
+
+@pytest.mark.parametrize(
+    ("site", "plate", "seen"),
+    [("draw", "chain", "y/1"), ("a", "draw", "chain")],
+    ids=["a latent site", "an observed one"],
+)
+def test_sites_and_plates_may_have_the_names_of_dimensions(site: str, plate: str, seen: str) -> None:
+    def program(y: Tensor) -> None:
+        with pyro.plate(plate, len(y)):
+            pyro.sample(seen, dist.Normal(pyro.sample(site, dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+    tree = to_arviz(pyrodrop.fit(program, AutoNormal(program), {"y": Y}, steps=3), num_samples=5, log_likelihood=True)
+    names = {"draw": "draw_site", "chain": "chain_site", "y/1": "y_1"}
+    for group, name in (("posterior", site), ("log_likelihood", seen), ("posterior_predictive", seen)):
+        assert tree[group][names.get(name, name)].dims == ("chain", "draw", f"{plate}_plate")
+        assert tree[group][names.get(name, name)].shape == (1, 5, 12)
+
+
+def test_masked_observations_have_no_log_likelihood() -> None:
+    """ArviZ's loo takes a number for each observation, and raises an error for 0 in all draws."""
+    mask = torch.arange(12) % 4 > 0
+    fit = pyrodrop.fit(regression, AutoNormal(regression), DATA | {"mask": mask}, steps=3)
+    tree = to_arviz(fit, num_samples=5, log_likelihood=True)
+    weights = torch.as_tensor(tree["posterior"]["weights"].values[0])
+    want = torch.distributions.Normal(weights @ X[mask].T, 0.5).log_prob(Y[mask])
+    np.testing.assert_allclose(tree["log_likelihood"]["y_seen"].values[0], want.numpy(), rtol=1e-4)
+    assert tree["log_likelihood"]["y_seen"].dims == ("chain", "draw", "y_seen_counted")
+    assert tree["observed_data"]["y_seen"].shape == (12,)
+
+
+def test_what_a_program_is_conditioned_on_is_no_observation() -> None:
+    def program(x: Tensor, y: Tensor) -> None:
+        pyro.sample("noise", dist.HalfNormal(1.0))
+        regression(x, y)
+
+    model = poutine.condition(program, data={"noise": torch.tensor(0.5)})
+    tree = to_arviz(pyrodrop.fit(model, AutoNormal(model), DATA, steps=3), num_samples=5, log_likelihood=True)
+    for group in ("observed_data", "posterior_predictive", "log_likelihood"):
+        assert list(tree[group].data_vars) == ["y_seen"]
 
 
 def test_observations_that_cannot_be_drawn_have_no_predictive() -> None:

@@ -13,7 +13,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.analysis import gp
+from pyrodrop.analysis import gp, log_density
 from pyrodrop.analysis.gp import GaussianProcessClassifier, Inducing, Start
 from pyrodrop.analysis.gp.classifier import dirichlet_targets
 from pyrodrop.data import Dataset
@@ -77,6 +77,8 @@ def test_clear_classes_are_told_apart() -> None:
     assert density.shape == (150,)
     assert float(density.mean()) > math.log(0.9)
     torch.testing.assert_close(density, got.log_density(new[1]), rtol=0, atol=0.1)
+    drawn = classifier.predict(new[0], 20, seed=3, joint=False).log_density(new[1])
+    torch.testing.assert_close(log_density(classifier, new, 20, seed=3), drawn.double())
     far = classifier.predict(torch.tensor([[30.0, 40.0]]), 4000).f.softmax(-1).mean(0)
     torch.testing.assert_close(far, torch.full_like(far, 1 / 3), rtol=0, atol=0.05)
 

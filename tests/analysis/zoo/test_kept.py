@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from pyrodrop import cli, guides, likelihoods, models, priors, zoo
-from pyrodrop.analysis.zoo import check, record, references
+from pyrodrop.analysis.zoo import card, check, record, references, train
 from pyrodrop.data import Dataset, Split
 from pyrodrop.zoo import trained
 from pyrodrop.zoo.entry import Check, Entry
 from pyrodrop.zoo.sources import SOURCES
+
+AS_LOADED = [name for name in zoo.ENTRIES if "as_loaded" in references.load(name)["result"]]
 
 
 def network(data: Dataset) -> Any:
@@ -62,3 +64,22 @@ def test_a_reference_has_the_scores_of_what_loads(
     splits[0] = other
     with pytest.raises(ValueError, match="must be of the training data of own/wide"):
         check.record(of, run=tmp_path / "own/wide")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+@pytest.mark.parametrize("name", AS_LOADED)
+def test_scores_as_loaded_are_those_without_pruned_weights(name: str, data_folder: Path) -> None:
+    entry = zoo.entry(name)
+    scores = train.scored([zoo.load(name)], train.load_splits(entry), entry.draws, 0).scores
+    stored = references.load(name)["result"]["as_loaded"]
+    assert {score: scores[score] for score in stored} == pytest.approx(stored, abs=0.03, rel=1e-3)  # of 10,000 digits
+
+
+def test_a_card_says_what_its_scores_are_of() -> None:
+    assert len(AS_LOADED) == 4
+    for name in AS_LOADED:
+        content = references.load(name)
+        facts = dict(card.facts(zoo.entry(name), content["recipe"], content))
+        error = content["result"]["as_loaded"]["error_percent"]
+        assert facts["as loaded"].startswith(f"error_percent {error:.4g}, log_density -0.0")

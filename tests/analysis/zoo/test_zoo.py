@@ -96,6 +96,22 @@ def test_what_is_wrong_with_a_fit(scores: dict[str, float], said: str) -> None:
     assert bool(found) == bool(said)
 
 
+def test_tolerances_are_of_seeds_and_of_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A score that is the seed; one that x changes by 1 per unit in the last place; one that nothing changes."""
+    split = Split(
+        "ones", Dataset(torch.ones(3, 1), torch.ones(3)), Dataset(torch.ones(1, 1), torch.ones(1)), "", "", ""
+    )
+    monkeypatch.setattr(check, "check_splits", lambda entry: [split])
+
+    def short(entry: Any, seed: int, quiet: bool = True, splits: Any = None) -> Any:
+        units = float((splits[0].train.x.double() - 1).mean()) / torch.finfo(torch.float32).eps
+        return SimpleNamespace(scores={"seed": 9.0 + seed, "rounding": 9.0 + units, "same": 9.0})
+
+    monkeypatch.setattr(check, "short", short)
+    wanted = {"seed": (5 / 3) ** 0.5, "rounding": 3 * (14 / 3) ** 0.5, "same": 0.09}
+    assert check._short_runs(YACHT)["tolerance"] == pytest.approx(wanted)
+
+
 @pytest.mark.more
 def test_a_check_misses_what_changed(
     data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -376,6 +376,20 @@ def test_unknown_engines_and_precisions_are_named() -> None:
         trained("auto", model, guide, precision="float16")
 
 
+def test_precisions_are_of_float32_alone(recwarn: pytest.WarningsRecorder) -> None:
+    """Autocast leaves float64 as it is, without a word, and has no float32 on a CPU, with a warning at every step."""
+    plain, named = (trained("pyro", *parts(), steps=2, precision=each) for each in (None, "float32"))
+    assert torch.equal(plain.history, named.history)
+    assert not recwarn
+    model, guide = (part.double() for part in parts())
+    for train in (pyrodrop.fit, functools.partial(pyrodrop.fit_replicates, count=2)):
+        for precision in ("float32", "bfloat16"):
+            with pytest.raises(
+                ValueError, match=f"precision='{precision}' is of products of float32, and .* are float64"
+            ):
+                train(model, guide, (X.double(), Y.double()), steps=2, precision=precision)
+
+
 def test_narrow_products_are_turned_and_stay_what_they_were() -> None:
     a, b = torch.randn(5, 50, 12, dtype=torch.float64), torch.randn(5, 12, 3, dtype=torch.float64)
     graph = make_fx(lambda a, b: (torch.bmm(a, b).view(5, 150), torch.bmm(a, a.mT)))(a, b)
@@ -532,8 +546,9 @@ def test_a_compiled_program_that_cannot_be_run_is_said(monkeypatch: pytest.Monke
     def program(*inputs: Any) -> Any:
         raise IndexError("first\nsecond")
 
-    monkeypatch.setattr(inductor, "record", lambda *given: None)
     monkeypatch.setattr(inductor, "compile_graph", lambda *given: program)
-    graph: Any = SimpleNamespace(module=None, draws_itself=[])
+    graph = SimpleNamespace(module=lambda *inputs: [torch.zeros(2)], draws_itself=[], constants=[], shapes=list)
+    loss: Any = SimpleNamespace(graph=lambda batch: graph, leaves=[torch.zeros(1)], buffers=[], precision=None)
+    batch: Any = SimpleNamespace(tensors=[], device=torch.device("cpu"))
     with pytest.raises(Untraceable, match="^its compiled program cannot be run: IndexError: first$"):
-        inductor.compile_pure(graph, [])
+        inductor.compiled_gradient(loss, batch)

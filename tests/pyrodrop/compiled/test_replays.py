@@ -35,6 +35,12 @@ def recorder(call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
     return replay, places
 
 
+@pytest.fixture
+def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyrodrop.compiled.replays.KernelRecorder", lambda device: recorder)
+
+
+@pytest.mark.usefixtures("on_a_cpu")
 def test_replays_are_the_steps() -> None:
     weight, rate = torch.tensor([1.0, 2.0]), torch.tensor(0.5)
 
@@ -44,7 +50,7 @@ def test_replays_are_the_steps() -> None:
         return result
 
     torch.manual_seed(1)
-    captured = Captured(step, [weight], [torch.ones(3, 2)], torch.ones(3, 1), recorder)
+    captured = Captured(step, [weight], [torch.ones(3, 2)], torch.ones(3, 1))
     assert weight.tolist() == [1.0, 2.0]  # recording made steps, and took them back
     assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(1)))  # with their noise
     rows = torch.tensor([[1.0, 1.0], [2.0, -1.0], [0.5, 3.0]])
@@ -65,6 +71,7 @@ def test_replays_are_the_steps() -> None:
         assert torch.equal(weight, alone)
 
 
+@pytest.mark.usefixtures("on_a_cpu")
 @pytest.mark.parametrize(
     ("size", "count"),
     [(28, 1), *(pytest.param(*each, marks=pytest.mark.more) for each in ((28, 3), (None, 1), (None, 3)))],
@@ -86,7 +93,7 @@ def test_steps_by_graphs_are_the_compiled_ones(size: int | None, count: int, mon
 
     class Played(Captured):
         def __init__(self, *args: Any) -> None:
-            super().__init__(*args, record=recorder)
+            super().__init__(*args)
             graphs.append(self)
 
         def __call__(self, count: int) -> Tensor:
@@ -104,12 +111,13 @@ def test_steps_by_graphs_are_the_compiled_ones(size: int | None, count: int, mon
         torch.testing.assert_close(one.history, other.history, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("on_a_cpu")
 def test_what_a_step_carries_stays_where_the_next_one_reads_it() -> None:
     def moved(q: Tensor, p: Tensor, rate: Tensor) -> list[Tensor]:
         return [q.sum(), p - rate * q, q + rate * p]
 
     rate, q, p = torch.tensor(0.5), torch.tensor([1.0, 2.0]), torch.tensor([0.5, -1.0])
-    replayed = Replayed(moved, [torch.zeros(2), torch.zeros(2), torch.zeros(())], (2, 1), recorder)
+    replayed = Replayed(moved, [torch.zeros(2), torch.zeros(2), torch.zeros(())], (2, 1))
     for start in (q, 3 * q):
         wants, gots = [(torch.zeros(()), p, start)], [(torch.zeros(()), p, start)]
         for step in range(4):

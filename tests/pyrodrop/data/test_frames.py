@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset, Split
+from pyrodrop.data.columns import Columns
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -333,6 +335,15 @@ def test_a_fit_predicts_at_a_frame_by_its_names(encode: Any, tmp_path: Path) -> 
     assert torch.equal(loaded.predict(shuffled, 4).f, want)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="x must have the columns of the data set by name.*without 'age'"):
         run.predict(shuffled.drop(columns="age"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_file_says_all_of_its_columns(ordered: bool) -> None:
+    kinds = pd.Categorical(DF["kind"], categories=["a", "b", "c"], ordered=ordered)
+    columns = Dataset.from_frame(DF.assign(kind=kinds), "kind", encode="one-hot").columns
+    again = Columns.of_words(json.loads(json.dumps(columns.words())), "file")  # type: ignore[union-attr]
+    assert vars(again) == vars(columns)
+    assert again.ordered == ordered
 
 
 def test_a_frame_without_columns_by_name_is_taken_by_place_as_before() -> None:

@@ -355,7 +355,7 @@ class Bistable(nn.Module):
 def test_diagnostics_count_divergences_and_rounding() -> None:
     f, own = torch.randn(8, 100, 3), torch.randn(8, 100)
     assert diagnose(f, own, 0, 0.0).mixed
-    assert "2 trajectories diverged" in str(diagnose(f, own, 2, 0.0))
+    assert "trajectories diverged before 2 draws" in str(diagnose(f, own, 2, 0.0))
     assert "use dtype=torch.float64" in str(diagnose(f, own, 0, 0.2))
     with pytest.raises(ValueError, match="the same in all draws"):
         diagnose(torch.zeros(8, 100, 3), own, 0, 0.0)
@@ -497,8 +497,9 @@ def test_replayed_steps_move_chains_alike(kind: Any, monkeypatch: pytest.MonkeyP
         recorded.append(recorder(call))
         return recorded[-1]
 
-    for recorders in ({}, {"cpu": record}):
-        monkeypatch.setattr("pyrodrop.sampling.compiled_density._RECORDERS", recorders)
+    monkeypatch.setattr("pyrodrop.compiled.replays.KernelRecorder", lambda device: record)
+    for kinds in (set(), {"cpu"}):
+        monkeypatch.setattr("pyrodrop.sampling.compiled_density._REPLAY", kinds)
         compiled = CompiledDensity(density_of(linear(), (X, Y)), 6, "traced", kind.step)
         assert 1 <= compiled.block < 6
         generator = torch.Generator().manual_seed(0)
@@ -516,7 +517,8 @@ def test_what_cannot_be_replayed_is_called(monkeypatch: pytest.MonkeyPatch, capl
     def record(call: Any) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr("pyrodrop.sampling.compiled_density._RECORDERS", {"cpu": record})
+    monkeypatch.setattr("pyrodrop.compiled.replays.KernelRecorder", lambda device: record)
+    monkeypatch.setattr("pyrodrop.sampling.compiled_density._REPLAY", {"cpu"})
     with caplog.at_level(logging.INFO, "pyrodrop"):
         assert run(linear(), chains=4, tune=100, draws=4, max_steps=4).settings["engine"] == "traced"
     assert "launched one by one, which is slower: operation not permitted" in caplog.text

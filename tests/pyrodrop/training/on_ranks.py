@@ -227,9 +227,11 @@ def checkpoints() -> dict[str, Any]:
         for steps, distributed in ((7, first), (12, second)):
             if distributed is None or dist.get_rank() == 0:
                 checkpoint = pyrodrop.Checkpoint(file, every=5)
-                fit = fitted(guides.Point, steps=steps, checkpoint=checkpoint, distributed=distributed)
+                with logged() as lines:
+                    fit = fitted(guides.Point, steps=steps, checkpoint=checkpoint, distributed=distributed)
         results[name] = numbers(fit) if second is None or dist.get_rank() == 0 else []
         results[f"{name} wrote"] = file.exists()
+        results[f"{name} logged"] = "\n".join(lines)
     return results
 
 

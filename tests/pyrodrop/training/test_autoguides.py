@@ -84,7 +84,16 @@ def test_the_laplace_approximation_is_at_the_trained_model() -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
-    "wrap", [lambda auto: auto, Inside, InsidePyro, InsideLocal], ids=["itself", "nn", "Pyro", "own"]
+    "wrap",
+    [
+        lambda auto: auto,
+        Inside,
+        InsidePyro,
+        InsideLocal,
+        poutine.mask(mask=True),
+        lambda auto: lambda *args, **kw: auto(*args, **kw),
+    ],
+    ids=["itself", "nn", "Pyro", "own", "handler", "function"],
 )
 def test_an_autoguide_is_trained_with_its_model(wrap: Any) -> None:
     model = line()

@@ -253,7 +253,7 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_step(tm
             run(path, 1)
 
 
-def test_a_checkpoint_that_was_changed_or_is_of_an_older_version_is_refused(saved: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_changed_is_refused(saved: Path, tmp_path: Path) -> None:
     tensors, about = read_tensors(saved)
     about.pop("format")
     file = tmp_path / "state"
@@ -272,7 +272,7 @@ def test_a_checkpoint_that_was_changed_or_is_of_an_older_version_is_refused(save
     weight = "parameter.loc.layers.0.weight"
     refused("another model or guide: parameter.loc", tensors | {weight: tensors[weight].double()})
     save_file(tensors, file, metadata={"pyrodrop": '{"settings": {"seed": 0}, "position": 7}'})
-    with pytest.raises(ValueError, match="does not say what its run is made of, as it was written by another version"):
+    with pytest.raises(ValueError, match=f"{file} is damaged: its content has another checksum"):
         run(file, 4)
     for content in (b"", saved.read_bytes()[:-5], b"\0" * 100):
         file.write_bytes(content)

@@ -102,16 +102,17 @@ def test_a2_has_the_divergence_of_a() -> None:
 
 
 def test_a_part_of_the_rows_still_stands_for_all() -> None:
-    """A plate's scale is no scale of the guide's own: latent variables of rows count as often as their rows."""
+    """A plate's scale is no scale of the guide's own: latent variables of rows count as often as their rows, and so do
+    weights of the rows of model and guide."""
     from pyrodrop.elbo import DrawnTerms
 
-    def model(x: torch.Tensor, y: torch.Tensor) -> None:
-        with pyro.plate("rows", 10, subsample_size=5, dim=-1):
+    def model(x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | float = 1.0) -> None:
+        with pyro.plate("rows", 10, subsample_size=5, dim=-1), pyro.poutine.scale(scale=weights):
             z = pyro.sample("z", dist.Normal(torch.zeros(5), 1.0))
             pyro.sample("y", dist.Normal(z, 1.0), obs=y)
 
-    def guide(x: torch.Tensor, y: torch.Tensor) -> None:
-        with pyro.plate("rows", 10, subsample_size=5, dim=-1), pyro.poutine.scale(scale=0.5):
+    def guide(x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | float = 0.5) -> None:
+        with pyro.plate("rows", 10, subsample_size=5, dim=-1), pyro.poutine.scale(scale=weights):
             pyro.sample("z", dist.Normal(torch.ones(5), 1.0))
 
     x, y = torch.zeros(5), torch.zeros(5)
@@ -119,6 +120,9 @@ def test_a_part_of_the_rows_still_stands_for_all() -> None:
     whole, scaled = (float(terms.terms(terms.drawn(x, y), x, y).kl) for terms in drawn)
     assert whole == pytest.approx(10 * 0.5)  # KL(N(1, 1) || N(0, 1)) = 1/2
     assert scaled == pytest.approx(whole / 2)
+    for weights, kl in ((torch.arange(5.0) + 1, 2 * 15 * 0.5), (torch.full((5,), 3.0), whole)):
+        weighted = drawn[0].terms(drawn[0].drawn(x, y, weights), x, y, weights)
+        assert float(weighted.kl) == pytest.approx(kl)
 
 
 def test_mistakes() -> None:

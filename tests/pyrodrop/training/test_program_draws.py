@@ -38,7 +38,7 @@ def logistic(x: Tensor, y: Tensor | None = None) -> Any:
         return pyro.sample("y", dist.Bernoulli(logits=slope * x), obs=y)
 
 
-def fitted(model: Any, guide: Any, y: Tensor = Y, **more: Any) -> pyrodrop.Fit:
+def fitted(model: Any, guide: Any, y: Tensor | None = Y, **more: Any) -> pyrodrop.Fit:
     return pyrodrop.fit(model, guide, {"x": X, "y": y, **more}, steps=100, lr=0.05)
 
 
@@ -80,6 +80,26 @@ def test_observations_are_drawn_anew() -> None:
     drawn = fit.predict(num_samples=40)["y"]
     assert not (drawn == Y).any()
     assert torch.equal(drawn, fit.predict({"x": X, "y": None}, 40)["y"])
+
+
+def test_what_a_program_is_conditioned_on_stays() -> None:
+    """As in `Predictive`; data that are given in this way alone are drawn anew."""
+    noise = torch.tensor(0.25)
+    fixed = poutine.condition(line, data={"noise": noise})
+    fit = fitted(fixed, AutoNormal(fixed))
+    for data in (None, {"x": X, "y": None}):
+        drawn = fit.predict(data, 400)
+        assert (drawn["noise"] == noise).all()
+        residuals = drawn["y"] - drawn["slope"][:, None] * X
+        assert float(residuals.std()) == pytest.approx(0.25, rel=0.05)  # the median of the prior is 1
+    for values, anew in (({"y": Y}, True), ({"y": Y, "noise": noise}, False)):
+        of_data = poutine.condition(line, data=values)
+        fit = fitted(of_data, AutoNormal(of_data), None)
+        if anew:
+            assert not (fit.predict(num_samples=5)["y"] == Y).any()
+        else:
+            with pytest.raises(ValueError, match="gives the values of noise, y, and no site has obs="):
+                fit.predict(num_samples=5)
 
 
 def test_arguments_that_default_to_none_may_be_left_out() -> None:

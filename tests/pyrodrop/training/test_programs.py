@@ -166,6 +166,22 @@ def test_sites_that_are_summed_out_have_the_elbo_of_the_loss_object(auto: Any) -
     assert "TraceEnum_ELBO" in str(fit)
 
 
+@pytest.mark.parametrize("summed", [False, True])
+def test_a_factor_of_model_and_guide_is_none_of_the_elbo(summed: bool) -> None:
+    """As the tips in Pyro's documentation divide the loss by the number of rows."""
+    model, data = (mixture, {"y": Y}) if summed else (line, DATA)
+    options: dict[str, Any] = {"objective": TraceEnum_ELBO(max_plate_nesting=1)} if summed else {}
+    guide = AutoNormal(poutine.block(model, hide=["kind"]))
+    guide(**data)
+    plain, scaled = (
+        pyrodrop.fit(*around, data, steps=1, lr=1e-7, engine="pyro", **options).elbo(5)
+        for around in ((model, guide), (poutine.scale(model, scale=0.1), poutine.scale(guide, scale=0.1)))
+    )
+    assert scaled.value == pytest.approx(plain.value, rel=1e-4)
+    assert scaled.se == pytest.approx(plain.se, rel=1e-4)
+    assert str(scaled.convention) == "exact (without the factor 0.1 of pyro.poutine.scale around model and guide)"
+
+
 def test_an_estimate_is_the_same_each_time_where_the_loss_object_counts_nested_plates() -> None:
     guide = AutoNormal(poutine.block(mixture, hide=["kind"]))
     fit = pyrodrop.fit(mixture, guide, {"y": Y}, steps=2, objective=TraceEnum_ELBO(), engine="pyro")

@@ -129,6 +129,9 @@ def test_a_checkpoint_continues_where_it_was(results: Results) -> None:
         assert first[f"{name} wrote"]
     assert first["two"] == second["two"] == second["whole"]
     assert not second["two wrote"]
+    assert "ranks is 2 there and 1 here" in first["two by one logged"]
+    assert "ranks is 1 there and 2 here" in first["one by two logged"]
+    assert "ranks is" not in first["two logged"]
 
 
 def test_step_by_step_is_the_same_training(results: Results) -> None:

@@ -134,8 +134,12 @@ def test_replicates_have_the_distribution_of_plain_fits(engine: str) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("recorded", [True, False])
-def test_a_recorded_step_has_the_bits_of_the_mapped_one(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of networks that update statistics, with minibatches of two shapes; where it cannot be recorded, it is mapped."""
+def test_a_recorded_step_has_the_bits_of_the_mapped_one(
+    recorded: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of networks that update statistics and learn a number, with minibatches of two shapes; where it cannot be recorded, it
+    is mapped."""
+    caplog.set_level("INFO", "pyrodrop")
     net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 1))
     model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(4.0, learned=True))
     settings = SETTINGS | {"engine": "traced", "estimator": "shared", "starts": "new", "count": 3}
@@ -149,6 +153,7 @@ def test_a_recorded_step_has_the_bits_of_the_mapped_one(recorded: bool, monkeypa
 
     monkeypatch.setattr(stacked, "recorded", record)
     many = pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **settings)
+    assert ("mapped anew" in caplog.text) != recorded
     monkeypatch.setattr(choice, "_WORTH_A_RECORDING", 1000)
     mapped = pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **settings)
     assert len(made) == 2

@@ -19,6 +19,8 @@ from pyrodrop.data import Dataset
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.identity import differences, made_of
 from pyrodrop.sampling.sampled import Sampled
+from tests.guides.test_guides import PRIORS
+from tests.pyrodrop.export.test_export import LIKELIHOODS
 
 X = torch.linspace(-1, 1, 20)[:, None]
 DATA = Dataset(X, X**2).standardized()
@@ -110,6 +112,18 @@ def test_a_model_takes_the_columns_of_the_file(saved: Path, draws: Path) -> None
     pyrodrop.Fit.load(saved, model, guide, device="cpu")
     Sampled.load(draws, other)
     assert model.columns is other.columns is None
+
+
+def test_every_prior_and_likelihood_is_made_from_the_file(tmp_path: Path) -> None:
+    likelihood = likelihoods.Gaussian([1.0, 4.0])
+    named = [prior for name, prior in PRIORS.items() if ", " not in name]  # others have a distribution of Pyro
+    made = [models.MLP([2, 3, 2], prior=prior, likelihood=likelihood) for prior in named]
+    made += [models.MLP([2, 3, k], prior=priors.Gaussian(), likelihood=each) for each, k, _ in LIKELIHOODS.values()]
+    for model in made:
+        run = pyrodrop.Fit(model, guides.Point(model), None, torch.zeros(0, 3), {})
+        again = pyrodrop.Fit.load(run.save(tmp_path / "fit")).model
+        assert repr(again) == repr(model)
+        assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
 
 
 def test_every_guide_is_read_back(tmp_path: Path) -> None:
