@@ -4,7 +4,8 @@ x                                  network(x)
 (ids, mask)                        network(ids, mask)
 {"input_ids": ids, "mask": mask}   network(input_ids=ids, mask=mask)
 
-A forward with one argument takes the tuple or the mapping as a whole: forward(self, batch).
+A forward with one argument takes the tuple or the mapping as a whole: forward(self, batch). One with further, optional ones
+does, too, unless a key is the name of one of them.
 """
 
 from __future__ import annotations
@@ -79,9 +80,11 @@ def arguments(x: Inputs, forward: Callable[..., Any]) -> tuple[tuple[Any, ...], 
         return (x,), {}
     one_by_one: tuple[tuple[Any, ...], dict[str, Tensor]] = ((), dict(x)) if isinstance(x, Mapping) else (tuple(x), {})
     whole = (dict(x) if isinstance(x, Mapping) else tuple(x),)
-    if not _takes(forward, *one_by_one) and _takes(forward, whole, {}):
-        return whole, {}
-    return one_by_one
+    if _takes(forward, *one_by_one) or not _takes(forward, whole, {}):
+        return one_by_one
+    known = inspect.signature(forward).parameters
+    misnamed = len(known) > 1 and not known.keys().isdisjoint(one_by_one[1])  # which the error of the call says
+    return one_by_one if misnamed else (whole, {})
 
 
 def _takes(function: Callable[..., Any], positional: tuple[Any, ...], named: Mapping[str, Any]) -> bool:

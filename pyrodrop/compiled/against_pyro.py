@@ -67,16 +67,20 @@ def difference(
 
 def size_of_terms(objective: Objective, batch: Arguments) -> float:
     """The sum of the absolute log densities of all sites: rounding of the loss is relative to it, not to the loss."""
-    with seeded(1, batch.device), undisturbed(objective.model, objective.guide), _Sizes() as sizes:
+    with seeded(1, batch.device), undisturbed(objective.model, objective.guide), _Sites() as seen:
         objective.terms(batch)
-    return sizes.total
+        # at the end, as a lazy weight of the guide has a log density once the model has used it
+        terms = [site["scale"] * site["fn"].log_prob(site["value"]) for site in seen.sites]
+    return float(sum(term.detach().abs().sum() for term in terms))
 
 
-class _Sizes(Messenger):
-    """Adds up the absolute log densities of sample sites."""
+class _Sites(Messenger):
+    """Keeps all sample sites."""
 
-    total = 0.0
+    def __init__(self) -> None:
+        super().__init__()
+        self.sites: list[Any] = []
 
     def _pyro_post_sample(self, site: Any) -> None:
         if not site_is_subsample(site):
-            self.total += float((site["scale"] * site["fn"].log_prob(site["value"])).detach().abs().sum())
+            self.sites.append(site)

@@ -23,6 +23,7 @@ from pyrodrop.models.network import NetworkModel
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.module_states import evaluating
 from pyrodrop.networks.call import Output, taken
+from pyrodrop.networks.checks import first_line
 from pyrodrop.networks.observe import close
 from pyrodrop.networks.sites import thaw
 from pyrodrop.scaling import Standardize
@@ -81,8 +82,7 @@ def plain_network(model: Any, weights: Mapping[str, Tensor], x: Inputs | None) -
     if not isinstance(x, Tensor):
         return network
     try:
-        traced = fx.GraphModule(network, trace(network), "Network").eval()
-        return traced if same_outputs(traced, network, x) else network
+        return fx.GraphModule(network, trace(network, x), "Network").eval()
     except Untraced:
         return network
 
@@ -91,18 +91,23 @@ class Untraced(TypeError):
     """`torch.fx` cannot trace a network."""
 
 
-def trace(network: nn.Module) -> fx.Graph:
+def trace(network: nn.Module, x: Tensor) -> fx.Graph:
     """The operations of a network.
 
+    Args:
+        x: example rows, for a comparison of outputs.
+
     Raises:
-        Untraced: the operations depend on the values of tensors.
+        Untraced: the operations depend on the values of tensors, or do not give the outputs of the network.
     """
-    try:
-        traced = Tracer().trace(network)
-    except Exception as error:  # any operation that needs concrete values
-        raise Untraced(f"torch.fx cannot trace the network: {error}") from error
     graph = fx.Graph()  # without a reference to the tracer, which cannot be pickled
-    graph.output(graph.graph_copy(traced, {}))
+    try:
+        graph.output(graph.graph_copy(Tracer().trace(network), {}))
+        same = same_outputs(fx.GraphModule(network, copy.deepcopy(graph)).eval(), network, x)
+    except Exception as error:  # any operation that needs concrete values, or a context such as torch.enable_grad()
+        raise Untraced(f"torch.fx cannot trace the network: {first_line(error)}") from error
+    if not same:
+        raise Untraced("its trace by torch.fx has other outputs, for example because of a hook")
     for node in graph.nodes:
         node.type = None  # annotations that are strings cannot be pickled
     return graph

@@ -123,7 +123,7 @@ def without_unused_units(network: nn.Module, x: Tensor) -> fx.GraphModule:
         NotFollowed: none of several layers has units that are followed; `torch.fx` cannot trace it; or outputs would differ.
     """
     try:
-        followed = _Followed(network, trace(network))
+        followed = _Followed(network, trace(network, x))
     except Untraced as error:
         raise NotFollowed(f"{_WHY}; {error}") from error
     with torch.no_grad():

@@ -30,6 +30,7 @@ from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.names import one_of
 from pyrodrop.networks.checks import check_width
 from pyrodrop.prediction.quantiles import checked_levels
+from pyrodrop.private_apis import transforms_as_before
 from pyrodrop.threads import exclusive
 
 LEVELS = (0.05, 0.5, 0.95)  # of quantiles
@@ -110,7 +111,7 @@ def export(
     ways = WAYS[-1:] if closed_form else WAYS
     for graph.way in ways:
         try:
-            with quiet():
+            with quiet(), transforms_as_before():
                 content = _content(form, graph, rows, about, expected, model.targets)
             break
         except ValueError:

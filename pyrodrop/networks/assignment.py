@@ -31,7 +31,8 @@ def assign_priors(
         bias_prior: prior of the biases and other vectors, or None.
 
     Raises:
-        ValueError: the network has no weights, or no weight has a prior; a pattern matches no parameter.
+        ValueError: the network has no weights, or no weight has a prior; a pattern matches no parameter; a weight has the
+            name of another site.
         TypeError: a prior is no `Prior`.
     """
     if not parameters.weights:
@@ -56,6 +57,12 @@ def assign_priors(
     kept = {n: chosen_prior for n in parameters.trained if (chosen_prior := chosen.get(n)) is not None}
     if not kept:
         raise ValueError("prior must give at least one weight a prior; got None for all weights")
+    of_data = kept.keys() & {"data", "y"}
+    if of_data:
+        raise ValueError(
+            "a weight with a prior must have another name than 'data' and 'y', which are sites of the model itself; got "
+            f"{network}.{of_data.pop()}: rename it, or move it into a submodule"
+        )
     return kept
 
 

@@ -54,6 +54,10 @@ class Update:
         """Update the parameters that have gradients, with a learning rate for every parameter group."""
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is not None and (gradient.layout != torch.strided or not gradient.is_contiguous()):
+                    parameter.grad = gradient.to_dense().contiguous()  # fused operations read memory in order
         if self._fused is None:
             self.optimizer.step()
             return

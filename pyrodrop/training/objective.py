@@ -29,7 +29,8 @@ class MeanField(Objective):
 
     def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         terms, loss = self._loss(batch, factors)
-        return terms, list(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+        return terms, [gradient.to_dense() for gradient in gradients]  # of nn.Embedding(sparse=True)
 
     def check(self, batch: Arguments) -> None:
         """Raise a ValueError for draws of the guide that cannot be differentiated by their distribution's parameters."""

@@ -44,6 +44,8 @@ def optimizer_of(
             "their parameters from Pyro's SVI: use the same optimiser of torch.optim, or "
             "pyro.optim.clipped_adam.ClippedAdam, which is a torch.optim class"
         )
+    for parameter in parameters.values():
+        parameter.data = parameter.data.contiguous()  # as torch's fused Adam assumes, even of a transposed weight
     groups = [{"params": list(parameters.values()), "lr": lr}]
     if callable(lr):
         groups = [{"params": [p], "lr": _rate(lr, name)} for name, p in parameters.items()]

@@ -328,3 +328,8 @@ def test_what_has_no_exact_last_layer_is_refused() -> None:
     tokens = models.from_module(_Net(lambda net, h: net.last(h[:, None])), priors.Gaussian(), likelihoods.Gaussian())
     with pytest.raises(ValueError, match=r"needs outputs \[N, D\]"):
         pyrodrop.fit(tokens, guides.ExactLastLayer(tokens), (X, Y[:, None]), steps=1)
+    alone = models.MLP(
+        [2, 1], prior=priors.Gaussian(), bias_prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0)
+    )
+    with pytest.raises(RuntimeError, match="ExactLastLayer has none: learn the noise"):
+        pyrodrop.fit(alone, guides.ExactLastLayer(alone), (X, Y[:, :1]), steps=1)

@@ -84,6 +84,15 @@ def test_a_module_under_two_names_is_one_place_and_keeps_its_own_values() -> Non
     torch.testing.assert_close(point.predict(X, 1).f[0], want)
 
 
+@pytest.mark.parametrize("name", ["data", "y"])
+def test_a_weight_with_the_name_of_a_site_of_the_data_is_refused(name: str) -> None:
+    net = nn.Linear(4, 4)
+    net.register_parameter(name, nn.Parameter(torch.ones(4, 4)))
+    with pytest.raises(ValueError, match=f"sites of the model itself; got Linear.{name}: rename it"):
+        brought(net)
+    assert name in brought(net, prior={name: None, "*": priors.Gaussian()}).free
+
+
 def test_fixed_parameters_stay_and_have_no_prior() -> None:
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
     net[0].requires_grad_(False)

@@ -68,28 +68,28 @@ LAYERS = (
 )
 # Every room has a budget. A change that would pass it removes first; a number that rises has a line of why in CHANGELOG.
 MOST_LINES = {
-    "pyrodrop/compiled": 4_614,
-    "pyrodrop/compression": 1_156,
+    "pyrodrop/compiled": 4_618,
+    "pyrodrop/compression": 1_161,
     "pyrodrop/data": 2_986,
     "pyrodrop/distributions": 1_930,
     "pyrodrop/divergences": 826,
-    "pyrodrop/export": 798,
+    "pyrodrop/export": 799,
     "pyrodrop/likelihoods": 1_587,
     "pyrodrop/metrics": 1_180,
-    "pyrodrop/networks": 2_375,
+    "pyrodrop/networks": 2_382,
     "pyrodrop/prediction": 1_788,
     "pyrodrop/priors": 927,
     "pyrodrop/reading": 1_218,
     "pyrodrop/reparam": 1_041,
     "pyrodrop/sampling": 2_645,
-    "pyrodrop/steps": 835,
-    "pyrodrop/training": 6_325,
+    "pyrodrop/steps": 839,
+    "pyrodrop/training": 6_329,
     "pyrodrop/zoo": 2_742,
-    "pyrodrop/*.py": 5_540,
+    "pyrodrop/*.py": 5_553,
     "models": 1_327,
     "guides": 2_179,
     "analysis": 30_185,
-    "tests": 54_615,
+    "tests": 54_776,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

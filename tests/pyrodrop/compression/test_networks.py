@@ -196,8 +196,15 @@ def _pooled(self: Any, x: Tensor) -> Tensor:
     return F.max_pool2d(torch.tanh(self.conv(x)), 2)
 
 
+def _gradient(self: Any, x: Tensor) -> Tensor:
+    with torch.enable_grad():  # which a trace does not have
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(self.b(torch.tanh(self.a(x))).sum(), x, create_graph=True)[0]
+
+
 # Networks of which no unit can be removed, the shape of their x, and where their units end.
 REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
+    "a gradient": (custom(_gradient, a=nn.Linear(3, 6), b=nn.Linear(6, 2)), (3,), "torch.fx cannot trace the network"),
     "pooling over units": (sequential(nn.Linear(3, 6), nn.MaxPool1d(2), nn.Linear(3, 2)), (3,), "1 (MaxPool1d)"),
     "pooling of tokens": (sequential(nn.Linear(3, 6), nn.AvgPool1d(2), nn.Linear(3, 2)), (4, 3), "1 (AvgPool1d)"),
     "a softmax that is called relu": (

@@ -425,6 +425,25 @@ def test_the_metadata_have_a_hash_of_the_weights(tmp_path: Path) -> None:
     assert metadata(path)["guide"] == "MeanField"
 
 
+class WideHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(3, 4), nn.Linear(4, 1).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x).tanh().double())  # type: ignore[no-any-return]
+
+
+@pytest.mark.more
+def test_a_program_that_fails_leaves_no_transform_open(tmp_path: Path) -> None:
+    """torch.export cannot map this network, and forgets the end of torch.vmap, within which nothing can be drawn."""
+    rows = regression()
+    plain = data.Dataset(rows.x, rows.y.double())
+    run = fitted(guides.MeanField, models.from_module(WideHead(), priors.Gaussian(), likelihoods.Gaussian(1.0)), plain)
+    run.export(tmp_path / "net.pt2", 2)
+    assert torch.rand(3).shape == (3,)
+
+
 class Odd(nn.Module):
     """A linear map, but for what `otherwise` makes of it."""
 

@@ -133,3 +133,26 @@ def test_replicates_of_other_shapes_or_forms_are_the_fits_alone() -> None:
     for seed, (one, data) in enumerate(zip(many, sets, strict=True)):
         assert one.settings["replicates"] == 1
         torch.testing.assert_close(one.history, pyrodrop.fit(model, guide, data, seed=seed, **settings).history)
+
+
+class Masked(nn.Module):
+    """Takes its inputs one by one, or all of them as the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x: Any, mask: Tensor | None = None) -> Tensor:
+        if isinstance(x, dict):
+            x, mask = x["a"], x["b"]
+        return self.layer(x if mask is None else x * mask)  # type: ignore[no-any-return]
+
+
+def test_an_input_with_another_name_than_the_arguments_is_named() -> None:
+    net = Masked()
+    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(1.0))
+    for inputs, message in ({"x": A, "msk": A}, "argument 'msk'"), ({"mask": A}, "argument: 'x'"):
+        with pytest.raises(ValueError, match=message):
+            pyrodrop.fit(model, guides.Point(model), (inputs, Y), steps=1)
+    for whole in {"a": A, "b": A}, {"x": A, "mask": A}:
+        torch.testing.assert_close(model.outputs(model.weight_sites(), whole), net(A * A))
