@@ -146,10 +146,9 @@ def sample(
     """
     begun, place = time.perf_counter(), resolve(device)
     at = None if checkpoint is None else path(checkpoint, "checkpoint", "the file to save the chains to")
-    dataset = Dataset.of(data)
     if isinstance(model, NetworkModel):
         model = copy.deepcopy(model).to(place)
-    density = density_of(model, dataset, dtype, likelihood_power)
+    density, dataset = density_of(model, data, dtype, likelihood_power), Dataset.of(data)
     numbers = chains * draws * sum(density.sizes)
     _check_memory(numbers, torch.float64 if dtype is None else density.dtype)  # None may become float64
     if kernel == "mclmc" and numbers == chains * draws:

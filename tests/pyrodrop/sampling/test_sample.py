@@ -475,6 +475,8 @@ def test_refused_with_a_reason(options: dict[str, Any], kind: type[Exception], w
 def test_models_that_cannot_be_sampled_are_refused() -> None:
     with pytest.raises(TypeError, match="needs a model of pyrodrop.models"):
         run(lambda x, y=None: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="needs a model of pyrodrop.models"):
+        pyrodrop.sample(lambda y: None, {"y": torch.zeros(3)})  # type: ignore[arg-type, return-value]
     improper = pyrodrop.models.from_module(
         nn.Linear(2, 1), prior=priors.LogUniform(), bias_prior=None, likelihood=likelihoods.Gaussian(4.0)
     )
