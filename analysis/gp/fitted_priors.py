@@ -387,9 +387,9 @@ def _checked(model: NetworkModel) -> MLP:
         raise TypeError(f"from_gp needs a model that is a models.MLP; got {shown(model)}")
     if type(model.likelihood) is not Gaussian:
         raise ValueError(
-            f"model must have a likelihoods.Gaussian for from_gp; got {model.likelihood.describe()}: choose the scales, "
-            "sqrt(2 / inputs) of every layer, and for class labels 2 to 30 times that of the last (docs/choosing.md, Which "
-            "prior)"
+            f"model must have a likelihoods.Gaussian for from_gp; got {shown(model)} with {model.likelihood.describe()}: "
+            "choose the scales, sqrt(2 / inputs) of every layer, and for class labels 2 to 30 times that of the last "
+            "(docs/choosing.md, Which prior)"
         )
     if model.fixed:
         raise ValueError(

@@ -246,7 +246,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "another likelihood": (
         lambda: mlp(likelihood=likelihoods.StudentT()),
         noisy,
-        "likelihoods.Gaussian for from_gp; got StudentT.*: choose the scales",
+        "likelihoods.Gaussian for from_gp; got a MLP with StudentT.*: choose the scales",
     ),
     "another activation": (lambda: mlp(activation="sigmoid"), noisy, "activation must be one of relu, .*; got sigmoid"),
     "a function": (lambda: mlp(activation=lambda u: u.sin()), noisy, "activation must be one of"),
