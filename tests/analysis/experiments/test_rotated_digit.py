@@ -137,7 +137,8 @@ def test_averaged_weights_are_keep_times_m() -> None:
         torch.testing.assert_close(averaged(fit).guide.loc[name], 0.7 * fit.guide.loc[name])  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("guide", ["bernoulli", pytest.param("ensemble", marks=pytest.mark.more)])
+@pytest.mark.more
+@pytest.mark.parametrize("guide", ["bernoulli", "ensemble"])
 def test_the_job_runs(
     guide: str, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

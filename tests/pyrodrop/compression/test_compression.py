@@ -221,6 +221,7 @@ class Counts(likelihoods.Likelihood):
         return dist.Poisson(output.exp()).to_event(1)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["binary", "binary, two columns", "ordinal", "whole numbers", "counts"])
 def test_the_error_is_that_of_the_predicted_class_or_number(kind: str) -> None:
     torch.manual_seed(0)
