@@ -401,7 +401,6 @@ def _recipe(
 ) -> Recipe:
     function(posterior, "posterior", "a function that makes the guide of a model, such as guides.MeanField")
     assert data.inputs is not None
-    _check_mixture(copy.deepcopy(likelihood), targets, copy.deepcopy(data.targets or Standardize()).cpu())
     x = data.inputs(data.x)
     widths = counts(hidden, "hidden", "the numbers of units of the hidden layers")
     if not widths:
@@ -423,6 +422,7 @@ def _recipe(
         if skewed:
             model.likelihood.start(data.y)  # of all rows, not of the parts
         model.set_range(x.amin(0), x.amax(0), of_line=skewed)
+    _check_mixture(copy.deepcopy(models[0]), x[:1], copy.deepcopy(data.targets or Standardize()))
     steps = max(min(_STEPS + len(data), _MOST_STEPS), _EPOCHS * math.ceil(len(data) / _BATCH))
     settings = {
         "steps": steps, "batch_size": _even(len(data) - len(data) // _PARTS), "lr": _LR, "lr_schedule": cosine(steps),
@@ -431,9 +431,12 @@ def _recipe(
     return Recipe(data, models, posterior, settings)
 
 
-def _check_mixture(likelihood: Likelihood, columns: int, targets: Standardize) -> None:
+def _check_mixture(model: WideAndDeep, x: Tensor, targets: Standardize) -> None:
     """Raise a TypeError, before training, if there is no mixture of the distributions of y of several networks."""
-    made, _ = likelihood.predictive(torch.zeros(1, 1, likelihood.outputs(columns)), likelihood.units(targets))
+    likelihood = model.likelihood
+    with torch.no_grad():
+        outputs = model.network(x.cpu().float())[None]
+        made, _ = likelihood.predictive(outputs, likelihood.units(targets.cpu()))
     try:
         rebuilt(Tensor.clone, made)
     except TypeError as error:

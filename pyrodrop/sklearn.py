@@ -165,10 +165,10 @@ def _check_columns(X: Any) -> None:
     """Raise a TypeError that names the columns of a data frame that are not numeric, such as categories and dates."""
     if is_frame(X):
         remedy = "encode {} as numbers, with sklearn.preprocessing.OneHotEncoder in a make_column_transformer"
-        columns = as_table(X, "X").iter_columns()
-        check_numbers(
-            (c for c in columns if not hasattr(c.to_native(), "sparse")), "X", "", remedy
-        )  # those are numbers
+        dense = (
+            c for c in as_table(X, "X").iter_columns() if not hasattr(c.to_native(), "sparse")
+        )  # others are numbers
+        check_numbers(dense, "X", "", remedy)
 
 
 def _dense(x: Any) -> np.ndarray[Any, Any]:

@@ -100,7 +100,7 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
             _label(name): (_variable(nodes, name, named[name])[0][1:], nodes[name]["value"].cpu().numpy())
             for name in seen
         },
-        None if summed else {_label(name): _variable(nodes, name, densities[name]) for name in seen},
+        None if summed else {_label(name): _counted(nodes, name, densities[name]) for name in seen},
         log_joint.double(),
         log_q.double(),
         _without_density(drawn, summed),
@@ -144,7 +144,7 @@ def program_tree(
     if not drawn[0].undrawable:
         groups["posterior_predictive"] = _joined([chain.predictive for chain in drawn])
     densities = [chain.log_likelihood for chain in drawn if chain.log_likelihood is not None]
-    groups |= {"log_likelihood": _counted(_joined(densities))} if densities else {}
+    groups |= {"log_likelihood": _joined(densities)} if densities else {}
     elbos = [fit.elbo(_ELBO_DRAWS, data) for fit in chains]
     attrs: dict[str, Any] = {"guide": describe(first.guide), "model": describe(first.model)}
     attrs |= {"elbo": scalar_or_array([e.value for e in elbos]), "elbo_se": scalar_or_array([e.se for e in elbos])}
@@ -164,16 +164,6 @@ def _joined(chains: Sequence[Variables]) -> xr.Dataset:
     return xr.concat([xr.Dataset(variables) for variables in chains], dim="chain")
 
 
-def _counted(densities: xr.Dataset) -> xr.Dataset:
-    """Without the observations whose log density is 0 in all draws, as of masked ones; the others are in one dimension."""
-    variables: dict[Hashable, Any] = dict(densities.items())
-    for name, values in densities.items():
-        counted = (values.values != 0).any((0, 1))
-        if counted.any() and not counted.all():
-            variables[name] = ("chain", "draw", f"{name}_counted"), values.values[:, :, counted]
-    return xr.Dataset(variables)
-
-
 def scalar_or_array(values: Sequence[Any]) -> Any:
     """The only value, or an array of several."""
     return values[0] if len(values) == 1 else np.array(values)
@@ -190,6 +180,14 @@ def _variable(nodes: dict[str, Any], name: str, values: Tensor) -> tuple[tuple[s
     plates = {frame.dim + batch: frame.name for frame in node["cond_indep_stack"] if frame.vectorized}
     dims = [_label(plates.get(number, f"{name}_dim_{number}"), "plate") for number in range(values.dim() - 1)]
     return ("draw", *(f"{dim}_plate" if dim in nodes else dim for dim in dims)), values.numpy()
+
+
+def _counted(nodes: dict[str, Any], name: str, densities: Tensor) -> tuple[tuple[str, ...], Any]:
+    """Log densities of a site as a variable: without masked observations, and the others then in one dimension."""
+    counted = torch.as_tensor(True if nodes[name]["mask"] is None else nodes[name]["mask"]).cpu()
+    if counted.all() or not counted.any():
+        return _variable(nodes, name, densities)
+    return ("draw", f"{_label(name)}_counted"), densities[:, counted.expand(densities.shape[1:])].numpy()
 
 
 def _label(name: str, kind: str = "site") -> str:

@@ -85,11 +85,11 @@ MOST_LINES = {
     "pyrodrop/steps": 839,
     "pyrodrop/training": 6_329,
     "pyrodrop/zoo": 2_742,
-    "pyrodrop/*.py": 5_553,
+    "pyrodrop/*.py": 5_556,
     "models": 1_327,
     "guides": 2_179,
-    "analysis": 30_185,
-    "tests": 54_791,
+    "analysis": 30_183,
+    "tests": 54_802,
 }
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (
