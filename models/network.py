@@ -36,6 +36,7 @@ from pyrodrop.networks.checks import (
     cannot_run,
     check_dropout_layers,
     check_labels,
+    check_memory,
     check_resolution,
     check_width,
     copied,
@@ -103,6 +104,7 @@ class NetworkModel(Part, LocalModule):
         super().__init__()
         instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
         parameters_of(network)  # raises for modules that cannot be copied
+        check_memory(network)
         network = copied(network)
         self._check_network(network)
         lengthen(network)

@@ -180,6 +180,19 @@ def check_values(network: nn.Module) -> None:
             )
 
 
+def check_memory(network: nn.Module) -> None:
+    """Raise a ValueError if two parameters have the same memory: their copies would be trained apart."""
+    owners: dict[int, tuple[str, nn.Parameter]] = {}
+    for name, parameter in network.named_parameters():
+        start = parameter.data_ptr() if parameter.layout == torch.strided and not parameter.is_meta else 0
+        other, first = owners.setdefault(start, (name, parameter))
+        if start and first is not parameter and parameter.requires_grad:
+            raise ValueError(
+                f"weights that are tied must be one parameter; got {other} and {name}, two with the same memory: assign the "
+                f"parameter itself, or use {other}.T in forward"
+            )
+
+
 def check_parametrised(network: nn.Module) -> None:
     """Raise a ValueError that names the trained weights that are computed from other parameters, or a tensor without values.
 

@@ -65,6 +65,16 @@ def test_a_tied_weight_has_one_draw_for_all_of_its_uses() -> None:
     torch.testing.assert_close(f.std(0), sd, rtol=0.08, atol=0)
 
 
+def test_two_parameters_in_one_memory_are_refused() -> None:
+    """The weights of an autoencoder, tied by ``.data``: copies of them have memory of their own."""
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 4))
+    net[2].weight.data = net[0].weight.data.T
+    with pytest.raises(
+        ValueError, match=r"tied must be one parameter; got 0.weight and 2.weight, two with the same memory"
+    ):
+        brought(net)
+
+
 def test_a_module_under_two_names_is_one_place_and_keeps_its_own_values() -> None:
     layer = nn.Linear(4, 4)
     net = nn.Sequential(layer, nn.Tanh(), layer)
