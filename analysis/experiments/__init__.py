@@ -28,7 +28,6 @@ JOBS = {
     "solar": "solar irradiance in 5 years: an LSTM with dropout, persistence and ridge regression",
     "active-learning": "labels to 90 % on MNIST by entropy, BALD, BatchBALD and EPIG; naval, where asking does harm",
     "continual": "digits in five lots: yesterday's posterior as today's prior, EWC and fine-tuning (Nguyen et al. 2018)",
-    "tuning": "the drop rate and the scale of the prior, tuned by Optuna with pruning on a UCI set",
     "published": "published figures beside ours: which agree, and of each other one why not",
     "uci": "nine UCI regression sets, all splits: dropout and other posteriors (Gal & Ghahramani 2016, table 1)",
 }
