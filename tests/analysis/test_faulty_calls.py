@@ -171,8 +171,6 @@ USAGE = [
         ("run sbc --num_draws 0", "num_draws"),
         ("run sbc --posteriors", "posteriors"),
         ("run sbc --posteriors exact --seed -1", "seed"),
-        ("run estimators --seconds nan", "seconds"),
-        ("run estimators --seconds 0", "seconds"),
         ("run concrete --seeds 0", "seeds"),
         ("run concrete --seed -3", "seed"),
         ("run sparse --epochs 0", "epochs"),

@@ -15,7 +15,7 @@ from matplotlib import image
 from matplotlib.figure import Figure
 
 from pyrodrop import cli
-from pyrodrop.analysis.experiments import estimators, kingma_table1
+from pyrodrop.analysis.experiments import kingma_table1
 from pyrodrop.data import mnist
 from pyrodrop.data.mnist import SHA256
 
@@ -98,20 +98,3 @@ def assert_shows_variances(figure: Figure, results: dict[str, Any]) -> None:
             assert [bar.get_x() + bar.get_width() / 2 for bar in bars] == pytest.approx(np.arange(4) + 0.2 * side)
     assert figure.axes[0].get_ylabel() == "variance of the gradient"
     assert [text.get_text() for text in figure.axes[-1].get_legend().get_texts()] == ["measured", "published"]
-
-
-@pytest.mark.more
-def test_estimators_experiment_runs(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimators, "DIGITS", 400)
-    monkeypatch.setattr(estimators, "BATCH", 20)
-    assert cli.main(["run", "estimators", "--seconds", "0.5", "--out", str(tmp_path), "--quiet"]) == 0
-    curves = json.loads((tmp_path / "results.json").read_text())["curves"]
-    assert set(curves) == {"shared", "per_example", "local", "flipout"}
-    assert all(points[-1]["seconds"] >= 0.5 for points in curves.values())
-    assert (tmp_path / "figure.png").is_file()
-    (axes,) = estimators._figure(curves).axes
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("seconds of training", "ELBO, nats per digit")
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == list(curves)
-    for line, points in zip(axes.lines, curves.values(), strict=True):
-        assert line.get_xydata() == pytest.approx(np.array([(p["seconds"], p["elbo"] / 400) for p in points]))
-    assert len({line.get_color() for line in axes.lines}) == 4
