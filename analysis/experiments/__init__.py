@@ -14,7 +14,6 @@ JOBS = {
     "co2": "Mauna Loa CO2: uncertainty of dropout networks and Gaussian processes (Gal & Ghahramani 2016, figure 2)",
     "kingma-table1": "variance of gradient estimators on MNIST (Kingma, Salimans & Welling 2015, table 1)",
     "kingma-fig1a": "test error by width of seven dropout methods on MNIST (Kingma et al. 2015, figure 1a)",
-    "kingma-fig1b": "test error by size of seven dropout methods on CIFAR-10 (Kingma et al. 2015, figure 1b)",
     "rotated-digit": "LeNet-5 on a rotated digit: softmax, entropy, calibration (Gal & Ghahramani 2016, figure 4)",
     "sparse": "sparse LeNets on MNIST: pruning, compression, test error (Molchanov, Ashukha & Vetrov 2017, table 1)",
     "boston-ard": "sparse variational dropout on Boston housing by the weight of the KL divergence (pytorch_ard)",

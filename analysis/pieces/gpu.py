@@ -16,7 +16,7 @@ LARGE_SETS = ("kin8nm", "power", "naval", "protein")  # UCI sets that take hours
 
 
 def pieces() -> list[Piece]:
-    """All pieces, the safest first; the last one may have to download CIFAR-10."""
+    """All pieces, the safest first."""
     return [
         Piece("tests", ("pytest", "-m", "gpu", "-q", "-n", "8", "{root}/tests"), results=""),
         benchmark("steps", ("--rounds", "7", "--sizes", "128", "--sizes", "1024"), ("--rounds", "1", "--names", "13-50-1")),
@@ -37,10 +37,6 @@ def pieces() -> list[Piece]:
                 "--data yacht --protocol quick --splits 1", results="*-bernoulli.json",
             )
             for name in LARGE_SETS
-        ),
-        job(
-            "kingma-fig1b-paper", "kingma-fig1b", "--preset paper",
-            "--preset paper --epochs 1 --train 512 --seeds 2 --scales 0.25 --methods variational-b",
         ),
     ]  # fmt: skip
 

@@ -19,7 +19,7 @@ from sphinx.application import Sphinx
 from themes import THEMES, Theme, inked, themed
 from zoo_figures import uci, uci_cells
 
-from pyrodrop.analysis.experiments import error_by_size, kingma_fig1a, kingma_table1
+from pyrodrop.analysis.experiments import kingma_fig1a, kingma_table1
 from pyrodrop.analysis.experiments.peers.figure import figure as peers
 from pyrodrop.analysis.experiments.references import facts
 from pyrodrop.analysis.experiments.references import figure as spreads
@@ -252,8 +252,8 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "kingma-fig1a", "Seven kinds of dropout",
             "Test error on MNIST at three widths, of five seeds, or of one where there is no bar, and the published curves: "
             "no dropout is worse, Gaussian A and variational A2 too with 500 units; Gaussian B is better with 100 and 250.",
-            Drawn(lambda: error_by_size.draw(kingma_fig1a.STUDY, stored("kingma-fig1a-paper.json")["errors"])),
-            "analysis/experiments/error_by_size.py", "pyrodrop run kingma-fig1a --preset paper --widths 100 250 500",
+            Drawn(lambda: kingma_fig1a.draw(stored("kingma-fig1a-paper.json")["errors"])),
+            "analysis/experiments/kingma_fig1a.py", "pyrodrop run kingma-fig1a --preset paper --widths 100 250 500",
             ("project/results.md#the-published-figures", "Reference results"),
         ),
     ),

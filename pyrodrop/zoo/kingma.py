@@ -60,23 +60,18 @@ class Method:
         summary: the curve's name in the figure.
         guide: makes the posterior.
         prior: makes the prior of the weights.
-        published: test errors in percent at the published sizes of the network, read off a figure; empty if they were not.
+        published: test errors in percent at `PUBLISHED_WIDTHS`, read off the figure.
     """
 
     summary: str
     guide: Callable[[NetworkModel], Guide]
     prior: Callable[[], Prior]
-    published: tuple[float, ...] = ()
+    published: tuple[float, ...]
 
 
-def methods(first: str, published: Mapping[str, tuple[float, ...]] | None = None) -> dict[str, Method]:
-    """The methods by name.
-
-    Args:
-        first: pattern of the sites of the first layer, whose inputs are those of the network.
-        published: test errors of every method.
-    """
-    rates = {first: 0.2, "*": 0.5}
+def _methods() -> dict[str, Method]:
+    """The methods by name."""
+    rates = {"layers.0.*": 0.2, "*": 0.5}
     gaussian = functools.partial(guides.GaussianDropout, drop_rate=rates)
     learned = functools.partial(guides.VariationalDropout, rates="layer", drop_rate=0.3)
     flat = functools.partial(priors.Gaussian, scale=FLAT)
@@ -93,7 +88,7 @@ def methods(first: str, published: Mapping[str, tuple[float, ...]] | None = None
         ),
         "variational-b": ("variational dropout B", functools.partial(learned, kind="B"), priors.LogUniform),
     }
-    return {name: Method(*posterior, (published or {}).get(name, ())) for name, posterior in posteriors.items()}
+    return {name: Method(*posterior, PUBLISHED[name]) for name, posterior in posteriors.items()}
 
 
 def falling(step: int, *, steps: int) -> float:
@@ -108,7 +103,7 @@ def training(data: Dataset, *, epochs: int = EPOCHS) -> dict[str, Any]:
     return {"steps": steps, "batch_size": BATCH, "lr": 1e-3, "estimator": "local", "lr_schedule": schedule}
 
 
-METHODS: Mapping[str, Method] = methods("layers.0.*", published=PUBLISHED)
+METHODS: Mapping[str, Method] = _methods()
 
 
 def network(data: Dataset, *, method: str, width: int) -> NetworkModel:

@@ -64,6 +64,16 @@ def test_lenet5_is_caffes_network(rectified: bool) -> None:
     torch.testing.assert_close(model.outputs(w, x), F.linear(h, w["ip2.weight"], b["ip2.bias"]))
 
 
+def test_conv_net_is_written_out_with_functions() -> None:
+    model = models.ConvNet(scale=0.25, **SETTINGS)
+    w, b, x = model.weight_sites(), model.free, torch.rand(3, *COLOURS)
+    h = F.softplus(F.conv2d(x, w["conv1.weight"], b["conv1.bias"], stride=2, padding=2))
+    h = F.softplus(F.conv2d(h, w["conv2.weight"], b["conv2.bias"], stride=2, padding=2)).reshape(3, -1)
+    h = F.softplus(F.linear(h, w["dense1.weight"], b["dense1.bias"]))
+    h = F.softplus(F.linear(h, w["dense2.weight"], b["dense2.bias"]))
+    torch.testing.assert_close(model.outputs(w, x), F.linear(h, w["out.weight"], b["out.bias"]))
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_vectorised_draws_are_draws_one_by_one(name: str) -> None:
     model, x, _ = made(name)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pyrodrop import cli
-from pyrodrop.analysis.experiments.error_by_size import COLORS
+from pyrodrop.analysis.experiments.kingma_fig1a import COLORS
 from pyrodrop.data import mnist
 from pyrodrop.zoo.kingma import METHODS, PUBLISHED_WIDTHS, falling, network, training
 
