@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pyrodrop.analysis.benchmarks import estimators, own_data, small_pages
+from pyrodrop.analysis.benchmarks import small_pages
 from pyrodrop.analysis.benchmarks.tables import report
 from pyrodrop.analysis.experiments import peers, published, references, remedies, uci
 from pyrodrop.analysis.experiments.league import page as league
@@ -53,8 +53,6 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
         for kind in report.RANKED
         for half, title in report.HALVES.items()
     },
-    "airfoil": (DOCS / "scikit-learn.md", lambda: estimators.text(_stored("estimators-cpu.json", "airfoil"))),
-    "own data": (DOCS / "your-own-data.md", lambda: own_data.text(_stored("own-data.json", "tables"))),
     "default": (
         DOCS / "twenty-problems.md",
         lambda: small_pages.text(_stored("small-problems.json", "problems"), "default"),
