@@ -42,6 +42,7 @@ def _stored(name: str, key: str) -> Any:
 PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     "published": (generated.REFERENCES, published.text),
     "uci": (generated.REFERENCES, uci.text),
+    "uci posteriors": (generated.REFERENCES, uci.posteriors),
     "references": (generated.REFERENCES, references.text),
     "peers": (generated.REFERENCES, peers.text),
     "league w2": (DOCS / "league.md", functools.partial(league.text, "wasserstein")),

@@ -10,14 +10,12 @@ from __future__ import annotations
 import functools
 import json
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pyrodrop.analysis.experiments.uci.columns import COLUMNS
 from pyrodrop.analysis.experiments.uci.protocol import ALL, PROTOCOLS, RATES, SETTINGS, Protocol
-from pyrodrop.analysis.experiments.uci.released import FILE as RELEASED
 from pyrodrop.analysis.experiments.uci.table import (
     BASE,
     METRICS,
@@ -37,7 +35,7 @@ REFERENCE = Path(__file__).parents[2] / "reference" / "uci"
 
 
 def text() -> str:
-    """All tables, in Markdown."""
+    """The tables of Bernoulli dropout beside the published figures, in Markdown."""
     parts = []
     for protocol, about in (
         ("gal2018", _searched),
@@ -50,9 +48,12 @@ def text() -> str:
             parts += [about(), _beside_published(protocol, cells), _lean(protocol, cells)]
         if PROTOCOLS[protocol].searches and cells:
             parts.append(_validation(cells))
-    if RELEASED.parent == REFERENCE and RELEASED.exists():
-        parts.append(_released(json.loads(RELEASED.read_text(encoding="utf-8"))))
-    return "\n\n".join([*parts, *_beside_bernoulli(reference("gal2016"), reference("gal2018"))]) + "\n"
+    return "\n\n".join(parts) + "\n"
+
+
+def posteriors() -> str:
+    """The tables of other posteriors, in Markdown."""
+    return "\n\n".join(_beside_bernoulli(reference("gal2016"), reference("gal2018"))) + "\n"
 
 
 def reference(protocol: str) -> Cells:
@@ -140,59 +141,6 @@ def _lean(protocol: str, cells: Mapping[str, Any]) -> str:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _released(released: Mapping[str, Any]) -> str:
-    """Results of the released code in plain PyTorch, by variant, on all published splits with several seeds."""
-    header = ["set, variant", "drop rate", "seeds"]
-    furthest = 0.0
-    tests = [[*header, *(word for title in METRICS.values() for word in (title, "z of published", "less ours (z)"))]]
-    grids = [[*header, "log density less published (z)", "less ours (z)"]]
-    for key, scores in released.items():
-        name, variant, *rate = key.split("/")
-        ours = None if variant == "ours" else released.get("/".join([name, "ours", *rate]))
-        row = [f"{name}, `{variant}`", f"{scores['drop_rate']:.3g}"]
-        if rate:
-            number = RATES.index(float(rate[0]))
-            points = by_split("gal2018")[name]["validation"]
-            count = len(points) // len(RATES)
-            theirs = _over_first(points[count * number : count * (number + 1)])
-            mine = _over_first([_over_first(each) for each in scores["validation"]])
-            row += [str(len(scores["validation"])), _gain_words(mine, theirs)]
-            base = ours and _over_first([_over_first(each) for each in ours["validation"]])
-            grids.append([*row, _gain_words(mine, base) if base else ""])
-            continue
-        row.append(str(len(scores["rmse"])))
-        for metric in METRICS:
-            means = [_mean(values) for values in scores[metric]]
-            published, sd = _mean(by_split("gal2016")[name][metric]), statistics.stdev(means)
-            z = (published - _mean(means)) / (sd * math.sqrt(1 + 1 / len(means)))
-            furthest = max(furthest, abs(z) if variant != "early" else 0.0)
-            compared = _gain_words(_over_first(scores[metric]), _over_first(ours[metric])) if ours else ""
-            row += [pair(_mean(means), sd), f"{z:+.1f}", compared]
-        tests.append(row)
-    parts = [
-        "**Why ours lean worse.** The released code in plain PyTorch, with nothing of this package but tables and "
-        "settings (`python -m pyrodrop.analysis.experiments.uci.released`, `uci/released.json`). `ours` is what this "
-        "package trains: W = M z, M started at 1/p times Glorot's values, Adam's learning rate that of M. `divided` is "
-        "the code of 2018: the same start, but the learning rate is that of p M, so that M learns 1/p times as fast. "
-        "`kept` is the Keras of 2015, for which the code was that was committed with the results of 2016: M starts at "
-        "Glorot's values. `early` has the Adam of still earlier versions. By the protocol `gal2016`: mean ± standard "
-        "deviation between seeds, how far the published run is from it in standard deviations of one seed, and the "
-        "difference from `ours`, paired by seed and split:",
-        generated.table(tests),
-    ]
-    if len(grids) > 1:
-        parts += ["Protocol `gal2018`, validation rows, mean over the three values of τ:", generated.table(grids)]
-    parts.append(
-        "A small part of the lean is explained: `kept` and `divided` are better than `ours` in both scores on both sets, "
-        "on yacht beyond two standard errors in log density, by less than ours are worse than published. `early` is ruled "
-        "out. Read side by side and found the same: splits, standardisation (standard deviations divide by n), "
-        "minibatches and the short last one, masks of the inputs, penalties, biases without one, draws, and the formula "
-        "of the log density. The rest is not explained; without `early`, the published runs are at most "
-        f"{furthest:.1f} standard deviations of a seed from the mean."
-    )
-    return "\n\n".join(parts)
 
 
 def _over_first(values: Sequence[Sequence[float]]) -> list[float]:
