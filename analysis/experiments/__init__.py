@@ -16,7 +16,6 @@ JOBS = {
     "kingma-fig1a": "test error by width of seven dropout methods on MNIST (Kingma et al. 2015, figure 1a)",
     "rotated-digit": "LeNet-5 on a rotated digit: softmax, entropy, calibration (Gal & Ghahramani 2016, figure 4)",
     "sparse": "sparse LeNets on MNIST: pruning, compression, test error (Molchanov, Ashukha & Vetrov 2017, table 1)",
-    "boston-ard": "sparse variational dropout on Boston housing by the weight of the KL divergence (pytorch_ard)",
     "concrete": "concrete dropout: error, uncertainty and learned rates on synthetic data (Gal, Hron & Kendall 2017)",
     "references": "exact posteriors of six small networks by sampling, and the distance of every guide from them",
     "peers": "other packages on the problems whose exact posterior is known: distances and core-seconds",

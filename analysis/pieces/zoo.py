@@ -65,7 +65,6 @@ def _experiments() -> list[Piece]:
             "--data yacht --guides none --splits 1",
             "*-none.json",
         ),
-        job("boston-ard", "boston-ard", "", "--splits 1 --steps 10"),
         job("solar", "solar", "", "--seeds 1 --steps 2"),
         job(
             "active-learning",
