@@ -1,1 +1,1 @@
-"""The table of KL divergences, and the computation of the rational approximations of `pyrodrop.divergences`."""
+"""The table of KL divergences."""

@@ -16,7 +16,8 @@ derivative as the exact objective. Both are evaluated with minimax rational appr
 
 in s = sigmoid(-t - ln 6) = u / (3 + u) and r = 1 - s, with rational functions VALUE = (P, Q) and SLOPE = (p, q) of degree
 (9, 10), minimax in relative error: 2e-11 for the value and 1.4e-9 for the slope, at every t. The expansion in r keeps the
-sums stable; in float32 only rounding errors remain.
+sums stable; in float32 only rounding errors remain. The coefficients were computed with 60 digits by Sanathanan-Koerner
+linearisation, https://doi.org/10.1109/TAC.1963.1105517, with Lawson's reweighting.
 
 `molchanov` and `kingma` are published approximations of the same quantity: Molchanov, Ashukha & Vetrov (2017),
 arXiv:1701.05369, eq. 14; Kingma, Salimans & Welling (2015), arXiv:1506.02557, appendix C.

@@ -1,4 +1,4 @@
-"""The table of divergences, the fit behind the log-uniform one, and the concrete-dropout experiment."""
+"""The table of divergences, and the concrete-dropout experiment."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import mpmath as mp
 import pytest
 import torch
 
 from pyrodrop import cli, zoo
-from pyrodrop.analysis.divergences import log_uniform_fit
 from pyrodrop.analysis.divergences import table as kl_table
 from pyrodrop.analysis.experiments import concrete
 from pyrodrop.data import line
-from pyrodrop.divergences import log_uniform_kl as module
 
 
 @pytest.mark.more
@@ -34,14 +31,6 @@ def test_every_checked_pair_is_within_four_standard_errors(capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "refused:" in shown
     assert "no density over weights" in shown
-
-
-@pytest.mark.slow
-def test_coefficients_are_those_of_the_fit() -> None:
-    found = log_uniform_fit.coefficients()
-    for name, rows in (("VALUE", module.__globals__["VALUE"]), ("SLOPE", module.__globals__["SLOPE"])):
-        for ours, fitted in zip(rows, found[name][1:], strict=True):
-            assert [float(mp.mpf(c)) for c in fitted] == pytest.approx(list(ours), rel=1e-9)
 
 
 @pytest.mark.more
