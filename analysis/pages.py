@@ -41,7 +41,11 @@ def _stored(name: str, key: str) -> Any:
 
 PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     "published": (generated.REFERENCES, published.text),
-    "uci": (generated.REFERENCES, uci.text),
+    **{
+        f"uci {name}": (generated.REFERENCES, functools.partial(uci.text, name))
+        for name in ("gal2018", "gal2016", "gal2016-100x", "gal2016-500x")
+    },
+    "uci validation": (generated.REFERENCES, uci.validation),
     "uci posteriors": (generated.REFERENCES, uci.posteriors),
     "references": (generated.REFERENCES, references.text),
     "peers": (generated.REFERENCES, peers.text),

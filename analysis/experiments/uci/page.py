@@ -7,15 +7,13 @@ noise precision tau.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyrodrop.analysis.experiments.uci.columns import COLUMNS
-from pyrodrop.analysis.experiments.uci.protocol import ALL, PROTOCOLS, RATES, SETTINGS, Protocol
+from pyrodrop.analysis.experiments.uci.protocol import ALL, PROTOCOLS, RATES, SETTINGS
 from pyrodrop.analysis.experiments.uci.table import (
     BASE,
     METRICS,
@@ -29,31 +27,8 @@ from pyrodrop.analysis.experiments.uci.table import (
 from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.zoo.published import by_split
-from pyrodrop.zoo.uci import LR
 
 REFERENCE = Path(__file__).parents[2] / "reference" / "uci"
-
-
-def text() -> str:
-    """The tables of Bernoulli dropout beside the published figures, in Markdown."""
-    parts = []
-    for protocol, about in (
-        ("gal2018", _searched),
-        ("gal2016", _contaminated),
-        ("gal2016-100x", functools.partial(_longer, "gal2016-100x")),
-        ("gal2016-500x", functools.partial(_longer, "gal2016-500x")),
-    ):
-        cells = {name: cell for (name, guide), cell in reference(protocol).items() if guide == BASE}
-        if cells:
-            parts += [about(), _beside_published(protocol, cells), _lean(protocol, cells)]
-        if PROTOCOLS[protocol].searches and cells:
-            parts.append(_validation(cells))
-    return "\n\n".join(parts) + "\n"
-
-
-def posteriors() -> str:
-    """The tables of other posteriors, in Markdown."""
-    return "\n\n".join(_beside_bernoulli(reference("gal2016"), reference("gal2018"))) + "\n"
 
 
 def reference(protocol: str) -> Cells:
@@ -64,51 +39,9 @@ def reference(protocol: str) -> Cells:
     return {key: columns[key] for key in sorted(columns, key=lambda key: (list(SETTINGS).index(key[0]), key[1]))}
 
 
-def _settings(protocol: Protocol) -> str:
-    """A sentence on the settings that are not searched, by the protocol."""
-    epochs, hidden = protocol.epochs("boston"), SETTINGS["boston"].hidden
-    wide, short = SETTINGS["protein"].hidden, protocol.epochs("protein")
-    return (
-        f"Not searched, as published: one hidden layer of {hidden} ReLU units (protein {wide}), Adam at a learning rate of "
-        f"{LR:g}, minibatches of {protocol.batch} rows, {epochs:,} epochs (protein {short:,}), {protocol.draws:,} draws"
-    )
-
-
-def _searched() -> str:
-    protocol = PROTOCOLS["gal2018"]
-    rates = ", ".join(f"{rate:g}" for rate in RATES)
-    return (
-        f"**Protocol `gal2018`.** Chosen for each split: the drop rate (of {rates}) and τ (of three values per set) with "
-        "the best log density on the last fifth of the training rows; then one training on all training rows. "
-        f"{_settings(protocol)}, length scale 0.01. Published figures of the same splits: `uci/published/gal2018.json`; "
-        "ours: `uci/gal2018/SET-bernoulli.json`. z is the mean of the paired differences, ours less published, in their "
-        "standard errors:"
-    )
-
-
-def _contaminated() -> str:
-    return (
-        "**Protocol `gal2016`, contaminated.** One drop rate, τ and length scale per set, as published in 2016. They were "
-        "tuned on rows that are test rows of other splits: the authors' readme of 2018 calls this test-set contamination "
-        "and advises to evaluate again. τ was scored on the last fifth of the training rows of the first five splits (two "
-        "for naval and protein), among which are 57 to 63 % of all test rows (31 and 27 %). The table shows that the "
-        "trainings agree, not how good a posterior is. "
-        f"{_settings(PROTOCOLS['gal2016'])}. Files: `uci/published/gal2016.json`, `uci/gal2016/SET-bernoulli.json`:"
-    )
-
-
-def _longer(protocol: str) -> str:
-    setting = PROTOCOLS[protocol]
-    layers = "two hidden layers" if setting.layers == 2 else "one hidden layer"
-    return (
-        f"**Protocol `{protocol}`, contaminated.** The authors' longer runs of September 2016, after the paper: the same "
-        f"rates, τ and length scales with {layers}, minibatches of {setting.batch} rows and {setting.epochs('boston'):,} "
-        f"epochs (protein {setting.epochs('protein'):,}). Files: `uci/published/{protocol}.json`, "
-        f"`uci/{protocol}/SET-bernoulli.json`:"
-    )
-
-
-def _beside_published(protocol: str, cells: Mapping[str, Any]) -> str:
+def text(protocol: str) -> str:
+    """Bernoulli dropout beside the published figures of a protocol, in Markdown."""
+    cells = _bernoulli(protocol)
     splits = by_split(PROTOCOLS[protocol].published)
     header = ["set", "splits", "minutes"]
     rows = [[*header, *(word for title in METRICS.values() for word in (f"{title}, published", "ours", "z"))]]
@@ -122,7 +55,11 @@ def _beside_published(protocol: str, cells: Mapping[str, Any]) -> str:
             else:
                 row += [pair(*mean_and_error(cell[metric])), f"{z_score(paired(cell[metric], theirs[metric])):+.1f}"]
         rows.append(row)
-    return generated.table(rows)
+    return f"{generated.table(rows)}\n\n{_lean(protocol, cells)}\n"
+
+
+def _bernoulli(protocol: str) -> dict[str, Any]:
+    return {name: cell for (name, guide), cell in reference(protocol).items() if guide == BASE}
 
 
 def _lean(protocol: str, cells: Mapping[str, Any]) -> str:
@@ -153,12 +90,12 @@ def _gain_words(ours: Sequence[float], theirs: Sequence[float]) -> str:
     return f"{mean:+.4f} ({mean / error:+.1f})" if error else f"{mean:+.4f}"
 
 
-def _validation(cells: Mapping[str, Any]) -> str:
-    """The grid of 2018 before a point is chosen: log densities of the validation rows by drop rate."""
+def validation() -> str:
+    """The grid of 2018 before a point is chosen: log densities of the validation rows by drop rate, in Markdown."""
     splits = by_split("gal2018")
     rows = [["set", *(f"rate {rate:g}" for rate in RATES)]]
     z: list[list[float]] = []
-    for name, cell in cells.items():
+    for name, cell in _bernoulli("gal2018").items():
         z.append([])
         rows.append([name])
         for rate in RATES:
@@ -168,17 +105,12 @@ def _validation(cells: Mapping[str, Any]) -> str:
             z[-1].append(z_score(paired(ours, theirs)) or 0.0)
             rows[-1].append(_gain_words(ours, theirs))
     together = [f"z = {sum(values) / math.sqrt(len(values)):+.1f}" for values in zip(*z, strict=True)]
-    return (
-        "Before a point of the grid is chosen: log density of the validation rows (`validation` of the same files), mean "
-        "over the three values of τ, ours less published (z over splits):\n\n"
-        f"{generated.table([*rows, ['all sets together', *together]])}\n\n"
-        "The weights p M learn at p times the rate of the released code, .9 times at drop rate 0.1. On energy this makes no "
-        "difference beyond two standard errors (`energy/divided/0.1` of `uci/released.json`)."
-    )
+    return f"{generated.table([*rows, ['all sets together', *together]])}\n"
 
 
-def _beside_bernoulli(cells: Cells, searched: Cells) -> list[str]:
-    """Gains over Bernoulli dropout with the same treatment of tau, and gains of a noise that depends on x."""
+def posteriors() -> str:
+    """Gains of other posteriors over Bernoulli dropout with the same treatment of tau, and of a noise that depends on x."""
+    cells = reference("gal2016")
     by_kind: dict[str, dict[tuple[str, str], Any]] = {}
     for (name, _), cell in cells.items():
         by_kind.setdefault(treatment(cell), {})[name, cell["cell"]["guide"]] = cell
@@ -194,25 +126,7 @@ def _beside_bernoulli(cells: Cells, searched: Cells) -> list[str]:
         for title, compared in titles.items()
         if (rows := gains_of(compared))
     ]
-    return [_others(cells, searched), *tables] if tables else []
-
-
-def _others(cells: Cells, searched: Cells) -> str:
-    """An introduction to the tables of other posteriors, with the gains of training Bernoulli dropout for longer."""
-    column = COLUMNS["variational-b"]
-    gains = [
-        f"{name} {paired(cell['log_density'], cells[name, BASE]['log_density'])[0]:+.2f}"
-        for (name, guide), cell in searched.items()
-        if guide == BASE and (name, BASE) in cells
-    ]
-    longer = f" By the protocol `gal2018` Bernoulli dropout itself gains, in nats: {', '.join(gains)}." if gains else ""
-    return (
-        "**Other posteriors** (protocol `gal2016`, contaminated in Bernoulli dropout's drop rate and in fixed τ; files "
-        "`uci/gal2016/SET-POSTERIOR.json`, of Bernoulli dropout also `-learned` and `-heteroscedastic`; blank: not run). "
-        "Each table has one treatment of τ. All take the same number of steps, Bernoulli dropout at the published constant "
-        f"learning rate {COLUMNS[BASE].lr:g}, the other networks at {column.lr:g} falling along a cosine: gains are in part "
-        f"those of the training.{longer}"
-    )
+    return "\n\n".join(tables) + "\n"
 
 
 def _column(cell: Mapping[str, Any]) -> str:
