@@ -8,7 +8,7 @@ DOCS_STAMP := $(VENV)/.docs
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help co2 test test-all coverage any-processor any-torch slow gpu zoo docs paper lint types clean
+.PHONY: help co2 test test-all coverage any-processor any-torch slow gpu docs paper lint types clean
 
 help:
 	@echo "make co2     install and run the Mauna Loa CO2 experiment: table and figure"
@@ -18,7 +18,6 @@ help:
 	@echo "make any-torch TORCH=2.14.1    the tests with other releases of PyTorch, on Python 3.12: gigabytes each"
 	@echo "make slow    the long reproductions"
 	@echo "make gpu     all that waits for a GPU, in pieces that continue where they were; ARGS='--list' shows them"
-	@echo "make zoo     every entry and experiment of the zoo anew, in such pieces: days; timeout 600 make zoo does ten minutes"
 	@echo "make docs    build the documentation site, without the network: docs/_build/html/index.html"
 	@echo "make paper   docs/_build/paper.pdf, with pandoc and XeLaTeX of your own"
 	@echo "make lint    ruff; make types: mypy; make clean: remove the environment and what was built"
@@ -64,9 +63,6 @@ slow: $(STAMP)
 
 gpu: $(STAMP)
 	$(BIN)/python -m pyrodrop.analysis.pieces.gpu $(ARGS)
-
-zoo: $(STAMP)
-	$(BIN)/python -m pyrodrop.analysis.pieces.zoo $(ARGS)
 
 $(DOCS_STAMP): $(STAMP)
 	@echo "installing what builds the documentation (once)"

@@ -1,1 +1,1 @@
-"""Long work in pieces that continue after an interruption: all work that needs a GPU, and the whole zoo."""
+"""Long work in pieces that continue after an interruption: all work that needs a GPU."""

@@ -1,7 +1,7 @@
 """Published figures beside ours: which agree within two standard errors, and for each of the others, why not.
 
-Nothing is trained: our numbers are the results in ``analysis/reference``, which ``make zoo`` computes, and numbers that the
-package computes directly. If data are not on this machine, facts about them are taken from the stored outcome,
+Nothing is trained: our numbers are the results in ``analysis/reference``, and numbers that the package computes directly. If
+data are not on this machine, facts about them are taken from the stored outcome,
 ``analysis/reference/published-results.json``.
 """
 

@@ -1,4 +1,4 @@
-"""The pieces of `make gpu` and `make zoo`, on a CPU: what is done is skipped, and what fails is tried again."""
+"""The pieces of `make gpu`, on a CPU: what is done is skipped, and what fails is tried again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from pyrodrop.analysis.experiments import JOBS
-from pyrodrop.analysis.pieces import gpu, runner, zoo
-from pyrodrop.analysis.pieces.runner import Piece, drive
-from pyrodrop.zoo import ENTRIES
+from pyrodrop.analysis.pieces import gpu
+from pyrodrop.analysis.pieces.gpu import Piece, drive
 
 # A training of four steps, whose process ends after the second: `python -m timeit` is a module of Python that runs code.
 STEPS = """
@@ -70,7 +69,7 @@ def test_a_piece_that_takes_too_long_is_ended_and_tried_again(
 
 def test_another_version_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert drive([answers()], tmp_path, "cpu") == 0
-    monkeypatch.setattr(runner, "versions", lambda: {"torch": "9"})
+    monkeypatch.setattr(gpu, "versions", lambda: {"torch": "9"})
     assert drive([answers(2)], tmp_path, "cpu") == 0
     assert json.loads((tmp_path / "answers.json").read_text())["results"]["result.json"]["answer"] == 2
 
@@ -90,15 +89,11 @@ def test_wrong_calls_are_refused_in_a_line(
         assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("module", [gpu, zoo])
-def test_every_piece_starts_what_there_is(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    pieces = module.pieces()
+def test_every_piece_starts_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    pieces = gpu.pieces()
     assert len({piece.name for piece in pieces}) == len(pieces)
-    started = {piece.arguments[2] for piece in pieces if piece.arguments[0] == "pyrodrop"}
-    assert started <= JOBS.keys() | ENTRIES.keys()
-    if module is zoo:
-        assert started >= ENTRIES.keys()
-    assert module.main(["--list"]) == 0
+    assert {piece.arguments[2] for piece in pieces if piece.arguments[0] == "pyrodrop"} <= JOBS.keys()
+    assert gpu.main(["--list"]) == 0
     assert capsys.readouterr().out.count("\n") == len(pieces)
 
 
