@@ -24,7 +24,6 @@ from torch import Tensor
 
 from pyrodrop.analysis.comparison.draws import check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
-from pyrodrop.analysis.comparison.moment_match import moment_matched
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Described
 from pyrodrop.constraints import Count, Flag, Seed, checked
@@ -78,7 +77,6 @@ def loo(
     num_samples: Annotated[int, Count("the number of draws, for k-hat,", least=LEAST)] = 2000,
     *,
     force: Annotated[bool, Flag("whether to return an estimate that k-hat says is unreliable")] = False,
-    moment_match: Annotated[bool, Flag("whether to match moments where k-hat is large")] = False,
     seed: Seed = 0,
 ) -> Loo:
     """Leave-one-out cross-validation by importance sampling from q, or from the exact posterior.
@@ -88,7 +86,6 @@ def loo(
         data: the training data of the fit, N observations; required for a loaded fit.
         num_samples: number of draws from q. For a `Sampled` all its draws are used.
         force: whether to return the estimate even if it is unreliable according to k-hat.
-        moment_match: whether to match moments for observations with a large k-hat; only for a `Sampled`.
         seed: seed of the draws.
 
     Returns:
@@ -99,15 +96,10 @@ def loo(
             no importance ratios.
         TypeError: `fit` is neither a `Fit` nor a `Sampled`, or an argument is of the wrong kind.
         ValueError: `num_samples` is below 25, a loaded fit has no `data`, draws are of a posterior with a
-            ``likelihood_power`` other than 1, data are not those of the fit or draws, or `moment_match` is True for a fit.
+            ``likelihood_power`` other than 1, or data are not those of the fit or draws.
     """
     if isinstance(fit, Sampled):
-        return _checked(_of_exact(fit, data, moment_match), force)
-    if moment_match:
-        raise ValueError(
-            "moment matching takes the draws for draws of the exact posterior: moment_match needs a Sampled, of "
-            "pyrodrop.sample; for a fit use reloo"
-        )
+        return _checked(_of_exact(fit, data), force)
     if not isinstance(fit, Fit):
         raise TypeError(
             f"fit must be a Fit or a Sampled, whose draws have densities; got {shown(fit)}. Pass each of several "
@@ -135,22 +127,19 @@ def loo(
     return _checked(_result(estimate, k_hat(draws.log_joint - draws.log_q)), force)
 
 
-def _of_exact(sampled: Sampled, data: Data | None, moment_match: bool) -> Loo:
+def _of_exact(sampled: Sampled, data: Data | None) -> Loo:
     """`loo` from draws of the exact posterior."""
     if sampled.settings.get("likelihood_power", 1.0) != 1:
         raise ValueError(
             f"leaving one out needs draws with likelihood_power 1; these have {sampled.settings['likelihood_power']}"
         )
-    chosen = sampled.own_data("loo", data)
-    log_likelihood = sampled.log_likelihood(chosen).double().numpy()
+    log_likelihood = sampled.log_likelihood(sampled.own_data("loo", data)).double().numpy()
     array = xr.DataArray(log_likelihood, dims=("chain", "draw", "obs_id"))
     array = array.assign_coords({dim: range(size) for dim, size in array.sizes.items()})
     tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": array}), "posterior": xr.Dataset({"y": array})})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")
         estimate = arviz_stats.loo(tree, var_name="y", pointwise=True)
-        if moment_match and bool((estimate.pareto_k > estimate.good_k).any()):
-            estimate = moment_matched(sampled, chosen, tree, estimate)
         return _result(estimate, None)
 
 

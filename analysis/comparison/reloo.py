@@ -64,8 +64,8 @@ def reloo(
     check_settings(settings, "reloo")
     if not isinstance(fit, Fit):
         raise TypeError(
-            f"reloo refits a guide, so fit must be a Fit; got {shown(fit)}. For draws of pyrodrop.sample use "
-            "loo(sampled, moment_match=True)"
+            f"reloo refits a guide, so fit must be a Fit; got {shown(fit)}. For draws of pyrodrop.sample, "
+            "sample again without the observation, or use log_density with held-out data"
         )
     plain = loo(fit, data, num_samples, force=True, seed=seed)
     chosen = rows_of(fit, "reloo") if data is None else Dataset.of(data)
