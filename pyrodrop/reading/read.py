@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from pyrodrop.arguments import count, instance
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.devices import resolve
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.guides import BernoulliDropout
 from pyrodrop.inputs import Inputs, mapped, num_rows
@@ -46,11 +45,9 @@ def read(
     num_data: int,
     weight_decay: WeightDecay | None = None,
     prior: PriorSetting | None = None,
-    bias_prior: PriorSetting | None = None,
     loss: Loss | LossFunction | None = None,
     input_axes: Mapping[str, int | InputUnits | None] | None = None,
     output: Output | None = None,
-    device: str | torch.device | None = None,
 ) -> Reading:
     """Read the dropout of a trained network as a posterior over its weights and functions. Nothing is trained.
 
@@ -71,8 +68,8 @@ def read(
         weight_decay: the weight decay of the training, which becomes the prior (`pyrodrop.reading.decay`): a number for all
             parameters, a mapping from name patterns to numbers, or the optimiser. A parameter without decay is a point
             estimate without a prior. The decoupled decay of AdamW and others is not part of a loss: it has no prior.
-        prior: prior of the weights instead of `weight_decay`, as in `models.from_module`.
-        bias_prior: prior of biases and other vectors, with `prior`.
+        prior: prior of the weights instead of `weight_decay`, as in `models.from_module`. Biases and other vectors are then
+            point estimates without a prior.
         loss: the loss of the training, with `weight_decay`: the function itself, ``loss(outputs, y)``, such as
             ``nn.BCEWithLogitsLoss()``, whose values are compared with the likelihood; or ``mean_nll``, the mean of minus the
             log likelihood over examples and over the terms of an example, such as tokens; ``sum_nll``, its sum over all data
@@ -80,7 +77,6 @@ def read(
             ``mse`` for `likelihoods.Gaussian`, otherwise ``mean_nll``.
         input_axes: the axis of the input units of weights of custom modules, as in `models.from_module`.
         output: function that selects the output of a network that returns a tuple or mapping, as in `models.from_module`.
-        device: device for the computations; None is the network's device.
 
     Returns:
         A `Reading`. Its table lists the dropout of the network. Like a `Fit` it has predictions and an ELBO, and `to_arviz`
@@ -109,7 +105,7 @@ def read(
     x = check_inputs(x)
     instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
     count(num_data, "num_data", "the number of examples that the network was trained on")
-    _check_choice(weight_decay, prior, bias_prior, loss)
+    _check_choice(weight_decay, prior, loss)
     output = None if output is None else check_function(output)
     trained = parameters_of(net).trained
     network = copied(net)
@@ -122,7 +118,7 @@ def read(
             "got weight_decay 0 for all weights"
         )
     first = next(iter(parameters.trained.values())) if parameters.trained else next(net.parameters())
-    where = first.device if device is None else resolve(device)
+    where = first.device
     network, likelihood = network.to(where), copy.deepcopy(likelihood).to(where)
     lengthen(network)
     x = mapped(lambda part: part.to(where), x)
@@ -136,7 +132,7 @@ def read(
     with_prior = _with_prior(parameters, decays, prior)
     planned = carriers(exact, calls, uses, {name: units[name] for name in with_prior}, parameters.vectors)
     c = None if decays is None else strength(loss, likelihood, num_data, trial())
-    model = _model(network, parameters, planned, likelihood, c, decays, prior, bias_prior, input_axes, output)
+    model = _model(network, parameters, planned, likelihood, c, decays, prior, input_axes, output)
     carried = Dropouts(planned).carried
     rates: dict[str, float] = {glob.escape(name): call.drop_rate for name, call in carried.items()}
     singly: dict[str, Any] = {glob.escape(name): "weight" for name, call in carried.items() if call.units is None}
@@ -155,16 +151,14 @@ def read(
     )
 
 
-def _check_choice(weight_decay: Any, prior: Any, bias_prior: Any, loss: Any) -> None:
+def _check_choice(weight_decay: Any, prior: Any, loss: Any) -> None:
     if (weight_decay is None) == (prior is None):
         raise ValueError(
             "read needs the weight decay of the training, which is a prior, or a prior: one of weight_decay and prior; got "
             f"{'neither' if prior is None else 'both'}"
         )
-    for name, value in (("bias_prior", bias_prior), ("loss", loss)):
-        if value is not None and (prior is None) == (name == "bias_prior"):
-            other = "prior" if name == "bias_prior" else "weight_decay"
-            raise ValueError(f"{name} belongs to {other}, which is not given")
+    if loss is not None and prior is not None:
+        raise ValueError("loss belongs to weight_decay, which is not given")
 
 
 def _trial(network: nn.Module, x: Inputs, output: Output | None) -> Trial:
@@ -246,7 +240,6 @@ def _model(
     c: float | None,
     decays: Mapping[str, float] | None,
     prior: PriorSetting | None,
-    bias_prior: PriorSetting | None,
     input_axes: Mapping[str, Any] | None,
     output: Output | None,
 ) -> TrainedNetwork:
@@ -256,6 +249,7 @@ def _model(
     with torch.no_grad():
         for name, call in carried.items():
             network.get_parameter(name).div_(1 - call.drop_rate)
+    bias_prior: dict[str, Any] | None = None
     if c is not None and decays is not None:
         priors_by_name: dict[str, Prior | None] = {}
         for name in parameters.trained:

@@ -277,7 +277,6 @@ CALLS = [
             "weight_decay": decays(),
             "loss": NAME.but("None"),
             "prior": Kind({"both": Shows("both", lambda: priors.Gaussian())}),
-            "device": kind(number=3, unknown="nosuch", list=["cpu"]),
             "input_axes": kind(number=3, string="x", float={"*": 1.5}),
             "x": kind(None_=None, string="x", number=3.0, empty=[]) | {"NaN": lambda: torch.full((4, 2), float("nan"))},
         },

@@ -131,7 +131,6 @@ def test_an_optimizer_of_another_network_is_refused() -> None:
         ({"weight_decay": 1e-2, "num_data": 0}, "at least 1; got 0"),
         ({"weight_decay": 1e-2, "loss": "mse"}, "belongs to likelihoods.Gaussian"),
         ({"weight_decay": 1e-2, "loss": "mean"}, "loss must be 'mean_nll', 'sum_nll' or 'mse'"),
-        ({"weight_decay": 1e-2, "bias_prior": priors.Gaussian()}, "bias_prior belongs to prior"),
         ({"prior": priors.Gaussian(), "loss": "mse"}, "loss belongs to weight_decay"),
     ],
 )
