@@ -111,8 +111,7 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
 class Cells:
     """Results of finished parts of a run, one JSON file each, so that an interrupted run does not repeat them.
 
-    A file has the settings of its part under ``cell``, and the result beside it. Files of older versions, with ``part``,
-    ``settings`` and ``result``, can be read as well.
+    A file has the settings of its part under ``cell``, and the result beside it.
 
     Args:
         about: returns the settings of the part of this name, beyond those of the run; empty if there are none.
@@ -135,19 +134,13 @@ class Cells:
         if not path.exists():
             return None
         record, about = read_record(path, "remove this file and run the same command again"), self._about(name)
-        cell: Mapping[str, Any] = {}
-        if "part" in record.content:
-            cell = {"name": record.text("part"), **record.record("settings").content}
-            record = record.record("result")
-        elif about:
-            cell = record.record("cell").content
-        differ = differences(cell, about)
+        differ = differences(record.record("cell").content if about else {}, about)
         if differ:
             raise Failed(
                 f"{path} has a result of other settings ({', '.join(differ)}); choose another folder with --out"
             )
         self.check(record)
-        return {**({"cell": cell} if about else {}), **record.content}
+        return dict(record.content)
 
     def keep(self, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
         """Write the result of a finished part, and return the content of its file."""

@@ -156,37 +156,51 @@ USAGE = [
         ("run co2 --device cuda:99", "device|cuda"),
         ("run uci --data=[]", "no UCI set is called '\\[\\]'"),
         ("run uci --data=[1", "no UCI set is called '\\[1'"),
-        ("run uci --data nothing", "no UCI set is called 'nothing'"),
-        ("run uci --guides nothing", "nothing"),
-        ("run uci --splits 0", "splits"),
+        ("run uci --data yatch", "no UCI set is called 'yatch'; .*did you mean 'yacht'"),
+        ("run uci --guides bernouli", "no posterior of the UCI table is called 'bernouli'; .*did you mean 'bernoulli'"),
+        ("run uci --splits 0", "splits is how many of the published splits to take and must be at least 1; got 0"),
         ("run uci --seed -1", "seed"),
-        ("run kingma-fig1a --widths 0", "widths"),
-        ("run kingma-fig1a --seeds 0", "seeds"),
-        ("run kingma-fig1a --digits 0", "digits"),
+        ("run kingma-fig1a --methods nun", "no dropout method is called 'nun'"),
+        *((f"run kingma-fig1a --{name} 0", f"{name} must be at least 1; got 0")
+          for name in ("widths", "seeds", "epochs", "digits")),
         ("run kingma-table1 --seed -1", "seed"),
         ("run sbc --count 0", "count"),
         ("run sbc --num_draws 0", "num_draws"),
         ("run sbc --posteriors", "posteriors"),
+        ("run sbc --posteriors low-rnak", "no posterior is called 'low-rnak'.*did you mean 'low-rank'"),
         ("run sbc --posteriors exact --seed -1", "seed"),
         ("run concrete --seeds 0", "seeds"),
         ("run concrete --seed -3", "seed"),
         ("run sparse --epochs 0", "epochs"),
         ("run sparse --digits -5", "digits"),
-        ("run rotated-digit --digit 99999", "digit"),
+        ("run rotated-digit --digit 1135", "digit counts the 1135 ones of the test set from 0; got 1135"),
+        ("run rotated-digit --guide bernouli", "no posterior of the rotated digit is called 'bernouli'"),
         ("run rotated-digit --turn nan", "turn"),
         ("run rotated-digit --steps -1", "steps"),
-        ("run references --problems mars", "mars"),
+        ("run references --problems fong", "did you mean 'foong'"),
+        ("run references --problems", "problems"),
         ("run references --seed -1", "seed"),
         ("run critiques --panels", "panels"),
+        ("run critiques --panels osbant", "no panel is called 'osbant'"),
+        *((f"run active-learning --{name} {value}", f"{name.replace('-', '_')} is the number of {what}")
+          for name, value, what in (
+              ("labels", 19, "labels of MNIST"), ("naval-labels", 4, "labels of naval"), ("seeds", 1, "seeds of MNIST"),
+              ("naval-seeds", 1, "seeds of naval"), ("trained-labels", 19, "labels for trained filters"),
+              ("trained-seeds", 1, "seeds of trained filters"), ("trained-steps", 0, "gradient steps on filters"),
+              ("steps", 0, "gradient steps on MNIST"), ("naval-steps", 0, "gradient steps on naval"))),
         ("run remedies --sections spraed", "spraed"),
         ("run remedies --seeds 0", "seeds"),
         ("run critiques --seed -1", "seed"),
         ("run co2/mean-field --seed -1", "seed"),
         ("run co2/mean-field --steps 0", "steps"),
-        ("show nothing", "nothing"),
+        ("show", "parameter ENTRY requires an argument"),
+        ("show uci/yaht", "no zoo entry is called 'uci/yaht'"),
+        ("check", "parameter ENTRIES requires an argument"),
+        ("check --all", "Unknown option: --all"),
         ("check nothing", "nothing"),
+        ("run co2/relu", "no job or zoo entry is called 'co2/relu'; did you mean 'co2/mc-dropout-relu'"),
     )
-]
+]  # fmt: skip
 
 RESULTS_FILES = [
     Call(f"{command} FOLDER", said, prepare=prepare)
@@ -253,17 +267,13 @@ FILES = [
             lambda folder: (folder / "training.safetensors").mkdir(parents=True),
         )
     ),
+    Call("run uci --data year --protocol gal2018 --out FOLDER", "year is expected at"),
     Call(UCI, "yacht-bernoulli.json", prepare=file("yacht-bernoulli.json", "{")),
-    Call(UCI, "yacht-bernoulli.json", prepare=file("yacht-bernoulli.json", "")),
     Call(UCI, "yacht-bernoulli.json", prepare=lambda folder: (folder / "yacht-bernoulli.json").mkdir(parents=True)),
-    Call(UCI, "yacht-bernoulli.json", prepare=cell([1])),
     Call(UCI, "yacht-bernoulli.json", prepare=cell({"cell": CELL["cell"]})),
     Call(UCI, "yacht-bernoulli.json", prepare=cell({**CELL, "rmse": ["low", "high"]})),
-    Call(UCI, "yacht-bernoulli.json", prepare=cell({**CELL, "rmse": [float("nan"), 1.0]})),
     Call(UCI, "yacht-bernoulli.json", prepare=cell({**CELL, "rmse": [1.0]})),
-    Call(UCI, "yacht-bernoulli.json", prepare=cell({**CELL, "rmse": []})),
     Call(UCI, "yacht-bernoulli.json", prepare=cell({**CELL, "cell": {**CELL["cell"], "seed": 1}})),  # type: ignore[dict-item]
-    Call(FIG, "none-10.json", prepare=file("none-10.json", "{")),
     Call(FIG, "none-10.json", prepare=cell({"cell": FIG_CELL["cell"]}, "none-10.json")),
     Call(FIG, "none-10.json", prepare=cell({**FIG_CELL, "errors": "many"}, "none-10.json")),
     Call(FIG, "none-10.json", prepare=cell({**FIG_CELL, "seconds": None}, "none-10.json")),
@@ -296,6 +306,7 @@ def test_one_line_and_a_status(call: Call, tmp_path: Path, capsys: pytest.Captur
     said = capsys.readouterr().err
     assert status == call.status, said
     assert re.search(call.said, line(said))
+    assert status == 1 or not any((tmp_path / "work").iterdir()), "no folder of a run was made"
     assert before.items() <= {p: p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()}.items()
 
 

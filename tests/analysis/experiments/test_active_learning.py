@@ -395,28 +395,6 @@ def test_a_seed_repeats_the_job(tmp_path: Path, images: Split, ships: list[Split
         assert again(tmp_path / "b", 5) != again(tmp_path / "job", 0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"labels": 19}, "labels is the number of labels of MNIST"),
-        ({"naval-labels": 4}, "naval_labels is the number of labels of naval"),
-        ({"seeds": 1}, "seeds is the number of seeds of MNIST"),
-        ({"naval-seeds": 1}, "naval_seeds is the number of seeds of naval"),
-        ({"trained-labels": 19}, "trained_labels is the number of labels for trained filters"),
-        ({"trained-seeds": 1}, "trained_seeds is the number of seeds of trained filters"),
-        ({"trained-steps": 0}, "trained_steps is the number of gradient steps on filters"),
-        ({"steps": 0}, "steps is the number of gradient steps on MNIST"),
-        ({"naval-steps": 0}, "naval_steps is the number of gradient steps on naval"),
-    ],
-)
-def test_mistakes_are_said_first(
-    options: dict[str, int], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(words(tmp_path / "out", **options)) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_loss_that_is_not_finite_ends_the_job(images: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "pyrodrop.analysis.experiments.active_learning.loop.fit_replicates",

@@ -17,7 +17,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import nn
 
 import pyrodrop
-from pyrodrop import cli, guides, likelihoods, models, priors
+from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.critiques import experiment, foong, one_weight, osband
 from pyrodrop.analysis.experiments.critiques.panel import Panel
 from pyrodrop.analysis.experiments.experiment import Experiment
@@ -175,10 +175,3 @@ def test_a_panel_at_the_size_of_a_test(name: str, data_folder: Path) -> None:
     experiment._checked(Record(Path("panel.json"), panel))
     assert base64.b64decode(panel["figure"]).startswith(PNG)
     json.dumps(panel, allow_nan=False)
-
-
-def test_unknown_panels_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["run", "critiques", "--panels", "osbant", "--out", str(tmp_path)]) == 2
-    assert "no panel is called 'osbant'" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="panels needs at least one"):
-        experiment.run(panels=[], out=tmp_path)

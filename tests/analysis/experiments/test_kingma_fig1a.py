@@ -52,22 +52,6 @@ def test_cells_are_kept_and_others_settings_refused(
     assert "has a run with other settings: seed is 0 there and 1 here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--methods", "nun"], "no dropout method is called 'nun'"),
-        (["--seeds", "0"], "seeds must be at least 1; got 0"),
-        (["--widths", "0"], "widths must be at least 1; got 0"),
-        (["--epochs", "0"], "epochs must be at least 1; got 0"),
-    ],
-)
-def test_mistakes_are_said_first(
-    more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["run", "kingma-fig1a", "--out", str(tmp_path), *more]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_methods_start_from_the_published_rates(data_folder: Path) -> None:
     """alpha = rate / (1 - rate): .25 of the inputs and 1 of hidden units; learned ones start from 3 / 7."""
     data = mnist().train.first(10)

@@ -314,13 +314,6 @@ def test_double_precision_is_stored_in_single(tmp_path: Path) -> None:
     assert sampled.samples["layers.0.weight"].dtype == torch.float64
 
 
-def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["run", "references", "--problems", "fong", "--out", str(tmp_path)]) == 2
-    assert "did you mean 'foong'" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="problems needs at least one of co2, mnist"):
-        experiment.run(problems=[], out=tmp_path)
-
-
 def rows_of(page: str, title: str) -> dict[str, list[str]]:
     """The rows of the table after these words, by what stands before the numbers."""
     lines = page.partition(f"**{title}")[2].splitlines()

@@ -165,21 +165,6 @@ def test_the_job_runs(
     assert "mutual information" in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--guide", "bernouli"], "no posterior of the rotated digit is called 'bernouli'"),
-        (["--digit", "1135"], "digit counts the 1135 ones of the test set from 0; got 1135"),
-        (["--turn", "0"], "turn is the largest angle in degrees"),
-    ],
-)
-def test_mistakes_are_said_before_training(
-    words: list[str], message: str, tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["run", "rotated-digit", "--out", str(tmp_path), *words]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_the_reference_shows_what_the_figure_shows() -> None:
     results = json.loads((Path(rotated_digit.__file__).parents[2] / "reference/rotated-digit.json").read_text())
     assert all(results["facts"].values())

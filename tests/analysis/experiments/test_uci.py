@@ -363,25 +363,6 @@ def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest
     assert "ensemble" in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--data", "yatch"], "no UCI set is called 'yatch'; .*did you mean 'yacht'"),
-        (["--guides", "bernouli"], "no posterior of the UCI table is called 'bernouli'; .*did you mean 'bernoulli'"),
-        (["--splits", "0"], "how many of the published splits to take and must be at least 1; got 0"),
-        (["--data", "year", "--protocol", "gal2018"], "year is expected at"),
-    ],
-)
-def test_mistakes(
-    words: list[str], said: str, tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["run", "uci", "--out", str(tmp_path), *words]) == (1 if "year" in words else 2)  # 1: no such file
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert re.search(said, error)
-    assert not list(tmp_path.iterdir())
-
-
 def test_year_has_no_grid() -> None:
     with pytest.raises(ValueError, match="year was not in the search of 2018"):
         PROTOCOLS["gal2018"].points("year")

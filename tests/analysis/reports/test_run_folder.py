@@ -108,19 +108,6 @@ def test_cells_are_found_again_or_refused(tmp_path: Path) -> None:
         cells.kept("two")
 
 
-def test_cells_of_older_versions_are_found_again_or_refused(tmp_path: Path) -> None:
-    """They had ``part``, ``settings`` and ``result``."""
-    cells = Cells(tmp_path, lambda name: {"name": name, "seed": 0}, lambda record: record.number("value"))
-    for part, seed, value in (("one", 0, 1.5), ("two", 0, 1.5), ("one", 1, 1.5), ("one", 0, "high")):
-        content = {"part": part, "settings": {"seed": seed}, "result": {"value": value}}
-        cells.file("one").write_text(json.dumps(content))
-        if (part, seed, value) == ("one", 0, 1.5):
-            assert cells.kept("one") == {"cell": {"name": "one", "seed": 0}, "value": 1.5}
-        else:
-            with pytest.raises(Failed, match=r"one.json .*(name is 'two' there|seed is 1 there|result.value)"):
-                cells.kept("one")
-
-
 def test_a_run_that_is_interrupted_at_once_begins_again(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt, match="begins again"), run_folder(tmp_path, "co2", SETTINGS):
         raise KeyboardInterrupt

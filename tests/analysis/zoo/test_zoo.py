@@ -276,21 +276,6 @@ def test_a_card_says_what_an_entry_is(
     assert ("read off the figure, ± 0.01" in shown) == name.startswith("kingma-fig1a")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["show"], "parameter ENTRY requires an argument"),
-        (["show", "uci/yaht"], "no zoo entry is called 'uci/yaht'"),
-        (["check"], "parameter ENTRIES requires an argument"),
-        (["check", "--all"], "Unknown option: --all"),
-        (["run", "co2/relu"], "no job or zoo entry is called 'co2/relu'; did you mean 'co2/mc-dropout-relu'"),
-    ],
-)
-def test_mistakes_are_said(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(words) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_published_uci_and_pruning_figures_are_the_list(data_folder: Path) -> None:
     """Against the list of published figures, where it lies beside the data."""
     path = data_folder.parent / "reference" / "published.json"
