@@ -17,8 +17,8 @@ from torch import Tensor
 
 from pyrodrop import zoo
 from pyrodrop.analysis.experiments.concrete import figures as concrete_figures
-from pyrodrop.analysis.experiments.published.facts import FOREIGN, REFERENCE, Figure
 from pyrodrop.analysis.experiments.published.outcome import Outcome, apart, measured, missing, same
+from pyrodrop.analysis.experiments.published_figures import FOREIGN, REFERENCE, Figure
 from pyrodrop.analysis.experiments.sparse.published import DENSE, units_left
 from pyrodrop.analysis.experiments.uci.table import paired, z_score
 from pyrodrop.analysis.reports.score_table import mean_and_error

@@ -18,8 +18,8 @@ from typing import Any
 from pyrodrop import priors
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.experiments.published.compare import SETS, outcome
-from pyrodrop.analysis.experiments.published.facts import PAPERS, REFERENCE, Figure, figures
 from pyrodrop.analysis.experiments.published.outcome import Outcome
+from pyrodrop.analysis.experiments.published_figures import PAPERS, REFERENCE, Figure, figures
 from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options

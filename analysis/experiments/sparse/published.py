@@ -8,34 +8,40 @@ al. (2017), table in https://github.com/necludov/group-sparsity-sbp, whose dense
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-_COLUMNS = ("method", "error", "sparsity", "compression")
-_TABLE: dict[str, tuple[tuple[str, float | None, tuple[float, ...] | None, float], ...]] = {
-    "lenet-300-100": (
-        ("original", 0.0164, None, 1.0),
-        ("Pruning", 0.0159, (0.920, 0.910, 0.740), 12.0),
-        ("DNS", 0.0199, (0.982, 0.982, 0.945), 56.0),
-        ("SWS", 0.0194, None, 23.0),
-        ("sparse VD, Molchanov et al.", 0.0192, (0.989, 0.972, 0.620), 68.0),
-        ("sparse VD, Deep|Bayes", 0.016, (0.973, 0.955, 0.700), 32.9),
-        ("ARD, Mittov", None, None, 35.0),
-    ),
-    "lenet-5": (
-        ("original", 0.0080, None, 1.0),
-        ("Pruning", 0.0077, (0.34, 0.88, 0.920, 0.81), 12.0),
-        ("DNS", 0.0091, (0.86, 0.97, 0.993, 0.96), 111.0),
-        ("SWS", 0.0097, None, 200.0),
-        ("sparse VD, Molchanov et al.", 0.0075, (0.67, 0.98, 0.998, 0.95), 280.0),
-    ),
+from pyrodrop.analysis.experiments.published_figures import figures
+
+_NAMES = {
+    ("molchanov2017", "Original"): "original", ("molchanov2017", "Pruning"): "Pruning", ("molchanov2017", "DNS"): "DNS",
+    ("molchanov2017", "SWS"): "SWS", ("molchanov2017", "SparseVD"): "sparse VD, Molchanov et al.",
+    ("deepbayes2019", "SparseVD"): "sparse VD, Deep|Bayes", ("mittov", "ARD"): "ARD, Mittov",
+    ("neklyudov2017", "Original"): "original, Neklyudov et al.", ("neklyudov2017", "SSL"): "SSL",
+    ("neklyudov2017", "SparseVD"): "sparse VD, Neklyudov et al.",
+    ("neklyudov2017", "StructuredBP"): "StructuredBP, Neklyudov et al.",
+}  # fmt: skip
+_METRICS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "test error %": ("error", lambda percent: round(percent / 100, 6)),
+    "test acc %": ("error", lambda percent: round(1 - percent / 100, 6)),
+    "sparsity per layer %": ("sparsity", lambda shares: [round(share / 100, 6) for share in shares]),
+    "sparsity fc1,fc2,fc3": ("sparsity", list),
+    "compression": ("compression", float),
+    "kept-weight ratio": ("compression", float),
 }
 
 
 def published_rows(net: str) -> list[dict[str, Any]]:
     """The published rows for a network, with shares between 0 and 1; None for values that were not published."""
-    rows = [dict(zip(_COLUMNS, row, strict=True)) for row in _TABLE[net]]
-    return [row | {"sparsity": [*row["sparsity"]] if isinstance(row["sparsity"], tuple) else None} for row in rows]
+    data = {"lenet-300-100": "MNIST LeNet-300-100", "lenet-5": "MNIST LeNet-5-Caffe"}[net]
+    rows: dict[str, dict[str, Any]] = {}
+    for figure in figures():
+        name = _NAMES.get((figure.paper, figure.method))
+        if figure.data == data and name is not None and figure.metric in _METRICS:
+            row = rows.setdefault(name, {"method": name, "error": None, "sparsity": None, "compression": None})
+            key, shown = _METRICS[figure.metric]
+            row[key] = shown(figure.value)
+    return list(rows.values())
 
 
 def published(net: str, method: str, recipe: str) -> float | None:
@@ -48,26 +54,14 @@ def published(net: str, method: str, recipe: str) -> float | None:
     return values[0] if values else None
 
 
-# Test error, kept units, operations of the dense network over those of the sparse one.
-_BY_UNIT: dict[str, tuple[tuple[str, float, str, float], ...]] = {
-    "lenet-300-100": (
-        ("original, Neklyudov et al.", 0.0154, "784-500-300-10", 1.0),
-        ("sparse VD, Neklyudov et al.", 0.0157, "537-217-130-10", 3.73),
-        ("SSL", 0.0149, "434-174-78-10", 6.06),
-        ("StructuredBP, Neklyudov et al.", 0.0155, "245-160-55-10", 11.23),
-    ),
-    "lenet-5": (
-        ("original, Neklyudov et al.", 0.0080, "20-50-800-500", 1.0),
-        ("sparse VD, Neklyudov et al.", 0.0075, "17-32-329-75", 2.19),
-        ("SSL", 0.0100, "3-12-800-500", 3.9),
-        ("StructuredBP, Neklyudov et al.", 0.0086, "3-18-284-283", 10.49),
-    ),
-}
-
-
 def published_by_unit(net: str) -> list[dict[str, Any]]:
-    """The published rows for a network from which units are removed."""
-    return [dict(zip(("method", "error", "units", "flops"), row, strict=True)) for row in _BY_UNIT[net]]
+    """Published rows for a network from which units are removed: test error, kept units, and operations of the dense network
+    over those of the sparse one."""
+    data = {"lenet-300-100": "MNIST LeNet-fc", "lenet-5": "MNIST LeNet5"}[net]
+    rows = [figure for figure in figures() if (figure.paper, figure.data) == ("neklyudov2017", data)]
+    keys = ("error", "units", "flops")
+    made = [{"method": _NAMES[row.paper, row.method], **dict(zip(keys, row.value, strict=True))} for row in rows]
+    return [row | {"error": round(row["error"] / 100, 6)} for row in made]
 
 
 def units_left(content: Mapping[str, Any]) -> list[int]:

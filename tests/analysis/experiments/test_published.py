@@ -11,8 +11,8 @@ import pytest
 
 from pyrodrop import cli, zoo
 from pyrodrop.analysis.experiments.published import experiment
-from pyrodrop.analysis.experiments.published.facts import FOREIGN, PAPERS, REFERENCE, Figure, figures
 from pyrodrop.analysis.experiments.published.outcome import Outcome, apart, measured, same
+from pyrodrop.analysis.experiments.published_figures import FOREIGN, PAPERS, REFERENCE, Figure, figures
 from pyrodrop.analysis.zoo import card, references
 from pyrodrop.zoo.sources import SOURCES
 

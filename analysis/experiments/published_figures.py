@@ -8,7 +8,7 @@ from typing import Any
 
 from pyrodrop.json_files import read_record
 
-REFERENCE = Path(__file__).parents[2] / "reference"
+REFERENCE = Path(__file__).parents[1] / "reference"
 PAPERS = {
     "gal2016": "Gal & Ghahramani (2016)",
     "released": "its released results, 2016 and 2018",
