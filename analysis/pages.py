@@ -14,8 +14,9 @@ from typing import Any
 
 from pyrodrop.analysis.benchmarks import small_pages
 from pyrodrop.analysis.benchmarks.tables import report
-from pyrodrop.analysis.experiments import peers, published, references, remedies, uci
+from pyrodrop.analysis.experiments import peers, published, remedies, uci
 from pyrodrop.analysis.experiments.league import page as league
+from pyrodrop.analysis.experiments.references import page as references_page
 from pyrodrop.analysis.reports import generated
 from pyrodrop.json_files import read_record
 from pyrodrop.names import known
@@ -47,7 +48,14 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     },
     "uci validation": (generated.REFERENCES, uci.validation),
     "uci posteriors": (generated.REFERENCES, uci.posteriors),
-    "references": (generated.REFERENCES, references.text),
+    "references w2": (generated.REFERENCES, lambda: references_page.distances("wasserstein", "{:.3g}")),
+    "references spreads": (generated.REFERENCES, references_page.spreads),
+    "references covariance": (generated.REFERENCES, lambda: references_page.distances("covariance", "{:.2f}")),
+    "references scores": (generated.REFERENCES, references_page.scores),
+    "references total variation": (
+        generated.REFERENCES,
+        lambda: references_page.distances("total_variation", "{:.3f}"),
+    ),
     "peers": (generated.REFERENCES, peers.text),
     "league w2": (DOCS / "league.md", functools.partial(league.text, "wasserstein")),
     "league away": (DOCS / "league.md", functools.partial(league.text, "away")),

@@ -7,8 +7,7 @@ pyrodrop.compare({"mine": fit}, test, reference=load("co2"))
 
 from pyrodrop.analysis.experiments.references.experiment import run
 from pyrodrop.analysis.experiments.references.figure import figure
-from pyrodrop.analysis.experiments.references.page import text
 from pyrodrop.analysis.experiments.references.stored import facts, load
 from pyrodrop.zoo.exact import PROBLEMS
 
-__all__ = ["PROBLEMS", "facts", "figure", "load", "run", "text"]
+__all__ = ["PROBLEMS", "facts", "figure", "load", "run"]
