@@ -5,15 +5,11 @@ prediction(run, data, held_out)     the function with bands of half, one, one an
 traces(fit)                         ELBO, negative log likelihood and KL divergence by step
 calibration(predicted, y)           accuracy by confidence
 pit(tree), k_hat(loo)               PIT values of a data tree, with a band; ArviZ's plot of the k-hat values of a `Loo`
-rates(guide), weights(fit)          learned rates, and posterior and prior histograms of the weights, by layer
-rotated_digit(run, image)           softmax inputs and outputs of a rotating digit (Gal & Ghahramani 2016, figure 4)
+weights(fit)                        posterior and prior histograms of the weights, by layer
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,13 +17,12 @@ import torch
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from pyro import poutine
 from torch import Tensor
 
 from pyrodrop.analysis.reports.ecdf import draw_ecdf
-from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, OfPyplot, styled, subplots
-from pyrodrop.data import Data, Dataset, turned
+from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, OfPyplot, styled, subplots
+from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import parts
 from pyrodrop.metrics import Predicted, calibration_curve
@@ -197,34 +192,6 @@ def k_hat(loo: Loo) -> Figure:
 
 
 @styled(pyplot=True)
-def rates(guide: Any) -> Figure:
-    """Drop rates or alphas by layer: a bar for a single rate, a histogram for many.
-
-    Raises:
-        ValueError: the guide has no rates.
-    """
-    rates: Mapping[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
-    if not rates:
-        raise ValueError(f"{type(guide).__name__} has no rates to plot")
-    values = {name: torch.as_tensor(rate).detach().double().cpu().flatten() for name, rate in rates.items()}
-    if all(len(rate) == 1 for rate in values.values()):
-        figure, (axes,) = subplots(1, 1, (1.5 + 1.1 * len(values), 3))
-        axes.bar(list(values), [float(rate) for rate in values.values()], color=BLUE, width=0.6)
-        axes.bar_label(axes.containers[0], fmt="%.3g", fontsize=8)  # type: ignore[arg-type]
-        axes.set_ylabel("rate")
-        axes.tick_params(axis="x", rotation=20)
-        return figure
-    figure, panels = subplots(1, len(values), (2.8 * len(values), 2.8))
-    for axes, (name, rate) in zip(panels, values.items(), strict=True):
-        wide = float(rate.max()) > 20 * float(rate.min().clamp_min(1e-12))
-        shown = rate.clamp_min(1e-12).log10() if wide else rate
-        axes.hist(shown.numpy(), bins=40, color=BLUE, alpha=0.8)
-        axes.set(title=name, xlabel="log₁₀ rate" if wide else "rate")
-    panels[0].set_ylabel("count")
-    return figure
-
-
-@styled(pyplot=True)
 def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
     """Histograms per layer of posterior samples of all its weights, and of samples from their prior if it is proper.
 
@@ -255,64 +222,6 @@ def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
     for axes in panels[len(drawn) :]:
         axes.axis("off")
     figure.supylabel("density")
-    return figure
-
-
-@styled(pyplot=True)
-def rotated_digit(
-    run: Predicts,
-    image: Tensor,
-    degrees: Sequence[float] = tuple(range(0, 181, 15)),
-    *,
-    shown: int = 3,
-    num_samples: int = 100,
-    seed: int = 0,
-) -> Figure:
-    """Softmax inputs and outputs of a rotating image, one mark per sampled function.
-
-    Args:
-        run: a classifier that accepts images of the shape of `image`.
-        image: a square image, with the shape of one example.
-        degrees: angles of the rotation, anticlockwise.
-        shown: number of classes to show, those with the highest probability at any angle.
-        num_samples: number of sampled functions.
-        seed: seed of the samples.
-
-    Raises:
-        ValueError: the image is not square.
-    """
-    side = math.isqrt(image.numel())
-    if side * side != image.numel():
-        raise ValueError(f"image must be a square one, of H x H numbers; got shape {tuple(image.shape)}")
-    images = turned(image.reshape(1, 1, side, side), torch.as_tensor(degrees)).reshape(len(degrees), *image.shape)
-    logits = run.predict(images, num_samples, seed=seed).f.detach().cpu()
-    probabilities = logits.softmax(-1)
-    classes = probabilities.mean(0).amax(0).topk(min(shown, logits.shape[-1])).indices.sort().values.tolist()
-    figure, (upper, lower, pictures) = subplots(3, 1, (9, 5.2), sharex=True, height_ratios=(4, 4, 1))
-    step = min((abs(b - a) for a, b in itertools.pairwise(degrees)), default=10.0)
-    colours = dict(zip(classes, itertools.cycle(SERIES), strict=False))
-    for place, label in enumerate(classes):
-        for axes, values in ((upper, logits), (lower, probabilities)):
-            x = torch.as_tensor(degrees).expand(num_samples, -1) + step * 0.2 * (place - (len(classes) - 1) / 2)
-            axes.plot(
-                x.flatten().numpy(),
-                values[..., label].flatten().numpy(),
-                "_",
-                color=colours[label],
-                alpha=0.35,
-                markersize=7,
-            )
-    pixels = images.reshape(len(images), side, side).cpu()
-    for angle, picture in zip(degrees, pixels, strict=True):
-        pictures.imshow(picture, cmap="gray_r", extent=(angle - 0.45 * step, angle + 0.45 * step, 0, 1), aspect="auto")
-    pictures.set(yticks=[], xlabel="degrees", xlim=(min(degrees) - step / 2, max(degrees) + step / 2), ylim=(0, 1))
-    pictures.set_xticks(list(degrees))
-    upper.set_ylabel("softmax input")
-    lower.set(ylabel="softmax output", ylim=(-0.03, 1.03))
-    handles = [
-        Line2D([], [], color=colours[label], marker="s", linestyle="", label=f"class {label}") for label in classes
-    ]
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(classes))
     return figure
 
 

@@ -92,16 +92,6 @@ def test_arvizs_pictures(small: Any) -> None:
         plots.k_hat(loo(small.fitted(small.dropout, steps=2), num_samples=25))
 
 
-def test_rates_by_layer(small: Any) -> None:
-    model = small.regressor()
-    figure = plots.rates(guides.BernoulliDropout(model, {"layers.0.*": 0.1, "*": 0.3}))
-    assert_drawn(figure)
-    assert [bar.get_height() for bar in figure.axes[0].patches] == pytest.approx([0.1, 0.3])
-    assert_drawn(plots.rates(guides.SparseDropout(model)))
-    with pytest.raises(ValueError, match="MeanField has no rates"):
-        plots.rates(guides.MeanField(model))
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "prior", [priors.Gaussian(), priors.LogUniform(), priors.Horseshoe()], ids=["normal", "improper", "latent"]
@@ -116,18 +106,3 @@ def test_weights_beside_their_priors(small: Any, prior: Any) -> None:
     assert 0.95 < sum(bar.get_height() * bar.get_width() for bar in bars) < 1.001
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert any(label.startswith("prior") for label in labels) == (not isinstance(prior, priors.LogUniform))
-
-
-def test_a_rotated_digit(small: Any) -> None:
-    """The pictures below the axes are the image at every angle; a quarter turn is torch.rot90, counterclockwise."""
-    image = torch.rand(10, 10)
-    model = models.MLP([100, 8, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
-    data = pyrodrop.data.Dataset(torch.rand(12, 100), torch.arange(12) % 3)
-    fit = small.fitted(small.dropout, model, data, steps=2)
-    figure = plots.rotated_digit(fit, image.flatten(), [0.0, 90.0], num_samples=10)
-    assert_drawn(figure)
-    upright, quarter = (torch.as_tensor(np.asarray(shown.get_array())) for shown in figure.axes[2].images)
-    torch.testing.assert_close(upright, image)
-    torch.testing.assert_close(quarter, torch.rot90(image), atol=1e-4, rtol=0)
-    with pytest.raises(ValueError, match=r"must be a square one, of H x H numbers; got shape \(99,\)"):
-        plots.rotated_digit(fit, torch.rand(99))
