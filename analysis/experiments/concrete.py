@@ -22,6 +22,7 @@ from rich.table import Table
 
 from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.experiment import Experiment, numbers
+from pyrodrop.analysis.experiments.published_figures import figures as published_figures
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.data import Dataset, line
@@ -34,22 +35,13 @@ SIZES = (10, 25, 50, 100, 1000, 10_000)
 TEST, DRAWS = 1000, 20
 PUBLISHED_RUNS = 3  # every published figure is a mean over these runs, for uncertainties the root mean square
 LAYERS = [f"layers.{i}.weight" for i in range(3)]
-# The notebook's figures: RMSE, epistemic sd, aleatoric sd, rates of the first three layers.
-PUBLISHED: Mapping[int, tuple[float, ...]] = {
-    10: (1.901, 1.278, 1.257, 0.076, 0.404, 0.403),
-    25: (1.349, 1.081, 1.199, 0.080, 0.403, 0.403),
-    50: (1.238, 0.904, 1.081, 0.068, 0.325, 0.325),
-    100: (1.258, 0.716, 1.317, 0.073, 0.236, 0.236),
-    1000: (1.036, 0.644, 1.222, 0.056, 0.232, 0.232),
-    10_000: (1.004, 0.531, 1.125, 0.051, 0.157, 0.158),
-}
 ENTRY = "concrete/synthetic"
 METRICS = {
     "test RMSE": ("rmse",),
     "epistemic,aleatoric std": ("epistemic_sd", "aleatoric_sd"),
     "p layers 1-3": ("rate_1", "rate_2", "rate_3"),
 }
-QUANTITIES = ("rmse", "epistemic_sd", "aleatoric_sd", "rate_1", "rate_2", "rate_3")
+QUANTITIES = tuple(quantity for quantities in METRICS.values() for quantity in quantities)
 
 
 @with_job_options("device", "jobs")
@@ -89,7 +81,7 @@ def run(
         content = {
             "figures": figures(table),
             "sizes": {str(n): {q: [row[q] for row in rows] for q in QUANTITIES} for n, rows in table.items()},
-            "published": {str(n): dict(zip(QUANTITIES, PUBLISHED[n], strict=True)) for n in chosen},
+            "published": {str(n): dict(zip(QUANTITIES, published(n), strict=True)) for n in chosen},
             "published_runs": PUBLISHED_RUNS,
             "command": experiment.command,
         }
@@ -163,14 +155,20 @@ def _plain(values: torch.Tensor) -> float | list[float]:
     return float(values) if len(values) == 1 else values.tolist()
 
 
+def published(n: int) -> list[float]:
+    """The notebook's figures for N examples, in the order of `QUANTITIES`."""
+    values = {figure.metric: figure.value for figure in published_figures() if figure.paper == "gal2017"}
+    return [values[f"test RMSE N={n}"], *values[f"epistemic,aleatoric std N={n}"], *values[f"p layers 1-3 N={n}"]]
+
+
 def table_of(measured: Mapping[int, list[dict[str, float]]]) -> Table:
     """Our figures above the published ones."""
     rows = [["N", *(quantity.replace("_", " ") for quantity in QUANTITIES)]]
     for n, seeds in measured.items():
         rows.append([str(n)])
-        for quantity, published in zip(QUANTITIES, PUBLISHED[n], strict=True):
+        for quantity, theirs in zip(QUANTITIES, published(n), strict=True):
             values = [row[quantity] for row in seeds]
             mean = sum(values) / len(values)
-            rows[-1].append(f"{mean:.3g} ({min(values):.3g}-{max(values):.3g})\n{published:.3g}")
+            rows[-1].append(f"{mean:.3g} ({min(values):.3g}-{max(values):.3g})\n{theirs:.3g}")
     title = "concrete dropout, y = 2 x + 8 + N(0, 1): mean (least-most of the seeds), published below"
     return text_table(title, rows, left=0, lines=True)

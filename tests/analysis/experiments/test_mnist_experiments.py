@@ -53,18 +53,6 @@ def test_files_that_are_not_mnist_are_refused(tmp_path: Path, monkeypatch: pytes
             mnist()
 
 
-def test_no_network_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYRODROP_DATA", raising=False)
-    monkeypatch.setattr("pooch.os_cache", lambda name: tmp_path)
-
-    def offline(*_: object, **__: object) -> str:
-        raise OSError("no route to host")
-
-    monkeypatch.setattr("requests.get", offline)
-    with pytest.raises(ConnectionError, match=r"could not be downloaded.*no route to host.*set PYRODROP_DATA"):
-        mnist()
-
-
 @pytest.mark.slow
 def test_variances_are_in_kingmas_order(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """local < per example < shared in both layers, and all above no noise, after a few steps of training."""
