@@ -13,14 +13,9 @@ from pyrodrop.compiled.against_pyro import Results
 from pyrodrop.compiled.in_blocks import InBlocks
 from pyrodrop.compiled.inductor import compiled_gradient
 from pyrodrop.compiled.script import scripts_as_they_are
-from pyrodrop.steps import Arguments, Engine, Plan, Shapes, Update
+from pyrodrop.steps import Arguments, Plan, Shapes, Update
 
 Program = Callable[..., Sequence[Tensor]]
-Gradients = Callable[[Arguments, Tensor], tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]]
-"""From a part and the factors of nll and kl ``[2]`` to nll and kl ``[2]``, the gradient of every parameter, and the updated
-buffers."""
-Combine = Callable[[Any, Any, Gradients], Tensor]
-"""From a minibatch, the factors and `Gradients` to its nll and kl ``[2]``; gives the parameters its gradient."""
 
 
 class ByGraph:
@@ -104,34 +99,6 @@ class Traced(InBlocks):
         for leaf, gradient in zip(self.gradient.leaves, results.gradients, strict=True):
             leaf.grad = gradient
         self.update(rates)
-
-    def finish(self, steps: int) -> None:
-        self.update.clear()
-
-
-class InParts(Engine):
-    """Makes steps whose minibatches are evaluated in parts: one after the other, by several processes, or both.
-
-    Args:
-        gradient: the gradient of a part.
-        optimizer: the optimiser of the parameters.
-        combine: sets the parameters' gradient for a minibatch, from the gradients of its parts.
-    """
-
-    def __init__(self, gradient: ByGraph, optimizer: torch.optim.Optimizer, combine: Combine) -> None:
-        self.name = gradient.name
-        self.gradient: ByGraph = gradient
-        self.update: Update = Update(optimizer)
-        self.combine: Combine = combine
-
-    def begin(self, plan: Plan) -> None:
-        super().begin(plan)
-        self.gradient.loss.refresh()
-
-    def step(self, batch: Any, index: int) -> Tensor:
-        terms = self.combine(batch, self.plan.factors[index], self.gradient.of)
-        self.update(self.plan.rates[index])
-        return terms
 
     def finish(self, steps: int) -> None:
         self.update.clear()

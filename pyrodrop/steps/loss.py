@@ -177,10 +177,3 @@ class Loss:
     def buffers(self) -> list[Tensor]:
         """The buffers that a step updates."""
         return self.moving.tensors()
-
-    def gradients(self, batch: Arguments, factors: Any) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """nll and kl, ``[2]``, the gradient of every parameter, and the buffers as the step leaves them, by Pyro."""
-        with self.moving.replaced([buffer.clone() for buffer in self.moving.tensors()]) as moved:
-            terms, gradients = self.objective.gradients(batch, factors, self.leaves)
-            after = [buffer.detach() for buffer in moved()]
-        return terms, gradients, after

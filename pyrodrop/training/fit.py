@@ -27,9 +27,8 @@ from pyrodrop.training.advice import TRIAL, warn_of_unfinished
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
 from pyrodrop.training.checkpoint import Checkpoint, StateFile
 from pyrodrop.training.early_stopping import EarlyStopping
-from pyrodrop.training.options import StepOptions, with_options
+from pyrodrop.training.options import TrainingOptions, with_options
 from pyrodrop.training.problem import training_mode
-from pyrodrop.training.ranks import join
 from pyrodrop.training.result import Fit
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import Settings
@@ -51,14 +50,14 @@ def fit(
     progress: bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     after_epoch: Callable[[Fit, Any], object] | None = None,
-    **options: Unpack[StepOptions],
+    **options: Unpack[TrainingOptions],
 ) -> Fit:
     """Train a guide of a model on data.
 
     The trained model and guide, ``Fit.model`` and ``Fit.guide``, are copies in evaluation mode: a model serves many guides,
     and the same call gives the same result. Two things are trained in place: parameters in Pyro's global store, and Pyro's
-    autoguides with the model that they were made of, which must be `model`. Several ranks that make the same call train
-    together (docs/scale.md); data may be read a minibatch at a time (docs/loaders.md).
+    autoguides with the model that they were made of, which must be `model`. Data may be read a minibatch at a time
+    (docs/loaders.md).
 
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
@@ -68,8 +67,7 @@ def fit(
             read while training, a `torch.utils.data.Dataset`, a `numpy.memmap` in a pair, an iterable of minibatches.
         steps: number of gradient steps.
         num_data: rows of the data set behind a loader; may be left out for a DataLoader that visits each once per epoch.
-        batch_size: rows per minibatch, of all ranks together; all rows if None.
-        accumulate: k, to evaluate a minibatch in k parts, each with its own noise, and average their gradients by rows.
+        batch_size: rows per minibatch; all rows if None.
         lr: learning rate, or a function from a parameter's name to its learning rate.
         optimizer: a `torch.optim` class or a function with the same arguments; Adam by default.
         lr_schedule: factor of the learning rate by the number of steps done, such as ``schedules.cosine(steps)``.
@@ -89,19 +87,18 @@ def fit(
             ``float32`` for neither; KL divergences stay float32. None for the parameters' dtype, also of convolutions.
         starts: ``model`` for the weights that the model has, ``new`` for those of ``restart(model, guide, seed)``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
-        distributed: whether to train with the other ranks; None: where there are some; True: an error if there are none.
         seed: of minibatches and noise: the same bits on one machine with as many threads. The caller's random state stays.
         progress: whether to show a progress bar; if None, where the output is a terminal.
         checkpoint: file to save the state to, every 10,000 steps and at the end, and to continue from; or a `Checkpoint`.
-        after_epoch: called as ``after_epoch(fit, epoch)`` on every rank, after every epoch or after as many steps as its
-            attribute ``every``. Its random draws do not affect training, which ends if it returns True (`EarlyStopping`).
+        after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch or after as many steps as its attribute
+            ``every``. Its random draws do not affect training, which ends if it returns True (`EarlyStopping`).
 
     Raises:
         TypeError: an unknown argument, or one of the wrong kind.
         ValueError: before the first step, what cannot be trained with, such as a guide of another model, a checkpoint of
-            another run, a rank unlike the first; later, a schedule that is negative, NaN or infinite.
+            another run; later, a schedule that is negative, NaN or infinite.
         RuntimeError: the first step changes no parameter; another thread trains for ten minutes (`pyrodrop.threads`); the
-            call is inside of ``torch.autocast`` or a handler of Pyro (`pyrodrop.surroundings`); another rank has ended.
+            call is inside of ``torch.autocast`` or a handler of Pyro (`pyrodrop.surroundings`).
         FloatingPointError: the loss or a parameter is no longer finite; the message says where, and what to continue from.
         OSError: the checkpoint cannot be read or written.
 
@@ -118,20 +115,17 @@ def fit(
     saving = Checkpoint.of(checkpoint)
     checked_progress(progress)
     calls = AfterEpoch.of(after_epoch)
-    ranks = join(settings.distributed, settings.place)
-    settings = replace(settings, device=ranks.device)
-    problem = problem_of(model, guide, data, settings, ranks.size, num_data)
+    problem = problem_of(model, guide, data, settings, num_data)
     start = time.perf_counter()
-    with seeded(ranks.noise_seed(settings.seed), settings.place), settings.products(), training_mode(problem):
-        run = Run.of(problem, settings, ranks)
+    with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
+        run = Run.of(problem, settings)
         if isinstance(after_epoch, EarlyStopping):
             with evaluating(problem.model, problem.guide):
                 after_epoch.begin(run.fit(), saving)
-        run.align()
         kept = None if saving is None else StateFile(saving, run.record, run.identity, run.state()).resume()
         try:
             run.loop.run(
-                progress if ranks.first else False,
+                progress,
                 None if kept is None else kept.save,
                 0 if saving is None else saving.every,
                 None if calls is None else replace(calls, function=_with_fit(calls, run)),
@@ -143,17 +137,15 @@ def fit(
     done = run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
     if len(done.history) >= TRIAL:
         keep_worth(done)
-    if ranks.first:
-        warn_of_unfinished(done)
+    warn_of_unfinished(done)
     return done
 
 
 def _with_fit(calls: AfterEpoch, run: Run) -> Callable[[float], bool]:
-    """`after_epoch` as a function of the number of epochs alone; rank 0 decides whether the training ends."""
+    """`after_epoch` as a function of the number of epochs alone."""
 
     def call(epochs: float) -> bool:
         with evaluating(run.problem.model, run.problem.guide):
-            ends = is_true(calls.function(run.fit(), epochs))
-        return run.ranks.of_first(ends)
+            return is_true(calls.function(run.fit(), epochs))
 
     return call

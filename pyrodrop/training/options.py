@@ -46,13 +46,6 @@ class TrainingOptions(TypedDict, total=False):
     seed: int
 
 
-class StepOptions(TrainingOptions, total=False):
-    """The options that a single `fit` and `Training` share."""
-
-    accumulate: int
-    distributed: bool | None
-
-
 _FIRST = ["model", "guide", "data"]
 _MANY = "it belongs to fit_replicates(model, guide, data, count=...), for several fits"
 _HINTS = {

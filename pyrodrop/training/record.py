@@ -26,7 +26,7 @@ from pyrodrop.training.settings import Settings
 _log = logging.getLogger("pyrodrop")
 
 # Arguments of `fit`: a run that continues another one must agree with it in all of PARTS but those in FREE.
-FREE = ("steps", "accumulate", "lr", "optimizer", "lr_schedule", "kl_weight", "engine", "precision")
+FREE = ("steps", "lr", "optimizer", "lr_schedule", "kl_weight", "engine", "precision")
 PARTS = (
     "model", "guide", "data", "batch_size", "estimator", "likelihood_power", "objective", "starts", "device", "seed", *FREE,
 )  # fmt: skip
@@ -34,7 +34,7 @@ PARTS = (
 Identity = dict[str, dict[str, str]]
 
 
-def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> dict[str, Any]:
+def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
     """The settings that a problem is trained with, under this seed, and the fingerprint of its data.
 
     Training adds ``seconds`` and ``engine``; a `fit` of 100 steps or more ``worth``, replicates their number.
@@ -49,16 +49,14 @@ def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> d
         "model": describe(problem.model),
         "guide": describe(problem.guide),
         **({} if settings.objective is None else {"objective": type(settings.objective).__name__}),
-        "accumulate": settings.accumulate,
         "data_fingerprint": problem.data.fingerprint,
         **_sizes(settings, problem.data),
         "noise_by_row": problem.noise_by_row(),
-        "ranks": ranks,
         "seed": seed,
     }
 
 
-def identity(settings: Settings, problem: Problem, loss: Loss, ranks: int = 1) -> Identity:
+def identity(settings: Settings, problem: Problem, loss: Loss) -> Identity:
     """The identity of a run: descriptions of names, shapes, settings and buffers, and a hash of the data, by `PARTS`.
 
     Functions are described by their names.
@@ -69,7 +67,6 @@ def identity(settings: Settings, problem: Problem, loss: Loss, ranks: int = 1) -
     parts |= {"data": _data(problem), "objective": _objective(settings.objective)}
     parts["batch_size"] = {"batch_size": str(_batch_size(settings, problem.data))}
     parts["device"] = {"device": settings.place.type}
-    parts["accumulate"] = {"accumulate": str(settings.accumulate), "ranks": str(ranks)}
     return {name: parts[name] if name in parts else {name: _word(getattr(settings, name))} for name in PARTS}
 
 

@@ -13,7 +13,7 @@ from pyro.infer import ELBO, RenyiELBO, ReweightedWakeSleep, TraceTailAdaptive_E
 
 from pyrodrop import threads
 from pyrodrop.arguments import positive, real, shown
-from pyrodrop.constraints import Count, EngineName, Flag, Real, Seed, checked
+from pyrodrop.constraints import Count, EngineName, Real, Seed, checked
 from pyrodrop.devices import resolve, tf32_products
 from pyrodrop.schedules import KLSchedule, LRSchedule
 from pyrodrop.steps import Loss
@@ -45,7 +45,6 @@ class Settings:
 
     steps: Annotated[int, Count("the number of gradient steps")] | None = None
     batch_size: Annotated[int, Count("the number of rows of a minibatch")] | None = None
-    accumulate: Annotated[int, Count("the number of parts that a minibatch is evaluated in, one after the other,")] = 1
     lr: LearningRate = 1e-3
     optimizer: Optimizer = adam
     lr_schedule: LearningRateSchedule | None = None
@@ -57,9 +56,6 @@ class Settings:
     precision: Precision | None = None
     starts: Starts = "model"
     device: str | torch.device = "auto"
-    distributed: (
-        Annotated[bool, Flag("whether to train together with the other ranks, where it is not None,")] | None
-    ) = None
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -187,7 +183,6 @@ def _check_objective(settings: Settings) -> None:
         )
     one = {"kl_weight": settings.kl_weight, "likelihood_power": settings.likelihood_power}
     wrong = [(name, value) for name, value in one.items() if callable(value) or value != 1]
-    wrong += [("accumulate", settings.accumulate)] if settings.accumulate != 1 else []
     if wrong:
         name, value = wrong[0]
         raise ValueError(

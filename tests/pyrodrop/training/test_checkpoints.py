@@ -176,7 +176,6 @@ TAKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"optimizer": functools.partial(torch.optim.Adam, fused=True, eps=1e-6)},
         r"optimizer is Adam\(fused=True\) there and Adam\(fused=True, eps=1e-06\) here",
     ),
-    "accumulate": ({"accumulate": 2}, "accumulate is 1 there and 2 here"),
     "engine": ({"engine": "traced"}, "engine is pyro there and traced here"),
     "precision": ({"precision": "bfloat16"}, "precision is None there and bfloat16 here"),
 }

@@ -131,11 +131,6 @@ def test_a_run_that_was_broken_off_goes_on(engine: str, tmp_path: Path) -> None:
     alike(rest, whole, tolerance=1e-5)
 
 
-def test_parts_of_a_minibatch_are_the_whole_one() -> None:
-    """Without noise, which is drawn anew for every part."""
-    alike(*(trained(parts("point"), batch_size=48, accumulate=k, engine="traced") for k in (1, 3)))
-
-
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 @pytest.mark.parametrize("engine", ["traced", "compiled"])
 def test_short_products(engine: str, precision: str) -> None:

@@ -184,7 +184,6 @@ def test_memory_in_any_order_is_trained_as_by_adam(layout: str, tmp_path: Path) 
     trained(3, checkpoint=tmp_path / "half.safetensors")
     runs = {
         "traced": trained(engine="traced"),
-        "in parts": trained(accumulate=2),
         "resumed": trained(checkpoint=tmp_path / "half.safetensors"),
         "replicates": pyrodrop.fit_replicates(
             model, guides.Point(model), (x, y), count=2, steps=6, lr=0.05, progress=False
