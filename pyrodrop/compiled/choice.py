@@ -15,7 +15,7 @@ from pyrodrop.compiled.inductor import Compiled
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.stacked import Stacked, StackedLoss
 from pyrodrop.compiled.stacked_compiled import StackedCompiled
-from pyrodrop.compiled.traced import ByGraph, Traced
+from pyrodrop.compiled.traced import Traced
 from pyrodrop.compiled.untraceable import Untraceable, first_that_works
 from pyrodrop.constraints import EngineName
 from pyrodrop.steps import Arguments, Engine
@@ -58,7 +58,7 @@ def choose(
 
     kinds: Kinds[Engine | None] = {
         "compiled": compiled,
-        "traced": lambda: _prepared(Traced(ByGraph(loss), optimizer), batches),
+        "traced": lambda: _prepared(Traced(loss, optimizer), batches),
         "pyro": lambda: None,
     }
     gpu = any(leaf.is_cuda for leaf in loss.leaves)

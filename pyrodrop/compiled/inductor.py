@@ -61,14 +61,14 @@ class Compiled(InBlocks):
     most_bytes_on_gpu: ClassVar[int] = 2**28
     most_steps_on_gpu: ClassVar[int] = 10
 
-    def __init__(self, loss: Graphs, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, loss: Graphs, optimizer: Any) -> None:
         super().__init__(loss)
-        self.optimizer: torch.optim.Optimizer = optimizer
+        self.optimizer: Any = optimizer  # of `torch.optim`, or the optimisers of a `PyroOptim` as one
         self.leaves: list[Tensor] = loss.leaves
         rules = rules_of(optimizer)
         if rules is None:
             raise Untraceable(
-                f"the optimiser {type(optimizer).__name__} has no compiled form (Adam, AdamW and SGD have)"
+                f"the optimiser {type(optimizer).__name__} has no compiled form (Adam, AdamW, ClippedAdam and SGD have)"
             )
         self.rules = rules
         group_of = {id(p): i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
@@ -194,9 +194,9 @@ class Compiled(InBlocks):
     def finish(self, steps: int) -> None:
         for leaf in self.leaves:
             leaf.grad = None  # that of the first step, which Pyro made
-            count = self.optimizer.state[leaf].get("step")
-            if count is not None:
-                count.fill_(steps)
+            state = self.optimizer.state[leaf]
+            if "step" in state:
+                state["step"] = state["step"].fill_(steps) if isinstance(state["step"], Tensor) else steps
 
     def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
         """A function from the old and the new value of a parameter or state to the value that it takes."""
@@ -319,43 +319,6 @@ def check_draws(graph: Graph, inputs: Sequence[Tensor]) -> None:
             f"it draws noise whose distribution depends on parameters, by {(others or graph.draws_itself)[0]}, of which a "
             "compiled program would draw other numbers"
         )
-
-
-def compiled_gradient(loss: Graphs, batch: Arguments) -> Callable[..., Sequence[Tensor]]:
-    """The compiled program of the loss's graph for arguments of this shape, with the same inputs.
-
-    The program does not check its inputs, which must be contiguous.
-
-    Raises:
-        Untraceable: there is no graph, the compiler fails, or the program cannot be run or gives other numbers than the
-            graph.
-    """
-    graph = loss.graph(batch)
-    with torch.no_grad():
-        factors = torch.ones(2).to(loss.leaves[0])
-        leaves = [leaf.detach() for leaf in loss.leaves]
-        inputs = [*leaves, *loss.buffers, *batch.tensors, factors, *graph.constants]
-        check_draws(graph, inputs)
-        noise = [torch.full_like(like, any_number(like)) for like in graph.shapes()]
-        options = {"size_asserts": False, "fallback_random": bool(graph.draws_itself)}
-        compiled = compile_graph(graph.module, on(batch.device, [*inputs, *noise]), options)
-        tolerance = 2e-3 if loss.precision is None else 0.05
-
-        def program(*given: Tensor) -> Sequence[Tensor]:
-            return compiled(*on(batch.device, given))
-
-        def compare(noise: list[Tensor]) -> None:
-            with seeded(0, batch.device):  # of what the graph itself draws
-                terms, *want = graph.module(*inputs, *noise)
-            try:
-                with seeded(0, batch.device):
-                    ours, *got = program(*inputs, *noise)
-            except Exception as error:
-                raise Untraceable(f"its compiled program cannot be run: {first_line(error)}") from error
-            check_same([(terms, ours)], list(zip(want, got, strict=True)), tolerance)
-
-        for_some_noise(graph.shapes(), compare)
-    return compiled if batch.device.type == "cpu" else program
 
 
 def compile_function(function: Callable[..., Any], inputs: list[Tensor]) -> Program:

@@ -28,7 +28,7 @@ from pyrodrop.compiled.graph import Graph, loosen_views
 from pyrodrop.compiled.noise import Noise
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.recorder import recorded
-from pyrodrop.compiled.traced import ByGraph, Traced
+from pyrodrop.compiled.traced import Traced
 from pyrodrop.compiled.untraceable import Untraceable, first_line
 from pyrodrop.steps import Arguments, Loss, Shapes
 
@@ -207,13 +207,13 @@ class Stacked(Traced):
     most_bytes: ClassVar[int] = 2**22
 
     def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer, *, record: bool = False) -> None:
-        super().__init__(ByGraph(loss, call=attrgetter("program" if record else "evaluate")), optimizer)
+        super().__init__(loss, optimizer, attrgetter("program" if record else "evaluate"))
 
     def rows_of(self, batch: Arguments) -> int:
         return batch.at(0).rows
 
     def apply(self, results: Results, rates: Sequence[float]) -> None:
-        loss, leaves = self.gradient.loss, self.gradient.leaves
+        loss, leaves = self.loss, self.leaves
         loss.alive &= finite(results.terms, results.gradients)
         loss.lived += loss.alive
         for leaf, gradient in zip(leaves, results.gradients, strict=True):

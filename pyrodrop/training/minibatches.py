@@ -120,7 +120,6 @@ class Ordered(ABC):
         return numbers if self._starts is None else numbers + self._starts
 
 
-
 class Minibatches(Ordered):
     """Minibatches of rows in memory, as arguments of model and guide: x, y and, for some of the rows, ``num_data``.
 
@@ -313,8 +312,8 @@ def _check_weighted_draws(problem: Problem, size: int | None) -> None:
     all_rows = size is None or (isinstance(problem.data, Dataset) and size >= len(problem.data))
     if not all_rows or isinstance(problem.data, Loader):
         raise ValueError(
-            "batch_size must be None and data in memory with objective RenyiELBO, which takes the mean over draws of exp(log "
-            "weight): that of a part of the rows, scaled to all, has another expectation; got batch_size "
+            "batch_size must be None and data in memory with objective RenyiELBO, which takes the mean over draws of "
+            "exp(log weight): that of a part of the rows, scaled to all, has another expectation; got batch_size "
             f"{size}. pyrodrop.AlphaDivergence can be trained on minibatches"
         )
     guide: Any = problem.guide

@@ -15,6 +15,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import TraceMeanField_ELBO
+from pyro.optim.clipped_adam import ClippedAdam
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -118,6 +119,7 @@ def test_a_compiled_step_takes_data_that_are_not_contiguous(batch_size: int | No
         (torch.optim.SGD, {}),
         (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1, "weight_decay": 0.01}),
         (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        (ClippedAdam, {"clip_norm": 0.5, "lrd": 0.9, "eps": 1e-3, "weight_decay": 0.1}),
     ],
 )
 @pytest.mark.usefixtures("float64")
@@ -542,13 +544,14 @@ def test_the_engine_that_is_chosen(name: Any, steps: int, chosen: str, monkeypat
     assert prepared == (batches if chosen == "compiled" else [])
 
 
-def test_a_compiled_program_that_cannot_be_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_program_that_cannot_be_run_is_said() -> None:
     def program(*inputs: Any) -> Any:
         raise IndexError("first\nsecond")
 
-    monkeypatch.setattr(inductor, "compile_graph", lambda *given: program)
-    graph = SimpleNamespace(module=lambda *inputs: [torch.zeros(2)], draws_itself=[], constants=[], shapes=list)
-    loss: Any = SimpleNamespace(graph=lambda batch: graph, leaves=[torch.zeros(1)], buffers=[], precision=None)
+    graph = SimpleNamespace(evaluate=lambda *inputs: [torch.zeros(2)], constants=[], shapes=list)
+    step = inductor.Compiled(
+        SimpleNamespace(leaves=[], buffers=[], precision=None), torch.optim.SGD([torch.zeros(1)], 0.1)
+    )  # type: ignore[arg-type]
     batch: Any = SimpleNamespace(tensors=[], device=torch.device("cpu"))
     with pytest.raises(Untraceable, match="^its compiled program cannot be run: IndexError: first$"):
-        inductor.compiled_gradient(loss, batch)
+        step._try(program, graph, [], batch, torch.ones(2))

@@ -456,7 +456,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "num_data of tensors": (lambda: fit((X, Y), num_data=ROWS), "num_data .* must be left out .*got 70 and a tuple"),
     "num_data of 0": (lambda: fit([(X, Y)], num_data=0), "num_data is the number of rows of the data set"),
     "a sampler": (lambda: fit(loader(sampler=WeightedRandomSampler([1.0] * ROWS, 9), shuffle=False)), "num_data, .* given"),
-    "batch_size of a loader": (lambda: fit(loader(), batch_size=4), "batch_size must be None, .*got 4"),
+    "batch_size of a loader": (lambda: fit(loader(), batch_size=4), "batch_size must be None .*got 4"),
     "rows without batch_size": (lambda: fit(Items()), "batch_size must be a number of rows .*got None for 70 rows"),
     "rows of several shapes": (lambda: fit(_Ragged(), batch_size=4), "the items of _Ragged must be .*of one shape"),
     "no numbers": (lambda: fit(_Words(), batch_size=4), "the items of _Words must be pairs or mappings of tensors"),
