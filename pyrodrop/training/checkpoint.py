@@ -32,7 +32,7 @@ _FILE = "the file to save the state of the training to"
 class Checkpoint:
     """Where and when a training saves its state.
 
-    A run that continues has the result of a run without interruption, except that a loader without ``state_dict`` begins the
+    A run that continues has the result of a run without interruption, except that on a loader it begins the
     interrupted epoch again. A state with NaN or infinite losses or parameters is never saved, so the file keeps the last
     finite one.
 

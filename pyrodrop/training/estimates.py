@@ -24,7 +24,7 @@ from torch import Tensor
 from pyrodrop.agreement import check_call, check_guide, knows_sites
 from pyrodrop.cards import Described
 from pyrodrop.data import Dataset, Keywords
-from pyrodrop.data.streamed import BLOCK, Streamed
+from pyrodrop.data.loader import Loader
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
 from pyrodrop.elbo import DrawnTerms, Factor, Terms, common_scale, elbo_convention, site_factors
@@ -41,6 +41,8 @@ from pyrodrop.steps import Arguments, Batch
 from pyrodrop.surroundings import refuse
 from pyrodrop.training.minibatches import arguments_of, takes_num_data
 from pyrodrop.training.result_data import Trained, TrainingData
+
+BLOCK = 5000  # rows that are evaluated at a time
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,7 +105,7 @@ class Draws:
 
     Args:
         model, guide: a trained pair; the network runs in evaluation mode.
-        data: the data; a streamed data set is read once.
+        data: the data; a loader is iterated once.
         device: where model and guide are.
         num_samples: number of draws, at least 1.
         seed: of the draws.
@@ -136,7 +138,7 @@ class Draws:
         self.factors: list[Factor] = []
         drawn, seeds = DrawnTerms(model, guide, whole=whole), _seeds(num_samples, seed)
         nll, kl_weights, kl_hyper = ([0.0] * num_samples for _ in range(3))
-        rows = data.num_data if isinstance(data, Streamed) else None if isinstance(data, Keywords) else len(data)
+        rows = data.num_data if isinstance(data, Loader) else None if isinstance(data, Keywords) else len(data)
         bar = progress(None if rows is None else num_samples * rows, "ELBO")
         with torch.no_grad(), evaluating(model, guide), PoolsBySlices(), bar:
             for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
@@ -178,18 +180,18 @@ def _blocks(model: Any, guide: Any, data: TrainingData, device: torch.device) ->
     if isinstance(data, Keywords):
         yield arguments_of(data, device), 1.0
         return
-    example = data.sample if isinstance(data, Streamed) else data
+    example = data.sample if isinstance(data, Loader) else data
     together = mixes_examples(model, example.x)  # a ValueError for an x that the network cannot be called on
-    if isinstance(data, Streamed) and together:
+    if isinstance(data, Loader) and together:
         raise ValueError(
             "the output of one row of x depends on the others in this network, so the ELBO needs all rows at once: pass "
             f"data in memory; got {data.source}"
         )
     if isinstance(model, NetworkModel):
         model.check_targets(example)
-    if isinstance(data, Streamed):
+    if isinstance(data, Loader):
         seen = 0
-        for rows in data.blocks(model.targets_check(example.x) if isinstance(model, NetworkModel) else None):
+        for rows in data.pieces(model.targets_check(example.x) if isinstance(model, NetworkModel) else None):
             seen += len(rows)
             yield arguments_of(rows, device), 1.0
         if data.num_data not in (None, seen):
@@ -347,7 +349,7 @@ def convention_shown(model: Any, guide: Any, data: TrainingData | None, device: 
     """The convention of a fit's ELBO as text, from one call on two rows; empty without data."""
     if data is None:
         return ""
-    rows = data.sample if isinstance(data, Streamed) else data
+    rows = data.sample if isinstance(data, Loader) else data
     rows = rows.rows(slice(2)) if isinstance(rows, Dataset) else rows
     try:
         return str(_scale_and_convention(model, guide, arguments_of(rows, device))[1])

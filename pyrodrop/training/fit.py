@@ -63,10 +63,10 @@ def fit(
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
         guide: its guide, called with the same arguments.
         data: a pair (x, y) in their own units; a `Dataset`, whose standardisation a model of `pyrodrop.models` takes over; a
-            mapping of arguments of another Pyro program, whose plates may take subsamples and whose epoch is a step; or, to
-            read while training, a `torch.utils.data.Dataset`, a `numpy.memmap` in a pair, an iterable of minibatches.
+            mapping of arguments of another Pyro program, whose plates may take subsamples and whose epoch is a step; or an
+            iterable of minibatches, such as a `DataLoader`.
         steps: number of gradient steps.
-        num_data: rows of the data set behind a loader; may be left out for a DataLoader that visits each once per epoch.
+        num_data: rows of the data set behind a loader; None for a DataLoader that visits each of them once per epoch.
         batch_size: rows per minibatch; all rows if None.
         lr: learning rate, or a function from a parameter's name to its learning rate.
         optimizer: a `torch.optim` class or a function with the same arguments; Adam by default.

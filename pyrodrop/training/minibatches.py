@@ -1,11 +1,10 @@
-"""Minibatches of a training: rows in memory or read, of one data set or of replicates, or the arguments of a program."""
+"""Minibatches of a training: rows in memory, of one data set or of replicates, a loader, or the arguments of a program."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,56 +13,64 @@ from pyro.infer import RenyiELBO
 from torch import Tensor, nn
 
 from pyrodrop.data import Dataset, Keywords
-from pyrodrop.data.loader import Loader
-from pyrodrop.data.rows import Rows
-from pyrodrop.data.streamed import Check, Streamed
+from pyrodrop.data.loader import Check, Loader
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import mapped, over_tensors, parts, rebuilt, tensors_in
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.steps import Arguments, Batch, Call
-from pyrodrop.training.loaded import LoadedMinibatches, batch_of, recordable
+from pyrodrop.training.loaded import LoadedMinibatches, recordable
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.settings import Settings
 
 
-class Ordered(ABC):
-    """Minibatches of rows by their numbers, in a new random order ``[N]`` every epoch.
+class Minibatches:
+    """Minibatches of rows in memory, as arguments of model and guide: x, y and, for some of the rows, ``num_data``.
 
-    Replicates have an order each, ``[R, N]``.
+    Every epoch has the rows in a new random order ``[N]``; replicates have an order each, ``[R, N]``.
 
     Args:
+        data: a data set; or a list of R data sets of equal shapes, one per replicate, for minibatches ``[R, size, ...]``. If
+            all are the same object, it is stored once.
         size: rows per minibatch; all rows if None.
-        replicates: ``(R,)``, or ``()`` for one data set.
     """
 
-    def __init__(
-        self,
-        num_rows: int,
-        size: int | None,
-        device: torch.device,
-        replicates: tuple[int, ...] = (),
-    ) -> None:
-        self.num_rows: int = num_rows
-        self.size: int = min(size or num_rows, num_rows)
-        self.device, self.replicates = device, replicates
-        self.order: Tensor = torch.empty(*replicates, 0, dtype=torch.long, device=device)
+    def __init__(self, data: Dataset | Sequence[Dataset], size: int | None, device: torch.device) -> None:
+        sets = [data] if isinstance(data, Dataset) else list(data)
+        distinct = sets[:1] if all(other is sets[0] for other in sets) else sets
+        columns = zip(*([*parts(each.x), each.y] for each in distinct), strict=True)
+        self.tensors: list[Tensor] = [
+            recordable(values[0] if len(values) == 1 else torch.cat(values), device) for values in columns
+        ]
+        self._like = distinct[0].x
+        self.num_rows: int = len(distinct[0])
+        self.size: int = min(size or self.num_rows, self.num_rows)
+        self.device = device
+        self.replicates: tuple[int, ...] = () if isinstance(data, Dataset) else (len(sets),)
+        self.order: Tensor = torch.empty(*self.replicates, 0, dtype=torch.long, device=device)
         self.position: int = 0
         self._starts: Tensor | None = None  # the number of the first row of each replicate, ``[R, 1]``, if not 0
-
-    @abstractmethod
-    def rows(self, numbers: Tensor) -> Batch:
-        """The rows of these numbers."""
+        if len(distinct) > 1:
+            self._starts = self.num_rows * torch.arange(len(distinct), device=device)[:, None]
 
     @property
     def per_epoch(self) -> int:
         """Number of minibatches in an epoch."""
         return -(-self.num_rows // self.size)
 
+    @functools.cached_property
+    def all_rows(self) -> Batch:
+        """All rows in their order, of one data set without a copy."""
+        tensors = self.tensors
+        if self.replicates:
+            apart = [tensor.unflatten(0, (-1, self.num_rows)) for tensor in tensors]
+            tensors = [tensor.expand(*self.replicates, *tensor.shape[1:]).contiguous() for tensor in apart]
+        return self._batch(tensors, {})
+
     def first(self) -> Batch:
         """A minibatch of the first rows, which is not part of the training order."""
-        return self._first(self.size)
+        return self.all_rows if self.size == self.num_rows else self._first(self.size)
 
     def samples(self, steps: int | None) -> list[Batch]:
         """A minibatch of each shape in `steps` steps, or any number of steps if None; not part of the training order."""
@@ -74,11 +81,14 @@ class Ordered(ABC):
 
     def next(self) -> Batch:
         """The next minibatch; the last of an epoch may be smaller."""
-        return self.rows(self.take(1))
+        return self.all_rows if self.size == self.num_rows else self._rows(self.take(1))
 
     def coming(self) -> tuple[int, int]:
-        """The size of the next minibatch, and how many of that size can be taken at once; ``(0, many)`` if none can."""
-        return 0, sys.maxsize
+        """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
+        if self.size == self.num_rows:
+            return self.size, sys.maxsize
+        left = self.num_rows - (self.position if self.position < self.order.shape[-1] else 0)
+        return min(self.size, left), max(1, left // self.size)
 
     def take(self, count: int) -> Tensor:
         """The numbers of the rows of the next `count` minibatches, which belong to one epoch, ``[..., count * size]``."""
@@ -86,6 +96,16 @@ class Ordered(ABC):
             self.order, self.position = self.orders(), 0
         first, self.position = self.position, self.position + count * self.size
         return self._placed(self.order[..., first : self.position])
+
+    def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
+        """Copy the rows of the numbers from `take` into `places`, ``[count, ..., size, ...]`` for each tensor of x and y."""
+        by_step = rows.reshape(*rows.shape[:-1], len(places[0]), -1).movedim(-2, 0)
+        for tensor, place in zip(self.tensors, places, strict=True):
+            if place.is_contiguous():
+                torch.index_select(tensor, 0, by_step.flatten(), out=place.flatten(0, rows.dim()))
+                continue
+            for numbers, target in zip(by_step, place, strict=True):
+                torch.index_select(tensor, 0, numbers.flatten(), out=target.flatten(0, rows.dim() - 1))
 
     def orders(self) -> Tensor:
         """A new order of the rows, ``[N]``; of replicates, ``[R, N]``."""
@@ -113,45 +133,13 @@ class Ordered(ABC):
 
     def _first(self, count: int) -> Batch:
         """The first rows, with the strides that rows of `next` have: a compiled step accepts no others."""
-        return self.rows(self._placed(torch.arange(count, device=self.device).expand(*self.replicates, -1)))
+        return self._rows(self._placed(torch.arange(count, device=self.device).expand(*self.replicates, -1)))
 
     def _placed(self, numbers: Tensor) -> Tensor:
         """Numbers of rows within each replicate's data as numbers within those of all."""
         return numbers if self._starts is None else numbers + self._starts
 
-
-class Minibatches(Ordered):
-    """Minibatches of rows in memory, as arguments of model and guide: x, y and, for some of the rows, ``num_data``.
-
-    Args:
-        data: a data set; or a list of R data sets of equal shapes, one per replicate, for minibatches ``[R, size, ...]``. If
-            all are the same object, it is stored once.
-        size: rows per minibatch; all rows if None.
-    """
-
-    def __init__(self, data: Dataset | Sequence[Dataset], size: int | None, device: torch.device) -> None:
-        sets = [data] if isinstance(data, Dataset) else list(data)
-        distinct = sets[:1] if all(other is sets[0] for other in sets) else sets
-        columns = zip(*([*parts(each.x), each.y] for each in distinct), strict=True)
-        self.tensors: list[Tensor] = [
-            recordable(values[0] if len(values) == 1 else torch.cat(values), device) for values in columns
-        ]
-        self._like = distinct[0].x
-        replicates = () if isinstance(data, Dataset) else (len(sets),)
-        super().__init__(len(distinct[0]), size, device, replicates)
-        if len(distinct) > 1:
-            self._starts = self.num_rows * torch.arange(len(distinct), device=device)[:, None]
-
-    @functools.cached_property
-    def all_rows(self) -> Batch:
-        """All rows in their order, of one data set without a copy."""
-        tensors = self.tensors
-        if self.replicates:
-            apart = [tensor.unflatten(0, (-1, self.num_rows)) for tensor in tensors]
-            tensors = [tensor.expand(*self.replicates, *tensor.shape[1:]).contiguous() for tensor in apart]
-        return self._batch(tensors, {})
-
-    def rows(self, numbers: Tensor) -> Batch:
+    def _rows(self, numbers: Tensor) -> Batch:
         """Rows by number, ``[..., size]``, as contiguous tensors."""
         flat = numbers.flatten()  # index_select copies whole rows, indexing by a matrix goes entry by entry
         tensors = [tensor.index_select(0, flat) for tensor in self.tensors]
@@ -159,48 +147,9 @@ class Minibatches(Ordered):
             tensors = [tensor.unflatten(0, numbers.shape) for tensor in tensors]
         return self._batch(tensors, {"num_data": self.num_rows})
 
-    def first(self) -> Batch:
-        return self.all_rows if self.size == self.num_rows else super().first()
-
-    def next(self) -> Batch:
-        return self.all_rows if self.size == self.num_rows else super().next()
-
-    def coming(self) -> tuple[int, int]:
-        """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
-        if self.size == self.num_rows:
-            return self.size, sys.maxsize
-        left = self.num_rows - (self.position if self.position < self.order.shape[-1] else 0)
-        return min(self.size, left), max(1, left // self.size)
-
-    def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
-        """Copy the rows of the numbers from `take` into `places`, ``[count, ..., size, ...]`` for each tensor of x and y."""
-        by_step = rows.reshape(*rows.shape[:-1], len(places[0]), -1).movedim(-2, 0)
-        for tensor, place in zip(self.tensors, places, strict=True):
-            if place.is_contiguous():
-                torch.index_select(tensor, 0, by_step.flatten(), out=place.flatten(0, rows.dim()))
-                continue
-            for numbers, target in zip(by_step, place, strict=True):
-                torch.index_select(tensor, 0, numbers.flatten(), out=target.flatten(0, rows.dim() - 1))
-
     def _batch(self, tensors: Sequence[Tensor], kwargs: dict[str, int]) -> Batch:
         *xs, y = tensors
         return Batch(rebuilt(self._like, xs), y, kwargs)
-
-
-class ReadMinibatches(Ordered):
-    """Minibatches of rows that are read when they are needed, in the order in which `Minibatches` has those in memory.
-
-    Args:
-        check: raises a ValueError for observations that the likelihood does not allow.
-    """
-
-    def __init__(self, data: Rows, size: int | None, device: torch.device, check: Check | None = None) -> None:
-        self.data: Rows = data
-        self._check = check
-        super().__init__(len(data), size, device)
-
-    def rows(self, numbers: Tensor) -> Batch:
-        return batch_of(self.data.read(numbers, self._check), self.num_rows, self.device)
 
 
 class WholeCall:
@@ -235,12 +184,12 @@ class WholeCall:
         """Nothing to do."""
 
 
-Batches = Ordered | LoadedMinibatches | WholeCall
+Batches = Minibatches | LoadedMinibatches | WholeCall
 """Supplies the minibatches of a training, or of replicates."""
 
 
 def batches_of(
-    data: Dataset | Streamed | Keywords | Sequence[Dataset | Keywords],
+    data: Dataset | Loader | Keywords | Sequence[Dataset | Keywords],
     settings: Settings,
     *,
     check: Check | None = None,
@@ -252,14 +201,11 @@ def batches_of(
     """
     size, device = settings.batch_size, settings.place
     if isinstance(data, Loader):
-        return LoadedMinibatches(data, settings.seed, device, check)
-    if isinstance(data, Rows):
-        return ReadMinibatches(data, size, device, check)
+        return LoadedMinibatches(data, device, check)
     if isinstance(data, Dataset):
         return Minibatches(data, size, device)
     if isinstance(data, Keywords):
         return WholeCall(Call((), over_tensors(lambda tensor: recordable(tensor, device), data.values)))
-    assert not isinstance(data, Streamed)
     programs = [each.values for each in data if isinstance(each, Keywords)]
     if not programs:
         return Minibatches([each for each in data if isinstance(each, Dataset)], size, device)
@@ -268,9 +214,9 @@ def batches_of(
     return WholeCall(Call((), over_tensors(lambda _: next(stacked), programs[0])))
 
 
-def arguments_of(data: Dataset | Keywords | Streamed, device: torch.device) -> Arguments:
-    """All of the data as arguments of one call; of data that are read while training, a sample."""
-    if isinstance(data, Streamed):
+def arguments_of(data: Dataset | Keywords | Loader, device: torch.device) -> Arguments:
+    """All of the data as arguments of one call; of a loader, a minibatch."""
+    if isinstance(data, Loader):
         data = data.sample
     if isinstance(data, Keywords):
         return Call((), data.on(device))

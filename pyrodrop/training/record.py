@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
-from pyrodrop.data.streamed import Streamed
 from pyrodrop.identity import differences, is_words, made_of, refuse, values_of
 from pyrodrop.inputs import named_parts
 from pyrodrop.models.network import NetworkModel
@@ -130,20 +129,20 @@ def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
     }
 
 
-def _batch_size(settings: Settings, data: Dataset | Streamed | Keywords) -> int:
+def _batch_size(settings: Settings, data: Dataset | Loader | Keywords) -> int:
     """The number of rows of a minibatch; of a loader, of the first one; 1 for the arguments of a program."""
     if isinstance(data, Keywords):
         return 1
     return len(data.sample) if isinstance(data, Loader) else min(settings.batch_size or len(data), len(data))
 
 
-def _sizes(settings: Settings, data: Dataset | Streamed | Keywords) -> dict[str, Any]:
+def _sizes(settings: Settings, data: Dataset | Loader | Keywords) -> dict[str, Any]:
     """The numbers of rows and the columns of a data set; the names of the arguments of a program."""
     if isinstance(data, Keywords):
         return {"arguments": list(data.values)}
     sizes = {"batch_size": _batch_size(settings, data), "num_data": len(data)}
-    if isinstance(data, Streamed):
-        return {**sizes, **data.words}
+    if isinstance(data, Loader):
+        return {**sizes, "data_source": data.source}
     return sizes if data.columns is None else {**sizes, "columns": data.columns.words()}
 
 
@@ -152,11 +151,9 @@ def _data(problem: Problem) -> dict[str, str]:
     if isinstance(data, Keywords):
         return data.words
     if isinstance(data, Loader):  # which need not have the same rows first
-        entries = {"data": f"{data.per_epoch} minibatches ({len(data)} rows)"}
+        entries = {"data": f"{data.per_epoch} minibatches ({len(data)} rows)", "data.data_source": data.source}
     else:
-        entries = {"data": f"{data.outline if isinstance(data, Streamed) else data.fingerprint} ({len(data)} rows)"}
-    if isinstance(data, Streamed):
-        entries |= {f"data.{name}": word for name, word in data.words.items()}
+        entries = {"data": f"{data.fingerprint} ({len(data)} rows)"}
     for name, tensor in {**named_parts(problem.example.x), "y": problem.example.y}.items():
         entries[f"data.{name}.dtype"] = str(tensor.dtype).removeprefix("torch.")
     return entries

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from pyrodrop.agreement import knows_sites
 from pyrodrop.constraints import EngineName
-from pyrodrop.data.loader import Loader
-from pyrodrop.data.sources import streamed_of
-from pyrodrop.data.streamed import Streamed
+from pyrodrop.data.loader import Loader, loader_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.steps import Engine, Loss
 from pyrodrop.training.checkpoint import State
@@ -50,7 +48,7 @@ class Run:
     @classmethod
     def of(cls, problem: Problem, settings: Settings) -> Run:
         """The training of a problem before its first step; call it in training mode and with the training's random state."""
-        check = problem.targets_check() if isinstance(problem.data, Streamed) else None
+        check = problem.targets_check() if isinstance(problem.data, Loader) else None
         batches = batches_of(problem.data, settings, check=check)
         samples = batches.samples(settings.steps)
         loss = problem.loss(samples[0], settings.dtype, settings.objective)
@@ -117,7 +115,7 @@ def problem_of(
     num_data: int | None,
 ) -> Problem:
     """Copies of a user's model and guide with their data, checked, with new initial weights if the settings ask for them."""
-    data = streamed_of(data, settings.batch_size, num_data, missing=leaves_out_missing(model))
+    data = loader_of(data, num_data, missing=leaves_out_missing(model))
     start = settings.seed if settings.starts == "new" else None
     problem = Problem.of(model, guide, data, settings.estimator, settings.place, start)
     check_batches(problem, settings)
