@@ -35,7 +35,7 @@ from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.fitted_replicates import Replicates
-from pyrodrop.training.jobs import check_picklable, run_each, through_joblib, workers
+from pyrodrop.training.jobs import run_each, workers
 from pyrodrop.training.minibatches import check_batches
 from pyrodrop.training.options import TrainingOptions, with_options
 from pyrodrop.training.problem import Problem, training_mode
@@ -99,9 +99,9 @@ def fit_replicates(
         memory: bytes that all replicates together may take; half of the free memory if None. If that is not enough, they
             train in turn, as many at a time as fit. It is shared by all processes of this machine; on a cluster, each worker
             has as much.
-        jobs: number of processes of this machine to train a share of the replicates each, with one thread. If None, the
-            workers of a joblib backend that is active, such as a Dask cluster under ``joblib.parallel_config("dask")``;
-            otherwise this process. Workers need this package, and the modules that model and guide are defined in.
+        jobs: number of processes that train a share of the replicates each, with one thread. If None, the workers of a
+            joblib backend that is active, such as a Dask cluster under ``joblib.parallel_config("dask")``; otherwise this
+            process. Workers need this package, and the modules that model and guide are defined in.
         device: as in `fit`.
         seed: of noise and minibatches; new weights of replicate r are those of ``seed + r``, which its settings name.
         progress: as in `fit`.
@@ -140,7 +140,8 @@ def fit_replicates(
         raise ValueError(
             "replicates are trained as one traced step: engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"
         )
-    away = through_joblib(jobs)
+    shares = min(count, workers(jobs))
+    away = shares > 1
     for name, value in (("checkpoint", saving), ("after_epoch", calls)):
         if away and value is not None:
             raise ValueError(
@@ -149,7 +150,7 @@ def fit_replicates(
             )
     replicates = _replicates(models, guides, data, [settings.seed + r for r in range(count)])
     if away:
-        done, error = _in_processes(replicates, settings, memory, progress, jobs)
+        done, error = _in_processes(replicates, settings, memory, progress, jobs, shares)
     else:
         done, error = _in_one_process(replicates, settings, memory, progress, saving, calls)
     if error is not None:
@@ -187,14 +188,14 @@ def _in_one_process(
 
 
 def _in_processes(
-    replicates: Sequence[Replicate], settings: Settings, memory: float | None, progress: bool | None, jobs: int | None
+    replicates: Sequence[Replicate],
+    settings: Settings,
+    memory: float | None,
+    progress: bool | None,
+    jobs: int | None,
+    number: int,
 ) -> tuple[Replicates, FloatingPointError | None]:
-    """Train all replicates, a share in each process; with an error if none of them has a finite loss.
-
-    Raises:
-        ValueError: several processes of this machine would share a GPU.
-        TypeError: model, guide or settings cannot be sent to another process.
-    """
+    """Train all replicates, in this number of shares; with an error if none of them has a finite loss."""
     from pyrodrop.training.stack import merged
 
     autos = [auto for replicate in replicates for auto in autoguides(replicate.guide)]
@@ -203,25 +204,14 @@ def _in_processes(
             f"jobs must be None for autoguides, which lose their model on the way to another process; got jobs={jobs} and "
             f"an {type(autos[0]).__name__}"
         )
-    if settings.place.type != "cpu" and jobs is not None and jobs > 1:
-        raise ValueError(
-            f"replicates train on {settings.place} together, in one process: jobs must be None; got {jobs}"
-        )
-    sent: dict[str, Any] = {
-        "a model": [each.model for each in replicates],
-        "a guide": [each.guide for each in replicates],
-    }
-    options = ("optimizer", "lr", "lr_schedule", "kl_weight")
-    check_picklable(sent | {f"the {name} of the call": getattr(settings, name) for name in options})
-    if jobs is not None and jobs > 1:
+    if jobs is not None:
         memory = min(memory or 0.5 * available(settings.place), MOST) / jobs
-    count = len(replicates)
-    shares = [range(first, count, workers(jobs)) for first in range(min(count, workers(jobs)))]
+    shares = [range(first, len(replicates), number) for first in range(number)]
     trained = run_each(
         _share,
         [([replicates[r] for r in share], settings, memory) for share in shares],
         jobs=jobs,
-        title=f"{count} replicates",
+        title=f"{len(replicates)} replicates",
         unit="share",
         progress=progress,
     )
