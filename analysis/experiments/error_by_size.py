@@ -111,7 +111,7 @@ def run_study(
         by_cell = experiment.measure(
             _measure, sorted(cells, key=lambda name: -cells[name][1] if on_cpu else cells[name][1]),
             experiment.cells(check, about, where=""),
-            study=study, cells=cells, settings=settings, folder=None if on_cpu else folder,
+            study=study, cells=cells, settings=settings,
         )  # fmt: skip
         errors = {name: _row(study, by_cell[name]) for name in cells}
         return experiment.write(
@@ -143,9 +143,8 @@ def _measure(
     settings: Mapping[str, Any],
     device: torch.device,
     progress: bool | None,
-    folder: Path | None = None,
 ) -> dict[str, Any]:
-    """The result of one cell; with a `folder`, an interrupted training continues from its checkpoint there."""
+    """The result of one cell."""
     (method, size), split, rows = cells[name], study.load(progress=False), settings[study.rows]
     data: Dataset = split.train if rows is None else split.train.first(rows)
     models, posteriors = [], []
@@ -153,16 +152,13 @@ def _measure(
         with seeded(settings["seed"] + number, torch.device("cpu")):
             models.append(study.network(data, method=method, **{study.size: size}))
             posteriors.append(study.methods[method].guide(models[-1]))
-    checkpoint = None if folder is None else folder / f"{name}.safetensors"
     many = fit_replicates(
-        models, posteriors, data, checkpoint=checkpoint,
+        models, posteriors, data,
         count=settings["seeds"], seed=settings["seed"], device=device, progress=progress,
         **study.training(data, epochs=settings["epochs"]),
     )  # fmt: skip
     if many.failed:
         raise FloatingPointError(f"the loss of {name} stopped being finite in replicates {sorted(many.failed)}")
-    if checkpoint is not None:
-        checkpoint.unlink()
     errors = [100 * (1 - accuracy(averaged(each).predict(split.test.x, 1), split.test.y)) for each in many]
     return {
         "errors": errors,

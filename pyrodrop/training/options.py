@@ -57,6 +57,9 @@ _HINTS = {
     "replicates": _MANY,
     "memory": _MANY,
     "jobs": _MANY,
+    "checkpoint": "it belongs to fit, for one fit: train replicates by shares, with Replicates.save after each; a Training "
+    "has state()",
+    "after_epoch": "it belongs to fit, for one fit at a time",
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -67,19 +66,6 @@ def identity(settings: Settings, problem: Problem, loss: Loss) -> Identity:
     parts["batch_size"] = {"batch_size": str(_batch_size(settings, problem.data))}
     parts["device"] = {"device": settings.place.type}
     return {name: parts[name] if name in parts else {name: _word(getattr(settings, name))} for name in PARTS}
-
-
-def identity_of_all(settings: Settings, problems: Sequence[Problem], losses: Sequence[Loss]) -> Identity:
-    """The identity of a run of replicates: that of replicate 0, and the entries of other replicates that differ from it."""
-    first, *others = (identity(settings, problem, loss) for problem, loss in zip(problems, losses, strict=True))
-    of_all = {name: dict(entries) for name, entries in first.items()}
-    of_all["model"] = {"replicates": str(len(problems)), **of_all["model"]}
-    for r, other in enumerate(others, 1):
-        for name, entries in other.items():
-            for key in {**entries, **first[name]}:
-                if entries.get(key) != first[name].get(key):
-                    of_all[name][f"replicate {r}: {key}"] = entries.get(key, "absent")
-    return of_all
 
 
 def check_same(there: Any, here: Identity, file: str) -> None:

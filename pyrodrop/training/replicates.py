@@ -14,7 +14,6 @@ import logging
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import torch
@@ -30,10 +29,7 @@ from pyrodrop.devices import available
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.surroundings import outside
 from pyrodrop.training.advice import warn_of_unfinished
-from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.autoguides import autoguides
-from pyrodrop.training.checkpoint import Checkpoint
-from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.jobs import run_each, workers
 from pyrodrop.training.minibatches import check_batches
@@ -70,8 +66,6 @@ def fit_replicates(
     memory: float | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
-    checkpoint: str | Path | Checkpoint | None = None,
-    after_epoch: Callable[[Replicates, Any], object] | None = None,
     **options: Unpack[TrainingOptions],
 ) -> Replicates:
     """Train independent fits together, which is faster than one by one for small networks.
@@ -105,19 +99,12 @@ def fit_replicates(
         device: as in `fit`.
         seed: of noise and minibatches; new weights of replicate r are those of ``seed + r``, which its settings name.
         progress: as in `fit`.
-        checkpoint: as in `fit`, for replicates that train together; the file has the state of all.
-        after_epoch: called as ``after_epoch(replicates, epoch)`` with all replicates, in evaluation mode, after every epoch;
-            as in `fit`, for replicates that train together, and the training of all ends where it returns True. Those that
-            failed so far are in ``replicates.failed``.
 
     Raises:
         TypeError: an unknown argument, one of the wrong kind, or one autoguide for several replicates.
-        ValueError: before the first step, for settings, data or networks that cannot be trained as replicates, for
-            `checkpoint` or `after_epoch` with replicates that do not train together, and for a checkpoint that is damaged or
-            of another run.
+        ValueError: before the first step, for settings, data or networks that cannot be trained as replicates.
         RuntimeError: as `fit`.
         FloatingPointError: no replicate has a finite loss.
-        OSError: the checkpoint cannot be read or written.
 
     Example:
         >>> import torch, pyrodrop
@@ -129,9 +116,6 @@ def fit_replicates(
         (3, torch.Size([3, 20, 1]))
     """
     settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)
-    saving, calls = Checkpoint.of(checkpoint), AfterEpoch.of(after_epoch)
-    if isinstance(after_epoch, EarlyStopping):
-        raise TypeError("after_epoch must be a function of replicates; got an EarlyStopping, which is of one fit")
     if memory is not None:
         memory = positive(memory, "memory", "the number of bytes that all replicates together may take")
     checked_progress(progress)
@@ -141,18 +125,11 @@ def fit_replicates(
             "replicates are trained as one traced step: engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"
         )
     shares = min(count, workers(jobs))
-    away = shares > 1
-    for name, value in (("checkpoint", saving), ("after_epoch", calls)):
-        if away and value is not None:
-            raise ValueError(
-                f"{name} is for replicates in one process and must be None in several; got jobs={jobs}"
-                f"{'' if jobs else ' and a joblib backend that is active'}"
-            )
     replicates = _replicates(models, guides, data, [settings.seed + r for r in range(count)])
-    if away:
+    if shares > 1:
         done, error = _in_processes(replicates, settings, memory, progress, jobs, shares)
     else:
-        done, error = _in_one_process(replicates, settings, memory, progress, saving, calls)
+        done, error = _in_one_process(replicates, settings, memory, progress)
     if error is not None:
         raise error
     for number, step in done.failed.items():
@@ -165,12 +142,7 @@ def fit_replicates(
 @torch.inference_mode(False)
 @torch.enable_grad()
 def _in_one_process(
-    replicates: Sequence[Replicate],
-    settings: Settings,
-    memory: float | None,
-    progress: bool | None,
-    saving: Checkpoint | None = None,
-    after_epoch: AfterEpoch | None = None,
+    replicates: Sequence[Replicate], settings: Settings, memory: float | None, progress: bool | None
 ) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates in this process; with an error where none of them has a finite loss."""
     from pyrodrop.training.stack import train_stacks
@@ -184,7 +156,7 @@ def _in_one_process(
         check_batches(problem, settings)
     seeds = [replicate.seed for replicate in replicates]
     with settings.products(), training_mode(*problems):
-        return train_stacks(problems, settings, seeds, memory, progress, saving, after_epoch)
+        return train_stacks(problems, settings, seeds, memory, progress)
 
 
 def _in_processes(

@@ -226,8 +226,6 @@ CALLS = [
             "steps": COUNT,
             "memory": POSITIVE.but("None"),
             "jobs": COUNT.but("None"),
-            "checkpoint": PATH.but("None"),
-            "after_epoch": FUNCTION.but("None"),
             "lr": POSITIVE.only("list", "string", "NaN", "bool", "negative"),
             "engine": Kind({"pyro": lambda: "pyro", "unknown": lambda: "fast"}),
             "data": OBJECT.but("list") | {"three for two": lambda: [(X, Y)] * 3, "list of tensors": lambda: [X, Y]},
