@@ -39,7 +39,7 @@ from pyrodrop.module_flags import Flags, has_hooks
 from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.steps import Call, Loss, OfPyro, Parameter, Watch
 from pyrodrop.steps.watched import Watched
-from pyrodrop.threads import training
+from pyrodrop.threads import exclusive
 
 _log = logging.getLogger("pyrodrop")
 
@@ -136,7 +136,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Make a step, as `SVI.step`; returns the loss."""
-        with training():
+        with exclusive():
             self.engine = "pyro"
             tensors: list[Tensor] = []
             try:

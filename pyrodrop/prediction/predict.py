@@ -32,7 +32,6 @@ from pyrodrop.prediction.closed_form import dropout_moments
 from pyrodrop.prediction.moments import Moments, RunningMoments
 from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.prediction.tiles import cost
-from pyrodrop.surroundings import refuse_without_values
 from pyrodrop.threads import exclusive
 
 Keep = Literal["draws", "moments"]
@@ -200,7 +199,6 @@ def draw_functions(
         TypeError: the model is not one of `pyrodrop.models`.
         ValueError, TypeError: as `predict`.
     """
-    refuse_without_values("predict")
     if not isinstance(model, NetworkModel):
         raise TypeError(
             f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop import threads
 from pyrodrop.sampling.kernel import Kernel
 
 _OVER_THINNED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -78,8 +77,6 @@ class Chains:
         stats = self.kernel.transition(self.transitions)
         self.bar.set_postfix_str(self.kernel.progress(), refresh=False)
         self.bar.update()
-        with threads.sharing():
-            pass
         return stats
 
     def _keep(self, transitions: list[dict[str, Tensor]]) -> None:

@@ -33,7 +33,7 @@ _log = logging.getLogger("pyrodrop")
 _COMPARED = 16  # chains whose energy is also computed in float64
 
 
-@threads.training()
+@threads.exclusive()
 @outside("sample")
 @torch.inference_mode(False)
 @torch.enable_grad()

@@ -36,7 +36,7 @@ from pyrodrop.training.worth import keep_worth
 
 
 @with_options
-@threads.training()
+@threads.exclusive()
 @outside("fit")
 @torch.inference_mode(False)
 @torch.enable_grad()
@@ -97,8 +97,8 @@ def fit(
         TypeError: an unknown argument, or one of the wrong kind.
         ValueError: before the first step, what cannot be trained with, such as a guide of another model, a checkpoint of
             another run; later, a schedule that is negative, NaN or infinite.
-        RuntimeError: the first step changes no parameter; another thread trains for ten minutes (`pyrodrop.threads`); the
-            call is inside of ``torch.autocast`` or a handler of Pyro (`pyrodrop.surroundings`).
+        RuntimeError: the first step changes no parameter; the call is inside of ``torch.autocast``
+            or a handler of Pyro (`pyrodrop.surroundings`).
         FloatingPointError: the loss or a parameter is no longer finite; the message says where, and what to continue from.
         OSError: the checkpoint cannot be read or written.
 

@@ -15,7 +15,7 @@ from joblib.parallel import get_active_backend
 from tqdm import tqdm
 
 from pyrodrop.arguments import count
-from pyrodrop.threads import training
+from pyrodrop.threads import exclusive
 
 
 def workers(jobs: int | None) -> int:
@@ -44,7 +44,7 @@ def _alone(number: int, function: Callable[..., Any], values: tuple[Any, ...]) -
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with training(), joblib.parallel_config("sequential", n_jobs=1):
+        with exclusive(), joblib.parallel_config("sequential", n_jobs=1):
             return number, function(*values)
     finally:
         torch.set_num_threads(threads)

@@ -52,7 +52,7 @@ class Replicate(NamedTuple):
 
 
 @with_options
-@threads.training()
+@threads.exclusive()
 @outside("fit_replicates")
 @torch.inference_mode(False)
 @torch.enable_grad()
@@ -138,7 +138,7 @@ def fit_replicates(
     return done
 
 
-@threads.training()
+@threads.exclusive()
 @torch.inference_mode(False)
 @torch.enable_grad()
 def _in_one_process(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
 from pyro.infer import ELBO, RenyiELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
 
-from pyrodrop import threads
 from pyrodrop.arguments import positive, real, shown
 from pyrodrop.constraints import Count, EngineName, Real, Seed, checked
 from pyrodrop.devices import resolve, tf32_products
@@ -106,10 +105,6 @@ class Settings:
                 f"precision={self.precision!r} is of products of float32, and the parameters are {got}: convert model and "
                 "data with float(), or leave it out"
             )
-
-    def sharing(self) -> AbstractContextManager[None]:
-        """Let short calls of other threads in; not with TensorFloat-32, which is a setting of the whole process."""
-        return nullcontext() if self.precision == "tf32" else threads.sharing()
 
     def factors(self, epochs: float) -> tuple[float, float]:
         """The power of the likelihood and the weight of the KL divergence after this number of epochs.

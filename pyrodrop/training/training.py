@@ -76,7 +76,7 @@ class Training:
     """
 
     @with_options
-    @threads.training()
+    @threads.exclusive()
     @outside("Training")
     @torch.inference_mode(False)
     @torch.enable_grad()
@@ -133,8 +133,7 @@ class Training:
             The terms of its loss, on the training's device; reading their values waits for the device.
 
         Raises:
-            RuntimeError: the first step changes no parameter; or another thread trains for ten minutes: see
-                `pyrodrop.threads`.
+            RuntimeError: the first step changes no parameter.
             FloatingPointError: a loss is no longer finite. The losses are checked at the first step and every 100 steps. The
                 message is that of `fit`.
         """
@@ -213,7 +212,7 @@ class Training:
         """Training mode, the training's own random state and arithmetic within the block; restored afterwards."""
         place, start = self._settings.place, time.perf_counter()
         with (
-            threads.training(),
+            threads.exclusive(),
             outside("a step of Training"),
             torch.inference_mode(False),
             torch.enable_grad(),
