@@ -54,7 +54,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.data.streamed import Streamed
+from pyrodrop.data.loader import Loader
 from pyrodrop.guides.guide import ALPHA
 from pyrodrop.inputs import Inputs, named_parts
 from pyrodrop.likelihoods import Censored, Gaussian
@@ -166,7 +166,7 @@ def _tree(
         tree = program_tree(finite, train, num_samples, seed)
         return _finished(*tree, log_likelihood, 1.0, seed, _ABOUT_DRAWS)
     train = getattr(first, "data", None) if train is None else train
-    if not isinstance(train, Dataset) and (train is None or isinstance(train, Mapping | Streamed)):
+    if not isinstance(train, Dataset) and (train is None or isinstance(train, Mapping | Loader)):
         missing = " that this fit does not hold" if not isinstance(train, Mapping) else ""
         raise TypeError(f"train must be the training data{missing}, a Dataset or a pair (x, y); got {shown(train)}")
     train = Dataset.of(train, "train")

@@ -62,7 +62,7 @@ def problem_of(model: NetworkModel, guide: Any, x: Inputs, y: Tensor, settings: 
     return problem
 
 
-@threads.training()
+@threads.exclusive()
 def each_posterior(
     problem: Problem,
     y: Tensor,

@@ -16,7 +16,7 @@ import joblib
 
 from pyrodrop.analysis.reports.folder import RECORD, Cells, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions
-from pyrodrop.training.jobs import run_each, through_joblib
+from pyrodrop.training.jobs import run_each, workers
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def train_each(
         options: further arguments of `train`.
 
     Raises:
-        TypeError, ValueError: as for `through_joblib`.
+        TypeError, ValueError: the number of processes is not a whole number of at least 1.
     """
     kept: dict[str, Any] = {name: cell for name in names if keep is not None and (cell := keep.kept(name)) is not None}
     missing = [name for name in names if name not in kept]
@@ -51,11 +51,11 @@ def train_each(
         say_reused(kept, keep.folder)
     device, jobs = job.device, job.jobs
     shared: dict[str, Any] = options | {"device": device}
-    if device.type != "cpu" and (jobs or 1) == 1 and not through_joblib(None):
+    if device.type != "cpu" and (jobs or 1) == 1 and workers(None) == 1:
         jobs, shared["progress"] = 1, job.progress
     else:
         shared["progress"] = False
-        if jobs is None and not through_joblib(None):
+        if jobs is None and workers(None) == 1:
             jobs = max(1, min(len(missing), joblib.cpu_count()))
 
     def arrived(number: int, result: T) -> None:

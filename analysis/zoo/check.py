@@ -29,7 +29,7 @@ from pyrodrop.failed import Failed
 from pyrodrop.files import write_json
 from pyrodrop.inputs import mapped
 from pyrodrop.json_files import read_record
-from pyrodrop.training.jobs import run_each, through_joblib
+from pyrodrop.training.jobs import run_each, workers
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo import entry as entry_of
@@ -53,7 +53,7 @@ def check_each(entries: Sequence[Entry], *, jobs: int | None = None, quiet: bool
         jobs: number of processes, one thread each. If None, the workers of the joblib backend that is active; otherwise the
             entries are checked in this process, one after the other.
     """
-    if not through_joblib(jobs):
+    if workers(jobs) == 1:
         passed = [check(entry, quiet=quiet) for entry in entries]
         return all(passed)
     seeds = {entry.name: references.load(entry.name)["check"]["seed"] for entry in entries}

@@ -32,7 +32,6 @@ PAGES = {
     },
     "numpy": {
         "reference/generated/numpy.ndarray.html": "class: numpy.ndarray",
-        "reference/generated/numpy.memmap.html": "class: numpy.memmap",
         "reference/typing.html": "data: numpy.typing.ArrayLike numpy.typing.NDArray",
     },
     "pandas": {

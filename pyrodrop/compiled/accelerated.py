@@ -20,7 +20,6 @@ from torch import Tensor
 
 from pyrodrop.compiled.choice import choose
 from pyrodrop.compiled.recorded import Recorded
-from pyrodrop.compiled.traced import Combine
 from pyrodrop.constraints import EngineName
 from pyrodrop.steps import Arguments, Engine, Loss, Plan
 from pyrodrop.steps.watched import Watched
@@ -42,7 +41,6 @@ class Accelerated(Engine):
         wanted: ``traced``, ``compiled``, or ``auto`` for the one whose preparation pays off.
         total: the total number of steps; None if it is not known.
         program: whether model or guide are programs, so that changes of everything that their code reads are detected.
-        combine: see `InParts`, for minibatches that are evaluated in parts; None for whole minibatches.
     """
 
     def __init__(
@@ -54,10 +52,9 @@ class Accelerated(Engine):
         total: int | None,
         *,
         program: bool,
-        combine: Combine | None,
     ) -> None:
         self._loss, self._recorded, self._optimizer = loss, Recorded(loss), optimizer
-        self._samples, self._wanted, self._total, self._combine = samples, wanted, total, combine
+        self._samples, self._wanted, self._total = samples, wanted, total
         self._program = program
         self._due: int = 2 if program else sys.maxsize
         self._since, self._compared, self._calls = 0, 0, 0
@@ -73,7 +70,7 @@ class Accelerated(Engine):
         self._watched = Watched(*self._loss.moving.parts) if self._program else None
         self._memory = self._memory_now()
         batches = self._samples(None if self._total is None else self._total - done)
-        chosen = choose(self._wanted, self._recorded, self._optimizer, batches, steps, self._combine)
+        chosen = choose(self._wanted, self._recorded, self._optimizer, batches, steps)
         if chosen is not None:
             self._engine, self.name = chosen, chosen.name
         return chosen is not None

@@ -15,7 +15,7 @@ from pyrodrop.compiled.inductor import Compiled
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.stacked import Stacked, StackedLoss
 from pyrodrop.compiled.stacked_compiled import StackedCompiled
-from pyrodrop.compiled.traced import ByGraph, Combine, InParts, Traced
+from pyrodrop.compiled.traced import Traced
 from pyrodrop.compiled.untraceable import Untraceable, first_that_works
 from pyrodrop.constraints import EngineName
 from pyrodrop.steps import Arguments, Engine
@@ -24,7 +24,7 @@ _log = logging.getLogger("pyrodrop")
 
 
 K = TypeVar("K")
-P = TypeVar("P", ByGraph, Traced, Compiled, StackedCompiled)
+P = TypeVar("P", Traced, Compiled, StackedCompiled)
 Kinds = Mapping[EngineName, Callable[[], K]]
 
 _WORTH_A_TRACE = 30  # steps
@@ -37,7 +37,6 @@ def choose(
     optimizer: torch.optim.Optimizer,
     batches: Sequence[Arguments],
     steps: int,
-    combine: Combine | None = None,
 ) -> Engine | None:
     """The engine of this name for the remaining steps; None, with one logged line that says why, if only Pyro can make them.
 
@@ -45,9 +44,8 @@ def choose(
         name: name of the engine.
         loss: the loss to minimise.
         optimizer: the optimiser of the loss's parameters.
-        batches: one minibatch, or part of one, of every shape to come.
+        batches: one minibatch of every shape to come.
         steps: number of remaining steps.
-        combine: see `InParts`; None for whole minibatches.
 
     `auto` decides by the number of steps and the size of the graph (`worth_compiling`), so the same call takes the same
     engine: a trace costs as much as some tens of Pyro's steps, and a compilation takes seconds.
@@ -58,17 +56,9 @@ def choose(
             loss.graph(batch)
         return _prepared(Compiled(loss, optimizer), batches)
 
-    def in_parts(gradient: ByGraph) -> Engine:
-        assert combine is not None
-        return InParts(_prepared(gradient, batches), optimizer, combine)
-
     kinds: Kinds[Engine | None] = {
-        "compiled": compiled if combine is None else lambda: in_parts(ByGraph(loss, compiled=True)),
-        "traced": (
-            (lambda: _prepared(Traced(ByGraph(loss), optimizer), batches))
-            if combine is None
-            else (lambda: in_parts(ByGraph(loss)))
-        ),
+        "compiled": compiled,
+        "traced": lambda: _prepared(Traced(loss, optimizer), batches),
         "pyro": lambda: None,
     }
     gpu = any(leaf.is_cuda for leaf in loss.leaves)
@@ -116,7 +106,7 @@ def _chosen(
 
 
 def _prepared(made: P, batches: Sequence[Any]) -> P:
-    """The engine or gradient, prepared for minibatches of these shapes."""
+    """The engine, prepared for minibatches of these shapes."""
     for batch in batches:
         made.prepare(batch)
     return made

@@ -2,6 +2,7 @@
 
     Adam    m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   w <- w - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)
     AdamW   w <- (1 - lr decay) w first, Adam then
+    Clipped Adam with g clipped to [-c, c], lr d in place of lr, and eps / sqrt(1 - b2^t) in place of eps
     SGD     u <- momentum u + (1 - dampening) g,   w <- w - lr u,   or  w - lr (g + momentum u)  after Nesterov
 
 Kingma & Ba (2015); Loshchilov & Hutter (2019); Sutskever et al. (2013). The state is stored in the `torch.optim` optimiser
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from pyro.optim.clipped_adam import ClippedAdam
 from torch import Tensor
 
 from pyrodrop.steps.update import Group, does_more
@@ -67,13 +69,30 @@ class Adam(Rule):
         m, v = state
         m = m + (1 - b1) * (g - m)
         v = b2 * v + (1 - b2) * g * g
-        return w - numbers[0] * m / (v.sqrt() * numbers[1] + self.group["eps"]), [m, v]
+        return w - numbers[0] * m / (v.sqrt() * numbers[1] + self._eps(numbers)), [m, v]
+
+    def _eps(self, numbers: Tensor) -> Tensor | float:
+        return self.group["eps"]  # type: ignore[no-any-return]
 
 
 class AdamW(Adam):
     """Adam with decoupled weight decay."""
 
     decoupled = True
+
+
+class Clipped(Adam):
+    """Pyro's ClippedAdam, whose eps is outside of the bias correction."""
+
+    def schedule(self, step: int, lr: float) -> tuple[float, ...]:
+        return super().schedule(step, lr * self.group["lrd"])
+
+    def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+        bound = self.group["clip_norm"]
+        return super().update(w, g.clamp(-bound, bound), state, numbers)
+
+    def _eps(self, numbers: Tensor) -> Tensor | float:
+        return self.group["eps"] * numbers[1]
 
 
 class SGD(Rule):
@@ -102,15 +121,19 @@ class SGD(Rule):
 _RULES: dict[type[torch.optim.Optimizer], type[Rule]] = {
     torch.optim.Adam: Adam,
     torch.optim.AdamW: AdamW,
+    ClippedAdam: Clipped,
     torch.optim.SGD: SGD,
 }
 
 
-def rules_of(optimizer: torch.optim.Optimizer) -> list[Rule] | None:
+def rules_of(optimizer: Any) -> list[Rule] | None:
     """A rule for every parameter group; None if the optimiser, or one of its options, has no rule."""
-    rule = _RULES.get(type(optimizer))
-    if rule is None or does_more(optimizer):
-        return None
-    if any(group.get("decoupled_weight_decay") for group in optimizer.param_groups) and rule is Adam:
-        rule = AdamW
-    return [rule(group) for group in optimizer.param_groups]
+    rules: list[Rule] = []
+    for each in getattr(optimizer, "optimizers", [optimizer]):
+        rule = _RULES.get(type(each))
+        if rule is None or does_more(each):
+            return None
+        if any(group.get("decoupled_weight_decay") for group in each.param_groups) and rule is Adam:
+            rule = AdamW
+        rules += [rule(group) for group in each.param_groups]
+    return rules

@@ -28,7 +28,7 @@ from pyrodrop.compiled.graph import Graph, loosen_views
 from pyrodrop.compiled.noise import Noise
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.recorder import recorded
-from pyrodrop.compiled.traced import ByGraph, Traced
+from pyrodrop.compiled.traced import Traced
 from pyrodrop.compiled.untraceable import Untraceable, first_line
 from pyrodrop.steps import Arguments, Loss, Shapes
 
@@ -168,7 +168,6 @@ class StackedLoss:
     def __init__(self, losses: Sequence[Loss], leaves: Sequence[Tensor], held: Sequence[Mapping[str, Tensor]]) -> None:
         self.first: Recorded = Recorded(losses[0])
         self.leaves: list[Tensor] = list(leaves)
-        self.precision: torch.dtype | None = self.first.precision
         self.held: Sequence[Mapping[str, Tensor]] = held
         self.buffers: list[Tensor] = [torch.stack(own) for own in zip(*(loss.buffers for loss in losses), strict=True)]
         self.alive: Tensor = torch.ones(len(held), dtype=torch.bool, device=self.leaves[0].device)
@@ -207,13 +206,13 @@ class Stacked(Traced):
     most_bytes: ClassVar[int] = 2**22
 
     def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer, *, record: bool = False) -> None:
-        super().__init__(ByGraph(loss, call=attrgetter("program" if record else "evaluate")), optimizer)
+        super().__init__(loss, optimizer, attrgetter("program" if record else "evaluate"))
 
     def rows_of(self, batch: Arguments) -> int:
         return batch.at(0).rows
 
     def apply(self, results: Results, rates: Sequence[float]) -> None:
-        loss, leaves = self.gradient.loss, self.gradient.leaves
+        loss, leaves = self.loss, self.leaves
         loss.alive &= finite(results.terms, results.gradients)
         loss.lived += loss.alive
         for leaf, gradient in zip(leaves, results.gradients, strict=True):

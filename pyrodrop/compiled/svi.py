@@ -26,12 +26,11 @@ from pyrodrop.arguments import shown
 from pyrodrop.compiled.against_pyro import Results, difference
 from pyrodrop.compiled.costs import worth_compiling
 from pyrodrop.compiled.graph import Graph
-from pyrodrop.compiled.inductor import compiled_gradient
 from pyrodrop.compiled.put_back import put_back
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.script import scripts_as_they_are
 from pyrodrop.compiled.simplify import SMALL
-from pyrodrop.compiled.svi_update import Update
+from pyrodrop.compiled.svi_update import Update, WholeStep
 from pyrodrop.compiled.untraceable import Untraceable
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.constraints import checked
@@ -40,7 +39,7 @@ from pyrodrop.module_flags import Flags, has_hooks
 from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.steps import Call, Loss, OfPyro, Parameter, Watch
 from pyrodrop.steps.watched import Watched
-from pyrodrop.threads import training
+from pyrodrop.threads import exclusive
 
 _log = logging.getLogger("pyrodrop")
 
@@ -88,8 +87,9 @@ def compile_svi(
         model, guide: as of `pyro.infer.SVI`.
         optim: Pyro's optimiser. Adam, AdamW, ClippedAdam and SGD are stepped together for all parameters.
         loss: an ELBO of Pyro, or a function as of `SVI`.
-        engine: ``"traced"`` replays the graph; ``"compiled"`` compiles it, which takes seconds; ``"pyro"`` is `SVI` itself;
-            ``"auto"`` replays it, and compiles it after as many steps as make this pay off.
+        engine: ``"traced"`` replays the graph; ``"compiled"`` compiles it with the update of the parameters, which takes
+            seconds, unless an optimiser is another than those; ``"pyro"`` is `SVI` itself; ``"auto"`` replays the graph, and
+            compiles it after as many steps as make this pay off.
 
     Raises:
         TypeError: model, guide or loss cannot be called, or optim is no `pyro.optim.PyroOptim`.
@@ -136,7 +136,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Make a step, as `SVI.step`; returns the loss."""
-        with training():
+        with exclusive():
             self.engine = "pyro"
             tensors: list[Tensor] = []
             try:
@@ -185,13 +185,11 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             try:
                 record = self._recorded(args, kwargs, structure.watched)
                 structure.keep(record)
-                if self._wanted == "compiled":
-                    record.compile(Call(args, kwargs))
             except Untraceable as error:
-                if structure.is_recorded:
-                    _log.warning("steps are traced, not compiled: %s", error)
-                else:
-                    structure.refused = str(error)
+                structure.refused = str(error)
+                return structure.refused
+            if self._wanted == "compiled":
+                self._compile(record, args, kwargs)
         return structure.refused
 
     def _recorded(self, args: Any, kwargs: Any, watched: Watched) -> _Record:
@@ -251,22 +249,37 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         before = random_states(record.device)
         record.steps += 1
         checked = record.is_to_be_checked()
-        terms, gradients, buffers = record.run(tensors, as_recorded=checked)
-        loss = terms[0].item()
-        if checked or not math.isfinite(loss):
+        record.refresh()
+        loss = None if checked else record.compiled_step(self._updating(), tensors)
+        if loss is None:
+            terms, gradients, buffers = record.run(tensors)
+            loss = terms[0].item()
+            if math.isfinite(loss) and checked:
+                set_random_states(before, record.device)
+                return self._compared(structure, Results(terms, gradients, buffers), Call(args, kwargs))
+            if math.isfinite(loss):
+                self._update(record, gradients)
+                record.loss.moving.take(buffers)
+        if not math.isfinite(loss):
             set_random_states(before, record.device)
-            if not math.isfinite(loss):
-                return self._by_pyro(args, kwargs, "the loss is not finite")
-            return self._compared(structure, Results(terms, gradients, buffers), Call(args, kwargs))
-        self._update(record, gradients)
-        record.loss.moving.take(buffers)
+            return self._by_pyro(args, kwargs, "the loss is not finite")
         self.engine = record.engine
-        if self._wanted == "auto" and record.pays_to_compile():
-            try:
-                record.compile(Call(args, kwargs))
-            except Untraceable as error:
-                _log.info("steps are traced, not compiled: %s", error)
+        if self._wanted != "traced" and record.pays_to_compile(self._wanted):
+            self._compile(record, args, kwargs)
         return loss
+
+    def _compile(self, record: _Record, args: Any, kwargs: Any) -> None:
+        try:
+            record.compile(self._updating(), Call(args, kwargs))
+        except Untraceable as error:
+            say = _log.info if self._wanted == "auto" else _log.warning
+            say("steps are traced, not compiled: %s", error)
+
+    def _updating(self) -> Update:
+        """The update by the present optimiser."""
+        if self._own_update.optim is not self.optim:
+            self._own_update = Update(self.optim)
+        return self._own_update
 
     def _update(self, record: _Record, gradients: Sequence[Tensor]) -> None:
         """Update the parameters by these gradients, as `SVI.step` does."""
@@ -276,9 +289,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             if moves or leaf.grad is not None
         ]
         pairs += [(tensor, tensor.grad) for tensor in record.frozen if tensor.grad is not None]  # 0, with its momentum
-        if self._own_update.optim is not self.optim:
-            self._own_update = Update(self.optim)
-        if self._own_update(*zip(*pairs, strict=True)):
+        if self._updating()(*zip(*pairs, strict=True)):
             return
         for leaf, gradient in pairs:
             leaf.grad = gradient.to(leaf.dtype, copy=True, memory_format=torch.contiguous_format)
@@ -307,7 +318,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         assert record is not None
         gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in record.leaves]
         exact = Results(torch.tensor([torch_item(loss), 0.0], dtype=torch.float64), gradients, record.loss.buffers)
-        unlike = difference(exact, results, list(record.loss.loss.parameters), None) and record.loss.differs(call)
+        unlike = difference(exact, results, list(record.loss.loss.parameters)) and record.loss.differs(call)
         if not unlike:
             record.compared = record.steps
             return
@@ -396,8 +407,8 @@ class _Record:
     ) -> None:
         self.loss, self.graph, self.sites, self.moved, self.watched = loss, graph, sites, moved, watched
         self.leaves = loss.leaves
-        self.engine: Name = "traced"
-        self.program: Callable[..., Sequence[Tensor]] = graph.program
+        self._compiled: WholeStep | None = None
+        self._compiles = True  # as far as is known
         self.steps, self.compared = 0, 0
         self.device = self.leaves[0].device
         self._of = svi.model, svi.guide, svi.loss_and_grads
@@ -441,24 +452,34 @@ class _Record:
                 self._zeros[number] = gradient, gradient._version
         return ""
 
-    def run(
-        self, tensors: Sequence[Tensor], *, as_recorded: bool = False
-    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
-        """Loss ``[2]``, whose second number is 0, gradients and buffers, for the tensors of the arguments.
+    @property
+    def engine(self) -> Name:
+        """The engine of the last step."""
+        return "traced" if self._compiled is None else "compiled"
 
-        Args:
-            as_recorded: whether to replay the graph even if there is a compiled program, which rounds differently.
-        """
+    def refresh(self) -> None:
+        """Read the tensors that the graph has as constants again, if they have changed."""
         if [tensor._version for tensor in self._met] != self._versions or any(
             view.tobytes() != values for view, values in self._values
         ):
             self.graph.refresh()
             self._versions = [tensor._version for tensor in self._met]
             self._values = [(view, view.tobytes()) for view, _ in self._values]
+
+    def compiled_step(self, update: Update, tensors: Sequence[Tensor]) -> float | None:
+        """Make a step by the compiled program; returns the loss, or None if there is none for the present optimiser."""
+        if self._compiled is not None and any(tensor.grad is not None for tensor in self.frozen):
+            self._compiled = None  # their momentum moves them
+        loss = None if self._compiled is None else self._compiled.run(update, tensors)
+        self._compiled = None if loss is None else self._compiled
+        return loss
+
+    def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+        """Loss ``[2]``, whose second number is 0, gradients and buffers, for the tensors of the arguments."""
         with torch.no_grad(), scripts_as_they_are():
             leaves = [leaf.detach() for leaf in self.leaves]
             inputs = [*leaves, *self.loss.buffers, *tensors, self._factors, *self.graph.constants, *self.graph.draw()]
-            terms, *results = (self.graph.program if as_recorded else self.program)(*inputs)
+            terms, *results = self.graph.program(*inputs)
         return terms, results[: len(leaves)], results[len(leaves) :]
 
     def is_to_be_checked(self) -> bool:
@@ -470,14 +491,19 @@ class _Record:
         assert self.graph.read is not None
         return self.graph.read.now([*self.leaves, *self.loss.buffers, *tensors, self._factors])
 
-    def pays_to_compile(self) -> bool:
+    def pays_to_compile(self, engine: Name) -> bool:
         """Whether compiled steps would pay for their compilation in as many steps as have been made."""
         made = self.steps - 1  # at a power of two Pyro made the step
-        return self.engine == "traced" and made >= 64 and made & (made - 1) == 0 and worth_compiling(self.graph, made)
+        due = self._compiles and self._compiled is None and made >= 64 and made & (made - 1) == 0
+        return due and (engine == "compiled" or worth_compiling(self.graph, made))
 
-    def compile(self, call: Call) -> None:
-        """Compile the graph, and run the compiled program from now on."""
-        self.program, self.engine = compiled_gradient(self.loss, call), "compiled"
+    def compile(self, update: Update, call: Call) -> None:
+        """Compile gradient and update; the program makes the steps from now on, unless Pyro does."""
+        self._compiles = False
+        if not all(self.moved):
+            raise Untraceable("a parameter gets no gradient")
+        self._compiled = WholeStep(self.loss, update, call)
+        self._compiles = True
 
 
 def _refuse_surroundings() -> None:

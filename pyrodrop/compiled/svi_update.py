@@ -1,4 +1,4 @@
-"""The update of parameters by the optimisers of a `pyro.optim.PyroOptim`, one operation for many of them.
+"""The update of parameters by the optimisers of a `pyro.optim.PyroOptim`: one operation for many, or within a compiled step.
 
 Pyro has a torch optimiser for every parameter, and a step of each takes 50 microseconds of Python. Here, their states and
 settings are read and written in these optimisers, so `get_state`, `save` and Pyro's steps see the present values.
@@ -17,7 +17,10 @@ from pyro.optim.clipped_adam import ClippedAdam
 from pyro.optim.optim import PyroOptim
 from torch import Tensor
 
+from pyrodrop.compiled.inductor import Compiled, on
+from pyrodrop.compiled.untraceable import Untraceable
 from pyrodrop.private_apis import fused_adam, fused_adamw, fused_sgd
+from pyrodrop.steps import Call
 from pyrodrop.steps.update import does_more
 
 Settings = dict[str, Any]  # the param_group of an optimiser of one parameter
@@ -82,26 +85,20 @@ class Update:
 
     def __call__(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
         """Make a step. Returns False, without any change, if only the optimisers themselves can make it."""
-        if type(self.optim).__call__ is not PyroOptim.__call__:
-            return False
         groups: dict[Any, _Group] = {}
-        for weight, gradient in zip(weights, gradients, strict=True):
-            kept = self._own(weight)
-            if kept is None:
-                return False
-            settings, state = kept.settings, kept.state
-            count = state["step"] if type(kept.optimizer) is ClippedAdam else None
-            key = (type(kept.optimizer), weight.dtype, weight.device, count, kept.numbers(settings))
+        kept = self.of(weights)
+        if kept is None:
+            return False
+        for weight, gradient, (own, numbers) in zip(weights, gradients, kept, strict=True):
+            settings, state = own.settings, own.state
+            count = state["step"] if type(own.optimizer) is ClippedAdam else None
+            key = (type(own.optimizer), weight.dtype, weight.device, count, numbers)
             group = groups.get(key)
             if group is None:
-                if any(settings.get(name) for name in kept.kind.off) or not all(
-                    type(n) in _NUMBERS for n in (*key[-1], *settings.get("betas", ()))
-                ):
-                    return False
                 group = groups[key] = _Group([], [], [], [], [])
             group.settings.append(settings)
             group.states.append(state)
-            group.moments.append(kept.moments)
+            group.moments.append(own.moments)
             group.weights.append(weight)
             gradient = gradient if gradient.dtype == weight.dtype else gradient.to(weight.dtype)
             group.gradients.append(gradient.contiguous())
@@ -109,6 +106,23 @@ class Update:
             for (kind, *_), group in groups.items():
                 _KINDS[kind].step(group)
         return True
+
+    def of(self, weights: Sequence[Tensor]) -> list[tuple[_Own, tuple[Any, ...]]] | None:
+        """The optimisers of these parameters with their settings; None if only they themselves can make their steps."""
+        if type(self.optim).__call__ is not PyroOptim.__call__:
+            return None
+        found = []
+        for weight in weights:
+            own = self._own(weight)
+            if own is None:
+                return None
+            settings, numbers = own.settings, own.numbers(own.settings)
+            if any([settings.get(name) for name in own.kind.off]) or not all(  # noqa: C419
+                [type(n) in _NUMBERS for n in (*numbers, *settings.get("betas", ()))]  # noqa: C419
+            ):
+                return None
+            found.append((own, numbers))
+        return found
 
     def _own(self, weight: Tensor) -> _Own | None:
         """The optimiser of a parameter; None if its step cannot be made together with others."""
@@ -146,6 +160,69 @@ class Update:
         numbers = itemgetter(*(name for name in (*kind.read, *kind.off) if name in settings))
         groups, states = optimizer.param_groups, optimizer.state
         return _Own(optimizer, kind, groups, states, settings, state, names, moments, hooks, numbers)
+
+
+class _Joint:
+    """The optimisers of several parameters as one of `torch.optim`, with a group for each."""
+
+    def __init__(self, optimizers: Sequence[_Own]) -> None:
+        self.optimizers = [own.optimizer for own in optimizers]
+        self.param_groups = [own.settings for own in optimizers]
+        self.state = {own.settings["params"][0]: own.state for own in optimizers}
+
+
+class WholeStep(Compiled):
+    """A step of `compile_svi` as one compiled program: the gradient and the update of all parameters.
+
+    The program changes nothing if the loss is not finite.
+
+    Raises:
+        Untraceable: the program cannot be compiled, or an optimiser has no rule.
+    """
+
+    def __init__(self, loss: Any, update: Update, call: Call) -> None:
+        optimizers = update.of(loss.leaves)
+        if optimizers is None:
+            raise Untraceable("an optimiser has no compiled form (Adam, AdamW, ClippedAdam and SGD have)")
+        if call.device != loss.leaves[0].device:
+            raise Untraceable("its arguments are not on the device of its parameters")
+        super().__init__(loss, _Joint([own for own, _ in optimizers]))
+        self._fixed = [(type(own.optimizer), numbers[1:]) for own, numbers in optimizers]
+        self._graph = loss.graph(call)
+        self._program = self._call(self._graph, self._held, call)
+
+    def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        finite = torch.isfinite(terms[0])
+        return lambda old, new: torch.where(finite, new, old)
+
+    def run(self, update: Update, tensors: Sequence[Tensor]) -> float | None:
+        """Make a step for the tensors of the arguments; returns the loss, or None if the program is of another update."""
+        optimizers = update.of(self.leaves)
+        if optimizers is None or [(type(own.optimizer), numbers[1:]) for own, numbers in optimizers] != self._fixed:
+            return None
+        if not all([leaf.is_contiguous() for leaf in self.leaves]):  # noqa: C419
+            return None
+        owns, numbers = [own for own, _ in optimizers], [1.0, 1.0]
+        for own, rule in zip(owns, self.rules, strict=True):
+            numbers += rule.schedule(int(own.state.get("step", 0)) + 1, own.settings["lr"])
+        held = [leaf.detach() for leaf in self.leaves]
+        held += [moment for own in owns for moment in own.moments]
+        held += self.loss.buffers
+        rest = [
+            *tensors,
+            torch.tensor(numbers, dtype=torch.float64).to(held[0]),
+            *self._graph.constants,
+            *self._graph.draw(),
+        ]
+        with torch.no_grad():
+            terms = self._program([*held, *(rest if held[0].device.type == "cpu" else on(held[0].device, rest))])[0]
+        torch.autograd.graph.increment_version(held)
+        loss = terms[0].item()
+        for own in owns if math.isfinite(loss) else ():
+            own.settings["lr"] *= own.settings.get("lrd", 1.0)
+            if "step" in own.state:
+                own.state["step"] += 1
+        return loss
 
 
 def _adam(group: _Group, decoupled: bool = False) -> None:

@@ -11,75 +11,39 @@ from torch import Tensor
 
 from pyrodrop.compiled.against_pyro import Results
 from pyrodrop.compiled.in_blocks import InBlocks
-from pyrodrop.compiled.inductor import compiled_gradient
 from pyrodrop.compiled.script import scripts_as_they_are
-from pyrodrop.steps import Arguments, Engine, Plan, Shapes, Update
-
-Program = Callable[..., Sequence[Tensor]]
-Gradients = Callable[[Arguments, Tensor], tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]]
-"""From a part and the factors of nll and kl ``[2]`` to nll and kl ``[2]``, the gradient of every parameter, and the updated
-buffers."""
-Combine = Callable[[Any, Any, Gradients], Tensor]
-"""From a minibatch, the factors and `Gradients` to its nll and kl ``[2]``; gives the parameters its gradient."""
-
-
-class ByGraph:
-    """The gradient by a graph for each shape of minibatch.
-
-    Args:
-        compiled: whether TorchInductor compiles the graphs, which are otherwise replayed operation by operation.
-        call: function that returns the program that replays a graph.
-    """
-
-    def __init__(self, loss: Any, *, compiled: bool = False, call: Callable[[Any], Program] | None = None) -> None:
-        self.name: str = "compiled" if compiled else "traced"
-        self.loss: Any = loss  # `Recorded` or `StackedLoss`
-        self._call = call or attrgetter("program")
-        self.leaves: list[Tensor] = loss.leaves
-        self.graphs: dict[Shapes, Any] = {}
-        self._programs: dict[Shapes, Program] = {}
-
-    def prepare(self, batch: Arguments) -> None:
-        """Trace, and compile, for minibatches of this shape."""
-        if batch.shapes not in self.graphs:
-            graph = self.loss.graph(batch)
-            compiled = self.name == "compiled"
-            self._programs[batch.shapes] = compiled_gradient(self.loss, batch) if compiled else self._call(graph)
-            self.graphs[batch.shapes] = graph
-
-    def of(self, batch: Arguments, factors: Tensor) -> Results:
-        """The gradient with new noise; `factors` are those of nll and kl, ``[2]``."""
-        self.prepare(batch)
-        with torch.no_grad(), scripts_as_they_are():
-            return self.with_noise(batch.shapes, batch.tensors, factors, self.graphs[batch.shapes].draw())
-
-    def with_noise(self, shapes: Shapes, rows: Sequence[Tensor], factors: Tensor, noise: Sequence[Tensor]) -> Results:
-        """The gradient with this noise, called without autograd within `scripts_as_they_are`."""
-        count = len(self.leaves)
-        inputs = [*self.leaves, *self.loss.buffers, *rows, factors, *self.graphs[shapes].constants, *noise]
-        terms, *results = self._programs[shapes](*inputs)
-        return Results(terms, results[:count], results[count:])
+from pyrodrop.steps import Arguments, Plan, Shapes, Update
 
 
 class Traced(InBlocks):
-    """Replays the loss's graph at every step; there is one graph for each shape of minibatch."""
+    """Replays the loss's graph at every step; there is one graph for each shape of minibatch.
+
+    Args:
+        program: function from a graph to the program that replays it.
+    """
 
     name = "traced"
 
-    def __init__(self, gradient: ByGraph, optimizer: torch.optim.Optimizer) -> None:
-        super().__init__(gradient.loss)
-        self.gradient: ByGraph = gradient
+    def __init__(
+        self, loss: Any, optimizer: torch.optim.Optimizer, program: Callable[[Any], Any] = attrgetter("program")
+    ) -> None:
+        super().__init__(loss)
+        self.loss: Any = loss  # `Recorded` or `StackedLoss`
+        self.leaves: list[Tensor] = loss.leaves
         self.update: Update = Update(optimizer)
+        self._program = program
+        self._graphs: dict[Shapes, tuple[Any, Callable[..., Sequence[Tensor]]]] = {}  # with the program of each
 
     def prepare(self, batch: Arguments) -> None:
         """Trace the step for minibatches of this shape."""
-        if batch.shapes not in self.gradient.graphs:
-            self.gradient.prepare(batch)
-            self.look_ahead(batch, [self.gradient.graphs[batch.shapes]])
+        if batch.shapes not in self._graphs:
+            graph = self.loss.graph(batch)
+            self._graphs[batch.shapes] = graph, self._program(graph)
+            self.look_ahead(batch, [graph])
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
-        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.gradient.leaves[0]).unbind(0)
+        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0]).unbind(0)
 
     def advance(self, batches: Any, count: int) -> None:
         with scripts_as_they_are():
@@ -88,50 +52,25 @@ class Traced(InBlocks):
     def step(self, batch: Arguments, index: int) -> Tensor:
         self.prepare(batch)
         with torch.no_grad(), scripts_as_they_are():
-            return self.make(batch.shapes, batch.tensors, self.gradient.graphs[batch.shapes].draw(), index)
+            return self.make(batch.shapes, batch.tensors, self._graphs[batch.shapes][0].draw(), index)
 
     def make(
         self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
     ) -> Tensor:
-        results = self.gradient.with_noise(shapes, rows, self._factors[index], noise)
-        self.apply(results, self.plan.rates[index])
-        return results.terms
+        graph, program = self._graphs[shapes]
+        inputs = [*self.leaves, *self.loss.buffers, *rows, self._factors[index], *graph.constants, *noise]
+        terms, *results = program(*inputs)
+        count = len(self.leaves)
+        self.apply(Results(terms, results[:count], results[count:]), self.plan.rates[index])
+        return terms
 
     def apply(self, results: Results, rates: Sequence[float]) -> None:
         """Update parameters and buffers."""
         if results.buffers:
-            self.gradient.loss.moving.take(results.buffers)
-        for leaf, gradient in zip(self.gradient.leaves, results.gradients, strict=True):
+            self.loss.moving.take(results.buffers)
+        for leaf, gradient in zip(self.leaves, results.gradients, strict=True):
             leaf.grad = gradient
         self.update(rates)
-
-    def finish(self, steps: int) -> None:
-        self.update.clear()
-
-
-class InParts(Engine):
-    """Makes steps whose minibatches are evaluated in parts: one after the other, by several processes, or both.
-
-    Args:
-        gradient: the gradient of a part.
-        optimizer: the optimiser of the parameters.
-        combine: sets the parameters' gradient for a minibatch, from the gradients of its parts.
-    """
-
-    def __init__(self, gradient: ByGraph, optimizer: torch.optim.Optimizer, combine: Combine) -> None:
-        self.name = gradient.name
-        self.gradient: ByGraph = gradient
-        self.update: Update = Update(optimizer)
-        self.combine: Combine = combine
-
-    def begin(self, plan: Plan) -> None:
-        super().begin(plan)
-        self.gradient.loss.refresh()
-
-    def step(self, batch: Any, index: int) -> Tensor:
-        terms = self.combine(batch, self.plan.factors[index], self.gradient.of)
-        self.update(self.plan.rates[index])
-        return terms
 
     def finish(self, steps: int) -> None:
         self.update.clear()

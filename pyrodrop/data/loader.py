@@ -1,15 +1,18 @@
-"""Minibatches from an iterable, such as a DataLoader: every epoch is one iteration over it."""
+"""Minibatches from an iterable, such as a DataLoader: every epoch is one iteration over it.
+
+A minibatch is a pair (x, y), where x may be a tuple or mapping of tensors; or it is a mapping that contains y under one of
+the names in `TARGETS`. Values are checked when they are read.
+"""
 
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -18,37 +21,39 @@ from torch.utils.data import (
     SequentialSampler,
     default_collate,
 )
+from torch.utils.data import Dataset as TorchDataset
 
 from pyrodrop.arguments import count, shown
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.streamed import Check, RandomStreams, Streamed, mixed
-from pyrodrop.inputs import parts
+from pyrodrop.devices import seeded
+from pyrodrop.inputs import named_parts, parts
 
-_log = logging.getLogger("pyrodrop")
+Check = Callable[[Dataset], None]  # raises a ValueError for rows that a model does not allow
+TARGETS = ("y", "label", "labels", "target", "targets")
 _END = object()
 
 
-class Loader(Streamed):
-    """Minibatches that an iterable yields, the same ones for the same seed and epoch.
-
-    In epoch e, torch's, Python's and NumPy's generators, and those of a DataLoader, have states that depend on the seed and
-    e, and ``set_epoch(e)`` is called on every object that has it.
+class Loader:
+    """The minibatches that an iterable yields.
 
     Args:
         batches: a DataLoader, or another iterable with a length, the number of minibatches of each of its epochs.
-        num_data: number of rows of the data set; None for a DataLoader that visits all rows of a data set with a length. An
-            epoch must have each row at most once, except with samplers that may repeat rows, like WeightedRandomSampler.
+        num_data: number of rows of the data set; None for a DataLoader that visits each of them once per epoch. An epoch
+            must have each row at most once, except with samplers that may repeat rows, like WeightedRandomSampler.
 
     Raises:
         TypeError: `batches` cannot be iterated again, or has no length.
-        ValueError: the number of rows is not known, or `num_data` is not that of the data set of the DataLoader.
+        ValueError: `num_data` is not the number of rows of the DataLoader's data set.
 
     Attributes:
+        source: a short description of what is read, for messages.
+        missing: whether y may have missing values.
+        num_data: number of rows; None if it is unknown.
         per_epoch: number of minibatches in an epoch.
+        shuffles: whether an epoch may have the rows in another order than the data set's.
     """
 
     def __init__(self, batches: Iterable[Any], num_data: int | None, *, missing: bool = False) -> None:
-        self.batches: Any = _with_new_workers(batches)
         of = f"({type(batches.dataset).__name__})" if isinstance(batches, DataLoader) else ""
         self.source, self.missing = f"{type(batches).__name__}{of}", missing
         if not hasattr(batches, "__iter__") or hasattr(batches, "__next__"):
@@ -65,74 +70,62 @@ class Loader(Streamed):
             ) from None
         if self.per_epoch < 1:
             raise ValueError(f"data must have at least one minibatch; got {self.source} of length 0")
-        ordered = (
-            isinstance(getattr(batches, "dataset", None), IterableDataset)
-            or type(_sampler(batches)) is SequentialSampler
+        self.batches: Any = batches
+        if isinstance(batches, DataLoader) and batches.persistent_workers:  # of which all iterations share one iterator
+            self.batches = copy.copy(batches)
+            vars(self.batches).update(persistent_workers=False, _iterator=None)
+        stream = isinstance(getattr(batches, "dataset", None), IterableDataset)
+        self.shuffles = (
+            isinstance(batches, DataLoader) and not stream and type(_sampler(batches)) is not SequentialSampler
         )
-        if isinstance(batches, DataLoader) and not isinstance(batches.dataset, IterableDataset):
-            self.first_row = lambda: batches.collate_fn([batches.dataset[0]])
-        self.shuffles: bool = isinstance(batches, DataLoader) and not ordered
-        known, self._once = _visited(batches)
-        self.num_data = known if num_data is None else _stated(num_data, batches, known)
-        self._warned = False
-        owners = [getattr(batches, name, None) for name in ("sampler", "batch_sampler", "dataset")]
-        owners += [getattr(owner, "sampler", None) for owner in owners]
-        self._with_epochs: list[Any] = [
-            owner for owner in (batches, *owners) if callable(getattr(owner, "set_epoch", None))
-        ]
-        generators = [getattr(owner, "generator", None) for owner in (batches, *owners)]
-        self._generators = {g: g.initial_seed() for g in generators if isinstance(g, torch.Generator)}
+        known = _rows_of(batches)
+        self._once = known is not None or stream or not isinstance(batches, DataLoader)
+        self.num_data: int | None = known if num_data is None else _stated(num_data, batches, known)
+        self._form: dict[str, str] = {}  # dtype and number of axes of each tensor of the rows that were read first
 
-    def epoch(self, number: int, seed: int, check: Check | None = None, start: int = 0) -> Iterator[Dataset]:
-        """The minibatches of an epoch; from number `start` on, for a loader whose ``load_state_dict`` set that position.
+    def __len__(self) -> int:
+        if self.num_data is None:
+            raise TypeError(f"the number of rows of {self.source} is not known")
+        return self.num_data
+
+    fingerprint = None  # unknown, as it would need all rows
+
+    def epoch(self, check: Check | None = None) -> Iterator[Dataset]:
+        """The minibatches of an epoch; what draws random numbers takes them from torch's generator at that moment.
 
         Raises:
             TypeError, ValueError: an item is no minibatch; there are fewer or more minibatches than the length says, or more
                 rows than the data set has.
         """
-        seeds = {generator: mixed(initial, number) for generator, initial in self._generators.items()}
-        streams = RandomStreams(mixed(seed, number), seeds)
-        draws = nullcontext if isinstance(self.batches, list | tuple) else streams.current
-        for owner in self._with_epochs:
-            owner.set_epoch(number)
-        with draws():
-            minibatches = iter(self.batches)
-        seen = largest = 0
-        for place in range(start, self.per_epoch):
-            with draws():
-                batch = next(minibatches, _END)
-                further = place + 1 == self.per_epoch and next(minibatches, _END) is not _END
+        minibatches, seen = iter(self.batches), 0
+        for place in range(self.per_epoch):
+            batch = next(minibatches, _END)
+            further = place + 1 == self.per_epoch and next(minibatches, _END) is not _END
             if batch is _END or further:
-                count = f"more than {self.per_epoch}" if further else place
                 raise ValueError(
                     f"{self.source} must yield as many minibatches as its length, {self.per_epoch}, in every epoch; got "
-                    f"{count} in epoch {number}"
+                    f"{f'more than {self.per_epoch}' if further else place}"
                 )
-            rows = self.checked(batch, f"minibatch {place} in epoch {number}", check)
+            rows = self._checked(batch, place, check)
             seen = seen + len(rows) if self._once else len(rows)
             if self.num_data is not None and seen > self.num_data:
                 raise ValueError(
                     f"num_data is the number of rows of the data set, at least those of an epoch; got {self.num_data} for "
                     f"{self.source}, which has {seen} rows up to minibatch {place}"
                 )
-            largest = max(largest, len(rows))
-            if place + 1 == self.per_epoch and self._once and not start:
-                self._warn_if_few(seen, largest)
             yield rows
 
-    def _warn_if_few(self, seen: int, left_out: int) -> None:
-        """Warn once that an epoch has fewer rows than the data set, by more than a dropped last minibatch."""
-        if self.num_data is None or seen + left_out >= self.num_data or self._warned:
-            return
-        self._warned = True
-        _log.warning(
-            "num_data is %d, the number of rows of the data set, and %s has %d in an epoch: their likelihood counts %.3g "
-            "times, as if they stood for all of them",
-            *(self.num_data, self.source, seen, self.num_data / seen),
-        )
+    def pieces(self, check: Check | None = None) -> Iterator[Dataset]:
+        """The minibatches of an epoch, with random numbers of torch that are the same at every call."""
+        minibatches = self.epoch(check)
+        for place in range(self.per_epoch):
+            with seeded(place, torch.device("cpu")):
+                rows = next(minibatches)
+            yield rows
 
     @cached_property
     def sample(self) -> Dataset:
+        """The first minibatch of `pieces`, from which shapes and dtypes are inferred."""
         return self._first[0]
 
     @cached_property
@@ -143,35 +136,63 @@ class Loader(Streamed):
 
     @cached_property
     def _first(self) -> list[Dataset]:
-        return [batch for batch, _ in zip(self.epoch(0, 0), range(2), strict=False)]
+        return [batch for _, batch in zip(range(2), self.pieces(), strict=False)]
 
-    def pieces(self, check: Check | None = None) -> Iterator[Dataset]:
-        yield from self.epoch(0, 0, check)
+    def _checked(self, batch: Any, place: int, check: Check | None) -> Dataset:
+        """Minibatch number `place` as a checked data set, with the tensors of a mapping in the order of the first one.
+
+        Raises:
+            TypeError: names, numbers of axes or dtypes of the tensors differ from the first rows': a recorded step is fixed.
+        """
+        try:
+            rows = Dataset.of(_pair_of(batch), missing=self.missing)
+            form = {name: f"{tensor.dtype} of {tensor.dim()} axes" for name, tensor in named_parts(rows.x).items()}
+            form["y"] = f"{rows.y.dtype} of {rows.y.dim()} axes"
+            self._form = self._form or form
+            if form != self._form:
+                name = next(key for key in {**self._form, **form} if form.get(key) != self._form.get(key))
+                raise TypeError(
+                    f"rows must have the tensors of those that were read first, of one dtype each: {name} was "
+                    f"{self._form.get(name, 'not there')}; got {form.get(name, 'none')}"
+                )
+            if isinstance(rows.x, dict):
+                rows.x = {name: rows.x[name] for name in (key.removeprefix("x_") for key in self._form if key != "y")}
+            if check is not None:
+                check(rows)
+            return rows
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"minibatch {place} of {self.source}: {error}") from error
 
 
-def _stated(num_data: Any, batches: Any, known: int | None) -> int:
-    """Check `num_data`: for a DataLoader it is at least the rows visited per epoch and at most those of its data set."""
-    stated = count(num_data, "num_data", "the number of rows of the data set")
-    dataset: Any = getattr(batches, "dataset", None)
-    by_row = getattr(batches, "collate_fn", None) is default_collate and not isinstance(dataset, IterableDataset)
-    if by_row and hasattr(dataset, "__len__"):
-        least, most = known or 1, len(dataset)
-        if not least <= stated <= most:
-            allowed = f"{most}" if least == most else f"from {least} to {most}"
+def loader_of(data: Any, num_data: int | None, *, missing: bool = False) -> Any:
+    """A `Loader` for an iterable of minibatches to train on; other data unchanged.
+
+    Raises:
+        TypeError, ValueError: as `Loader`; `num_data` is given for data whose rows are known, or missing for a loader.
+    """
+    if isinstance(data, Loader | TorchDataset):
+        return data
+    if isinstance(data, Dataset | Mapping | tuple) or (num_data is None and not isinstance(data, DataLoader)):
+        if num_data is not None:
             raise ValueError(
-                f"num_data is the number of rows of the data set, {allowed} for this DataLoader; got {stated}: leave it out "
-                "(likelihood_power weights the likelihood)"
+                "num_data is the number of rows behind the minibatches of a loader, and must be left out where data have "
+                f"rows of their own; got {num_data} and {shown(data)}"
             )
-    return stated
+        return data
+    loader = Loader(data, num_data, missing=missing)
+    if loader.num_data is None:
+        raise ValueError(
+            f"num_data, the number of rows of the data set, must be given for {loader.source}, whose minibatches need not "
+            "be all rows once per epoch: the likelihood of a minibatch counts num_data / rows times"
+        )
+    return loader
 
 
-def _with_new_workers(batches: Any) -> Any:
-    """A copy of a DataLoader without persistent workers, whose random numbers would continue those of the last epoch."""
-    if not isinstance(batches, DataLoader) or not batches.persistent_workers:
-        return batches
-    other = copy.copy(batches)
-    vars(other).update(persistent_workers=False, _iterator=None)
-    return other
+def read_for(data: Any, *, missing: bool = False) -> Loader | None:
+    """The minibatches of a DataLoader, or those of a training, for predictions and estimates; None for other data."""
+    if isinstance(data, Loader):
+        return data
+    return Loader(data, None, missing=missing) if isinstance(data, DataLoader) else None
 
 
 def _sampler(batches: Any) -> Any:
@@ -180,19 +201,48 @@ def _sampler(batches: Any) -> Any:
     return by_batch.sampler if isinstance(batches, DataLoader) and type(by_batch) is BatchSampler else None
 
 
-def _visited(batches: Any) -> tuple[int | None, bool]:
-    """How many rows of its data set a DataLoader visits per epoch, None if unknown; and whether each at most once."""
-    if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
-        return None, True
-    by_batch: Any = batches.batch_sampler
-    sampler: Any = batches.sampler if by_batch is None else _sampler(batches)
-    in_order = type(sampler) is SequentialSampler
-    if not in_order and (type(sampler) is not RandomSampler or sampler.replacement):
-        return None, False
-    if by_batch is None:
-        return None, True
-    rows, size = len(sampler), by_batch.batch_size
-    if in_order:
-        return (rows // size * size if by_batch.drop_last else rows), True
-    dataset: Any = batches.dataset
-    return (rows if rows == len(dataset) else None), True
+def _rows_of(batches: Any) -> int | None:
+    """The number of rows of a DataLoader's data set if it visits each of them once per epoch; otherwise None."""
+    sampler: Any = _sampler(batches)
+    if type(sampler) is SequentialSampler:
+        rows, size = len(sampler), batches.batch_sampler.batch_size
+        return rows // size * size if batches.batch_sampler.drop_last else rows
+    if type(sampler) is RandomSampler and not sampler.replacement and len(sampler) == len(batches.dataset):
+        return len(sampler)
+    return None
+
+
+def _stated(num_data: Any, batches: Any, known: int | None) -> int:
+    """Check `num_data`, which must be the known number of rows of a DataLoader, unless its items are not single rows."""
+    stated = count(num_data, "num_data", "the number of rows of the data set")
+    if known is not None and stated != known and batches.collate_fn is default_collate:
+        raise ValueError(
+            f"num_data is the number of rows of the data set, {known} for this DataLoader; got {stated}: leave it out "
+            "(kl_weight weights the KL divergence)"
+        )
+    return stated
+
+
+def _pair_of(batch: Any) -> tuple[Any, Any]:
+    """x and y of a minibatch.
+
+    Raises:
+        TypeError: `batch` is neither a pair nor a mapping with inputs and exactly one of the names in `TARGETS`.
+    """
+    if isinstance(batch, Mapping):
+        names = [name for name in TARGETS if name in batch]
+        if len(names) != 1 or len(batch) < 2:
+            raise TypeError(
+                f"a mapping must have inputs by name, and y under one of the names {', '.join(TARGETS)}; got the names "
+                f"{', '.join(map(str, batch)) or 'none'}: yield pairs (x, y)"
+            )
+        x = {name: value for name, value in batch.items() if name != names[0]}
+        return (next(iter(x.values())) if len(x) == 1 else x), batch[names[0]]
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        size = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+        raise TypeError(
+            "a minibatch must be a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), y), or a "
+            f"mapping with y; got {shown(batch)}{size}"
+        )
+    x, y = batch
+    return (tuple(x) if isinstance(x, list) and any(isinstance(value, Tensor) for value in x) else x), y

@@ -22,7 +22,6 @@ def starting_from(seed: int | None) -> Iterator[None]:
 
     Raises:
         TypeError, ValueError: `seed` is no whole number, or negative.
-        RuntimeError: another thread is in one call for ten minutes, see `pyrodrop.threads`.
     """
     if seed is None:
         yield

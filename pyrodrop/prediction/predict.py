@@ -19,8 +19,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.data.sources import read_for
-from pyrodrop.data.streamed import Streamed
+from pyrodrop.data.loader import Loader, read_for
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import per_row
@@ -33,7 +32,6 @@ from pyrodrop.prediction.closed_form import dropout_moments
 from pyrodrop.prediction.moments import Moments, RunningMoments
 from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.prediction.tiles import cost
-from pyrodrop.surroundings import refuse_without_values
 from pyrodrop.threads import exclusive
 
 Keep = Literal["draws", "moments"]
@@ -120,9 +118,8 @@ def predict(
             supports `joint`, `keep` and `method`.
         x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If the
             network's examples depend on each other, it is called on all points at once. After training on
-            `data.Dataset.from_frame` also a DataFrame, whose columns are found by name. Or a `DataLoader` or a
-            `torch.utils.data.Dataset` of pairs (x, y), which is read once, in order, a minibatch at a time; y is not
-            used.
+            `data.Dataset.from_frame` also a DataFrame, whose columns are found by name. Or a `DataLoader` of
+            pairs (x, y), which is read once, in order, a minibatch at a time; y is not used.
         num_samples: S, number of sampled functions; ignored by ``method="analytic"``.
         seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any x.
         joint: sample functions, with one set of weights for all points. With False, noise is sampled independently per
@@ -141,7 +138,7 @@ def predict(
     Raises:
         ValueError: x is empty, has NaN or infinite values, or another width than in training, or is a loader that shuffles;
             a number is out of range; the guide was made for another model; there is no closed form; ``joint=False`` for a
-            network whose examples depend on each other, or for a loader or data set of torch.
+            network whose examples depend on each other, or for a loader.
         TypeError: ``joint=False`` or ``method="analytic"`` for a guide without a method ``posterior``; an argument of the
             wrong kind.
 
@@ -202,7 +199,6 @@ def draw_functions(
         TypeError: the model is not one of `pyrodrop.models`.
         ValueError, TypeError: as `predict`.
     """
-    refuse_without_values("predict")
     if not isinstance(model, NetworkModel):
         raise TypeError(
             f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
@@ -226,7 +222,7 @@ def draw_functions(
     if streamed is not None:
         _check_pieces(model, streamed, joint)
         with progress(None if streamed.num_data is None else num_samples * streamed.num_data):
-            result = _joined([drawn(piece.x, streamed.num_data or len(piece)) for piece in streamed.blocks()])
+            result = _joined([drawn(piece.x, streamed.num_data or len(piece)) for piece in streamed.pieces()])
     else:
         columns = model.columns
         x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
@@ -240,7 +236,7 @@ def draw_functions(
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed, joint=joint, missing=likelihood.missing)
 
 
-def _check_pieces(model: Any, data: Streamed, joint: bool) -> None:
+def _check_pieces(model: Any, data: Loader, joint: bool) -> None:
     """Raise a ValueError if the prediction is not possible at points that are read a minibatch at a time."""
     if not joint:
         raise ValueError(f"joint must be True for points of {data.source}; got {joint}")

@@ -1,4 +1,4 @@
-"""The loop over transitions: chains of either kernel are tuned together, then drawn from, and saved while they draw."""
+"""The loop over transitions: chains of either kernel are tuned together, then drawn from."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop import threads
 from pyrodrop.sampling.kernel import Kernel
-
-SAVINGS = 10  # at most, while a run draws
 
 _OVER_THINNED: dict[str, Callable[[Tensor], Tensor]] = {
     "lp": lambda values: values[-1],
@@ -65,29 +62,21 @@ class Chains:
             self.kernel.adapt(self.transitions)
         self.seconds["tuning"] += time.perf_counter() - begun
 
-    def draw(self, save: Callable[[], None] | None = None) -> None:
-        """Make the missing draws; `save` is called before the first and up to ten times while they are made."""
-        every = -(-self.draws // SAVINGS)
-        if self.done == 0:
-            q = self.kernel.state.q
-            self.q = torch.empty(len(q), self.draws, q.shape[1], dtype=q.dtype)
-            if save is not None:
-                save()
+    def draw(self) -> None:
+        """Make the draws."""
+        q = self.kernel.state.q
+        self.q = torch.empty(len(q), self.draws, q.shape[1], dtype=q.dtype)
         while self.done < self.draws:
             begun, wall = time.process_time(), time.perf_counter()
             self._keep([self._transition() for _ in range(self.thin)])
             self.cpu_seconds += time.process_time() - begun
             self.seconds["drawing"] += time.perf_counter() - wall
-            if save is not None and (self.done % every == 0 or self.done == self.draws):
-                save()
 
     def _transition(self) -> dict[str, Tensor]:
         self.transitions += 1
         stats = self.kernel.transition(self.transitions)
         self.bar.set_postfix_str(self.kernel.progress(), refresh=False)
         self.bar.update()
-        with threads.sharing():
-            pass
         return stats
 
     def _keep(self, transitions: list[dict[str, Tensor]]) -> None:

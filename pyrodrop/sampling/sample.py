@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import copy
-import functools
 import logging
 import math
 import time
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop import threads
-from pyrodrop.arguments import path
 from pyrodrop.constraints import Count, Progress, Real, Seed, checked
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import available, resolve
-from pyrodrop.identity import made_of, values_of
 from pyrodrop.models import NetworkModel
 from pyrodrop.sampling.chains import Chains
 from pyrodrop.sampling.compiled_density import CompiledDensity
 from pyrodrop.sampling.density import Density, density_of
-from pyrodrop.sampling.draws_file import DrawsFile
 from pyrodrop.sampling.hmc import HMC
 from pyrodrop.sampling.kernel import Kernel, State
 from pyrodrop.sampling.mclmc import MCLMC
@@ -40,7 +33,7 @@ _log = logging.getLogger("pyrodrop")
 _COMPARED = 16  # chains whose energy is also computed in float64
 
 
-@threads.training()
+@threads.exclusive()
 @outside("sample")
 @torch.inference_mode(False)
 @torch.enable_grad()
@@ -67,7 +60,6 @@ def sample(
     engine: Name = "auto",
     device: str | torch.device = "auto",
     seed: Seed = 0,
-    checkpoint: str | Path | None = None,
     progress: Progress = None,
 ) -> Sampled:
     """Draw from the posterior of a network's weights by Markov chain Monte Carlo, with all chains as one compiled step.
@@ -113,8 +105,6 @@ def sample(
             for the first of them that works. If a network cannot be mapped over weights, chains are computed one by one.
         device: where to compute; ``auto`` is the GPU if there is one.
         seed: of starts, momenta and acceptance.
-        checkpoint: file to save the chains and their draws to, after tuning and up to ten times while drawing. If it exists,
-            the same run continues from it, with the same engine to the same draws. `draws` may then be larger.
         progress: whether to show a progress bar; if None, where the output is a terminal.
 
     Returns:
@@ -123,9 +113,7 @@ def sample(
     Raises:
         TypeError: `model` is not one of `pyrodrop.models`, `start` is no run, or a number is of the wrong kind.
         ValueError: a number is out of its range; `start` has other weights than the model; a prior has no density or is
-            improper; the data do not fit the model; the network draws random numbers; the draws do not fit into memory; or
-            the checkpoint is of another run, or damaged.
-        OSError: the checkpoint cannot be read or written.
+            improper; the data do not fit the model; the network draws random numbers; or the draws do not fit into memory.
         RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.surroundings`.
 
     Example:
@@ -145,7 +133,6 @@ def sample(
         torch.Size([50, 20, 1])
     """
     begun, place = time.perf_counter(), resolve(device)
-    at = None if checkpoint is None else path(checkpoint, "checkpoint", "the file to save the chains to")
     if isinstance(model, NetworkModel):
         model = copy.deepcopy(model).to(place)
     density, dataset = density_of(model, data, dtype, likelihood_power), Dataset.of(data)
@@ -168,30 +155,21 @@ def sample(
         q = from_prior(compiled, generator) if start is None else from_runs(compiled, start, generator)
         common = {"kernel": kernel, "chains": chains, "tune": tune, "thin": thin, **options}
         common |= {"likelihood_power": float(likelihood_power), "device": place.type, "seed": seed}
-        file = None if at is None else DrawsFile(at, _identity(density, dataset, q, {**common, "dtype": dtype}))
-        saved = None if file is None else file.read()
         precise = density
         if density.dtype == torch.float32 and kernel == "hmc":
             precise = density_of(model, dataset, torch.float64, likelihood_power)
-        if saved is not None and saved["state.q"].dtype != density.dtype:
-            compiled, q = CompiledDensity(precise, chains, engine, kind.step), q.double()
-            compiling += compiled.seconds
         moving = kind(compiled, q, generator, tune, **options)
         run = Chains(moving, draws, thin, bar)
-        if file is not None and saved is not None:
-            file.restore(run, saved)
-            bar.update(run.transitions)
-        else:
-            run.tune(moving.descent)
-            if precise is not density:
-                run.rounding = _rounding(compiled, precise, moving.state)
-                if dtype is None and not run.rounding <= MOST_ROUNDING:
-                    _log.info("sampling in float64, as float32 rounds energies by %.2g nats", run.rounding)
-                    moving.move_to(CompiledDensity(precise, chains, engine, kind.step), moving.state.q.double())
-                    compiling += moving.density.seconds
-                    run.rounding = 0.0
-            run.tune(tune)
-        run.draw(None if file is None else functools.partial(file.save, run))
+        run.tune(moving.descent)
+        if precise is not density:
+            run.rounding = _rounding(compiled, precise, moving.state)
+            if dtype is None and not run.rounding <= MOST_ROUNDING:
+                _log.info("sampling in float64, as float32 rounds energies by %.2g nats", run.rounding)
+                moving.move_to(CompiledDensity(precise, chains, engine, kind.step), moving.state.q.double())
+                compiling += moving.density.seconds
+                run.rounding = 0.0
+        run.tune(tune)
+        run.draw()
     compiled = moving.density
     density = compiled.density
     learned = {name: value for name, value in moving.tuned._asdict().items() if isinstance(value, float)}
@@ -222,13 +200,6 @@ def sample(
             "the draws of %s should not be used yet: %s", density.model.describe(), "; ".join(diagnostics.problems)
         )
     return sampled
-
-
-def _identity(density: Density, dataset: Dataset, q: Tensor, choices: Mapping[str, Any]) -> dict[str, str]:
-    """Descriptions of all that determines the draws of a run, for its checkpoint."""
-    words = {name: str(choice) for name, choice in choices.items()}
-    words |= {"data": str(dataset.fingerprint), "start": values_of({"q": q})["q"]}
-    return {**words, **values_of(density.model.state_dict()), **made_of(density.model, "model")}
 
 
 def _check_memory(numbers: int, dtype: torch.dtype) -> None:

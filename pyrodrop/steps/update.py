@@ -11,7 +11,7 @@ from torch import Tensor
 from pyrodrop.private_apis import fused_adam, fused_adamw
 
 Group = dict[str, Any]  # one of torch.optim's param_groups
-_UNKNOWN_OPTIONS = ("amsgrad", "maximize", "differentiable")
+_UNKNOWN_OPTIONS = ("amsgrad", "maximize", "differentiable", "centered_variance")
 
 
 def does_more(optimizer: torch.optim.Optimizer) -> bool:

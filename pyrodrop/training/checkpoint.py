@@ -22,7 +22,6 @@ from pyrodrop.devices import random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors
 from pyrodrop.private_apis import without_compiler
 from pyrodrop.training.loop import Loop
-from pyrodrop.training.ranks import Ranks, alone
 from pyrodrop.training.record import Identity, check_same
 
 _log = logging.getLogger("pyrodrop")
@@ -33,14 +32,14 @@ _FILE = "the file to save the state of the training to"
 class Checkpoint:
     """Where and when a training saves its state.
 
-    A run that continues has the result of a run without interruption, except that a loader without ``state_dict`` begins the
-    interrupted epoch again, and that ranks other than 0 draw new noise. A state with NaN or infinite losses or parameters is
-    never saved, so the file keeps the last finite one.
+    A run that continues has the result of a run without interruption, except that on a loader it begins the
+    interrupted epoch again. A state with NaN or infinite losses or parameters is never saved, so the file keeps the last
+    finite one.
 
-    A file of another model, guide or data is refused, as is one with another `batch_size`, `estimator`, `likelihood_power`,
-    `objective`, `starts`, `device` or `seed`. Other `steps`, `lr`, `optimizer`, `lr_schedule`, `kl_weight`, `accumulate`,
-    `engine` or `precision`, and another number of ranks, are accepted and logged. An optimiser whose state has other entries
-    begins anew. Functions and classes of your own are identified by name, not by their code.
+    A file of another model, guide or data is refused, as is one with another `batch_size`, `estimator`, `objective`,
+    `device` or `seed`. Other `steps`, `lr`, `optimizer`, `lr_schedule`, `kl_weight` or `engine` are accepted and logged. An
+    optimiser whose state has other entries begins anew. Functions and classes of your own are identified by name, not by
+    their code.
 
     Args:
         path: of the file.
@@ -68,16 +67,11 @@ class Checkpoint:
 
 
 class State:
-    """Reads and writes the state of a loop: parameters, buffers, optimiser, random state, place in the epoch, losses.
+    """Reads and writes the state of a loop: parameters, buffers, optimiser, random state, place in the epoch, losses."""
 
-    Args:
-        ranks: the processes that train together; all but rank 0 continue with new noise. None for a single process.
-    """
-
-    def __init__(self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]], ranks: Ranks | None = None) -> None:
+    def __init__(self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]]) -> None:
         self.loop: Loop = loop
         self.buffers = buffers
-        self.ranks: Ranks = ranks or alone(loop.history.device)
 
     def tensors(self) -> dict[str, Tensor]:
         """The state by name; tensors of the loop are not copied. The random state is torch's own at this moment."""
@@ -109,17 +103,12 @@ class State:
         if fresh:
             _log.warning("%s is of an optimizer whose state has other entries: it begins anew", name)
             optimizer = {}
-        random = under("random.", tensors)
-        if not self.ranks.first:  # new noise
-            seed = self.ranks.noise_seed(loop.settings.seed, done)
-            kinds = random_states(loop.history.device)
-            random = {kind: torch.Generator(kind).manual_seed(seed).get_state() for kind in kinds}
         loop.batches.load(under("batches.", tensors), name)
         with torch.no_grad():
             for key, value in self._trained().items():
                 value.copy_(tensors[key])
         self._load_optimizer(optimizer)
-        set_random_states(random, loop.history.device)
+        set_random_states(under("random.", tensors), loop.history.device)
         loop.history = loop.history.to(tensors["history"].dtype)
         loop.reserve(done)
         loop.history[:done] = tensors["history"].to(loop.history.device)
@@ -189,8 +178,6 @@ class State:
 class StateFile:
     """Saves the state of a training, of one fit or of a stack of replicates, and restores it.
 
-    Several ranks all make the same calls; rank 0 reads and writes.
-
     Args:
         saving: has the path of the file.
         settings: of the run, in plain numbers and words (`record`).
@@ -206,8 +193,7 @@ class StateFile:
         self.identity: Identity = identity
         self.state: State = state
         self.saved = ""
-        if state.ranks.first:
-            check_writable(saving.path)
+        check_writable(saving.path)
 
     def save(self) -> None:
         """Write the state to the file, in place of what is there.
@@ -218,9 +204,7 @@ class StateFile:
         """
         loop = self.state.loop
         loop.check_finite(whole=True)
-        tensors = self.state.tensors()
-        if self.state.ranks.first:
-            write_tensors(self.saving.path, tensors, {"settings": self.settings, "run": self.identity})
+        write_tensors(self.saving.path, self.state.tensors(), {"settings": self.settings, "run": self.identity})
         self.saved = f"the state after {loop.done} steps"
 
     def resume(self) -> StateFile:
@@ -231,10 +215,8 @@ class StateFile:
             OSError: it cannot be read.
         """
         path, name = self.saving.path, f"the checkpoint {self.saving.path}"
-        ranks = self.state.ranks
-        content = ranks.of_first(read_tensors(path) if ranks.first and path.exists() else None)
-        if content is not None:
-            tensors, about = content
+        if path.exists():
+            tensors, about = read_tensors(path)
             check_same(about.get("run"), self.identity, name)
             self.state.load(tensors, name)
             self.saved = f"the state after {self.state.loop.done} steps"

@@ -24,7 +24,7 @@ from torch import Tensor
 from pyrodrop.agreement import check_call, check_guide, knows_sites
 from pyrodrop.cards import Described
 from pyrodrop.data import Dataset, Keywords
-from pyrodrop.data.streamed import BLOCK, Streamed
+from pyrodrop.data.loader import Loader
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
 from pyrodrop.elbo import DrawnTerms, Factor, Terms, common_scale, elbo_convention, site_factors
@@ -41,6 +41,8 @@ from pyrodrop.steps import Arguments, Batch
 from pyrodrop.surroundings import refuse
 from pyrodrop.training.minibatches import arguments_of, takes_num_data
 from pyrodrop.training.result_data import Trained, TrainingData
+
+BLOCK = 5000  # rows that are evaluated at a time
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +74,7 @@ class Elbo(Described):
 class Objective(Described):
     """An estimate of what the last training step maximised, in nats for the whole data set; not a bound on the evidence.
 
-        value = -(likelihood_power nll + kl)
+        value = -(nll + kl)
 
     Attributes:
         value: the estimate.
@@ -80,7 +82,7 @@ class Objective(Described):
         nll: mean over draws of minus the log likelihood; NaN after training with an `objective`.
         kl: the KL divergence in the objective: that of the weights times the guide's ``kl_scale`` and `kl_weight`, plus
             that of the hyperparameters; NaN as `nll`.
-        likelihood_power, kl_weight: of the last step.
+        kl_weight: of the last step.
         convention: of kind ``objective``; it describes the factors. To compare two fits, use `Fit.elbo`.
         num_samples: number of draws.
     """
@@ -89,7 +91,6 @@ class Objective(Described):
     se: float
     nll: float
     kl: float
-    likelihood_power: float
     kl_weight: float
     convention: Convention
     num_samples: int
@@ -103,7 +104,7 @@ class Draws:
 
     Args:
         model, guide: a trained pair; the network runs in evaluation mode.
-        data: the data; a streamed data set is read once.
+        data: the data; a loader is iterated once.
         device: where model and guide are.
         num_samples: number of draws, at least 1.
         seed: of the draws.
@@ -136,7 +137,7 @@ class Draws:
         self.factors: list[Factor] = []
         drawn, seeds = DrawnTerms(model, guide, whole=whole), _seeds(num_samples, seed)
         nll, kl_weights, kl_hyper = ([0.0] * num_samples for _ in range(3))
-        rows = data.num_data if isinstance(data, Streamed) else None if isinstance(data, Keywords) else len(data)
+        rows = data.num_data if isinstance(data, Loader) else None if isinstance(data, Keywords) else len(data)
         bar = progress(None if rows is None else num_samples * rows, "ELBO")
         with torch.no_grad(), evaluating(model, guide), PoolsBySlices(), bar:
             for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
@@ -178,18 +179,18 @@ def _blocks(model: Any, guide: Any, data: TrainingData, device: torch.device) ->
     if isinstance(data, Keywords):
         yield arguments_of(data, device), 1.0
         return
-    example = data.sample if isinstance(data, Streamed) else data
+    example = data.sample if isinstance(data, Loader) else data
     together = mixes_examples(model, example.x)  # a ValueError for an x that the network cannot be called on
-    if isinstance(data, Streamed) and together:
+    if isinstance(data, Loader) and together:
         raise ValueError(
             "the output of one row of x depends on the others in this network, so the ELBO needs all rows at once: pass "
             f"data in memory; got {data.source}"
         )
     if isinstance(model, NetworkModel):
         model.check_targets(example)
-    if isinstance(data, Streamed):
+    if isinstance(data, Loader):
         seen = 0
-        for rows in data.blocks(model.targets_check(example.x) if isinstance(model, NetworkModel) else None):
+        for rows in data.pieces(model.targets_check(example.x) if isinstance(model, NetworkModel) else None):
             seen += len(rows)
             yield arguments_of(rows, device), 1.0
         if data.num_data not in (None, seen):
@@ -281,12 +282,11 @@ def objective_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) 
     if "objective" in fit.settings:
         return _objective_of_loss(fit, data, num_samples, seed)
     draws = Draws(fit.model, fit.guide, data, fit.device, num_samples, seed, whole=False)
-    power, kl_weight = float(fit.settings.get("likelihood_power", 1.0)), last_kl_weight(fit.history)
+    kl_weight = last_kl_weight(fit.history)
     kl = kl_weight * draws.kl_weights + draws.kl_hyper
     scales = sorted({factor.scale for factor in draws.factors})
     rate_prior = fit.guide.rate_prior if isinstance(fit.guide, Guide | Ensemble) else None
-    factors = [f"the likelihood to the power {power:g}"] if power != 1 else []
-    factors += [f"the weights' KL divergence times kl_weight {kl_weight:g}"] if kl_weight != 1 else []
+    factors = [f"the weights' KL divergence times kl_weight {kl_weight:g}"] if kl_weight != 1 else []
     if scales != [1.0]:
         factors.append(f"KL divergences scaled by the guide, kl_scale {', '.join(f'{scale:g}' for scale in scales)}")
     if rate_prior is not None:
@@ -294,8 +294,8 @@ def objective_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) 
     of_kl = worst(factor.convention for factor in draws.factors)
     detail = "; ".join([*(factors or ["all factors are 1: the ELBO"]), f"of the KL divergence: {of_kl}"])
     convention = Convention("objective", detail, of_kl.error)
-    value, se = _mean(-(power * draws.nll + kl))
-    return Objective(value, se, float(draws.nll.mean()), float(kl.mean()), power, kl_weight, convention, num_samples)
+    value, se = _mean(-(draws.nll + kl))
+    return Objective(value, se, float(draws.nll.mean()), float(kl.mean()), kl_weight, convention, num_samples)
 
 
 def _objective_of_loss(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> Objective:
@@ -347,7 +347,7 @@ def convention_shown(model: Any, guide: Any, data: TrainingData | None, device: 
     """The convention of a fit's ELBO as text, from one call on two rows; empty without data."""
     if data is None:
         return ""
-    rows = data.sample if isinstance(data, Streamed) else data
+    rows = data.sample if isinstance(data, Loader) else data
     rows = rows.rows(slice(2)) if isinstance(rows, Dataset) else rows
     try:
         return str(_scale_and_convention(model, guide, arguments_of(rows, device))[1])

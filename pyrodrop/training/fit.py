@@ -1,9 +1,9 @@
 """Training a guide by stochastic variational inference.
 
-    loss = likelihood_power * nll + kl_weight * kl(weights) + kl(hyperparameters)
+    loss = nll + kl_weight * kl(weights) + kl(hyperparameters)
 
 Every step draws once from the guide, computes the gradient of the loss on a minibatch, and updates the parameters of guide
-and model. With both factors 1 the loss is minus the ELBO. Every epoch visits the rows of the data in a new random order.
+and model. With the factor 1 the loss is minus the ELBO. Every epoch visits the rows of the data in a new random order.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from pyrodrop.training.advice import TRIAL, warn_of_unfinished
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
 from pyrodrop.training.checkpoint import Checkpoint, StateFile
 from pyrodrop.training.early_stopping import EarlyStopping
-from pyrodrop.training.options import StepOptions, with_options
+from pyrodrop.training.options import TrainingOptions, with_options
 from pyrodrop.training.problem import training_mode
-from pyrodrop.training.ranks import join
 from pyrodrop.training.result import Fit
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import Settings
@@ -37,7 +36,7 @@ from pyrodrop.training.worth import keep_worth
 
 
 @with_options
-@threads.training()
+@threads.exclusive()
 @outside("fit")
 @torch.inference_mode(False)
 @torch.enable_grad()
@@ -51,25 +50,24 @@ def fit(
     progress: bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     after_epoch: Callable[[Fit, Any], object] | None = None,
-    **options: Unpack[StepOptions],
+    **options: Unpack[TrainingOptions],
 ) -> Fit:
     """Train a guide of a model on data.
 
     The trained model and guide, ``Fit.model`` and ``Fit.guide``, are copies in evaluation mode: a model serves many guides,
     and the same call gives the same result. Two things are trained in place: parameters in Pyro's global store, and Pyro's
-    autoguides with the model that they were made of, which must be `model`. Several ranks that make the same call train
-    together (docs/scale.md); data may be read a minibatch at a time (docs/loaders.md).
+    autoguides with the model that they were made of, which must be `model`. Data may be read a minibatch at a time
+    (docs/loaders.md).
 
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
         guide: its guide, called with the same arguments.
         data: a pair (x, y) in their own units; a `Dataset`, whose standardisation a model of `pyrodrop.models` takes over; a
-            mapping of arguments of another Pyro program, whose plates may take subsamples and whose epoch is a step; or, to
-            read while training, a `torch.utils.data.Dataset`, a `numpy.memmap` in a pair, an iterable of minibatches.
+            mapping of arguments of another Pyro program, whose plates may take subsamples and whose epoch is a step; or an
+            iterable of minibatches, such as a `DataLoader`.
         steps: number of gradient steps.
-        num_data: rows of the data set behind a loader; may be left out for a DataLoader that visits each once per epoch.
-        batch_size: rows per minibatch, of all ranks together; all rows if None.
-        accumulate: k, to evaluate a minibatch in k parts, each with its own noise, and average their gradients by rows.
+        num_data: rows of the data set behind a loader; None for a DataLoader that visits each of them once per epoch.
+        batch_size: rows per minibatch; all rows if None.
         lr: learning rate, or a function from a parameter's name to its learning rate.
         optimizer: a `torch.optim` class or a function with the same arguments; Adam by default.
         lr_schedule: factor of the learning rate by the number of steps done, such as ``schedules.cosine(steps)``.
@@ -79,29 +77,23 @@ def fit(
             another posterior for noise of weights. Only ``shared`` works where an example's output depends on others.
         kl_weight: factor of the KL divergence of the weights in the loss, at least 0: a number, or a function of the number
             of epochs done, such as ``schedules.linear(20)``. It does not apply to hyperparameters, nor to `Fit.elbo`.
-        likelihood_power: power of the likelihood in the loss, positive: beta of Psaros et al. (2023), 1 / T of tempered
-            posteriors. It does not apply to `Fit.elbo`.
         objective: a loss of Pyro in place of minus the ELBO with closed-form divergences, such as ``TraceEnum_ELBO()`` or
             ``RenyiELBO(alpha=0, num_particles=k)``, with the random numbers of ``pyro.infer.SVI``; or an `AlphaDivergence`.
         engine: how steps are computed, see `pyrodrop.compiled`: ``pyro``, ``traced``, ``compiled``; ``auto`` weighs the work
             against the time for compiling. All draw the same noise. What cannot be traced is trained with ``pyro``.
-        precision: of matrix products of float32: ``bfloat16`` by autocast, ``tf32`` for TensorFloat-32 on NVIDIA GPUs,
-            ``float32`` for neither; KL divergences stay float32. None for the parameters' dtype, also of convolutions.
-        starts: ``model`` for the weights that the model has, ``new`` for those of ``restart(model, guide, seed)``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
-        distributed: whether to train with the other ranks; None: where there are some; True: an error if there are none.
         seed: of minibatches and noise: the same bits on one machine with as many threads. The caller's random state stays.
         progress: whether to show a progress bar; if None, where the output is a terminal.
         checkpoint: file to save the state to, every 10,000 steps and at the end, and to continue from; or a `Checkpoint`.
-        after_epoch: called as ``after_epoch(fit, epoch)`` on every rank, after every epoch or after as many steps as its
-            attribute ``every``. Its random draws do not affect training, which ends if it returns True (`EarlyStopping`).
+        after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch or after as many steps as its attribute
+            ``every``. Its random draws do not affect training, which ends if it returns True (`EarlyStopping`).
 
     Raises:
         TypeError: an unknown argument, or one of the wrong kind.
         ValueError: before the first step, what cannot be trained with, such as a guide of another model, a checkpoint of
-            another run, a rank unlike the first; later, a schedule that is negative, NaN or infinite.
-        RuntimeError: the first step changes no parameter; another thread trains for ten minutes (`pyrodrop.threads`); the
-            call is inside of ``torch.autocast`` or a handler of Pyro (`pyrodrop.surroundings`); another rank has ended.
+            another run; later, a schedule that is negative, NaN or infinite.
+        RuntimeError: the first step changes no parameter; the call is inside of ``torch.autocast``
+            or a handler of Pyro (`pyrodrop.surroundings`).
         FloatingPointError: the loss or a parameter is no longer finite; the message says where, and what to continue from.
         OSError: the checkpoint cannot be read or written.
 
@@ -118,20 +110,17 @@ def fit(
     saving = Checkpoint.of(checkpoint)
     checked_progress(progress)
     calls = AfterEpoch.of(after_epoch)
-    ranks = join(settings.distributed, settings.place)
-    settings = replace(settings, device=ranks.device)
-    problem = problem_of(model, guide, data, settings, ranks.size, num_data)
+    problem = problem_of(model, guide, data, settings, num_data)
     start = time.perf_counter()
-    with seeded(ranks.noise_seed(settings.seed), settings.place), settings.products(), training_mode(problem):
-        run = Run.of(problem, settings, ranks)
+    with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
+        run = Run.of(problem, settings)
         if isinstance(after_epoch, EarlyStopping):
             with evaluating(problem.model, problem.guide):
                 after_epoch.begin(run.fit(), saving)
-        run.align()
         kept = None if saving is None else StateFile(saving, run.record, run.identity, run.state()).resume()
         try:
             run.loop.run(
-                progress if ranks.first else False,
+                progress,
                 None if kept is None else kept.save,
                 0 if saving is None else saving.every,
                 None if calls is None else replace(calls, function=_with_fit(calls, run)),
@@ -143,17 +132,15 @@ def fit(
     done = run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
     if len(done.history) >= TRIAL:
         keep_worth(done)
-    if ranks.first:
-        warn_of_unfinished(done)
+    warn_of_unfinished(done)
     return done
 
 
 def _with_fit(calls: AfterEpoch, run: Run) -> Callable[[float], bool]:
-    """`after_epoch` as a function of the number of epochs alone; rank 0 decides whether the training ends."""
+    """`after_epoch` as a function of the number of epochs alone."""
 
     def call(epochs: float) -> bool:
         with evaluating(run.problem.model, run.problem.guide):
-            ends = is_true(calls.function(run.fit(), epochs))
-        return run.ranks.of_first(ends)
+            return is_true(calls.function(run.fit(), epochs))
 
     return call

@@ -151,15 +151,11 @@ class Loop:
             save()
 
     def _ends(self, after_epoch: AfterEpoch | None) -> bool:
-        """Call `after_epoch` if it is due. Returns whether training ends. Its random draws do not affect training.
-
-        Short calls of other threads may run meanwhile.
-        """
+        """Call `after_epoch` if it is due. Returns whether training ends. Its random draws do not affect training."""
         per_epoch = self.batches.per_epoch
         if after_epoch is None or not after_epoch.due(self.done, per_epoch, self.steps):
-            with self.settings.sharing():
-                return False
-        with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []), self.settings.sharing():
+            return False
+        with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []):
             ends = after_epoch.ends(self.done, per_epoch)
         self.engine.called(self.done)
         return ends

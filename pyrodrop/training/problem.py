@@ -19,7 +19,7 @@ from pyrodrop.agreement import check_call, check_guide, knows_sites
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset, Keywords
-from pyrodrop.data.streamed import Check, Streamed
+from pyrodrop.data.loader import Check, Loader
 from pyrodrop.devices import seeded
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
@@ -46,14 +46,14 @@ class Problem:
 
     Attributes:
         model, guide: copies of the user's, which training changes; the user's own where the guide contains an autoguide.
-        data: the data set, data that are read while training, or the keyword arguments of a program.
+        data: the data set, a loader of minibatches, or the keyword arguments of a program.
         trained: model and guide with the estimator applied.
         estimator: its name.
     """
 
     model: Any
     guide: Any
-    data: Dataset | Streamed | Keywords
+    data: Dataset | Loader | Keywords
     trained: tuple[Callable[..., Any], Callable[..., Any]]
     estimator: str = "shared"
 
@@ -62,7 +62,7 @@ class Problem:
         cls,
         model: Callable[..., Any],
         guide: Callable[..., Any],
-        data: Data | Streamed | Keywords | Mapping[str, Any],
+        data: Data | Loader | Keywords | Mapping[str, Any],
         estimator: str,
         device: torch.device,
         start: int | None = None,
@@ -88,12 +88,12 @@ class Problem:
             check_guide(model, guide)
         else:
             _check_restart(model, guide)
-        problem_data: Dataset | Streamed | Keywords
+        problem_data: Dataset | Loader | Keywords
         if isinstance(data, Mapping | Keywords):
             check_program(model, estimator, data)
             problem_data = Keywords.of(data)
         else:
-            problem_data = data if isinstance(data, Streamed) else Dataset.of(data, missing=leaves_out_missing(model))
+            problem_data = data if isinstance(data, Loader) else Dataset.of(data, missing=leaves_out_missing(model))
         modules: list[nn.Module] = []  # of what was copied, also those of an object whose methods model and guide are
         if autoguides(guide):  # it refers to the model, and a copy of it would not
             check_model(guide, model)
@@ -113,12 +113,12 @@ class Problem:
             module.to(device)
         if isinstance(problem_data, Keywords):
             return cls(model, guide, problem_data, (model, guide), estimator)
-        example = problem_data.sample if isinstance(problem_data, Streamed) else problem_data
+        example = problem_data.sample if isinstance(problem_data, Loader) else problem_data
         if isinstance(model, NetworkModel):
             model.standardize(example)
             model.check(example, None if like is None else like.model)
         if isinstance(guide, HasRows):
-            if isinstance(problem_data, Streamed):
+            if isinstance(problem_data, Loader):
                 raise ValueError(
                     f"{describe(guide)} needs all rows of the data in memory, as tensors; got {problem_data.source}"
                 )
@@ -140,15 +140,15 @@ class Problem:
 
     @property
     def in_memory(self) -> Dataset | Keywords:
-        """The data of a problem that is not trained on data that are read while training."""
-        assert not isinstance(self.data, Streamed)
+        """The data of a problem that is not trained on a loader."""
+        assert not isinstance(self.data, Loader)
         return self.data
 
     @property
     def example(self) -> Dataset:
-        """The data set, or a sample of data that are read while training."""
+        """The data set, or a minibatch of a loader."""
         assert not isinstance(self.data, Keywords)
-        return self.data.sample if isinstance(self.data, Streamed) else self.data
+        return self.data.sample if isinstance(self.data, Loader) else self.data
 
     def targets_check(self) -> Check | None:
         """A function that raises a ValueError for observations that the model's likelihood does not allow."""
@@ -166,7 +166,7 @@ class Problem:
             if any(not isinstance(member, HasPosterior) or draws_by_row(member.posterior(name)) for member in members)
         ]
 
-    def loss(self, batch: Arguments, precision: torch.dtype | None, objective: ELBO | None = None) -> Loss:
+    def loss(self, batch: Arguments, objective: ELBO | None = None) -> Loss:
         """The loss to minimise, with every parameter that Pyro sees in guide and model and all else that a call changes.
 
         Calls both once on `batch`, which leaves them and the caller's random state unchanged.
@@ -175,7 +175,7 @@ class Problem:
             ValueError: the minibatch is too small for a network that normalises over its rows.
             RuntimeError: there is no parameter.
         """
-        kind = MeanField(*self.trained, precision) if objective is None else OfPyro(objective, *self.trained, precision)
+        kind = MeanField(*self.trained) if objective is None else OfPyro(objective, *self.trained)
         with evaluating(self.model), making(batch):
             prepare(self.guide, batch.device, *batch.args, **batch.kwargs)
         if isinstance(kind, MeanField) and not knows_sites(self.model, self.guide):

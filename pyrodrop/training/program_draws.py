@@ -32,7 +32,6 @@ from pyrodrop.devices import available, made_on, seeded
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.steps import Arguments
-from pyrodrop.surroundings import refuse_without_values
 from pyrodrop.threads import exclusive
 
 _log = logging.getLogger("pyrodrop")
@@ -60,7 +59,6 @@ def draw_sites(
         ValueError: an unknown site; a site that cannot be drawn; a site in a plate that takes subsamples, since every draw
             would be of other rows; the draws do not fit into memory.
     """
-    refuse_without_values("predict of a Pyro program")
     num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
     if sites is not None and (isinstance(sites, str) or not all(isinstance(name, str) for name in sites)):
         raise TypeError(f"sites must be a sequence of names of sites, or None for all; got {shown(sites)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
-from pyrodrop.data.streamed import Streamed
 from pyrodrop.identity import differences, is_words, made_of, refuse, values_of
 from pyrodrop.inputs import named_parts
 from pyrodrop.models.network import NetworkModel
@@ -26,15 +24,15 @@ from pyrodrop.training.settings import Settings
 _log = logging.getLogger("pyrodrop")
 
 # Arguments of `fit`: a run that continues another one must agree with it in all of PARTS but those in FREE.
-FREE = ("steps", "accumulate", "lr", "optimizer", "lr_schedule", "kl_weight", "engine", "precision")
+FREE = ("steps", "lr", "optimizer", "lr_schedule", "kl_weight", "engine")
 PARTS = (
-    "model", "guide", "data", "batch_size", "estimator", "likelihood_power", "objective", "starts", "device", "seed", *FREE,
+    "model", "guide", "data", "batch_size", "estimator", "objective", "device", "seed", *FREE,
 )  # fmt: skip
 
 Identity = dict[str, dict[str, str]]
 
 
-def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> dict[str, Any]:
+def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
     """The settings that a problem is trained with, under this seed, and the fingerprint of its data.
 
     Training adds ``seconds`` and ``engine``; a `fit` of 100 steps or more ``worth``, replicates their number.
@@ -44,21 +42,17 @@ def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> d
         "device": settings.place.type,
         "estimator": settings.estimator,
         "kl_weight": "scheduled" if callable(settings.kl_weight) else settings.kl_weight,
-        "likelihood_power": settings.likelihood_power,
-        "precision": settings.precision,
         "model": describe(problem.model),
         "guide": describe(problem.guide),
         **({} if settings.objective is None else {"objective": type(settings.objective).__name__}),
-        "accumulate": settings.accumulate,
         "data_fingerprint": problem.data.fingerprint,
         **_sizes(settings, problem.data),
         "noise_by_row": problem.noise_by_row(),
-        "ranks": ranks,
         "seed": seed,
     }
 
 
-def identity(settings: Settings, problem: Problem, loss: Loss, ranks: int = 1) -> Identity:
+def identity(settings: Settings, problem: Problem, loss: Loss) -> Identity:
     """The identity of a run: descriptions of names, shapes, settings and buffers, and a hash of the data, by `PARTS`.
 
     Functions are described by their names.
@@ -69,21 +63,7 @@ def identity(settings: Settings, problem: Problem, loss: Loss, ranks: int = 1) -
     parts |= {"data": _data(problem), "objective": _objective(settings.objective)}
     parts["batch_size"] = {"batch_size": str(_batch_size(settings, problem.data))}
     parts["device"] = {"device": settings.place.type}
-    parts["accumulate"] = {"accumulate": str(settings.accumulate), "ranks": str(ranks)}
     return {name: parts[name] if name in parts else {name: _word(getattr(settings, name))} for name in PARTS}
-
-
-def identity_of_all(settings: Settings, problems: Sequence[Problem], losses: Sequence[Loss]) -> Identity:
-    """The identity of a run of replicates: that of replicate 0, and the entries of other replicates that differ from it."""
-    first, *others = (identity(settings, problem, loss) for problem, loss in zip(problems, losses, strict=True))
-    of_all = {name: dict(entries) for name, entries in first.items()}
-    of_all["model"] = {"replicates": str(len(problems)), **of_all["model"]}
-    for r, other in enumerate(others, 1):
-        for name, entries in other.items():
-            for key in {**entries, **first[name]}:
-                if entries.get(key) != first[name].get(key):
-                    of_all[name][f"replicate {r}: {key}"] = entries.get(key, "absent")
-    return of_all
 
 
 def check_same(there: Any, here: Identity, file: str) -> None:
@@ -133,20 +113,20 @@ def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
     }
 
 
-def _batch_size(settings: Settings, data: Dataset | Streamed | Keywords) -> int:
+def _batch_size(settings: Settings, data: Dataset | Loader | Keywords) -> int:
     """The number of rows of a minibatch; of a loader, of the first one; 1 for the arguments of a program."""
     if isinstance(data, Keywords):
         return 1
     return len(data.sample) if isinstance(data, Loader) else min(settings.batch_size or len(data), len(data))
 
 
-def _sizes(settings: Settings, data: Dataset | Streamed | Keywords) -> dict[str, Any]:
+def _sizes(settings: Settings, data: Dataset | Loader | Keywords) -> dict[str, Any]:
     """The numbers of rows and the columns of a data set; the names of the arguments of a program."""
     if isinstance(data, Keywords):
         return {"arguments": list(data.values)}
     sizes = {"batch_size": _batch_size(settings, data), "num_data": len(data)}
-    if isinstance(data, Streamed):
-        return {**sizes, **data.words}
+    if isinstance(data, Loader):
+        return {**sizes, "data_source": data.source}
     return sizes if data.columns is None else {**sizes, "columns": data.columns.words()}
 
 
@@ -155,11 +135,9 @@ def _data(problem: Problem) -> dict[str, str]:
     if isinstance(data, Keywords):
         return data.words
     if isinstance(data, Loader):  # which need not have the same rows first
-        entries = {"data": f"{data.per_epoch} minibatches ({len(data)} rows)"}
+        entries = {"data": f"{data.per_epoch} minibatches ({len(data)} rows)", "data.data_source": data.source}
     else:
-        entries = {"data": f"{data.outline if isinstance(data, Streamed) else data.fingerprint} ({len(data)} rows)"}
-    if isinstance(data, Streamed):
-        entries |= {f"data.{name}": word for name, word in data.words.items()}
+        entries = {"data": f"{data.fingerprint} ({len(data)} rows)"}
     for name, tensor in {**named_parts(problem.example.x), "y": problem.example.y}.items():
         entries[f"data.{name}.dtype"] = str(tensor.dtype).removeprefix("torch.")
     return entries

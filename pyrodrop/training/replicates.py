@@ -14,7 +14,6 @@ import logging
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import torch
@@ -30,16 +29,13 @@ from pyrodrop.devices import available
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.surroundings import outside
 from pyrodrop.training.advice import warn_of_unfinished
-from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.autoguides import autoguides
-from pyrodrop.training.checkpoint import Checkpoint
-from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.fitted_replicates import Replicates
-from pyrodrop.training.jobs import check_picklable, run_each, through_joblib, workers
+from pyrodrop.training.jobs import run_each, workers
 from pyrodrop.training.minibatches import check_batches
 from pyrodrop.training.options import TrainingOptions, with_options
 from pyrodrop.training.problem import Problem, training_mode
-from pyrodrop.training.settings import Settings
+from pyrodrop.training.settings import Settings, Starts
 
 __all__ = ["Replicates", "data_sets", "fit_replicates"]
 
@@ -56,7 +52,7 @@ class Replicate(NamedTuple):
 
 
 @with_options
-@threads.training()
+@threads.exclusive()
 @outside("fit_replicates")
 @torch.inference_mode(False)
 @torch.enable_grad()
@@ -69,9 +65,8 @@ def fit_replicates(
     steps: int,
     memory: float | None = None,
     jobs: int | None = None,
+    starts: Starts = "model",
     progress: bool | None = None,
-    checkpoint: str | Path | Checkpoint | None = None,
-    after_epoch: Callable[[Replicates, Any], object] | None = None,
     **options: Unpack[TrainingOptions],
 ) -> Replicates:
     """Train independent fits together, which is faster than one by one for small networks.
@@ -90,34 +85,26 @@ def fit_replicates(
         data: one data set for all, or a list or tuple of `count` data sets; or mappings of keyword arguments of a Pyro
             program, which differ in the values of tensors alone.
         count: R, the number of replicates.
-        steps, batch_size, lr, optimizer, lr_schedule, estimator, kl_weight, likelihood_power: as in `fit`.
+        steps, batch_size, lr, optimizer, lr_schedule, estimator, kl_weight: as in `fit`.
         engine: ``traced``, ``compiled``, or ``auto``.
-        precision: as in `fit`.
         starts: ``model`` to start from the weights that the models have, ``new`` to start each replicate from new ones, as
             deep ensembles do: replicate r from ``restart(model, guide, seed + r)``, which draws anchors (`priors.Anchored`)
             and prior functions (`models.WithPriorFunction`), too.
         memory: bytes that all replicates together may take; half of the free memory if None. If that is not enough, they
             train in turn, as many at a time as fit. It is shared by all processes of this machine; on a cluster, each worker
             has as much.
-        jobs: number of processes of this machine to train a share of the replicates each, with one thread. If None, the
-            workers of a joblib backend that is active, such as a Dask cluster under ``joblib.parallel_config("dask")``;
-            otherwise this process. Workers need this package, and the modules that model and guide are defined in.
+        jobs: number of processes that train a share of the replicates each, with one thread. If None, the workers of a
+            joblib backend that is active, such as a Dask cluster under ``joblib.parallel_config("dask")``; otherwise this
+            process. Workers need this package, and the modules that model and guide are defined in.
         device: as in `fit`.
         seed: of noise and minibatches; new weights of replicate r are those of ``seed + r``, which its settings name.
         progress: as in `fit`.
-        checkpoint: as in `fit`, for replicates that train together; the file has the state of all.
-        after_epoch: called as ``after_epoch(replicates, epoch)`` with all replicates, in evaluation mode, after every epoch;
-            as in `fit`, for replicates that train together, and the training of all ends where it returns True. Those that
-            failed so far are in ``replicates.failed``.
 
     Raises:
         TypeError: an unknown argument, one of the wrong kind, or one autoguide for several replicates.
-        ValueError: before the first step, for settings, data or networks that cannot be trained as replicates, for
-            `checkpoint` or `after_epoch` with replicates that do not train together, and for a checkpoint that is damaged or
-            of another run.
+        ValueError: before the first step, for settings, data or networks that cannot be trained as replicates.
         RuntimeError: as `fit`.
         FloatingPointError: no replicate has a finite loss.
-        OSError: the checkpoint cannot be read or written.
 
     Example:
         >>> import torch, pyrodrop
@@ -128,10 +115,7 @@ def fit_replicates(
         >>> len(many), many.predict(x, 3).f.shape
         (3, torch.Size([3, 20, 1]))
     """
-    settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)
-    saving, calls = Checkpoint.of(checkpoint), AfterEpoch.of(after_epoch)
-    if isinstance(after_epoch, EarlyStopping):
-        raise TypeError("after_epoch must be a function of replicates; got an EarlyStopping, which is of one fit")
+    settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), starts=starts, **options)
     if memory is not None:
         memory = positive(memory, "memory", "the number of bytes that all replicates together may take")
     checked_progress(progress)
@@ -140,18 +124,12 @@ def fit_replicates(
         raise ValueError(
             "replicates are trained as one traced step: engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"
         )
-    away = through_joblib(jobs)
-    for name, value in (("checkpoint", saving), ("after_epoch", calls)):
-        if away and value is not None:
-            raise ValueError(
-                f"{name} is for replicates in one process and must be None in several; got jobs={jobs}"
-                f"{'' if jobs else ' and a joblib backend that is active'}"
-            )
+    shares = min(count, workers(jobs))
     replicates = _replicates(models, guides, data, [settings.seed + r for r in range(count)])
-    if away:
-        done, error = _in_processes(replicates, settings, memory, progress, jobs)
+    if shares > 1:
+        done, error = _in_processes(replicates, settings, memory, progress, jobs, shares)
     else:
-        done, error = _in_one_process(replicates, settings, memory, progress, saving, calls)
+        done, error = _in_one_process(replicates, settings, memory, progress)
     if error is not None:
         raise error
     for number, step in done.failed.items():
@@ -160,16 +138,11 @@ def fit_replicates(
     return done
 
 
-@threads.training()
+@threads.exclusive()
 @torch.inference_mode(False)
 @torch.enable_grad()
 def _in_one_process(
-    replicates: Sequence[Replicate],
-    settings: Settings,
-    memory: float | None,
-    progress: bool | None,
-    saving: Checkpoint | None = None,
-    after_epoch: AfterEpoch | None = None,
+    replicates: Sequence[Replicate], settings: Settings, memory: float | None, progress: bool | None
 ) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates in this process; with an error where none of them has a finite loss."""
     from pyrodrop.training.stack import train_stacks
@@ -183,18 +156,18 @@ def _in_one_process(
         check_batches(problem, settings)
     seeds = [replicate.seed for replicate in replicates]
     with settings.products(), training_mode(*problems):
-        return train_stacks(problems, settings, seeds, memory, progress, saving, after_epoch)
+        return train_stacks(problems, settings, seeds, memory, progress)
 
 
 def _in_processes(
-    replicates: Sequence[Replicate], settings: Settings, memory: float | None, progress: bool | None, jobs: int | None
+    replicates: Sequence[Replicate],
+    settings: Settings,
+    memory: float | None,
+    progress: bool | None,
+    jobs: int | None,
+    number: int,
 ) -> tuple[Replicates, FloatingPointError | None]:
-    """Train all replicates, a share in each process; with an error if none of them has a finite loss.
-
-    Raises:
-        ValueError: several processes of this machine would share a GPU.
-        TypeError: model, guide or settings cannot be sent to another process.
-    """
+    """Train all replicates, in this number of shares; with an error if none of them has a finite loss."""
     from pyrodrop.training.stack import merged
 
     autos = [auto for replicate in replicates for auto in autoguides(replicate.guide)]
@@ -203,25 +176,14 @@ def _in_processes(
             f"jobs must be None for autoguides, which lose their model on the way to another process; got jobs={jobs} and "
             f"an {type(autos[0]).__name__}"
         )
-    if settings.place.type != "cpu" and jobs is not None and jobs > 1:
-        raise ValueError(
-            f"replicates train on {settings.place} together, in one process: jobs must be None; got {jobs}"
-        )
-    sent: dict[str, Any] = {
-        "a model": [each.model for each in replicates],
-        "a guide": [each.guide for each in replicates],
-    }
-    options = ("optimizer", "lr", "lr_schedule", "kl_weight")
-    check_picklable(sent | {f"the {name} of the call": getattr(settings, name) for name in options})
-    if jobs is not None and jobs > 1:
+    if jobs is not None:
         memory = min(memory or 0.5 * available(settings.place), MOST) / jobs
-    count = len(replicates)
-    shares = [range(first, count, workers(jobs)) for first in range(min(count, workers(jobs)))]
+    shares = [range(first, len(replicates), number) for first in range(number)]
     trained = run_each(
         _share,
         [([replicates[r] for r in share], settings, memory) for share in shares],
         jobs=jobs,
-        title=f"{count} replicates",
+        title=f"{len(replicates)} replicates",
         unit="share",
         progress=progress,
     )

@@ -20,7 +20,7 @@ from pyrodrop.cards import Card, carded, number
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords, Split
-from pyrodrop.data.streamed import Streamed
+from pyrodrop.data.loader import Loader
 from pyrodrop.devices import resolve, seeded
 from pyrodrop.export import LEVELS, Functions, Output
 from pyrodrop.export import export as exported
@@ -55,8 +55,8 @@ class Fit:
 
     Attributes:
         model, guide: the trained copies.
-        data: the training data: a data set, the `Keywords` of a Pyro program that was trained on a mapping, or the source of
-            streamed data; None after loading.
+        data: the training data: a data set, the `Keywords` of a Pyro program that was trained on a mapping, or a loader;
+            None after loading.
         history: nll, kl and the weight of the weights' kl in the loss, for every step, ``[steps, 3]``. kl includes a guide's
             ``kl_scale``. After training with an `objective`, the first column is its loss and the second is 0. A posterior
             from `pyrodrop.zoo.load` has means over 100 stretches of the steps.
@@ -70,7 +70,7 @@ class Fit:
 
     model: Callable[..., Any]
     guide: Callable[..., Any]
-    data: Dataset | Streamed | Keywords | None
+    data: Dataset | Loader | Keywords | None
     history: Tensor
     settings: dict[str, Any]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -81,8 +81,8 @@ class Fit:
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of the training data, also after loading; None if it was not recorded, as for
-        streamed data."""
+        """The fingerprint of the training data, also after loading; None if it was not recorded, as of a
+        loader."""
         return self.settings.get("data_fingerprint") if self.data is None else self.data.fingerprint
 
     @property
@@ -115,8 +115,8 @@ class Fit:
 
         Raises:
             TypeError: the fit is of a Pyro program, or its likelihood is neither Gaussian nor Student's t nor categorical.
-            ValueError: the fit has no training data, as after loading, or has streamed them; there are fewer than 10 rows to
-                learn from or to be scored on.
+            ValueError: the fit has no training data, as after loading, or was trained on a loader; there are fewer than 10
+                rows to learn from or to be scored on.
         """
         # pyrodrop.analysis imports this file, and is therefore imported when it is needed
         made: Report = import_module("pyrodrop.analysis.fit_report").report(self, held_out, seed)
@@ -132,9 +132,7 @@ class Fit:
             training.append(f"batches of {settings['batch_size']}")
         training += [f"{name} {settings[name]}" for name in ("estimator", "engine", "seed") if name in settings]
         training += [f"{settings['seconds']:.1f} s"] if "seconds" in settings else []
-        training += [
-            f"{name} {settings[name]}" for name in ("kl_weight", "likelihood_power") if settings.get(name, 1) != 1
-        ]
+        training += [f"{name} {settings[name]}" for name in ("kl_weight",) if settings.get(name, 1) != 1]
         return Card(
             type(self).__name__,
             {
@@ -160,7 +158,7 @@ class Fit:
     ) -> Elbo:
         """Estimate the ELBO on all of the training data, or on `data`. The network is in evaluation mode.
 
-        The likelihood and the KL divergence count in full: `kl_weight`, `likelihood_power` and the guide's ``kl_scale`` are
+        The likelihood and the KL divergence count in full: `kl_weight` and the guide's ``kl_scale`` are
         left out (`objective` includes them). The posterior is the one over weights, with one draw for all of the data, also
         if another estimator than ``shared`` trained it. After training with ``TraceEnum_ELBO``, which sums out discrete
         sites, the value is minus the mean of that loss, and nll and kl are NaN.
@@ -197,7 +195,7 @@ class Fit:
     ) -> Objective:
         """Estimate what the last training step maximised, on all of the training data, or on `data`.
 
-            -(likelihood_power nll + kl_weight kl_scale kl(weights) + kl(hyperparameters))
+            -(nll + kl_weight kl_scale kl(weights) + kl(hyperparameters))
 
         With all factors 1 it is the ELBO. Otherwise it is not a bound on the evidence: with a smaller weight of the KL
         divergence it can exceed the evidence. After training with an `objective` of Pyro it is minus the mean of that loss,
@@ -406,7 +404,7 @@ class Fit:
 
     def _example(self, x: Any) -> Any:
         """x, or rows of the training data if it is None; None if there are neither."""
-        data = self.data.sample if isinstance(self.data, Streamed) else self.data
+        data = self.data.sample if isinstance(self.data, Loader) else self.data
         return data.x if x is None and isinstance(data, Dataset) else x
 
     def save(self, path: str | Path) -> Path:

@@ -12,14 +12,13 @@ from torch import Tensor
 from pyrodrop.arguments import shown
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.data.sources import read_for
-from pyrodrop.data.streamed import Streamed
+from pyrodrop.data.loader import Loader, read_for
 from pyrodrop.inputs import mapped
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.steps import Arguments, Call
 from pyrodrop.training.minibatches import arguments_of, none_by_default
 
-TrainingData = Dataset | Streamed | Keywords
+TrainingData = Dataset | Loader | Keywords
 
 
 class Trained(Protocol):
@@ -72,4 +71,4 @@ def rows_of(fit: Trained, name: str) -> Dataset | None:
             f"{name} needs data with rows, (x, y) or a Dataset; this fit is of a Pyro program with the keyword arguments "
             f"{', '.join(fit.data.values)}"
         )
-    return None if isinstance(fit.data, Streamed) else fit.data
+    return None if isinstance(fit.data, Loader) else fit.data

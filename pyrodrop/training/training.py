@@ -19,9 +19,8 @@ from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, keep_heap, random_states, seeded, set_random_states
 from pyrodrop.surroundings import outside
 from pyrodrop.training.loop import CHECK_EVERY
-from pyrodrop.training.options import StepOptions, with_options
+from pyrodrop.training.options import TrainingOptions, with_options
 from pyrodrop.training.problem import training_mode
-from pyrodrop.training.ranks import join
 from pyrodrop.training.record import as_tensor, check_same, of_tensor
 from pyrodrop.training.result import Fit
 from pyrodrop.training.run import Run, problem_of
@@ -59,9 +58,6 @@ class Training:
             engine is prepared at the second step, and a compilation takes many seconds: for few steps, pass their number or
             ``engine="traced"``.
 
-    With several ranks (see `pyrodrop.fit`), each must make the `Training`, every step, and the call of `load_state`, which
-    continues all from the state of rank 0, the others with new noise. Other methods may be called on a single rank.
-
     Raises:
         TypeError, ValueError, RuntimeError: as `pyrodrop.fit` before its first step.
 
@@ -80,7 +76,7 @@ class Training:
     """
 
     @with_options
-    @threads.training()
+    @threads.exclusive()
     @outside("Training")
     @torch.inference_mode(False)
     @torch.enable_grad()
@@ -92,18 +88,16 @@ class Training:
         *,
         steps: int | None = None,
         num_data: int | None = None,
-        **options: Unpack[StepOptions],
+        **options: Unpack[TrainingOptions],
     ) -> None:
         expected = Settings(steps=steps, **options)
         self._expected = expected.steps or _EXPECTED_STEPS
-        ranks = join(expected.distributed, expected.place)
-        self._settings = settings = replace(expected, steps=None, device=ranks.device)
+        self._settings = settings = replace(expected, steps=None)
         self._seconds = 0.0
-        problem = problem_of(model, guide, data, settings, ranks.size, num_data)
-        with seeded(ranks.noise_seed(settings.seed), settings.place), settings.products(), training_mode(problem):
-            self._run = Run.of(problem, settings, ranks)
+        problem = problem_of(model, guide, data, settings, num_data)
+        with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
+            self._run = Run.of(problem, settings)
             self._run.identity  # noqa: B018  what the run is made of before its first step
-            self._run.align()
             self._random = random_states(settings.place)
             programs = [program for program in (problem.model, problem.guide) if isinstance(program, nn.Module)]
             self._modules = [module for program in programs for module in program.modules() if module.training]
@@ -139,8 +133,7 @@ class Training:
             The terms of its loss, on the training's device; reading their values waits for the device.
 
         Raises:
-            RuntimeError: the first step changes no parameter; or another thread trains for ten minutes: see
-                `pyrodrop.threads`.
+            RuntimeError: the first step changes no parameter.
             FloatingPointError: a loss is no longer finite. The losses are checked at the first step and every 100 steps. The
                 message is that of `fit`.
         """
@@ -202,7 +195,6 @@ class Training:
             ValueError: it is not a whole state, or the state of another training, as for `pyrodrop.Checkpoint`. Nothing is
                 changed then.
         """
-        state = self._run.ranks.of_first(state)
         if not isinstance(state, Mapping):
             raise TypeError(f"state must be a mapping of tensors by name, as state() returns it; got {shown(state)}")
         if "run" not in state:
@@ -220,7 +212,7 @@ class Training:
         """Training mode, the training's own random state and arithmetic within the block; restored afterwards."""
         place, start = self._settings.place, time.perf_counter()
         with (
-            threads.training(),
+            threads.exclusive(),
             outside("a step of Training"),
             torch.inference_mode(False),
             torch.enable_grad(),

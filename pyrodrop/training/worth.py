@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pyrodrop.cards import Described
 from pyrodrop.data import Dataset
-from pyrodrop.data.streamed import Streamed
+from pyrodrop.data.loader import Loader
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.inputs import mapped, parts
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT
@@ -70,13 +70,13 @@ class Worth(Described):
 
 
 def worth_of(fit: Trained) -> Worth | None:
-    """The worth of a fit on rows of its training data, or of the sample of a streamed data set.
+    """The worth of a fit on rows of its training data, or of a minibatch of a loader.
 
     None for a Pyro program; without training data, as after loading; if a hundredth of the training's work is too little
     for 20 rows, or for all rows of a network that needs them at once; and if `predict` has no finite density. The caller's
     random state does not change.
     """
-    data = fit.data.sample if isinstance(fit.data, Streamed) else fit.data
+    data = fit.data.sample if isinstance(fit.data, Loader) else fit.data
     if not isinstance(fit.model, NetworkModel) or not isinstance(data, Dataset):
         return None
     size = _affordable(fit, data)

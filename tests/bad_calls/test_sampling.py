@@ -11,7 +11,7 @@ import pyrodrop
 from pyrodrop import guides
 
 from .harness import Call, Case, cases
-from .kinds import COUNT, OBJECT, PATH, POSITIVE, Kind
+from .kinds import COUNT, OBJECT, POSITIVE, Kind
 from .shared import LABELS, N, X, Y, classifier, mlp, potential, sampled
 from .test_predictions import DATA
 from .test_training import DEVICE, NO_LABELS, NO_X, NO_Y
@@ -59,7 +59,6 @@ CALLS = [
             "likelihood_power": POSITIVE,
             "dtype": DTYPE,
             "device": DEVICE.only("unknown", "number", "other", "None"),
-            "checkpoint": PATH.but("None"),
         },
         function=sample,
     ),

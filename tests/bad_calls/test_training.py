@@ -19,14 +19,12 @@ from pyrodrop import guides
 from pyrodrop.schedules import cosine, linear
 
 from .harness import Call, Case, cases
-from .kinds import COUNT, FLAG, FUNCTION, NAME, OBJECT, PATH, POSITIVE, SEED, UNCHECKED, Kind, Shows, kind, tensor
+from .kinds import COUNT, FUNCTION, NAME, OBJECT, PATH, POSITIVE, SEED, UNCHECKED, Kind, Shows, kind, tensor
 from .shared import LABELS, QUICK, N, X, Y, classifier, its_guide, mlp, model, plain
 
 DEVICE = NAME | Kind({"other": lambda: "cuda:99", "torch's": lambda: torch.device("meta")})
-OPTIONAL_FLAG = FLAG.but("None")
 SETTINGS = {
     "batch_size": COUNT.but("None"),
-    "accumulate": COUNT | Kind({"more than rows": lambda: 1000}),
     "lr": POSITIVE,
     "optimizer": FUNCTION,
     "lr_schedule": FUNCTION.but("None") | {
@@ -35,14 +33,10 @@ SETTINGS = {
     "kl_weight": POSITIVE.but("zero") | {
         "of the rate": lambda: cosine(3),
     },
-    "likelihood_power": POSITIVE,
     "estimator": NAME,
     "objective": OBJECT.but("None") | {"class": lambda: Trace_ELBO},
     "engine": NAME,
-    "precision": NAME.but("None"),
-    "starts": NAME,
     "device": DEVICE,
-    "distributed": OPTIONAL_FLAG | Kind({"without ranks": lambda: True}),
     "seed": SEED,
 }  # fmt: skip
 NO_Y = tensor(N, 1) | Kind({
@@ -229,8 +223,7 @@ CALLS = [
             "steps": COUNT,
             "memory": POSITIVE.but("None"),
             "jobs": COUNT.but("None"),
-            "checkpoint": PATH.but("None"),
-            "after_epoch": FUNCTION.but("None"),
+            "starts": NAME,
             "lr": POSITIVE.only("list", "string", "NaN", "bool", "negative"),
             "engine": Kind({"pyro": lambda: "pyro", "unknown": lambda: "fast"}),
             "data": OBJECT.but("list") | {"three for two": lambda: [(X, Y)] * 3, "list of tensors": lambda: [X, Y]},
@@ -245,7 +238,6 @@ CALLS = [
             "lr": POSITIVE.only("negative", "zero", "NaN", "string", "bool"),
             "kl_weight": POSITIVE.only("negative", "NaN", "string"),
             "device": DEVICE.only("unknown", "number", "other"),
-            "distributed": FLAG.only("word", "one") | {"without ranks": lambda: True},
             "num_data": UNCHECKED,
         },
         function=trained,
@@ -306,13 +298,10 @@ def test_a_schedule_that_turns_wrong_is_refused_with_its_time(changed: Any, said
         ),
         ({"data": {"x": X, 3: Y}}, "keyword arguments.* as keys; got the int 3"),
         ({"data": {}}, r"guide must be .* called as guide\(\).*missing 1 required positional argument: 'x'"),
-        ({"batch_size": 4}, "batch_size must be None.*got batch_size 4"),
-        ({"accumulate": 2}, "accumulate 1.*got batch_size None, accumulate 2"),
+        ({"batch_size": 4}, "batch_size must be None.*got 4"),
         ({"estimator": "local"}, "estimator must be 'shared'.*got 'local'"),
         ({"model": mlp(), "guide": guides.Point(mlp())}, r"data must be \(x, y\) or a Dataset for a model.*got a dict"),
         ({"objective": Trace_ELBO(), "kl_weight": 0.5}, "kl_weight must be 1 with an objective.*got the float 0.5"),
-        ({"objective": Trace_ELBO(), "likelihood_power": 2.0}, "likelihood_power must be 1 .*got the float 2.0"),
-        ({"starts": "new"}, "new initial weights need a guide with a method restart"),
     ],
 )
 def test_what_programs_do_not_have_is_refused(changed: Any, said: str) -> None:

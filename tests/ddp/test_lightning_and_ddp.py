@@ -105,6 +105,14 @@ def test_noise_per_example_gives_the_mean_of_the_ranks_own_gradients(ranks: list
     assert not torch.allclose(by_rank[0], by_rank[1])
 
 
+def test_parts_of_a_minibatch_add_up_to_its_gradient() -> None:
+    whole, parts = elbo("point"), elbo("point")
+    whole(X[:8], Y[:8], num_data=N).backward()
+    for rows in (slice(0, 4), slice(4, 8)):
+        (parts(X[rows], Y[rows], num_data=N) / 2).backward()
+    close(gradients(parts), gradients(whole))
+
+
 def joined(num_data: int) -> Tensor:
     """The gradient of one process on the rows of both ranks, for this size of the data set."""
     loss = elbo("variational")

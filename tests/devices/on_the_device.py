@@ -225,9 +225,7 @@ def test_replicates(guide: str) -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(
-    "settings", [{"accumulate": 2}, {"optimizer": torch.optim.SGD, "lr": 1e-4}, {"kl_weight": 0.3}], ids=str
-)
+@pytest.mark.parametrize("settings", [{"optimizer": torch.optim.SGD, "lr": 1e-4}, {"kl_weight": 0.3}], ids=str)
 def test_settings(settings: dict[str, Any]) -> None:
     both(small, guides.MeanField, engine="traced", **settings)
 

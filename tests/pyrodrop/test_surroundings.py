@@ -44,13 +44,11 @@ def line(x: torch.Tensor, y: torch.Tensor | None = None) -> Any:
 
 NET = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.1), nn.Linear(4, 1))
 BLOCKS: dict[str, tuple[Callable[[], AbstractContextManager[Any]], str]] = {
-    "autocast": (lambda: torch.autocast("cpu", torch.bfloat16), r"torch\.autocast\('cpu', bfloat16\)"),
-    "meta": (lambda: torch.device("meta"), r"torch\.device\('meta'\), whose tensors have no values"),
-    "fake": (FakeTensorMode, "new tensors are FakeTensors"),
-    "block": (poutine.block, "BlockMessenger, which would act on every call of its model"),
-    "scale": (lambda: poutine.scale(scale=2.0), "ScaleMessenger"),
-    "trace": (poutine.trace, "TraceMessenger"),
-    "plate": (lambda: pyro.plate("replicates", 3), "open plates in the model instead"),
+    "autocast": (lambda: torch.autocast("cpu", torch.bfloat16), r"torch\.autocast"),
+    "meta": (lambda: torch.device("meta"), "whose tensors have no values"),
+    "fake": (FakeTensorMode, "whose tensors have no values"),
+    "scale": (lambda: poutine.scale(scale=2.0), "a handler of Pyro"),
+    "plate": (lambda: pyro.plate("replicates", 3), "a handler of Pyro"),
 }
 CALLS: dict[str, Callable[[], Any]] = {
     "fit": fit,
@@ -89,7 +87,6 @@ def test_nothing_is_computed_where_tensors_have_no_values(block: str) -> None:
     done = fit()
     around, message = BLOCKS[block]
     for call in (
-        lambda: done.predict(X, 3),
         lambda: done.elbo(2),
         lambda: pyrodrop.to_arviz(done, (X, Y)),
         lambda: pyrodrop.compare({"a": done, "b": done}, (X, Y)),

@@ -7,10 +7,12 @@ processes share its replicates.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from joblib import parallel_config
 
 from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.experiments.uci.cell import POSTERIORS, Cell, checked, run_cell, store
@@ -23,7 +25,6 @@ from pyrodrop.data import uci
 from pyrodrop.files import whole, write_json
 from pyrodrop.json_files import read_record
 from pyrodrop.names import known, some
-from pyrodrop.training.jobs import processes
 
 
 @with_job_options("device", "jobs")
@@ -75,7 +76,9 @@ def run(
         missing = [name for name in cells if keep.kept(name) is None]
         if len(missing) == 1:
             say_reused([name for name in cells if name not in missing], folder)
-            with processes(job.jobs):  # the units are shares of its replicates
+            with (
+                nullcontext() if job.jobs is None else parallel_config(n_jobs=job.jobs)
+            ):  # for shares of its replicates
                 run_cell(cells[missing[0]], folder, job.device, job.progress)
         else:
             order = sorted(cells, key=lambda name: -_work(cells[name]))

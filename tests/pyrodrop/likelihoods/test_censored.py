@@ -254,12 +254,10 @@ def test_a_network_that_is_read_and_a_loader() -> None:
     )
     assert bool(reading.predict(x.float(), 10).log_density(y).isfinite().all())
     model = linear(likelihood, dtype=torch.float32)
-    settings: dict[str, Any] = {"steps": 6, "batch_size": 10, "engine": "traced", "progress": False}
-    runs = [pyrodrop.fit(model, guides.MeanField(model), table, **settings) for table in (data, data.tensors)]
-    torch.testing.assert_close(runs[0].history, runs[1].history)
-    assert runs[0].elbo(3, torch.utils.data.DataLoader(data, batch_size=20)).nll == pytest.approx(
-        runs[1].elbo(3).nll, rel=1e-5
+    run = pyrodrop.fit(
+        model, guides.MeanField(model), torch.utils.data.DataLoader(data, batch_size=20), steps=6, engine="traced"
     )
+    assert run.elbo(3).nll == pytest.approx(run.elbo(3, data.tensors).nll, rel=1e-5)
 
 
 @pytest.mark.parametrize(

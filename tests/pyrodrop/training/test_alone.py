@@ -18,7 +18,7 @@ data = (x, x**2)
 model = models.MLP([1, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
 options = {"engine": "pyro", "device": "cpu", "progress": False}
 for guide in (guides.BernoulliDropout(model, 0.1), guides.MeanField(model), guides.GaussianDropout(model, alpha=0.1)):
-    for more in ({}, {"batch_size": 7}, {"batch_size": 12, "accumulate": 3}, {"estimator": "local"},
+    for more in ({}, {"batch_size": 7}, {"estimator": "local"},
                  {"objective": pyro.infer.Trace_ELBO()}, {"checkpoint": f"{sys.argv[1]}/{type(guide).__name__}"}):
         if "objective" in more and isinstance(guide, guides.BernoulliDropout):
             more = {"objective": pyrodrop.AlphaDivergence(num_particles=2)}

@@ -325,7 +325,11 @@ def test_an_autoguide_after_the_store_is_cleared() -> None:
     both(program(hierarchical, AutoNormal), [(X, GROUPS, Y)] * 20, between, traced=8)
 
 
-def test_an_optimiser_that_is_changed_between_steps() -> None:
+ENGINES = ["traced", pytest.param("compiled", marks=pytest.mark.more)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_optimiser_that_is_changed_between_steps(engine: str) -> None:
     def between(svi: SVI, number: int) -> None:
         for own in svi.optim.optim_objs.values():
             if number == 8:
@@ -339,7 +343,7 @@ def test_an_optimiser_that_is_changed_between_steps() -> None:
         if number == 20:
             svi.optim = pyro.optim.SGD({"lr": 1e-3})
 
-    both(program(logistic, by_hand), [(PAIRS, LABELS)] * 24, between)
+    both(program(logistic, by_hand), [(PAIRS, LABELS)] * 24, between, engine=engine)
 
 
 def test_states_go_from_one_to_the_other() -> None:
@@ -388,12 +392,13 @@ def test_a_parameter_that_only_some_arguments_use() -> None:
     both(program(model, guide, optim), calls, traced=8)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("validation", [False, True])
-def test_nan_in_the_data(validation: bool) -> None:
+def test_nan_in_the_data(validation: bool, engine: str) -> None:
     """Pyro's step warns and returns NaN, or raises where it validates; so does ours, with what comes after it."""
     bad = torch.full_like(Y, math.nan)
     outcomes, found = [], list[Tensor]()
-    for make in (SVI, pyrodrop.compile_svi):
+    for make in (SVI, functools.partial(pyrodrop.compile_svi, engine=engine)):
         pyro.clear_param_store()
         pyro.set_rng_seed(0)
         svi = make(subsampled, by_mean, adam(), Trace_ELBO())

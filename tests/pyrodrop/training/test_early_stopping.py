@@ -77,16 +77,6 @@ def test_an_object_says_when_it_is_called() -> None:
         fit(look)
 
 
-def test_replicates_end_together(tmp_path: Path) -> None:
-    file = tmp_path / "state.safetensors"
-    many = pyrodrop.fit_replicates(
-        *pair(), TRAIN, count=3, steps=50, batch_size=5, starts="new", after_epoch=lambda _, epoch: epoch == 3,
-        checkpoint=file,
-    )  # fmt: skip
-    assert [len(one.losses) for one in many] == [12] * 3
-    assert file.exists()
-
-
 def test_a_run_that_ended_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "state.safetensors"
     early = fit(lambda _, epoch: epoch == 2, steps=40, checkpoint=file)
@@ -174,8 +164,8 @@ def test_what_cannot_be_gone_back_to_is_refused(tmp_path: Path) -> None:
         fit(held, checkpoint=tmp_path / "state.safetensors")
     with pytest.raises(TypeError, match="an EarlyStopping is for a model of pyrodrop.models"):
         pyrodrop.fit(program, AutoNormal(program), (X, Y[:, 0]), steps=3, after_epoch=held)
-    with pytest.raises(TypeError, match="got an EarlyStopping, which is of one fit"):
-        pyrodrop.fit_replicates(*pair(), TRAIN, count=2, steps=3, after_epoch=held)
+    with pytest.raises(TypeError, match="no argument 'after_epoch'; it belongs to fit, for one fit at a time"):
+        pyrodrop.fit_replicates(*pair(), TRAIN, count=2, steps=3, after_epoch=held)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="1 column|columns|width"):
         fit(pyrodrop.EarlyStopping((X.expand(-1, 2), Y)))
     assert not (tmp_path / "state.safetensors").exists()

@@ -140,7 +140,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, optimi
     assert [p.name for p in tmp_path.iterdir()] == ["state.safetensors"]
     with pytest.raises(
         ValueError,
-        match="is of another run: seed is 0 there and 1 here. A run that continues may differ in steps, accumulate, lr,",
+        match="is of another run: seed is 0 there and 1 here. A run that continues may differ in steps, lr,",
     ):
         pyrodrop.fit(model, guide, (X, Y), steps=23, seed=1, checkpoint=file, **options)
     with pytest.raises(ValueError, match="has done 23 steps already"):

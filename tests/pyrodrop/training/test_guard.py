@@ -159,19 +159,3 @@ def test_what_a_program_reads_elsewhere_is_found() -> None:
 def clamp(model: Any) -> None:
     with torch.no_grad():
         next(iter(body(model).values())).clamp_(-0.1, 0.1)
-
-
-@pytest.mark.parametrize("change", [freeze, clamp])
-def test_replicates_refuse_what_their_step_would_not_take_over(change: Callable[[Any], object]) -> None:
-    network = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
-    prior = {"2.*": priors.Gaussian(), "*": None}
-    model = models.from_module(network, prior=prior, likelihood=likelihoods.Gaussian(10.0))
-
-    def after_epoch(many: pyrodrop.Replicates, epoch: float) -> None:
-        many.predict(X, 2)
-        if epoch == 3:
-            change(many[1].model)
-
-    options: dict[str, Any] = {"count": 2, "steps": 20, "batch_size": 5, "starts": "new", "after_epoch": after_epoch}
-    with pytest.raises(RuntimeError, match="after_epoch has changed .* by the number of a replicate"):
-        pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.training.jobs import run_each, through_joblib
+from pyrodrop.training.jobs import run_each, workers
 from pyrodrop.training.replicates import Replicates
-from tests.cluster import losing_a_worker
 
 OPTIONS: dict[str, Any] = {
     "steps": 12, "batch_size": 10, "starts": "new", "engine": "traced", "device": "cpu", "progress": False
@@ -130,69 +128,24 @@ def test_units_run_with_one_thread_and_on_their_own(lists: None) -> None:
     found = run_each(
         _seen, [(n,) for n in range(3)], jobs=None, title="units", unit="unit", done=lambda *a: arrived.append(a)
     )
-    assert found == [(n, 1, False) for n in range(3)]
+    assert found == [(n, 1, 1) for n in range(3)]
     assert arrived == list(enumerate(found))
     assert torch.get_num_threads() == 2
-    assert through_joblib(None)
+    assert workers(None) == 2
 
 
-def _seen(number: int) -> tuple[int, int, bool]:
-    return number, torch.get_num_threads(), through_joblib(None)
-
-
-@pytest.mark.parametrize("config", [{"backend": "threading"}, {"prefer": "threads"}, {"require": "sharedmem"}], ids=str)
-@pytest.mark.parametrize("jobs", [None, 2])
-def test_threads_are_refused(config: dict[str, str], jobs: int | None) -> None:
-    with joblib.parallel_config(**config), pytest.raises(ValueError, match=r"threads.*share Pyro's handlers"):
-        pyrodrop.fit_replicates(*made(), data(2), count=2, jobs=jobs, **OPTIONS)
-
-
-def test_workers_of_joblib_train_alone() -> None:
-    """In a worker, joblib's active backend has threads and one job."""
-    from joblib._parallel_backends import ThreadingBackend
-
-    with joblib.parallel_config(ThreadingBackend(nesting_level=1)):
-        assert not through_joblib(None)
-        with (
-            joblib.parallel_config(ThreadingBackend(nesting_level=1), n_jobs=2),
-            pytest.raises(ValueError, match="threads"),
-        ):
-            through_joblib(None)
-
-
-def test_a_cluster_and_jobs_are_refused_together(lists: None) -> None:
-    with pytest.raises(ValueError, match="jobs must be None; got 2"):
-        pyrodrop.fit_replicates(*made(), data(2), count=2, jobs=2, **OPTIONS)
-
-
-def test_a_cluster_whose_workers_have_threads_is_refused(lists: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Client:
-        def nthreads(self) -> dict[str, int]:
-            return {"tcp://a": 1, "tcp://b": 4}
-
-    monkeypatch.setattr(Lists, "client", Client(), raising=False)
-    with pytest.raises(ValueError, match=r"up to 4 threads.*--nthreads 1"):
-        pyrodrop.fit_replicates(*made(), data(2), count=2, **OPTIONS)
-
-
-def test_what_cannot_be_sent_is_named_before_any_training(lists: None) -> None:
-    model, guide = made()
-    guide.lock = threading.Lock()
-    with pytest.raises(TypeError, match=r"a guide cannot be pickled.*lock"):
-        pyrodrop.fit_replicates(model, guide, data(2), count=2, **OPTIONS)
-    lock = threading.Lock()
-    model, guide = made()
-    with pytest.raises(TypeError, match=r"the lr of the call cannot be pickled"):
-        pyrodrop.fit_replicates(model, guide, data(2), count=2, lr=lambda name: lock and 0.1, **OPTIONS)
-    assert Lists.units == 0
+def _seen(number: int) -> tuple[int, int, int]:
+    return number, torch.get_num_threads(), workers(None)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_dask_worker_that_is_killed_in_the_middle_of_its_share(tmp_path: Path) -> None:
-    """Two workers of one thread; the share is done again."""
-    model, guide = made()
-    with losing_a_worker(tmp_path) as killed:
-        in_jobs = pyrodrop.fit_replicates(model, guide, data(40), count=40, **{**OPTIONS, "steps": 1500})
-    assert len(killed) == 1
-    check(in_jobs, data(40))
+def test_on_a_cluster(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            2, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path)
+        ) as cluster,
+        distributed.Client(cluster),
+        joblib.parallel_config("dask"),
+    ):
+        check(pyrodrop.fit_replicates(*made(), data(4), count=4, **OPTIONS), data(4))

@@ -42,20 +42,11 @@ def _clip(largest: float, made: torch.optim.Optimizer, *_: Any) -> None:
     torch.nn.utils.clip_grad_norm_([p for group in made.param_groups for p in group["params"]], largest)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("replicates", [None, 2])
-@pytest.mark.parametrize(
-    "optimizer", [torch.optim.LBFGS, functools.partial(torch.optim.LBFGS, max_iter=3), lbfgs_of_few_steps]
-)
-def test_a_line_search_is_refused_before_the_first_step(optimizer: Any, replicates: int | None) -> None:
-    with pytest.raises(ValueError, match="must step by one gradient.*got LBFGS.*use torch.optim.Adam or SGD"):
-        fit(optimizer, replicates=replicates)
-
-
 @pytest.mark.parametrize(
     ("optimizer", "error", "message"),
     [
-        (torch.optim.SparseAdam, ValueError, "must take dense gradients"),
+        (torch.optim.SparseAdam, ValueError, "must step by one dense gradient; got SparseAdam"),
+        (lbfgs_of_few_steps, ValueError, "must step by one dense gradient; got LBFGS: .*a loop of your own"),
         (torch.optim.Muon, ValueError, "could not be made for the 1 groups.*Muon only supports 2D"),
         (pyro.optim.Adam({"lr": 0.1}), TypeError, "got one of pyro.optim"),
         (pyro.optim.Adam, TypeError, "got one of pyro.optim"),
@@ -68,15 +59,10 @@ def test_what_is_no_optimiser_of_a_fit(optimizer: Any, error: type[Exception], m
         fit(optimizer)
 
 
-def test_rates_by_name_are_refused_for_a_line_search_too() -> None:
-    with pytest.raises(ValueError, match="parameter groups"):
-        fit(lbfgs_of_few_steps, lr=lambda _: 0.01)
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     "optimizer",
-    [torch.optim.Adafactor, *(functools.partial(with_one_norm, largest=norm) for norm in (1e-4, 1.0, 1e3, 1e6))],
+    [torch.optim.Adafactor, *(functools.partial(with_one_norm, largest=norm) for norm in (1e-4, 1e6))],
 )
 def test_replicates_need_an_optimiser_of_single_entries(optimizer: Any) -> None:
     assert torch.isfinite(fit(optimizer).losses).all()
@@ -184,7 +170,6 @@ def test_memory_in_any_order_is_trained_as_by_adam(layout: str, tmp_path: Path) 
     trained(3, checkpoint=tmp_path / "half.safetensors")
     runs = {
         "traced": trained(engine="traced"),
-        "in parts": trained(accumulate=2),
         "resumed": trained(checkpoint=tmp_path / "half.safetensors"),
         "replicates": pyrodrop.fit_replicates(
             model, guides.Point(model), (x, y), count=2, steps=6, lr=0.05, progress=False

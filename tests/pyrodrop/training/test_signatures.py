@@ -12,7 +12,7 @@ import pytest
 
 import pyrodrop
 from pyrodrop.reparam import STRATEGIES
-from pyrodrop.training.options import StepOptions, TrainingOptions
+from pyrodrop.training.options import TrainingOptions
 from pyrodrop.training.settings import Estimator, Settings
 
 
@@ -23,11 +23,10 @@ def arguments(function: object) -> dict[str, inspect.Parameter]:
 def test_options_have_one_default() -> None:
     """`Settings` has every option, and signatures and types of the options are made of it."""
     fields = {field.name: field.default for field in dataclasses.fields(Settings)}
-    assert set(fields) == set(get_type_hints(StepOptions)) | {"steps"}
-    for function, options in (
-        (pyrodrop.fit, StepOptions), (pyrodrop.fit_replicates, TrainingOptions), (pyrodrop.Training, StepOptions),
-    ):  # fmt: skip
-        own, names = arguments(function), get_type_hints(options)
+    assert set(fields) == set(get_type_hints(TrainingOptions)) | {"steps", "starts"}
+    names = get_type_hints(TrainingOptions)
+    for function in (pyrodrop.fit, pyrodrop.fit_replicates, pyrodrop.Training):
+        own = arguments(function)
         assert all(p.kind is not p.VAR_KEYWORD for p in own.values())
         assert {name: own[name].default for name in names} == {name: fields[name] for name in names}
 
