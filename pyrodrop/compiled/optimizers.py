@@ -1,10 +1,9 @@
 """Optimisers as pure functions, so that a graph can contain their update.
 
     Adam    m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   w <- w - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)
-    AdamW   w <- (1 - lr decay) w first, Adam then
     SGD     u <- momentum u + (1 - dampening) g,   w <- w - lr u,   or  w - lr (g + momentum u)  after Nesterov
 
-Kingma & Ba (2015); Loshchilov & Hutter (2019); Sutskever et al. (2013). The state is stored in the `torch.optim` optimiser
+Kingma & Ba (2015); Sutskever et al. (2013). `fit` trains without weight decay, so that AdamW is Adam. The state is stored in the `torch.optim` optimiser
 under its usual names, so checkpoints do not depend on the engine. Numbers that depend on the step are computed outside the
 graph and are inputs of it.
 """
@@ -18,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyrodrop.steps.update import Group, does_more
+from pyrodrop.steps.update import ADAMS, Group, does_more
 
 
 class Rule(ABC):
@@ -48,32 +47,21 @@ class Rule(ABC):
 
 
 class Adam(Rule):
-    """Adam, and AdamW where the decay is decoupled."""
+    """Adam."""
 
-    numbers = 3
+    numbers = 2
     state = ("exp_avg", "exp_avg_sq")  # type: ignore[assignment]
-    decoupled = False
 
     def schedule(self, step: int, lr: float) -> tuple[float, ...]:
         b1, b2 = self.group["betas"]
-        return lr / (1 - b1**step), 1 / math.sqrt(1 - b2**step), 1 - lr * self.group["weight_decay"]
+        return lr / (1 - b1**step), 1 / math.sqrt(1 - b2**step)
 
     def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
-        (b1, b2), decay = self.group["betas"], self.group["weight_decay"]
-        if decay and self.decoupled:
-            w = w * numbers[2]
-        elif decay:
-            g = g + decay * w
+        b1, b2 = self.group["betas"]
         m, v = state
         m = m + (1 - b1) * (g - m)
         v = b2 * v + (1 - b2) * g * g
         return w - numbers[0] * m / (v.sqrt() * numbers[1] + self.group["eps"]), [m, v]
-
-
-class AdamW(Adam):
-    """Adam with decoupled weight decay."""
-
-    decoupled = True
 
 
 class SGD(Rule):
@@ -90,8 +78,6 @@ class SGD(Rule):
 
     def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
         group = self.group
-        if group["weight_decay"]:
-            g = g + group["weight_decay"] * w
         if not group["momentum"]:
             return w - numbers[0] * g, []
         u = group["momentum"] * state[0] + (1 - group["dampening"]) * g
@@ -99,11 +85,7 @@ class SGD(Rule):
         return w - numbers[0] * move, [u]
 
 
-_RULES: dict[type[torch.optim.Optimizer], type[Rule]] = {
-    torch.optim.Adam: Adam,
-    torch.optim.AdamW: AdamW,
-    torch.optim.SGD: SGD,
-}
+_RULES: dict[type[torch.optim.Optimizer], type[Rule]] = {**dict.fromkeys(ADAMS, Adam), torch.optim.SGD: SGD}
 
 
 def rules_of(optimizer: torch.optim.Optimizer) -> list[Rule] | None:
@@ -111,6 +93,4 @@ def rules_of(optimizer: torch.optim.Optimizer) -> list[Rule] | None:
     rule = _RULES.get(type(optimizer))
     if rule is None or does_more(optimizer):
         return None
-    if any(group.get("decoupled_weight_decay") for group in optimizer.param_groups) and rule is Adam:
-        rule = AdamW
     return [rule(group) for group in optimizer.param_groups]

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.private_apis import fused_adam, fused_adamw
+from pyrodrop.private_apis import fused_adam
 
 Group = dict[str, Any]  # one of torch.optim's param_groups
+ADAMS = (torch.optim.Adam, torch.optim.AdamW)  # which are the same without weight decay
 _UNKNOWN_OPTIONS = ("amsgrad", "maximize", "differentiable")
 
 
@@ -26,23 +27,21 @@ def does_more(optimizer: torch.optim.Optimizer) -> bool:
     return "step" in vars(optimizer) or any(hooks)
 
 
-_FUSED: dict[type[torch.optim.Optimizer], Any] = {torch.optim.Adam: fused_adam, torch.optim.AdamW: fused_adamw}
-
 
 class Update:
-    """The update of parameters by their gradients: the optimiser's step, or just the operation of torch's fused Adam(W).
+    """The update of parameters by their gradients: the optimiser's step, or just the operation of torch's fused Adam.
 
     For small networks the code of PyTorch around this operation takes longer than the operation, and it imports PyTorch's
     compiler.
 
     Args:
-        optimizer: of the parameters; the first update creates its state, as its `step` would.
+        optimizer: of the parameters, without weight decay, so that AdamW is Adam; the first update creates its state, as
+            its `step` would.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
-        plain = type(optimizer) in _FUSED and _is_fused(optimizer) and not does_more(optimizer)
-        self._fused = _FUSED[type(optimizer)] if plain else None
+        self._fused = type(optimizer) in ADAMS and _is_fused(optimizer) and not does_more(optimizer)
 
     def clear(self) -> None:
         """Set all gradients to None."""
@@ -58,24 +57,24 @@ class Update:
                 gradient = parameter.grad
                 if gradient is not None and (gradient.layout != torch.strided or not gradient.is_contiguous()):
                     parameter.grad = gradient.to_dense().contiguous()  # fused operations read memory in order
-        if self._fused is None:
+        if not self._fused:
             self.optimizer.step()
             return
         with torch.no_grad():
             for group in self.optimizer.param_groups:
                 for parameters in _by_kind([one for one in group["params"] if one.grad is not None]):
-                    self._step(self._fused, group, parameters)
+                    self._step(group, parameters)
 
-    def _step(self, fused: Any, group: Group, parameters: list[Tensor]) -> None:
+    def _step(self, group: Group, parameters: list[Tensor]) -> None:
         """One step of Adam for parameters of one dtype on one device."""
         states = [self._state(parameter) for parameter in parameters]
         steps = [state["step"] for state in states]
         for step in steps:
             step.add_(1)
-        fused(
+        fused_adam(
             parameters, [parameter.grad for parameter in parameters], [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states], [], steps, lr=group["lr"], beta1=group["betas"][0],
-            beta2=group["betas"][1], weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False, maximize=False,
+            beta2=group["betas"][1], weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False,
         )  # fmt: skip
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
@@ -93,8 +92,7 @@ def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
     plain = all(
         isinstance(number, float) for group in groups if group.get("fused") for number in (group["lr"], *group["betas"])
     )
-    decoupled = any(group.get("decoupled_weight_decay") for group in groups)
-    return plain and all(group.get("fused") for group in groups) and decoupled <= (type(optimizer) is torch.optim.AdamW)
+    return plain and all(group.get("fused") for group in groups)
 
 
 def _by_kind(parameters: Sequence[Tensor]) -> list[list[Tensor]]:

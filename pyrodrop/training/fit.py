@@ -71,7 +71,7 @@ def fit(
         batch_size: rows per minibatch, of all ranks together; all rows if None.
         accumulate: k, to evaluate a minibatch in k parts, each with its own noise, and average their gradients by rows.
         lr: learning rate, or a function from a parameter's name to its learning rate.
-        optimizer: a `torch.optim` class or a function with the same arguments; Adam by default.
+        optimizer: a `torch.optim` class or a function with the same arguments, without weight decay; Adam by default.
         lr_schedule: factor of the learning rate by the number of steps done, such as ``schedules.cosine(steps)``.
         estimator: how the examples of a minibatch share noise, see `pyrodrop.reparam`: one weight draw for all (``shared``),
             one each (``per_example``), noise on the activations (``local``, as `torch.nn.Dropout`), or random signs

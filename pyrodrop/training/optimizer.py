@@ -34,8 +34,8 @@ def optimizer_of(
 
     Raises:
         TypeError: `optimizer` does not return a `torch.optim.Optimizer`, or `lr` no number.
-        ValueError: a learning rate is negative, NaN or infinite; the optimiser fails for these parameters, needs to evaluate
-            the loss itself, or, if stacked, mixes the gradients of independent fits.
+        ValueError: a learning rate is negative, NaN or infinite; the optimiser fails for these parameters, decays them, needs
+            to evaluate the loss itself, or, if stacked, mixes the gradients of independent fits.
     """
     of_pyro = isinstance(optimizer, PyroOptim) or getattr(optimizer, "__module__", "").startswith("pyro.optim.pytorch")
     if of_pyro or optimizer in (pyro.optim.ClippedAdam, pyro.optim.DCTAdam, pyro.optim.AdagradRMSProp):
@@ -55,6 +55,7 @@ def optimizer_of(
             "optimizer must be a torch.optim class or a function with the same arguments, such as "
             f"functools.partial(torch.optim.SGD, momentum=0.9); it returned a {type(made).__name__}"
         )
+    _check_no_decay(made)
     _check_one_gradient(made)
     if stacked:
         _check_elementwise(optimizer)
@@ -102,6 +103,18 @@ def _check_elementwise(optimizer: Optimizer) -> None:
                 "replicates are trained as one stack of parameters, which needs an optimiser that updates every entry by "
                 f"its own gradient alone, as Adam and SGD do; got {name}: use one of those, or fit one by one"
             )
+
+
+def _check_no_decay(optimizer: torch.optim.Optimizer) -> None:
+    """Raise a ValueError for an optimiser with weight decay, which adds a prior to the model's."""
+    decay = next((group["weight_decay"] for group in optimizer.param_groups if group.get("weight_decay", 0) != 0), None)
+    if decay is not None:
+        name = type(optimizer).__name__
+        raise ValueError(
+            "optimizer must have weight_decay 0: the penalty of the weights is the model's prior, and a decay would add another "
+            f"one, also to log scales, which the ELBO does not know; got {name} with weight_decay={decay}: use "
+            f"functools.partial(torch.optim.{name}, weight_decay=0) and a prior, such as priors.Gaussian(scale=...)"
+        )
 
 
 def _check_one_gradient(optimizer: torch.optim.Optimizer) -> None:
