@@ -27,7 +27,6 @@ def does_more(optimizer: torch.optim.Optimizer) -> bool:
     return "step" in vars(optimizer) or any(hooks)
 
 
-
 class Update:
     """The update of parameters by their gradients: the optimiser's step, or just the operation of torch's fused Adam.
 

@@ -61,10 +61,22 @@ def test_a_line_search_is_refused_before_the_first_step(optimizer: Any, replicat
         (pyro.optim.Adam, TypeError, "got one of pyro.optim"),
         (pyro.optim.ClippedAdam, TypeError, "got one of pyro.optim"),
         (lambda groups: groups, TypeError, "it returned a list"),
-        (torch.optim.AdamW, ValueError, r"weight_decay=0\.01: use functools.partial\(torch.optim.AdamW, weight_decay=0\)"),
+        (
+            torch.optim.AdamW,
+            ValueError,
+            r"weight_decay=0\.01: use functools.partial\(torch.optim.AdamW, weight_decay=0\)",
+        ),
         (functools.partial(torch.optim.Adam, weight_decay=0.1), ValueError, "must have weight_decay 0"),
-        (lambda groups: torch.optim.SGD([{**g, "weight_decay": 0.1} for g in groups]), ValueError, "got SGD with weight_d"),
-        (functools.partial(pyro.optim.clipped_adam.ClippedAdam, weight_decay=0.1), ValueError, "got ClippedAdam with weight_d"),
+        (
+            lambda groups: torch.optim.SGD([{**g, "weight_decay": 0.1} for g in groups]),
+            ValueError,
+            "got SGD with weight_d",
+        ),
+        (
+            functools.partial(pyro.optim.clipped_adam.ClippedAdam, weight_decay=0.1),
+            ValueError,
+            "got ClippedAdam with weight_d",
+        ),
     ],
 )
 def test_what_is_no_optimiser_of_a_fit(optimizer: Any, error: type[Exception], message: str) -> None:
