@@ -70,7 +70,7 @@ def without_graph(values: Tensor, name: str) -> Tensor:
     else:
         return values.detach()
     raise RuntimeError(
-        f"{name} must be data alone: trainings, predictions and scores keep no gradient by it, so that a derivative would be 0; "
+        f"{name} must be data alone: trainings, predictions and scores keep no gradient by it, and a derivative would be 0; "
         f"got {what}: differentiate run.module(draws=...), a torch.nn.Module of draws from the posterior, or pass "
         f"{name}.detach() outside of transforms"
     )

@@ -3,9 +3,9 @@
     Adam    m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   w <- w - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)
     SGD     u <- momentum u + (1 - dampening) g,   w <- w - lr u,   or  w - lr (g + momentum u)  after Nesterov
 
-Kingma & Ba (2015); Sutskever et al. (2013). `fit` trains without weight decay, so that AdamW is Adam. The state is stored in the `torch.optim` optimiser
-under its usual names, so checkpoints do not depend on the engine. Numbers that depend on the step are computed outside the
-graph and are inputs of it.
+Kingma & Ba (2015); Sutskever et al. (2013). `fit` trains without weight decay, so that AdamW is Adam. The state is stored in
+the `torch.optim` optimiser under its usual names, so checkpoints do not depend on the engine. Numbers that depend on the
+step are computed outside the graph and are inputs of it.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class HeteroscedasticGaussian(Likelihood):
     """
 
     copies = 1
-    from_data = ("factor",)
+    from_data = scales = ("factor",)
     factor: Tensor
 
     def __init__(self, link: Literal["exp", "softplus"] = "exp") -> None:

@@ -34,8 +34,8 @@ def optimizer_of(
 
     Raises:
         TypeError: `optimizer` does not return a `torch.optim.Optimizer`, or `lr` no number.
-        ValueError: a learning rate is negative, NaN or infinite; the optimiser fails for these parameters, decays them, needs
-            to evaluate the loss itself, or, if stacked, mixes the gradients of independent fits.
+        ValueError: a learning rate is negative, NaN or infinite; the optimiser fails for these parameters, decays them,
+            needs to evaluate the loss itself, or, if stacked, mixes the gradients of independent fits.
     """
     of_pyro = isinstance(optimizer, PyroOptim) or getattr(optimizer, "__module__", "").startswith("pyro.optim.pytorch")
     if of_pyro or optimizer in (pyro.optim.ClippedAdam, pyro.optim.DCTAdam, pyro.optim.AdagradRMSProp):
@@ -111,8 +111,8 @@ def _check_no_decay(optimizer: torch.optim.Optimizer) -> None:
     if decay is not None:
         name = type(optimizer).__name__
         raise ValueError(
-            "optimizer must have weight_decay 0: the penalty of the weights is the model's prior, and a decay would add another "
-            f"one, also to log scales, which the ELBO does not know; got {name} with weight_decay={decay}: use "
+            "optimizer must have weight_decay 0: the penalty of the weights is the model's prior, and a decay would be "
+            f"another one, also of log scales, which the ELBO does not have; got {name} with weight_decay={decay}: use "
             f"functools.partial(torch.optim.{name}, weight_decay=0) and a prior, such as priors.Gaussian(scale=...)"
         )
 

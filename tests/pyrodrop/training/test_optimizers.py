@@ -106,7 +106,8 @@ def test_replicates_need_an_optimiser_of_single_entries(optimizer: Any) -> None:
     "optimizer",
     [
         functools.partial(torch.optim.AdamW, weight_decay=0), torch.optim.RMSprop, torch.optim.NAdam, torch.optim.RAdam,
-        torch.optim.Adagrad, functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True), pyro.optim.clipped_adam.ClippedAdam,
+        torch.optim.Adagrad, functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+        pyro.optim.clipped_adam.ClippedAdam,
     ],
 )  # fmt: skip
 def test_usual_ones_are_taken(optimizer: Any) -> None:
