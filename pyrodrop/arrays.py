@@ -53,7 +53,8 @@ def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
     elif isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
         return _checked(_of_list(values, name), name)
     else:
-        raise TypeError(f"{name} {_ALLOWED}; got {shown(values)}")
+        hint = ": pass one of its tensors, such as its mean, f or y" if hasattr(values, "log_density") else ""
+        raise TypeError(f"{name} {_ALLOWED}; got {shown(values)}{hint}")
     return _checked(_of_numpy(array, name), name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,8 @@ from pyrodrop.training.loaded import LoadedMinibatches, batch_of, recordable
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.ranks import Ranks, alone
 from pyrodrop.training.settings import Settings
+
+_log = logging.getLogger("pyrodrop")
 
 
 class Ordered(ABC):
@@ -290,6 +293,9 @@ def batches_of(
     """
     size, device = settings.batch_size, settings.place
     options: dict[str, Any] = {"accumulate": settings.accumulate, "ranks": ranks}
+    first = data[0] if isinstance(data, Sequence) else data
+    if size is not None and isinstance(first, Dataset | Rows) and size > len(first):
+        _log.warning("batch_size is %d and there are %d rows: every step takes all rows", size, len(first))
     if isinstance(data, Loader):
         return LoadedMinibatches(data, settings.seed, device, check)
     if isinstance(data, Rows):
