@@ -16,15 +16,22 @@ from typing import Any
 from pyro import poutine
 from pyro.distributions import ExpandedDistribution, GaussianMRF, IndependentHMM, MaskedDistribution
 from pyro.distributions.hmm import HiddenMarkovModel
+from pyro.infer.autoguide import AutoGuide
+from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Independent
 
 from pyrodrop.distributions.censored import ends_shape
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.guides.guide import Guide
 from pyrodrop.protocols import HasRows, HasWeights
+
+DISCRETE = (
+    ". A discrete site is summed out by objective=TraceEnum_ELBO() and a model pyro.infer.config_enumerate(model), of which "
+    "an autoguide hides it, AutoNormal(poutine.block(model, hide=[...]))"
+)
 
 
 def knows_sites(model: Any, guide: Any) -> bool:
@@ -36,8 +43,14 @@ def check_guide(model: Any, guide: Any, name: str = "guide") -> None:
     """Check that a guide was made for this model or one with the same weights. Does nothing unless both know their sites.
 
     Raises:
+        TypeError: the model is a guide, or the guide a model.
         ValueError: sites or shapes differ (the message names the first), or the guide computes with another model object.
     """
+    if isinstance(model, Guide | AutoGuide) or isinstance(guide, HasWeights):
+        raise TypeError(
+            f"{name} must be a guide of the model, in the order (model, guide), such as guides.MeanField(model); got a "
+            f"{type(model).__name__} as model and a {type(guide).__name__} as {name}"
+        )
     if isinstance(guide, HasRows) and guide.model is not model:
         raise ValueError(
             f"{name} computes with its model, which must be the model of this call: make it with this model, or copy both "
@@ -131,6 +144,7 @@ class _Comparison(Messenger):
         if name not in self.drawn:
             raise ValueError(
                 f"the guide must sample every latent site of the model; it has no site {name!r}, only {list(self.drawn)}"
+                f"{DISCRETE if getattr(msg['fn'], 'has_enumerate_support', False) else ''}"
             )
         got = tuple(self.drawn[name]["value"].shape)
         if any(a != b for a, b in zip_longest(reversed(got), reversed(shape), fillvalue=1)):
@@ -186,8 +200,19 @@ def called(what: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
         names = ", ".join([*(["x", "y"] if args else []), *named])
         raise kind(
             f"{what} must be a function that can be called as {what}({names}) on the data{', of shapes ' * bool(shapes)}"
-            f"{shapes}; got {f'{type(error).__name__}: {text}'.removesuffix(': ')}{_columns(args)}"
+            f"{shapes}; got {f'{type(error).__name__}: {text}'.removesuffix(': ')}"
+            f"{_NETWORK if isinstance(function, nn.Module) and not isinstance(function, PyroModule) else _columns(args)}"
         ) from error
+    except ValueError as error:
+        if not str(error).startswith("Continuous inference cannot handle discrete"):
+            raise
+        raise ValueError(f"{str(error).partition('. ')[0]}{DISCRETE}") from error
+
+
+_NETWORK = (
+    ". A network becomes a model by models.from_module(net, prior=..., likelihood=...), or by pyrodrop.read(net, x, ...) if "
+    "it was trained with dropout"
+)
 
 
 def _columns(args: tuple[Any, ...]) -> str:

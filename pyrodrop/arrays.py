@@ -21,8 +21,10 @@ import numpy as np
 import torch
 from narwhals.exceptions import DuplicateError
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from pyrodrop.arguments import shown, why_not_real
+from pyrodrop.private_apis import in_function_transform
 
 _UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
 _REAL = "biuf"  # NumPy's kinds of bools, whole and real numbers
@@ -51,8 +53,28 @@ def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
     elif isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
         return _checked(_of_list(values, name), name)
     else:
-        raise TypeError(f"{name} {_ALLOWED}; got {shown(values)}")
+        hint = ": pass one of its tensors, such as its mean, f or y" if hasattr(values, "log_density") else ""
+        raise TypeError(f"{name} {_ALLOWED}; got {shown(values)}{hint}")
     return _checked(_of_numpy(array, name), name)
+
+
+def without_graph(values: Tensor, name: str) -> Tensor:
+    """Data of a user that nothing computes a gradient by.
+
+    Raises:
+        RuntimeError: the call is inside a transform of torch.func, or the data require a gradient, which would be 0.
+    """
+    if in_function_transform() or unpack_dual(values).tangent is not None:
+        what = "a tensor of a transform of torch.func, or with a tangent"
+    elif values.requires_grad and torch.is_grad_enabled():
+        what = f"{shown(values)}, which requires a gradient"
+    else:
+        return values.detach()
+    raise RuntimeError(
+        f"{name} must be data alone: trainings, predictions and scores keep no gradient by it, and a derivative would be 0; "
+        f"got {what}: differentiate run.module(draws=...), a torch.nn.Module of draws from the posterior, or pass "
+        f"{name}.detach() outside of transforms"
+    )
 
 
 def is_frame(values: Any) -> bool:

@@ -55,9 +55,10 @@ class Terms(NamedTuple):
 def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Terms:
     """The negative log likelihood at one sample of the guide, and the KL divergence of the guide's factors from the priors.
 
-    Their sum is the loss of Pyro's `TraceMeanField_ELBO`. Handlers around model or guide (scale, mask, condition) have the
-    same effect as there. If the guide draws two sites of a Pyro model in the opposite order, the prior of the site that it
-    draws first may depend on the other: that site contributes log q - log p of its draw. Pyro only warns about this.
+    Their sum is the loss of Pyro's `TraceMeanField_ELBO`, but counts the ``log_density`` of a Delta, as `Trace_ELBO` does.
+    Handlers around model or guide (scale, mask, condition) have the same effect as there. If the guide draws two sites of a
+    Pyro model in the opposite order, the prior of the site that it draws first may depend on the other: that site
+    contributes log q - log p of its draw. Pyro only warns about this.
 
     Raises:
         ValueError: the guide does not sample a latent site of the model.
@@ -279,12 +280,17 @@ def _pairs(
 def _made_of_others(
     pairs: list[tuple[Any, Any]], model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Distributions of the sites that a guide computes from its auxiliary sites, in place of its Delta distributions.
+    """Distributions of the sites that a guide computes from its auxiliary sites, or gives a log_density, in place of its
+    Delta distributions.
 
     Such a site has another value in a second run of the guide; a site with the same value is a true point mass and is not
     returned.
     """
-    made = {site["name"]: q for site, q in pairs if q is not None and site is not None and q.get("made")}
+    made = {
+        site["name"]: q
+        for site, q in pairs
+        if q is not None and site is not None and (q.get("made") or _has_density(_elements(q["fn"])))
+    }
     if not made:
         return {}
     others = {q["name"]: q["fn"] for site, q in pairs if site is None}
@@ -294,6 +300,10 @@ def _made_of_others(
         for name, q in made.items()
         if not torch.equal(q["value"], again[name]["value"])
     }
+
+
+def _has_density(of_element: Any) -> bool:
+    return isinstance(of_element, Delta) and bool(of_element.log_density.any())
 
 
 class Transformed(TorchDistribution):
@@ -327,7 +337,9 @@ def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
         used = True
         return q["value"]  # type: ignore[no-any-return]
 
-    return divergence(q["fn"], site["fn"], value), used
+    kl = divergence(q["fn"], site["fn"], value)
+    # of a point mass the divergence is -log p; the log_density of a value that the guide has drawn itself comes to it
+    return (kl + q["fn"].log_prob(q["value"]), True) if isinstance(_elements(q["fn"]), Delta) else (kl, used)
 
 
 def _no_autocast(q: Any) -> AbstractContextManager[Any]:

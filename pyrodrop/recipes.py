@@ -49,6 +49,7 @@ from pyrodrop.likelihoods import (
     Likelihood,
     Ordinal,
 )
+from pyrodrop.likelihoods.classes import number_of_classes
 from pyrodrop.likelihoods.hint import hint
 from pyrodrop.models import WideAndDeep
 from pyrodrop.priors import Gaussian as GaussianPrior
@@ -319,12 +320,13 @@ def classifier(
     (15 networks). Everything else is as for `regressor`.
 
     Args:
-        data: as for `regressor`, with y ``[N]``, whole numbers from 0. The classes are those of the frame, or 0 to max(y).
+        data: as for `regressor`, with y ``[N]``, labels. The classes are those of the frame, or 0 to max(y), of which 0 and
+            at least one other label must occur.
         posterior, hidden: as for `regressor`.
 
     Raises:
         TypeError: x is no single table of numbers.
-        ValueError: there are fewer than 10 rows, no column of x varies, or y are no class labels.
+        ValueError: there are fewer than 10 rows, no column of x varies, or y are no class labels from 0.
     """
     data = _table(data)
     if data.columns is not None and data.columns.classes is None:
@@ -333,12 +335,9 @@ def classifier(
             f"the column, from_frame(df, {data.columns.targets[0]!r}, categories=[{data.columns.targets[0]!r}])"
         )
     y = Categorical().as_target(data.y)
-    if y.dim() != 1 or int(y.min()) < 0:
-        raise ValueError(
-            f"data must have one label per row as y, [N], whole numbers from 0; got shape {list(y.shape)} and "
-            f"{int(y.min())} to {int(y.max())}"
-        )
-    classes = len(_classes(data)) or int(y.max()) + 1
+    if y.dim() != 1:
+        raise ValueError(f"data must have one label per row as y, [N]; got shape {list(y.shape)}")
+    classes = len(_classes(data)) or number_of_classes(y)
     return _recipe(_standardised(data, y), Categorical(), _OF_LOGITS, posterior, hidden, max(classes, 2))
 
 

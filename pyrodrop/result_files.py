@@ -21,9 +21,11 @@ from pyrodrop.data.columns import Columns
 from pyrodrop.devices import made_on, seeded
 from pyrodrop.files import under
 from pyrodrop.identity import check_made_of
+from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import check_assignable
 from pyrodrop.parts import made, made_with
+from pyrodrop.scaling import Standardize
 
 
 def contents_of(parts: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -84,6 +86,7 @@ class StoredParts:
         for name, module in self.modules.items():
             converted = module if self._dtype is None else copy.deepcopy(module).to(self._dtype)
             check_assignable(converted, self.states[name], f"the {name} in {self.where}")
+            _check_scales(module, self.states[name], f"{self.where} is damaged: {name}")
         check_made_of(self._made_with, self.parts, self.where, allow)
 
     def restore(self, device: torch.device | None = None) -> None:
@@ -114,6 +117,8 @@ class StoredParts:
         """Create one part as the file describes it; `of_file` says whether the model is also created from the file."""
         dtypes = {value.dtype for value in self.states[name].values() if value.is_floating_point()}
         try:
+            if self._made_with[name].get("arguments", {}).get("members", 0) > len(self.states[name]):
+                raise ValueError("it would have more members than the file has tensors")
             with made_on(torch.device("meta" if meta else "cpu")):
                 part = made(self._made_with[name], model)
             part.to(dtypes.pop() if len(dtypes) == 1 else None)
@@ -127,6 +132,21 @@ class StoredParts:
             fault = "is damaged" if of_file else "is of another model, or damaged"
             raise ValueError(f"{self.where} {fault}: no {name} can be made of it: {error}") from error
         return part
+
+
+def _check_scales(module: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
+    """Raise a ValueError for standardisations and likelihoods that would get a scale of 0, or one that is negative or not
+    finite."""
+    for path, child in module.named_modules():
+        if isinstance(child, Standardize | Likelihood):
+            loaded = copy.deepcopy(child)
+            loaded.load_state_dict(under(f"{path}.", state))
+            for name in loaded.scales:
+                value = getattr(loaded, name, None)  # None where it is an output of the network
+                if value is not None and not bool((value.isfinite() & (value > 0)).all()):
+                    raise ValueError(f"{where}.{path}.{name} must be positive and finite")
+            if isinstance(loaded, Standardize) and not bool(loaded.loc.isfinite().all()):
+                raise ValueError(f"{where}.{path}.loc must be finite")
 
 
 def _modules(parts: Mapping[str, Any]) -> dict[str, nn.Module]:

@@ -37,6 +37,7 @@ from pyrodrop.cards import Described
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import Categorical
+from pyrodrop.likelihoods.classes import number_of_classes
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 
@@ -88,7 +89,7 @@ class GaussianProcessClassifier(Described):
             classes = count(classes, "classes", "the number of classes")
         if labels.dim() != 1:
             raise ValueError(f"y of a GaussianProcessClassifier must be labels of shape [N]; got {tuple(labels.shape)}")
-        self.classes: int = classes or starts[0].classes or int(labels.max()) + 1
+        self.classes: int = classes or starts[0].classes or number_of_classes(labels)
         if not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
             if classes is not None and int(labels.min()) >= 0:
                 raise ValueError(f"classes must be at least {int(labels.max()) + 1} for these labels; got {classes}")

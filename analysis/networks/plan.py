@@ -51,7 +51,10 @@ def cells(case: Case) -> list[Cell]:
 
 
 # Compilation takes most of the time, so only these posteriors and estimators are compiled.
-COMPILED = {("Point", "shared"), ("Bernoulli", "local"), ("MeanField", "shared"), ("LowRank", "per_example")}
+COMPILED = {
+    ("Point", "shared"), ("Bernoulli", "local"), ("MeanField", "shared"), ("MeanField", "flipout"),
+    ("VariationalB", "local"), ("LowRank", "per_example"),
+}  # fmt: skip
 
 
 def usual_cells(case: Case) -> list[Cell]:

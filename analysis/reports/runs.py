@@ -160,8 +160,10 @@ def read_run(folder: str | Path) -> Run:
     folder = Path(folder)
     path, draws = folder / "results.json", folder / "draws.nc"
     if not path.exists():
+        inside = [each.parent for each in sorted(folder.glob("*/results.json"))]
         raise FileNotFoundError(
             f"the folder of a run must have a results.json, as pyrodrop run JOB --out writes it; got {folder}"
+            f"{', in which the runs are ' * bool(inside)}{', '.join(map(str, inside[:3]))}"
         )
     results = dict(read_record(path, _ADVICE).content)
     if draws.exists() and not draws.is_file():

@@ -85,7 +85,8 @@ def compile_svi(
 
     Args:
         model, guide: as of `pyro.infer.SVI`.
-        optim: Pyro's optimiser. Adam, AdamW, ClippedAdam and SGD are stepped together for all parameters.
+        optim: Pyro's optimiser. Adam, AdamW, ClippedAdam and SGD are stepped together for all parameters. As in `SVI`, a
+            weight decay (AdamW has one by default) moves every parameter of the guide towards 0; `fit` refuses it.
         loss: an ELBO of Pyro, or a function as of `SVI`.
         engine: ``"traced"`` replays the graph; ``"compiled"`` compiles it with the update of the parameters, which takes
             seconds, unless an optimiser is another than those; ``"pyro"`` is `SVI` itself; ``"auto"`` replays the graph, and

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import all_finite, shown
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.arrays import is_frame, tensor_of
+from pyrodrop.arrays import is_frame, tensor_of, without_graph
 from pyrodrop.cards import Card, carded, size
 from pyrodrop.data.column_values import listed
 from pyrodrop.data.columns import Columns, Encode
@@ -77,7 +77,7 @@ class Dataset:
         targets: Standardize | None = None,
     ) -> None:
         self.x: Any = check_inputs(x)
-        y = _observations(tensor_of(y, "y", missing=True).detach())
+        y = _observations(without_graph(tensor_of(y, "y", missing=True), "y"))
         if num_rows(self.x) != len(y):
             raise ValueError(
                 f"x and y must have one row per observation each; got {num_rows(self.x)} and {len(y)} rows"
@@ -377,7 +377,7 @@ def _instead(data: Any) -> str:
 
 def _part(values: Any, name: str) -> Tensor:
     """A tensor of x, without its graph."""
-    return check_finite(name, tensor_of(values, name).detach())
+    return check_finite(name, without_graph(tensor_of(values, name), name))
 
 
 def _one_length(x: Any) -> Any:

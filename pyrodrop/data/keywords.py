@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import shown
+from pyrodrop.arrays import without_graph
 from pyrodrop.identity import values_of
 from pyrodrop.inputs import over_tensors
 
@@ -37,7 +38,7 @@ class Keywords:
                 "values of data must have the names of the program's keyword arguments, model(**data), as keys; got "
                 f"{shown(wrong[0])}"
             )
-        self.values: Any = over_tensors(lambda tensor: tensor.detach(), dict(values))
+        self.values: Any = over_tensors(lambda tensor: without_graph(tensor, "data"), dict(values))
 
     @classmethod
     def of(cls, values: Keywords | Mapping[str, Any]) -> Keywords:

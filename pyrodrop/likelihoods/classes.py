@@ -92,6 +92,21 @@ def check_classes(y: Tensor, output: Tensor, classes: int) -> None:
         )
 
 
+def number_of_classes(y: Tensor) -> int:
+    """The number of classes of labels 0, 1, ... of which no other description is known.
+
+    Raises:
+        ValueError: no label is 0, all are equal, or the largest would make more classes than there are labels.
+    """
+    low, high = int(y.min()), int(y.max())
+    if low != 0 or not low < high < y.numel():
+        raise ValueError(
+            f"y must be labels 0 ... C - 1 of C >= 2 classes, since there is an output for each; got {y.unique().numel()} "
+            f"different labels from {low} to {high}: re-code them, labels, y = torch.unique(y, return_inverse=True)"
+        )
+    return high + 1
+
+
 def labels(y: Tensor) -> Tensor:
     """Class labels as int64.
 

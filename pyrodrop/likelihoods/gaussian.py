@@ -58,6 +58,10 @@ class Gaussian(Dispersed):
     """
 
     copies = 1
+    not_arguments = Dispersed.not_arguments | {
+        **dict.fromkeys(("sd", "std", "stddev", "sigma", "scale", "noise"), "precision is 1 / sd^2, in the units of y"),
+        **dict.fromkeys(("variance", "var"), "precision is 1 / variance"),
+    }
     parameter = "precision"
     predictable = False  # `HeteroscedasticGaussian` has other links
 
@@ -103,7 +107,7 @@ class HeteroscedasticGaussian(Likelihood):
     """
 
     copies = 1
-    from_data = ("factor",)
+    from_data = scales = ("factor",)
     factor: Tensor
 
     def __init__(self, link: Literal["exp", "softplus"] = "exp") -> None:

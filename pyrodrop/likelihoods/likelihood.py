@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -39,9 +38,13 @@ class Likelihood(Part, LocalModule):
 
     Raises:
         TypeError: an argument that the likelihood does not have, such as those of PyTorch's losses.
+
+    Attributes:
+        scales: names of the parameters and buffers that are positive, which a file may not contradict.
     """
 
-    not_arguments: ClassVar[Mapping[str, str]] = _OF_LOSSES
+    not_arguments: ClassVar[dict[str, str]] = _OF_LOSSES
+    scales: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()

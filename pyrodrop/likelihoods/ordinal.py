@@ -51,6 +51,7 @@ class Ordinal(Likelihood):
                 [0.0432, 0.2458, 0.7109]])
     """
 
+    scales = ("gaps",)
     first: Any
     gaps: Any
 

@@ -44,6 +44,7 @@ class StudentT(Dispersed):
 
     def __init__(self, df: float = 4.0, scale: Dispersion = None, *, learned: bool = False) -> None:
         super().__init__(scale, learned, "the scale of the noise, in the units of y")
+        self.scales = (*self.scales, "df")
         self.register_buffer("df", torch.tensor(real(df, "df", "the degrees of freedom", above=0, most=1000)))
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:

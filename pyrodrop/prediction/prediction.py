@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Normal
 
 from pyrodrop.arguments import all_finite, instance, shown
-from pyrodrop.arrays import tensor_of
+from pyrodrop.arrays import tensor_of, without_graph
 from pyrodrop.cards import Card, carded, size
 from pyrodrop.constraints import Count, Flag, Real, Seed, checked
 from pyrodrop.data.dataset import check_finite
@@ -130,7 +130,7 @@ class Prediction:
                 f"{likelihood.describe()}, as it is before training"
             )
         instance(targets, (Standardize, type(None)), "targets", "the Standardize of y that f is in, or None")
-        outputs = tensor_of(f, "f").detach()
+        outputs = without_graph(tensor_of(f, "f").detach(), "f")
         if not outputs.is_floating_point():
             raise TypeError(f"f must be draws of a function, real numbers; got {outputs.dtype}, as of labels or counts")
         if outputs.dim() < 2 or outputs.numel() == 0:
@@ -344,7 +344,7 @@ class Prediction:
         """
         if self.missing is None:
             return self._aligned(y), None
-        y = tensor_of(y, "y", missing=True).detach()
+        y = without_graph(tensor_of(y, "y", missing=True), "y")
         missing = missing_entries(y, self.missing)
         if not bool(missing.any()):
             return self._aligned(y), None
@@ -358,7 +358,7 @@ class Prediction:
 
         Ends of intervals are returned as they are if `ends`; otherwise they must be equal, and one value of each pair is.
         """
-        y = tensor_of(y, "y").detach().to(self.f.device)
+        y = without_graph(tensor_of(y, "y"), "y").to(self.f.device)
         if isinstance(self.distribution, Censored) and y.shape == (self.f.shape[1], *ends_shape(self.distribution)):
             check_ends(y)
             if ends:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import glob
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,26 @@ from pyrodrop.reading.reading import Reading
 from pyrodrop.surroundings import outside
 from pyrodrop.threads import exclusive
 
+F = TypeVar("F", bound=Callable[..., Any])
 
+
+def _with_an_example(function: F) -> F:
+    """Have the error of a call without likelihood or num_data show a call."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        missing = [name for name in ("likelihood", "num_data") if name not in kwargs]
+        if missing:
+            raise TypeError(
+                f"read needs {' and '.join(missing)} by name, as in pyrodrop.read(net, x, likelihood="
+                "likelihoods.Categorical(), weight_decay=1e-4, num_data=1000), the last two as in the network's training"
+            )
+        return function(*args, **kwargs)
+
+    return cast(F, call)
+
+
+@_with_an_example
 @exclusive()
 @outside("read")
 @torch.inference_mode(False)

@@ -357,7 +357,12 @@ def _checked_draws(
             )
     counts = {values.shape[:2] for values in samples.values()} | {values.shape for values in stats.values()}
     by_kernel = {"acceptance_rate", "energy_error"} & stats.keys()
-    if len(counts) != 1 or not {"lp", "diverging", "n_steps"} <= stats.keys() or not by_kernel:
+    if (
+        len(counts) != 1
+        or 0 in next(iter(counts))
+        or not {"lp", "diverging", "n_steps"} <= stats.keys()
+        or not by_kernel
+    ):
         raise ValueError(f"{path} is not whole: its draws and statistics differ in number, or some are missing")
     dtypes = {values.dtype for values in samples.values()}
     if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:

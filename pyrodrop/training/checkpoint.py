@@ -99,7 +99,7 @@ class State:
         done, optimizer = len(tensors["history"]), under("optimizer.", tensors)
         if loop.steps is not None and done > loop.steps:
             raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {loop.steps}")
-        fresh = done > 0 and not self._is_of_this_optimizer(optimizer)
+        fresh = (done > 0 or bool(optimizer)) and not self._is_of_this_optimizer(optimizer)
         if fresh:
             _log.warning("%s is of an optimizer whose state has other entries: it begins anew", name)
             optimizer = {}

@@ -69,7 +69,7 @@ def fit(
         num_data: rows of the data set behind a loader; None for a DataLoader that visits each of them once per epoch.
         batch_size: rows per minibatch; all rows if None.
         lr: learning rate, or a function from a parameter's name to its learning rate.
-        optimizer: a `torch.optim` class or a function with the same arguments; Adam by default.
+        optimizer: a `torch.optim` class or a function with the same arguments, without weight decay; Adam by default.
         lr_schedule: factor of the learning rate by the number of steps done, such as ``schedules.cosine(steps)``.
         estimator: how the examples of a minibatch share noise, see `pyrodrop.reparam`: one weight draw for all (``shared``),
             one each (``per_example``), noise on the activations (``local``, as `torch.nn.Dropout`), or random signs

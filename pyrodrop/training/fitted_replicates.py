@@ -203,7 +203,8 @@ def restored(
     """`contents_of_all` that were read from a file, put into models and guides once all are checked."""
     headers, failed, weights = header.get("fits"), header.get("failed"), header.get("weights")
     if header.get("kind") != _FILE or not _are_headers(headers) or not _are_steps(failed):
-        raise ValueError(f"{where} is no file of Replicates.save")
+        hint = ": Fit.load reads it" if header.get("kind") == "fit" else ""
+        raise ValueError(f"{where} is no file of Replicates.save{hint}")
     if weights is not None and not _are_weights(weights, len(headers)):
         raise ValueError(f"{where} must have a weight for each of {len(headers)} replicates, with the sum 1")
     count = len(headers)

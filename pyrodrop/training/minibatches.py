@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,8 @@ from pyrodrop.steps import Arguments, Batch, Call
 from pyrodrop.training.loaded import LoadedMinibatches, recordable
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.settings import Settings
+
+_log = logging.getLogger("pyrodrop")
 
 
 class Minibatches:
@@ -200,6 +203,9 @@ def batches_of(
         check: raises a ValueError for observations that the likelihood does not allow, where data are read.
     """
     size, device = settings.batch_size, settings.place
+    first = data[0] if isinstance(data, Sequence) else data
+    if size is not None and isinstance(first, Dataset) and size > len(first):
+        _log.warning("batch_size is %d and there are %d rows: every step takes all rows", size, len(first))
     if isinstance(data, Loader):
         return LoadedMinibatches(data, device, check)
     if isinstance(data, Dataset):

@@ -34,8 +34,8 @@ def optimizer_of(
 
     Raises:
         TypeError: `optimizer` does not return a `torch.optim.Optimizer`, or `lr` no number.
-        ValueError: a learning rate is negative, NaN or infinite; the optimiser fails for these parameters, does not step by
-            one dense gradient, or, if stacked, mixes the gradients of independent fits.
+        ValueError: a learning rate is negative, NaN or infinite; the optimiser fails for these parameters, decays them, does not
+            step by one dense gradient, or, if stacked, mixes the gradients of independent fits.
     """
     of_pyro = isinstance(optimizer, PyroOptim) or getattr(optimizer, "__module__", "").startswith("pyro.optim.pytorch")
     if of_pyro or optimizer in (pyro.optim.ClippedAdam, pyro.optim.DCTAdam, pyro.optim.AdagradRMSProp):
@@ -54,6 +54,14 @@ def optimizer_of(
         raise TypeError(
             "optimizer must be a torch.optim class or a function with the same arguments, such as "
             f"functools.partial(torch.optim.SGD, momentum=0.9); it returned a {type(made).__name__}"
+        )
+    decay = next((group["weight_decay"] for group in made.param_groups if group.get("weight_decay", 0) != 0), None)
+    if decay is not None:
+        name = type(made).__name__
+        raise ValueError(
+            "optimizer must have weight_decay 0: the penalty of the weights is the model's prior, and a decay would be "
+            f"another one, also of log scales, which the ELBO does not have; got {name} with weight_decay={decay}: use "
+            f"functools.partial(torch.optim.{name}, weight_decay=0) and a prior, such as priors.Gaussian(scale=...)"
         )
     closure = inspect.signature(made.step).parameters.get("closure")
     if isinstance(made, torch.optim.SparseAdam) or (closure is not None and closure.default is closure.empty):

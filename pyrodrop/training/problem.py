@@ -378,12 +378,12 @@ def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
 
 def _check_restart(model: Any, guide: Any) -> None:
     """Raise an error for a model and a guide that cannot have new initial weights, as `restart`."""
+    check_guide(model, guide)
     if not callable(getattr(guide, "restart", None)):
         raise TypeError(
             "new initial weights need a guide with a method restart(model), or lists of models and guides with initial "
             f"weights of their own; got {shown(guide)}, which has none"
         )
-    check_guide(model, guide)
     check_starts(model)
 
 

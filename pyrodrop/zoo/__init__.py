@@ -145,6 +145,11 @@ def entry(name: str) -> Entry:
         ValueError: no entry has this name; the message suggests the most similar ones.
     """
     arguments.instance(name, str, "name", "the name of an entry")
+    if name in NAMED:
+        raise ValueError(
+            f"name must be of an entry, which can be trained; got {name!r}, an exact posterior or an approximation of one, "
+            "which pyrodrop.zoo.load loads and pyrodrop run references makes"
+        )
     return ENTRIES[known(name, ENTRIES if name in ENTRIES else every(), "zoo entry", "pyrodrop list")]
 
 

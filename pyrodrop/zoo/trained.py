@@ -52,7 +52,7 @@ TOLERANCE = 1e-6  # of predictions on any processor, relative to the largest of 
 _LARGE = 1000  # elements from which a tensor that is mostly 0 is kept as places and values
 _HALVED = 10_000  # elements from which a tensor is rounded to 16 bits
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
-_ROWS = 2**31
+_X, _Y = 2**28, 2**24  # elements that may be made in place of training data, more than any entry has
 
 Trained = Fit | Replicates | Sampled
 
@@ -153,14 +153,15 @@ def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto"
         raise Failed(
             f"{path} is damaged: it describes the data of {len(described)} fits and has another number of fits"
         )
-    seeds = [record.whole("seed") for record in described]
+    seeds, points = [record.whole("seed") for record in described], _points(path, tensors)
     pairs = [
-        of.build(_stand_in(data, under(f"data.{r}.", tensors)), seed)
+        of.build(_stand_in(data, under(f"data.{r}.", tensors), points["x"]), seed)
         for r, (data, seed) in enumerate(zip(described, seeds, strict=True))
     ]
     new = {f"{r}.{name}": value for r, pair in enumerate(pairs) for name, value in _untrained(pair).items()}
+    shapes = {name: value.shape for name, value in new.items()}
     models, guides = zip(*pairs, strict=True) if pairs else ((), ())
-    made = restored({**new, **_unpacked(path, tensors)}, about, models, guides, str(path), device)
+    made = restored({**new, **_unpacked(path, tensors, shapes)}, about, models, guides, str(path), device)
     for fit in made:
         fit.settings["zoo"] = content
     return _as_loaded(made)
@@ -222,15 +223,21 @@ def difference(trained: Trained, path: Path) -> float:
 
     It is that of means and standard deviations of f, relative to the largest stored number.
     """
-    points = under("points.", read_tensors(path)[0])
-    if points.keys() != {"x", "mean", "sd"}:
-        raise Failed(f"{path} is damaged: it lacks the points x, mean and sd")
+    points = _points(path, read_tensors(path)[0])
     predicted = _predicted(trained, points["x"])
     for name, value in predicted.items():
         if points[name].shape != value.shape:
             raise Failed(f"{path} is damaged: its {name} at the points must have the shape {[*value.shape]}")
     now, then = (torch.cat([of[name].flatten() for name in predicted]) for of in (predicted, points))
     return float((now - then).abs().max() / then.abs().max().clamp(min=torch.finfo(torch.float64).tiny))
+
+
+def _points(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The ten points of a file, and the predictions there; a `Failed` if one is missing."""
+    points = under("points.", tensors)
+    if points.keys() != {"x", "mean", "sd"}:
+        raise Failed(f"{path} is damaged: it lacks the points x, mean and sd")
+    return points
 
 
 def _spread(x: Tensor) -> Tensor:
@@ -316,8 +323,8 @@ def _packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{n}:half" if n in in_16_bits else n: v.half() if n in in_16_bits else v for n, v in packed.items()}
 
 
-def _unpacked(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Undo `_packed`.
+def _unpacked(path: Path, tensors: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """Undo `_packed`, for tensors of these shapes.
 
     Raises:
         Failed: places and values do not match each other or the shape.
@@ -328,11 +335,10 @@ def _unpacked(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         places, values, shape = (tensors.get(f"{name}:{kind}") for kind in ("places", "values", "shape"))
         if places is None or values is None or shape is None or places.shape != values.shape or shape.dim() != 1:
             raise Failed(f"{path} is damaged: {name} needs places and values of one length, and a shape")
-        sizes = [int(size) for size in shape]
-        count = math.prod(sizes)
-        if min(sizes, default=0) < 0 or count > _ROWS or not bool(((places >= 0) & (places < count)).all()):
-            raise Failed(f"{path} is damaged: {name} has places outside of its shape, {sizes}")
-        whole[name] = values.new_zeros(count).index_put((places.long(),), values).reshape(sizes)
+        sizes, want = shape.tolist(), shapes.get(name, torch.Size())
+        if sizes != list(want) or not bool(((places >= 0) & (places < want.numel())).all()):
+            raise Failed(f"{path} is damaged: {name} has the shape {sizes} or places outside; it must be {list(want)}")
+        whole[name] = values.new_zeros(want.numel()).index_put((places.long(),), values).reshape(want)
     return whole
 
 
@@ -355,15 +361,16 @@ def _standardisations(data: Dataset) -> dict[str, Tensor]:
     }
 
 
-def _stand_in(data: Record, standardisations: Mapping[str, Tensor]) -> Dataset:
+def _stand_in(data: Record, standardisations: Mapping[str, Tensor], points: Tensor) -> Dataset:
     """A substitute for the training data to build a model from: as many rows of these shapes and standardisations.
 
-    x is 0; y is alternately one standard deviation above and below its mean.
+    x is 0, and its rows have the shape of the `points` in the file; y is alternately one standard deviation above and below
+    its mean.
     """
     rows = data.whole("rows")
-    if not 1 <= rows <= _ROWS:
-        raise data.fault(f"must have between 1 and {_ROWS} rows as {data.where}.rows; it has {rows}")
-    x, y = (_zeros(data.record(name), rows) for name in ("x", "y"))
+    x, y = (_zeros(data.record(name), rows, most) for name, most in (("x", _X), ("y", _Y)))
+    if x.shape[1:] != points.shape[1:]:
+        raise data.fault(f"has rows of x of the shape {[*x.shape[1:]]} and points of the shape {[*points.shape[1:]]}")
     both = {}
     for name in ("inputs", "targets"):
         if statistics := under(f"{name}.", standardisations):
@@ -379,13 +386,17 @@ def _stand_in(data: Record, standardisations: Mapping[str, Tensor]) -> Dataset:
     return Dataset(x, y, **both)
 
 
-def _zeros(record: Record, rows: int) -> Tensor:
-    """A tensor of zeros with this number of rows, which takes the memory of one row."""
+def _zeros(record: Record, rows: int, most: int) -> Tensor:
+    """A tensor of zeros with this number of rows and at most this number of elements, in the memory of one number."""
     dtype, shape = _DTYPES.get(record.text("dtype")), record.content.get("shape")
     if (
         dtype is None
         or not isinstance(shape, list)
-        or not all(type(size) is int and 0 < size <= _ROWS for size in shape)
+        or not all(type(size) is int and size > 0 for size in shape)
+        or not 1 <= rows * math.prod(shape) <= most
     ):
-        raise record.fault(f"must have a shape and one of the dtypes {', '.join(_DTYPES)} as {record.where}")
-    return torch.zeros(1, *shape, dtype=dtype).expand(rows, *shape)
+        raise record.fault(
+            f"must have a shape with 1 to {most} elements in {rows} rows and one of the dtypes {', '.join(_DTYPES)} as "
+            f"{record.where}"
+        )
+    return torch.zeros((), dtype=dtype).expand(rows, *shape)

@@ -353,12 +353,15 @@ def test_another_posterior_and_other_settings() -> None:
             "a column of x that varies.*got 2 constant columns",
         ),
         (recipes.classifier, (X, Y), ValueError, "class labels must be whole numbers"),
-        (recipes.classifier, (X, LABELS - 1), ValueError, r"one label per row as y.*got shape \[60\] and -1 to 0"),
+        (recipes.classifier, (X, LABELS - 1), ValueError, "labels 0 ... C - 1 .*got 2 different labels from -1 to 0"),
+        (recipes.classifier, (X, LABELS + 1), ValueError, r"from 1 to 2: re-code them, labels, y = torch\.unique"),
+        (recipes.classifier, (X, LABELS * 10**9), ValueError, "got 2 different labels from 0 to 1000000000"),
+        (recipes.classifier, (X, LABELS * 0), ValueError, "C >= 2 classes.*got 1 different labels from 0 to 0"),
         (
             recipes.classifier,
             (X, LABELS[:, None]),
             ValueError,
-            r"one label per row as y.*got shape \[60, 1\] and 0 to 1",
+            r"one label per row as y.*got shape \[60, 1\]",
         ),
     ],
 )

@@ -82,6 +82,32 @@ def test_transforms_are_refused() -> None:
             call()
 
 
+def test_derivatives_by_data_are_refused() -> None:
+    """They would be 0, since nothing here keeps a graph."""
+    done, points = fit(), torch.zeros(2, 2)
+    pyro.clear_param_store()
+    program = pyrodrop.fit(line, AutoNormal(line), {"x": X, "y": Y[:, 0]}, steps=2)
+    calls: tuple[Callable[[torch.Tensor], Any], ...] = (
+        lambda x: done.predict(x, 3).mean,
+        lambda x: pyrodrop.predict(done, (x, x), 3).mean,
+        lambda x: done.elbo(2, (x, Y[:2])).value * x,
+        lambda x: program.predict({"x": x, "y": None}, 3)["y"],
+        lambda y: done.predict(points, 3).log_density(y[:, :1]),
+    )
+    ways: tuple[Callable[[Any], Any], ...] = (
+        lambda f: torch.func.jacrev(f)(points),
+        lambda f: torch.func.jacfwd(f)(points),
+        lambda f: torch.vmap(f)(points[None]),
+        lambda f: f(points.clone().requires_grad_()),
+    )
+    for call in calls:
+        for way in ways:
+            with pytest.raises(RuntimeError, match=r"must be data alone.*run\.module\(draws="):
+                way(call)
+    with torch.no_grad():
+        assert done.predict(points.clone().requires_grad_(), 3).f.isfinite().all()
+
+
 @pytest.mark.parametrize("block", ["meta", "fake"])
 def test_nothing_is_computed_where_tensors_have_no_values(block: str) -> None:
     done = fit()

@@ -7,9 +7,10 @@ from typing import Any
 import pyro
 import pytest
 import torch
+from pyro.infer.autoguide import AutoNormal
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import guides, likelihoods, metrics, models, priors
 
 X = torch.randn(12, 3)
 Y, LABELS = X[:, :1].clone(), torch.arange(12) % 3
@@ -56,6 +57,11 @@ def vector() -> Any:
     return pyrodrop.fit(line, pyro.infer.autoguide.AutoNormal(line), (X[:, 0], Y[:, 0]), steps=1)
 
 
+def coin(y: torch.Tensor) -> None:
+    z = pyro.sample("z", pyro.distributions.Bernoulli(0.5))
+    pyro.sample("y", pyro.distributions.Normal(z, 1.0).expand(y.shape).to_event(2), obs=y)
+
+
 ROWS = torch.utils.data.TensorDataset(X, Y)
 CALLS: dict[str, tuple[Any, str]] = {
     "an optimiser of Pyro": (lambda: fit(optimizer=pyro.optim.Adam({"lr": 0.1})), "optimizer must .*one of pyro.optim"),
@@ -75,6 +81,15 @@ CALLS: dict[str, tuple[Any, str]] = {
     "a list to compare": (lambda: pyrodrop.compare([fit()], (X, Y)), r"fits must .*\{'a': fit\}; got a list"),  # type: ignore[arg-type]
     "labels as a column": (lambda: fit((X, LABELS[:, None]), outputs=3), r"y: .* got shape \[12, 1\]: pass y\[:, 0\]"),
     "labels from 1": (lambda: fit((X, LABELS + 1), outputs=3), "y: .*got 1 to 3: subtract 1"),
+    "swapped": (lambda: pyrodrop.fit(guides.MeanField(mlp()), mlp(), (X, Y), steps=1), "a MeanField as model"),
+    "a network": (lambda: pyrodrop.fit(torch.nn.Linear(3, 1), lambda x, y: None, (X, Y), steps=1), "by models.from_module"),
+    "a discrete site": (lambda: pyrodrop.fit(coin, lambda y: None, {"y": X}, steps=1), r"site 'z'.*TraceEnum_ELBO\(\)"),
+    "a discrete site, auto": (lambda: pyrodrop.fit(coin, AutoNormal(coin), {"y": X}, steps=1), "'z'.*config_enumerate"),
+    "a standard deviation": (lambda: likelihoods.Gaussian(sd=0.1), r"precision is 1 / sd\^2"),  # type: ignore[call-arg]
+    "read without a likelihood": (lambda: pyrodrop.read(torch.nn.Linear(3, 1), X), r"as in pyrodrop\.read\(net, x, like"),  # type: ignore[call-arg]
+    "rmse of a prediction": (lambda: metrics.rmse(fit().predict(X, 2), Y), "got a Prediction: pass one of its tensors"),
+    "an interval of ends": (lambda: fit().predict(X, 2).interval(0.05, 0.95), "level is the probability.*got 2 without"),
+    "an exact posterior": (lambda: pyrodrop.zoo.entry("exact/yacht"), r"got 'exact/yacht', .* pyrodrop\.zoo\.load loads"),
     "images without a channel": (lambda: images(torch.randn(12, 8, 8), convolutions()), r"axis of channels, .*x\[:, None\]"),
     "digits without a channel": (lambda: images(torch.randn(12, 28, 28), lenet()), r"x must .*channels, x\[:, None\]"),
 }  # fmt: skip

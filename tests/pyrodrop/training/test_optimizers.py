@@ -52,11 +52,28 @@ def _clip(largest: float, made: torch.optim.Optimizer, *_: Any) -> None:
         (pyro.optim.Adam, TypeError, "got one of pyro.optim"),
         (pyro.optim.ClippedAdam, TypeError, "got one of pyro.optim"),
         (lambda groups: groups, TypeError, "it returned a list"),
+        (
+            torch.optim.AdamW,
+            ValueError,
+            r"weight_decay=0\.01: use functools.partial\(torch.optim.AdamW, weight_decay=0\)",
+        ),
+        (functools.partial(torch.optim.Adam, weight_decay=0.1), ValueError, "must have weight_decay 0"),
+        (
+            lambda groups: torch.optim.SGD([{**g, "weight_decay": 0.1} for g in groups]),
+            ValueError,
+            "got SGD with weight_d",
+        ),
+        (
+            functools.partial(pyro.optim.clipped_adam.ClippedAdam, weight_decay=0.1),
+            ValueError,
+            "got ClippedAdam with weight_d",
+        ),
     ],
 )
 def test_what_is_no_optimiser_of_a_fit(optimizer: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        fit(optimizer)
+    for replicates in (None, 2):
+        with pytest.raises(error, match=message):
+            fit(optimizer, replicates=replicates)
 
 
 @pytest.mark.few(2)
@@ -74,8 +91,9 @@ def test_replicates_need_an_optimiser_of_single_entries(optimizer: Any) -> None:
 @pytest.mark.parametrize(
     "optimizer",
     [
-        torch.optim.AdamW, torch.optim.RMSprop, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adagrad,
-        functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True), pyro.optim.clipped_adam.ClippedAdam,
+        functools.partial(torch.optim.AdamW, weight_decay=0), torch.optim.RMSprop, torch.optim.NAdam, torch.optim.RAdam,
+        torch.optim.Adagrad, functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+        pyro.optim.clipped_adam.ClippedAdam,
     ],
 )  # fmt: skip
 def test_usual_ones_are_taken(optimizer: Any) -> None:

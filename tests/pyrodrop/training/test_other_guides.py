@@ -191,6 +191,26 @@ def test_a_guide_that_a_plate_would_draw_wrongly_is_drawn_one_by_one() -> None:
         pyrodrop.predict(pyrodrop.Fit(model, half, None, torch.zeros(1, 3), {}), torch.eye(2), 2)
 
 
+def test_a_delta_counts_its_log_density() -> None:
+    """A guide that draws by itself, z ~ N(m, s^2), of a conjugate Gaussian, whose ELBO is known."""
+    y, m, s = torch.tensor([1.0, 0.5]), torch.tensor([0.3, -0.2]), torch.tensor([0.7, 0.4])
+
+    def model(y: Tensor) -> None:
+        z = pyro.sample("z", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.sample("y", dist.Normal(z, 1.0).to_event(1), obs=y)
+
+    def guide(y: Tensor) -> None:
+        z = pyro.param("m", m.clone()) + s * torch.randn(2)
+        pyro.sample("z", dist.Delta(z, log_density=dist.Normal(m, s).log_prob(z)).to_event(1))
+
+    pyro.clear_param_store()
+    elbo = pyrodrop.fit(model, guide, {"y": y}, steps=1, lr=1e-6, engine="pyro").elbo(300)
+    nll = 0.5 * (math.log(2 * math.pi) + (y - m) ** 2 + s**2)
+    exact = -float((nll + 0.5 * (s**2 + m**2 - 1) - s.log()).sum())
+    assert abs(elbo.value - exact) < 4 * elbo.se
+    assert elbo.convention.kind == "exact"
+
+
 @pytest.mark.more
 @pytest.mark.parametrize("name", ["AutoNormal", "AutoMultivariateNormal", "inside one's own", "EasyGuide"])
 def test_importance_ratios_of_such_guides_have_their_density(name: str) -> None:
