@@ -15,8 +15,8 @@ units whose ratio is 1 or less (ln alpha_k >= 0) and multiplies all other units 
 Neklyudov, Molchanov, Ashukha & Vetrov (2017), Structured Bayesian Pruning via Log-Normal Multiplicative Noise,
 https://arxiv.org/abs/1705.07283, section 3. There the noise multiplies the outputs of a layer, before its bias; here it
 multiplies its inputs, including x, as in all guides of this package. mu_k is limited to [a, b] and ln sigma_k to
-[-10, 5]; their released code limits both to [-20, 5]. A parameter that a step takes beyond its bound counts as the bound, and
-the gradient that leads it back passes, so that it does not stay there: projected gradient descent.
+[-10, 5]; their released code limits both to [-20, 5]. A parameter that a step takes beyond its bound counts as the bound.
+The gradient that leads it back passes, so that it does not stay there, as in projected gradient descent.
 """
 
 from __future__ import annotations
