@@ -15,13 +15,14 @@ units whose ratio is 1 or less (ln alpha_k >= 0) and multiplies all other units 
 Neklyudov, Molchanov, Ashukha & Vetrov (2017), Structured Bayesian Pruning via Log-Normal Multiplicative Noise,
 https://arxiv.org/abs/1705.07283, section 3. There the noise multiplies the outputs of a layer, before its bias; here it
 multiplies its inputs, including x, as in all guides of this package. mu_k is limited to [a, b] and ln sigma_k to
-[-10, 5]; their released code limits both to [-20, 5].
+[-10, 5]; their released code limits both to [-20, 5]. A parameter that a step takes beyond its bound counts as the bound.
+The gradient that leads it back passes, so that it does not stay there, as in projected gradient descent.
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ class LogNormalDropout(Guide):
         model: the model whose weights are inferred.
         log_scale: initial value of ln sigma, in [-10, 5]; mu starts at 0, or at the nearest bound.
         low: a, the lower bound of ln s.
-        high: b, the upper bound of ln s, above `low`; with 0, the noise only shrinks weights. mu has no gradient beyond it.
+        high: b, the upper bound of ln s, above `low`; with 0, the noise only shrinks weights.
 
     Attributes:
         threshold: value of ln alpha at or above which `keep_mask` removes a unit; 0 is a signal-to-noise ratio of 1.
@@ -157,8 +158,8 @@ class CorrelatedLogNormal(WeightDistribution):
         units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
-        self.noise_loc: Tensor = noise_loc
-        self.noise_log_scale: Tensor = noise_log_scale
+        self.noise_loc: Tensor = _projected(noise_loc, low, high)
+        self.noise_log_scale: Tensor = _projected(noise_log_scale, *_LOG_SCALES)
         self.low: float = low
         self.high: float = high
         super().__init__(loc, event_dim=event_dim, per="input", units=units, validate_args=validate_args)
@@ -210,8 +211,7 @@ class CorrelatedLogNormal(WeightDistribution):
 
     def _parameters(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """mu, sigma, A and B."""
-        mu = self.noise_loc.to(dtype).clamp(self.low, self.high)
-        sigma = self.noise_log_scale.to(dtype).clamp(*_LOG_SCALES).exp()
+        mu, sigma = self.noise_loc.to(dtype), self.noise_log_scale.to(dtype).exp()
         return mu, sigma, (self.low - mu) / sigma, (self.high - mu) / sigma
 
     def _scales(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -248,6 +248,34 @@ _NO_DENSITY = (
     "the guide's low and high, its weights none: use priors.LogUniform, for which the KL divergence is that of the scales"
 )
 refuse(CorrelatedLogNormal, Distribution, lambda q, p: None if isinstance(p, LogUniform) else _NO_DENSITY)
+
+
+class _Projection(torch.autograd.Function):
+    """Clamps a parameter; beyond a bound, the gradient passes where a step against it leads back, and is 0 elsewhere.
+
+    Apply it once per parameter: the gradient is the sum of all uses, and its sign decides.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, low: float, high: float) -> Tensor:
+        return x.clamp(low, high)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:
+        x, ctx.low, ctx.high = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        passes = ((x <= ctx.high) | (grad > 0)) & ((x >= ctx.low) | (grad < 0))
+        return torch.where(passes, grad, 0.0), None, None
+
+
+def _projected(x: Tensor, low: float, high: float) -> Tensor:
+    return _Projection.apply(x, low, high)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _density(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ and more, for which torch has few operations, become int64. Tables are read by n
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -46,8 +46,8 @@ def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
     table = as_table(values, name)
     if isinstance(table, nw.DataFrame | nw.Series):
         array = _of_table(table, name, shown(values), missing)
-    elif isinstance(values, np.ma.MaskedArray):
-        array = _unmasked(values, name)
+    elif (masked := as_masked(values)) is not None:
+        array = unmasked(masked, name)
     elif hasattr(values, "__array__") or isinstance(values, memoryview):
         array = np.asarray(values)
     elif isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
@@ -85,15 +85,68 @@ def is_frame(values: Any) -> bool:
 def as_table(values: Any, name: str) -> Any:
     """A data frame or a column of pandas, polars or pyarrow as that of narwhals; other values as they are.
 
+    Sparse columns of pandas, which narwhals does not read, become dense.
+
     Raises:
         ValueError: columns have the same name.
     """
+    pandas = nw.dependencies.get_pandas()
+    if nw.dependencies.is_pandas_dataframe(values):
+        kinds = {label: kind.subtype for label, kind in values.dtypes.items() if isinstance(kind, pandas.SparseDtype)}
+        values = values.astype(kinds) if kinds else values
+    elif nw.dependencies.is_pandas_series(values) and isinstance(values.dtype, pandas.SparseDtype):
+        values = values.sparse.to_dense()
     try:
         return nw.from_native(values, eager_only=True, allow_series=True, pass_through=True)
     except DuplicateError:
         raise ValueError(
             f"{name} must have columns of different names; got a DataFrame in which one is twice"
         ) from None
+
+
+def as_masked(values: Any) -> np.ma.MaskedArray[Any, Any] | None:
+    """A masked array, also of a list with masked values or rows; None for other values."""
+    if isinstance(values, list | tuple) and any(isinstance(value, np.ma.MaskedArray) for value in values):
+        return np.ma.array(values)
+    return values if isinstance(values, np.ma.MaskedArray) else None
+
+
+def unmasked(values: np.ma.MaskedArray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """The data of a masked array; a ValueError if a value is masked."""
+    masked = np.ma.count_masked(values)
+    if masked:
+        raise ValueError(
+            f"{name} must have a value everywhere; got a masked array of shape {list(values.shape)} with {masked} of "
+            f"{values.size} values masked: fill them (.filled(...)) or leave their rows out"
+        )
+    return np.asarray(values.data)
+
+
+def labels_of(labels: Any, rows: int, name: str) -> list[Hashable]:
+    """One label per row, from a list, an array, a tensor or a column.
+
+    Raises:
+        ValueError: another number of labels, or labels that have no hash or are missing: None, NaN or masked.
+    """
+    listed = labels.tolist() if hasattr(labels, "tolist") else labels
+    listed = list(listed) if not isinstance(listed, str) and hasattr(listed, "__iter__") else []
+    if len(listed) != rows or not all(isinstance(label, Hashable) for label in listed):
+        raise ValueError(
+            f"{name} must have one label for each of the {rows} rows; got {shown(labels)} with {len(listed)}"
+        )
+    missing = [row for row, label in enumerate(listed) if _is_missing(label)]
+    if missing:
+        raise ValueError(
+            f"{name} must have a label in every row; got None or NaN in {len(missing)} of {rows} rows, the first in row "
+            f"{missing[0]}: give each of these rows the label of its group, or leave them out"
+        )
+    return listed
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether a label is None, NaN, NaT or pandas.NA, which is not equal to itself."""
+    same = label == label
+    return label is None or not isinstance(same, bool | np.bool_) or not same
 
 
 def _checked(values: Tensor, name: str) -> Tensor:
@@ -136,17 +189,6 @@ def _is_mapped(values: Any) -> bool:
     while values is not None and not isinstance(values, np.memmap):
         values = getattr(values, "base", None)
     return values is not None
-
-
-def _unmasked(values: Any, name: str) -> np.ndarray[Any, Any]:
-    """The data of a masked array without a masked value."""
-    masked = np.ma.count_masked(values)
-    if masked:
-        raise ValueError(
-            f"{name} must have a value everywhere; got a masked array of shape {list(values.shape)} with {masked} of "
-            f"{values.size} values masked: fill them (.filled(...)) or leave their rows out"
-        )
-    return np.asarray(values.data)
 
 
 def _of_table(table: Any, name: str, of: str, missing: bool) -> np.ndarray[Any, Any]:

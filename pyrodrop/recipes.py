@@ -36,6 +36,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import count, counts, function, instance
 from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.arrays import labels_of
 from pyrodrop.cards import Described
 from pyrodrop.data import Data, Dataset, Split
 from pyrodrop.data.dataset import standardisation_of
@@ -132,7 +133,8 @@ class Recipe(Described):
             mixture, too, as networks whose deep part is switched off, with two sizes of noise.
 
         Raises:
-            ValueError: `groups` has another length, too few groups, or too large a group; as `pyrodrop.fit_replicates`.
+            ValueError: `groups` has another length, missing labels, too few groups, or too large a group; as
+                `pyrodrop.fit_replicates`.
             TypeError, FloatingPointError: as `pyrodrop.fit_replicates`.
         """
         settings = self._with(changes, progress)
@@ -464,11 +466,8 @@ def _divided(size: int, parts: int, members: int, seed: int, groups: Any = None)
 
 def _parts_of_groups(groups: Any, size: int, parts: int) -> Tensor:
     """The part of every row, ``[N]``: a group is in one. Groups are dealt, the largest first, each to the smallest part."""
-    labels = np.asarray(groups.detach().cpu() if isinstance(groups, Tensor) else groups)
-    if labels.shape != (size,):
-        raise ValueError(f"groups must have one label per row, [{size}]; got shape {list(labels.shape)}")
     places: dict[Any, int] = {}  # labels of several types have no order
-    group = np.array([places.setdefault(label, len(places)) for label in labels.tolist()])
+    group = np.array([places.setdefault(label, len(places)) for label in labels_of(groups, size, "groups")])
     rows = np.bincount(group)
     if len(rows) < parts:
         raise ValueError(f"groups must have at least {parts} values, one for each part of the rows; got {len(rows)}")

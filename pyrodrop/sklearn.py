@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pyrodrop import guides, recipes
 from pyrodrop.arguments import count, counts, shown
-from pyrodrop.arrays import as_table, is_frame
+from pyrodrop.arrays import as_masked, as_table, is_frame, unmasked
 from pyrodrop.data.column_values import check_numbers
 from pyrodrop.likelihoods import Categorical, Likelihood, Ordinal
 from pyrodrop.names import check_keywords
@@ -129,7 +129,7 @@ class _Network(_Checked):
             draws: number of draws, shared between the networks by their weights; `draws` of the estimator if None.
         """
         check_is_fitted(self)
-        _check_columns(X)
+        X = _checked_columns(X)
         draws = count(self.draws, "draws", "the number of draws from the posterior") if draws is None else draws
         x = self._filled.transform(_dense(validate_data(self, X, reset=False, **_TABLE)))
         runs = copy.deepcopy(self.run_)
@@ -143,7 +143,8 @@ class _Network(_Checked):
 
         Missing values in X are replaced by the median of their column, and indicator columns are added for them.
         """
-        _check_columns(X)
+        X = _checked_columns(X)
+        y = y if (masked := as_masked(y)) is None else unmasked(masked, "y")
         shape: Any = np.shape(y) if isinstance(y, list | tuple) else getattr(y, "shape", ())
         several = len(shape) == 2 and shape[1] > 1
         if several and not isinstance(self, RegressorMixin):
@@ -161,14 +162,14 @@ class _Network(_Checked):
         return tags
 
 
-def _check_columns(X: Any) -> None:
-    """Raise a TypeError that names the columns of a data frame that are not numeric, such as categories and dates."""
+def _checked_columns(X: Any) -> Any:
+    """X, with NaN where an array is masked; a TypeError names the columns of a data frame that are not numeric."""
     if is_frame(X):
         remedy = "encode {} as numbers, with sklearn.preprocessing.OneHotEncoder in a make_column_transformer"
-        dense = (
-            c for c in as_table(X, "X").iter_columns() if not hasattr(c.to_native(), "sparse")
-        )  # others are numbers
-        check_numbers(dense, "X", "", remedy)
+        table = as_table(X, "X")
+        check_numbers(table, table.columns, "X", "", remedy)
+    masked = as_masked(X)
+    return X if masked is None else np.ma.filled(masked.astype(np.float64), np.nan)
 
 
 def _dense(x: Any) -> np.ndarray[Any, Any]:
@@ -195,8 +196,8 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         run_: the trained networks with their weights in the mixture, a `pyrodrop.Replicates`.
         n_features_in_, feature_names_in_: number and names of the columns of X.
 
-    Missing values in X (NaN) are replaced by the median of their column in ``fit``; a column with missing values in ``fit``
-    gets an indicator column beside it. The rows are not weighted: ``fit`` has no ``sample_weight``.
+    Missing values in X (NaN, or masked) are replaced by the median of their column in ``fit``; a column with missing values
+    in ``fit`` gets an indicator column beside it. The rows are not weighted: ``fit`` has no ``sample_weight``.
 
     Example:
         >>> import numpy as np

@@ -5,7 +5,9 @@ Frames of pandas, polars and pyarrow are read by narwhals, https://narwhals-dev.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import compress
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -21,6 +23,8 @@ Value = str | int | float | bool
 
 _ROUNDING = 1e-3  # the most that float64 may change the values of a column by, relative to their range
 _SHOWN = 5  # names and values in a message
+_READ = 1000  # values of a column of text that are compared with:
+_NUMBER = re.compile(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", re.IGNORECASE)
 
 
 def checked_frame(frame: Any, name: str) -> nw.DataFrame[Any]:
@@ -54,12 +58,18 @@ def named(names: Any, labels: Sequence[Hashable], argument: str) -> list[Hashabl
     return [labels[labels.index(name)] for name in names]  # not NumPy's numbers
 
 
-def check_no_missing(frame: nw.DataFrame[Any], labels: Iterable[Hashable], name: str) -> None:
+def check_no_missing(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> None:
     """Raise a ValueError that names the columns with missing values, the number of rows with any, and the first such row."""
-    missing = {label: _missing(frame.get_column(label)) for label in labels}  # type: ignore[arg-type]
-    wrong = [f"{label!r} in {int(rows.sum())} rows" for label, rows in missing.items() if rows.any()]
-    if wrong:
-        rows = np.any(list(missing.values()), axis=0)
+    kinds = frame.schema
+    plain = [_is_number(kinds[label]) for label in labels]  # type: ignore[index]
+    missing = np.empty((len(frame), len(labels)), dtype=bool)
+    missing[:, np.flatnonzero(plain)] = np.isnan(_as_float64(frame, [*compress(labels, plain)]))
+    for place, label in enumerate(labels):
+        if not plain[place]:
+            missing[:, place] = frame.get_column(label).is_null().to_numpy()  # type: ignore[arg-type]
+    rows, counts = missing.any(1), missing.sum(0)
+    if rows.any():
+        wrong = [f"{label!r} in {count} rows" for label, count in zip(labels, counts, strict=True) if count]
         raise ValueError(
             f"{name} must have a value in every row; got missing values in {int(rows.sum())} of {len(frame)} rows, of "
             f"column {listed(wrong, str)}, first in row {int(rows.argmax())}: drop the rows, fill the values, or leave the "
@@ -67,20 +77,27 @@ def check_no_missing(frame: nw.DataFrame[Any], labels: Iterable[Hashable], name:
         )
 
 
-def check_numbers(columns: Iterable[nw.Series[Any]], name: str, others: str, remedy: str) -> None:
+def check_numbers(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str, others: str, remedy: str) -> None:
     """Raise a TypeError that names the columns that are neither numbers nor bools.
 
     Args:
-        columns: columns of the frame.
+        labels: names of columns of the frame.
         name: name of the frame, for the message.
         others: which columns need not be numbers, for the message.
         remedy: advice on columns of text and categories; ``{}`` stands for their names.
     """
-    odd = [column for column in columns if not (column.dtype.is_numeric() or column.dtype == nw.Boolean)]
+    kinds = frame.schema
+    odd = [frame.get_column(label) for label in labels if not _is_number(kinds[label])]  # type: ignore[index, arg-type]
     if not odd:
         return
-    texts = [repr(column.name) for column in odd if not column.dtype.is_temporal()]
+    numbers = [repr(column.name) for column in odd if _is_text_of_numbers(column)]
+    texts = [repr(column.name) for column in odd if not column.dtype.is_temporal() and repr(column.name) not in numbers]
     hints = [remedy.format(", ".join(texts[:_SHOWN]))] if texts else []
+    if numbers:
+        hints.append(
+            f"make numbers of the text of {listed(numbers, str)}, by pandas.to_numeric(column, errors='coerce') or, in "
+            "polars, column.cast(float, strict=False)"
+        )
     if any(column.dtype.is_temporal() for column in odd):
         hints.append("convert times to numbers, such as days since the first")
     if nw.Object in [column.dtype for column in odd]:
@@ -94,33 +111,37 @@ def check_numbers(columns: Iterable[nw.Series[Any]], name: str, others: str, rem
 
 def numbers_of(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> np.ndarray[Any, Any]:
     """Columns of numbers that float32 can hold, as float64, ``[N, columns]``; missing values are NaN."""
-    table = np.empty((len(frame), len(labels)))
-    for place, label in enumerate(labels):
-        column = frame.get_column(label)  # type: ignore[arg-type]
-        if not (column.dtype.is_numeric() or column.dtype == nw.Boolean):
-            raise TypeError(f"{name}, column {label!r}, must be of real numbers; got dtype {column.dtype}")
-        table[:, place] = column.cast(nw.Float64).to_numpy()
-        large = np.abs(table[:, place]) > np.finfo(np.float32).max
-        if large.any():
-            raise ValueError(
-                f"{name}, column {label!r}, must be finite and at most 3.4e38, what float32 holds; got "
-                f"{table[large.argmax(), place]:g} in row {large.argmax()}, the first of {large.sum()}"
-            )
+    kinds = frame.schema
+    for label in labels:
+        if not _is_number(kinds[label]):  # type: ignore[index]
+            raise TypeError(f"{name}, column {label!r}, must be of real numbers; got dtype {kinds[label]}")  # type: ignore[index]
+    table = _as_float64(frame, labels)
+    large = np.abs(table) > np.finfo(np.float32).max
+    if large.any():
+        place = int(large.any(0).argmax())
+        rows = large[:, place]
+        raise ValueError(
+            f"{name}, column {labels[place]!r}, must be finite and at most 3.4e38, what float32 holds; got "
+            f"{table[rows.argmax(), place]:g} in row {rows.argmax()}, the first of {rows.sum()}"
+        )
     return table
 
 
-def check_whole(frame: nw.DataFrame[Any], labels: Iterable[Hashable], name: str) -> None:
+def check_whole(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> None:
     """Raise a ValueError for whole numbers, such as long ids, with a range below 1,000 times float64's rounding error."""
-    for label in labels:
-        column = frame.get_column(label).drop_nulls()  # type: ignore[arg-type]
-        if not column.dtype.is_integer() or not len(column):
-            continue
+    kinds = frame.schema
+    labels = [label for label in labels if kinds[label].is_integer()]  # type: ignore[index]
+    table = _as_float64(frame, labels)
+    ends = np.fmin.reduce(table), np.fmax.reduce(table)
+    near = ends[1] - ends[0] < np.abs(ends).max(0) * np.finfo(np.float64).eps / _ROUNDING
+    for place in np.flatnonzero(near):  # exactly
+        column = frame.get_column(labels[place]).drop_nulls()  # type: ignore[arg-type]
         low, high = int(column.min()), int(column.max())
         rounding = max(abs(low), abs(high)) * np.finfo(np.float64).eps / 2
         if 0 < high - low < rounding / _ROUNDING:
             raise ValueError(
-                f"{name}, column {label!r}, must vary by more than float64 rounds its values; got values from {low} to "
-                f"{high}: subtract the smallest, or leave the column out"
+                f"{name}, column {labels[place]!r}, must vary by more than float64 rounds its values; got values from {low} "
+                f"to {high}: subtract the smallest, or leave the column out"
             )
 
 
@@ -179,7 +200,22 @@ def _categories(frame: nw.DataFrame[Any], label: Hashable, name: str) -> nw.Seri
     return column
 
 
-def _missing(column: nw.Series[Any]) -> np.ndarray[Any, Any]:
-    """Which values are null or NaN."""
-    missing = column.is_null().to_numpy()
-    return missing | np.isnan(column.cast(nw.Float64).to_numpy()) if column.dtype.is_float() else missing
+def _is_number(kind: nw.dtypes.DType) -> bool:
+    return kind.is_numeric() or kind == nw.Boolean
+
+
+def _is_text_of_numbers(column: nw.Series[Any]) -> bool:
+    """Whether most of the first values of a column of text are numbers."""
+    texts = column.drop_nulls().head(_READ).to_list() if column.dtype == nw.String else []
+    return sum(bool(_NUMBER.fullmatch(text)) for text in texts) > len(texts) / 2
+
+
+def _as_float64(frame: nw.DataFrame[Any], labels: Sequence[Hashable]) -> np.ndarray[Any, Any]:
+    """Columns of numbers and bools, converted together, ``[N, columns]``; missing values are NaN."""
+    if not labels:
+        return np.empty((len(frame), 0))
+    if frame.implementation.is_pandas_like():
+        table = frame.to_native()[list(labels)].to_numpy(np.float64, na_value=np.nan)
+    else:
+        table = frame.select(nw.col(*labels).cast(nw.Float64)).to_numpy()  # type: ignore[arg-type]
+    return np.array(table, order="C")

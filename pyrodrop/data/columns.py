@@ -146,7 +146,8 @@ class Columns:
         return cls(names[0], names[1], categories, names[2], classes, encode, scaled, ordered, names[3])
 
     def _check_present(self, frame: nw.DataFrame[Any], wanted: Sequence[Hashable], name: str) -> None:
-        missing = [column for column in wanted if column not in frame.columns]
+        present = set(frame.columns)
+        missing = [column for column in wanted if column not in present]
         if missing:
             raise ValueError(
                 f"{name} must have the columns of the data set by name, {listed(wanted)}; got a frame without "
@@ -156,7 +157,8 @@ class Columns:
 
 def _check_no_bools(frame: nw.DataFrame[Any], columns: Sequence[Hashable], name: str) -> None:
     """Raise a ValueError for bools in columns that had numbers: they would be read as 0 and 1 in the column's unit."""
-    bools = [column for column in columns if frame.schema[column] == nw.Boolean]  # type: ignore[index]
+    kinds = frame.schema
+    bools = [column for column in columns if kinds[column] == nw.Boolean]  # type: ignore[index]
     if bools:
         raise ValueError(
             f"{name}, column {bools[0]!r}, had numbers and must have numbers; got bools: astype(float) makes 0 and 1"

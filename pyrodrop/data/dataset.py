@@ -139,7 +139,7 @@ class Dataset:
         """The columns of a DataFrame as x and y, float32, or float64 where float32 would round a column too much.
 
         Too much is more than 2e-5 of the column's standard deviation, as for times in seconds. The frame is one of pandas,
-        polars or pyarrow, read by narwhals (https://narwhals-dev.github.io/narwhals).
+        polars or pyarrow, read by narwhals (https://narwhals-dev.github.io/narwhals); sparse columns become dense.
 
         All columns but the target's are inputs, in the order of the frame, numbers first. The index is ignored. A prior
         with the same scale for all weights, and a single learning rate, suit inputs of equal scale. So numbers are

@@ -56,10 +56,9 @@ def read_frame(
     if classes is None:
         _warn_of_binary_numbers(df, targets)
     plain_inputs = [label for label in inputs if label not in named_categories]
-    check_numbers(
-        map(df.get_column, plain_inputs), "df", " that is not named in categories", "name it in categories=[{}]"
-    )
-    bools = {label for label in plain_inputs if df.schema[label] == nw.Boolean}
+    check_numbers(df, plain_inputs, "df", " that is not named in categories", "name it in categories=[{}]")
+    kinds = df.schema
+    bools = {label for label in plain_inputs if kinds[label] == nw.Boolean}
     columns = Columns(
         numbers=tuple(label for label in plain_inputs if label not in bools),
         indicators=tuple(label for label in plain_inputs if label in bools),
@@ -67,15 +66,16 @@ def read_frame(
         targets=tuple(targets),
         classes=classes,
         encode=encode,
-        ordered=df.schema[targets[0]] == nw.Enum,
+        ordered=kinds[targets[0]] == nw.Enum,
     )
     if encode == "codes" and not columns.categories:
         raise ValueError("encode='codes' needs at least one input named in categories; got none")
     chosen = _chosen(standardise, columns)
-    seen = df if rows is None else df[rows]
     check_whole(df, (*columns.numbers, *(targets if classes is None else ())), "df")
     plain = (*columns.numbers, *columns.indicators)
-    x, y = numbers_of(seen, plain, "df"), None if classes is not None else numbers_of(seen, targets, "df")
+    seen = slice(None) if rows is None else rows
+    x = numbers_of(df, plain, "df")[seen]
+    y = None if classes is not None else numbers_of(df, targets, "df")[seen]
     columns = replace(columns, wide=(*_wide(x, plain), *(() if y is None else _wide(y, targets))))
     of_y = None
     if y is not None:

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
-from pyrodrop.arguments import instance, shown
+from pyrodrop.arguments import instance
+from pyrodrop.arrays import labels_of
 from pyrodrop.constraints import Real, checked
 from pyrodrop.likelihoods import elements
 from pyrodrop.metrics.recalibration import finite_sd
@@ -127,7 +128,7 @@ class Conformal:
                 f"groups must be given {'for new rows, too' if grouped else 'for the held-out rows first'}"
             )
         rows = prediction.f.shape[1]
-        return [None] * rows if groups is None else _keys(groups, rows, "groups")
+        return [None] * rows if groups is None else labels_of(groups, rows, "groups")
 
 
 @checked
@@ -148,8 +149,8 @@ def conformal(
         blocks: a label per row, for coverage of whole new blocks; None if every row is a block.
 
     Raises:
-        ValueError: y does not fit the prediction; `groups` or `blocks` does not have one label per row; a block lies in
-            several groups.
+        ValueError: y does not fit the prediction; `groups` or `blocks` does not have one label per row, or misses some; a
+            block lies in several groups.
         TypeError: `prediction` is no `Prediction`.
 
     Example:
@@ -167,8 +168,8 @@ def conformal(
     values, seen = prediction.observed(y)
     complete = torch.ones(len(values), dtype=torch.bool) if seen is None else seen.flatten(1).all(1).cpu()
     rows = len(values)
-    group_of = [None] * rows if groups is None else _keys(groups, rows, "groups")
-    block_of = list(range(rows)) if blocks is None else _keys(blocks, rows, "blocks")
+    group_of = [None] * rows if groups is None else labels_of(groups, rows, "groups")
+    block_of = list(range(rows)) if blocks is None else labels_of(blocks, rows, "blocks")
     units: dict[Hashable, dict[Hashable, list[int]]] = {}
     home: dict[Hashable, Hashable] = {}
     for row, (group, block) in enumerate(zip(group_of, block_of, strict=True)):
@@ -178,17 +179,6 @@ def conformal(
             units.setdefault(group, {}).setdefault(block, []).append(row)
     kept = values if isinstance(elements(prediction.distribution), Categorical) else values.double()
     return Conformal(prediction, kept, score, {group: list(each.values()) for group, each in units.items()})
-
-
-def _keys(labels: Any, rows: int, name: str) -> list[Hashable]:
-    """One label per row, from a list, an array, a tensor or a column."""
-    listed = labels.tolist() if hasattr(labels, "tolist") else labels
-    listed = list(listed) if not isinstance(listed, str) and hasattr(listed, "__iter__") else []
-    if len(listed) != rows or not all(isinstance(each, Hashable) and each == each for each in listed):
-        raise ValueError(
-            f"{name} must have one label for each of the {rows} rows; got {shown(labels)} with {len(listed)}"
-        )
-    return listed
 
 
 def _probabilities(prediction: Prediction) -> Tensor:

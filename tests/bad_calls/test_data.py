@@ -31,6 +31,7 @@ NO_ARRAY = tensor(N, 2).but("another axis") | Kind({
     "set": lambda: {1.0, 2.0},
     "generator": lambda: (float(i) for i in range(N)),
     "ragged": lambda: [[1.0], [1.0, 2.0]] * 4,
+    "masked rows": lambda: list(np.ma.masked_array(np.ones((N, 2)), np.eye(N, 2))),
     "ragged arrays": lambda: [np.ones(1), np.ones(2)] * 4,
     "list of tensors": lambda: [torch.ones(2)] * N,
     "list of None": lambda: [None] * N,
@@ -58,7 +59,6 @@ NO_ARRAY = tensor(N, 2).but("another axis") | Kind({
     "words column": lambda: pd.Series(list("abababab")),
     "no columns": lambda: pd.DataFrame(index=range(0)),
     "equal names": lambda: pd.DataFrame(SAME, columns=["a", "a"]),
-    "sparse": lambda: frame().astype(pd.SparseDtype("f8")),
 })  # fmt: skip
 
 
@@ -113,6 +113,8 @@ WORKS = {
         lambda: pd.DataFrame(SAME, columns=pd.MultiIndex.from_tuples([("a", 1), ("a", 2)])),
         equals(SAME, F64),
     ),
+    "sparse frame": (lambda: frame().astype(pd.SparseDtype("f8")), equals(SAME, F64)),
+    "sparse column": (lambda: frame().astype(pd.SparseDtype("f8"))["b"], equals(TABLE["b"], F64)),
     "series": (lambda: frame()["b"], equals(TABLE["b"], F64)),
     "series by place": (lambda: frame().set_index(np.arange(N)[::-1])["b"], equals(TABLE["b"], F64)),
     "nullable series": (lambda: pd.Series(TABLE["a"], dtype="Int32"), equals(TABLE["a"], torch.int32)),

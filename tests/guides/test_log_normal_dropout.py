@@ -127,6 +127,34 @@ def test_gradients_of_draws_are_those_of_the_mean() -> None:
         assert abs(float(parameter.grad.mean()) - slope) < 4 * float(parameter.grad.std()) / count**0.5
 
 
+@pytest.mark.parametrize(("parameter", "bound", "out"), [(0, HIGH, 1), (0, LOW, -1), (1, 5.0, 1), (1, -10.0, -1)])
+def test_beyond_a_bound_only_the_gradient_that_leads_back_passes(parameter: int, bound: float, out: int) -> None:
+    """At the bound the gradient is the difference quotient of the integral from inside, of second order, and 0.5 beyond it
+    the same, if a step against it leads inside, else 0; also in a batch under functorch. The sum of all uses decides."""
+    fixed, h = (-1.0 if parameter else 1.0), 1e-3
+
+    def kl(value: float) -> float:
+        mu, log_scale = (fixed, value) if parameter else (value, fixed)
+        return float(integral(mu, log_scale, lambda x, q: mpmath.log(q * (HIGH - LOW))))
+
+    slope = out * (3 * kl(bound) - 4 * kl(bound - out * h) + kl(bound - 2 * out * h)) / (2 * h)
+    strong = -3 * out * abs(slope)  # leads outside, whatever the KL divergence does
+
+    def losses(value: Tensor) -> Tensor:
+        noise = [torch.full_like(value, fixed), value] if parameter else [value, torch.full_like(value, fixed)]
+        q = CorrelatedLogNormal(torch.ones(1, 1).double(), *noise)
+        limited = q.noise_log_scale if parameter else q.noise_loc
+        return torch.stack([q.divergence(), -q.divergence(), q.divergence() + strong * limited.sum()])
+
+    places = torch.tensor([[bound], [bound + 0.5 * out]], dtype=torch.float64)
+    got = torch.func.vmap(torch.func.jacrev(losses))(places)[..., 0]
+    alone = [torch.autograd.functional.jacobian(losses, place)[:, 0] for place in places]
+    torch.testing.assert_close(got, torch.stack(alone), rtol=0, atol=0)
+    at = [slope, -slope, slope + strong]
+    want = [at, [each if each * out > 0 else 0.0 for each in at]]
+    torch.testing.assert_close(got, torch.tensor(want).double(), rtol=1e-3, atol=1e-9)
+
+
 def test_units_of_other_layers() -> None:
     """A scale for every input channel of a convolution, also in groups, and for every element of a vector."""
     for shape, units, count in (

@@ -48,7 +48,7 @@ def test_a_group_is_in_one_part() -> None:
     assert {len(rows) for rows in training} == {len(groups) - max(map(len, left_out))}
     for rows, left in zip(training, left_out, strict=True):
         assert not set(groups[rows]) & set(groups[left])
-    mixed = [None if label == "a" else label for label in groups]  # labels without an order
+    mixed = [0 if label == "a" else label for label in groups]  # labels without an order
     assert all(map(torch.equal, _divided(len(groups), 5, 5, seed=0, groups=mixed)[1], left_out))
 
 
@@ -78,7 +78,8 @@ def test_the_noise_of_a_new_group_is_learned_from_groups_that_were_left_out() ->
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        (range(59), r"groups must have one label per row, \[60\]; got shape \[59\]"),
+        (range(59), "groups must have one label for each of the 60 rows; got .* with 59"),
+        ([float("nan"), *range(58), None], "a label in every row; got None or NaN in 2 of 60 rows, the first in row 0"),
         ([row % 4 for row in range(60)], "groups must have at least 5 values, one for each part of the rows; got 4"),
         ([max(0, row - 50) for row in range(60)], "must leave half of the 60 rows .* a group that leaves 9"),
     ],

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 import pytest
@@ -148,7 +149,12 @@ def pyarrow_of(frame: pd.DataFrame) -> Any:
     return pyarrow.table({name: frame[name].tolist() for name in frame})
 
 
-@pytest.mark.parametrize("library", [polars_of, pyarrow_of])
+def sparse_of(frame: pd.DataFrame) -> Any:
+    kinds = {"age": float, "rooms": int, "member": bool, "tax": float}
+    return frame.astype({name: pd.SparseDtype(kinds[name]) for name in frame if name in kinds})
+
+
+@pytest.mark.parametrize("library", [polars_of, pyarrow_of, sparse_of])
 @pytest.mark.parametrize("encode", ["one-hot", "codes"])
 def test_frames_of_other_libraries_are_those_of_pandas(library: Any, encode: Any) -> None:
     """In a data set, a split, at prediction and as plain numbers; missing values and other categories are refused."""
@@ -277,6 +283,43 @@ def test_what_is_wrong_is_said_by_column_and_number_of_rows() -> None:
         Dataset.from_frame(DF.assign(price=300.0), "price", categories=["kind"])
     with pytest.raises(TypeError, match=r"x_of needs the columns of a frame"):
         Dataset(torch.ones(3, 1), torch.ones(3)).x_of(DF)
+
+
+@pytest.mark.parametrize(
+    ("library", "follow"),
+    [
+        (pd.DataFrame, lambda df: df.assign(age=pd.to_numeric(df["age"], errors="coerce"))),
+        (polars_of, lambda df: df.with_columns(df["age"].cast(float, strict=False))),
+    ],
+)
+def test_the_advice_on_numbers_as_text_can_be_followed(library: Any, follow: Any) -> None:
+    frame = library(pd.DataFrame({"age": [*DF["age"].astype(str)[:-1], "unknown"], "tax": DF["tax"].to_numpy()}))
+    with pytest.raises(
+        TypeError, match=r"'age' .*: make numbers of .* 'age', by pandas\.to_numeric\(column, errors='coerce'\)"
+    ):
+        Dataset.from_frame(frame, "tax")
+    x = Dataset.from_frame(follow(frame)[:-1], "tax").x
+    np.testing.assert_array_equal(x[:, 0], DF["age"].to_numpy(np.float32)[:-1])
+
+
+@pytest.mark.parametrize("kind", ["float64", "int64", "Int64", "bool"])
+def test_a_frame_is_converted_in_a_number_of_calls_that_its_width_does_not_change(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    for name in ("schema", "columns"):
+        of = getattr(nw.DataFrame, name)
+        monkeypatch.setattr(nw.DataFrame, name, property(lambda frame, of=of: calls.append("") or of.fget(frame)))
+    get = nw.DataFrame.get_column
+    monkeypatch.setattr(nw.DataFrame, "get_column", lambda frame, name: calls.append("") or get(frame, name))
+    counts = set()
+    for width in (3, 30):
+        frame = pd.DataFrame(RNG.integers(0, 9, (N, width)), columns=[f"x{k}" for k in range(width)]).astype(kind)
+        data = Dataset.from_frame(frame.assign(y=RNG.normal(size=N)), "y")
+        data.x_of(frame)
+        counts.add(len(calls))
+        calls.clear()
+    assert len(counts) == 1
 
 
 def test_a_constant_column_has_no_effect() -> None:

@@ -144,6 +144,7 @@ def test_refusals() -> None:
         (lambda: conformal(of, y).interval(of, 0.5, groups=group), "must be given for the held-out rows first"),
         (lambda: conformal(of, y, groups=group).interval(of, 0.5, groups=["c"] * 20), "of the held-out rows; got"),
         (lambda: conformal(of, y, groups=group[:3]), "one label for each of the 20 rows; got .* with 3"),
+        (lambda: conformal(of, y, groups=[*group[1:], np.nan]), "got None or NaN in 1 of 20 rows, the first in row 19"),
         (lambda: conformal(of, y, groups=group, blocks=[0] * 20), "must lie in one group each"),
         (lambda: conformal(of, y).interval(other, 0.5), "a y of shape"),
         (lambda: conformal(of, y[:5]), "shape of the prediction"),
