@@ -34,8 +34,8 @@ def optimizer_of(
 
     Raises:
         TypeError: `optimizer` does not return a `torch.optim.Optimizer`, or `lr` no number.
-        ValueError: a learning rate is negative, NaN or infinite; the optimiser fails for these parameters, decays them, does not
-            step by one dense gradient, or, if stacked, mixes the gradients of independent fits.
+        ValueError: a learning rate is negative, NaN or infinite; the optimiser fails for these parameters, decays them,
+            does not step by one dense gradient, or, if stacked, mixes the gradients of independent fits.
     """
     of_pyro = isinstance(optimizer, PyroOptim) or getattr(optimizer, "__module__", "").startswith("pyro.optim.pytorch")
     if of_pyro or optimizer in (pyro.optim.ClippedAdam, pyro.optim.DCTAdam, pyro.optim.AdagradRMSProp):
