@@ -1,6 +1,6 @@
 """One lock for all that the threads of a process share: Pyro's handlers and store, functorch, torch's generator and tracers.
 
-    exclusive()    short calls that draw from their own seeds, such as `predict`, `elbo`, `read` and `export`
+    exclusive()    short calls that draw from their own seeds, such as `predict`, `elbo` and `read`
     training()     long calls, or calls that draw from torch's generator: `fit`, `sample`, a step of `compile_svi`
     sharing()      lets short calls of other threads run within a training: between steps, and during `after_epoch`
 

@@ -18,12 +18,10 @@ from pyrodrop.agreement import check_guide, knows_sites
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
-from pyrodrop.constraints import Count, Flag, Seed, checked
+from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords, Split
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import resolve, seeded
-from pyrodrop.export import LEVELS, Functions, Output
-from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.guides.sparse_dropout import SparseDropout
 from pyrodrop.identity import is_settings
@@ -31,6 +29,7 @@ from pyrodrop.inputs import Inputs
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.module_states import evaluating
+from pyrodrop.prediction.module import Draws, Functions, functions_of
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
@@ -275,64 +274,36 @@ class Fit:
         return draw_functions(self.model, self.guide, x, num_samples, seed=seed, device=self.device, **options)
 
     @checked
-    def export(
+    def module(
         self,
-        path: str | Path,
-        draws: Annotated[int, Count("the number of functions in the file")] = 100,
+        draws: Annotated[int, Count("the number of functions")] = 100,
         *,
-        outputs: Sequence[Output] | None = None,
-        levels: Sequence[float] = LEVELS,
-        moments: Annotated[bool, Flag("whether mean and sd are those in closed form")] = False,
+        keep: Keep = "moments",
         seed: Seed = 0,
-        x: Any = None,
-    ) -> Path:
-        """Write predictions as one file that runs without this package: draws of the weights are constants of its graph.
+        x: Inputs | None = None,
+    ) -> Draws:
+        """Functions of the posterior as one `torch.nn.Module`, differentiable in x, for `torch.export` and `torch.onnx`.
 
-        The file has the standardisations, the network and the likelihood, and takes any number of rows of x in the units of
-        the training data: ``x``, or ``x_0``, ``x_1`` ... of a tuple, or ``x_NAME`` of a mapping. Of a data frame, x are its
-        columns as `Dataset.x_of` has them, but not standardised. Before it is written, its program is run on some rows and
-        compared with ``predict(x, draws, seed=seed)``. An ``.onnx`` file needs no PyTorch to run; writing it needs the extra
-        ``pyrodrop[onnx]``. Its metadata, JSON under ``pyrodrop`` (in a ``.pt2`` file ``pyrodrop.json``), have names and
-        shapes of inputs, columns and classes, settings, versions, and a SHA-256 of the weights.
+        They are the functions of ``predict(x, draws, seed=seed)``, in evaluation mode. The module's argument is x, tensors
+        as of `predict`. What `torch.export` or `torch.onnx` makes of it runs without this package.
 
         Args:
-            path: of the file, which ends with ``.onnx`` or ``.pt2``.
-            draws: S, the number of functions, each with one set of weights. Dropout is stored as masks, other weights
-                once per function.
-            outputs: some of ``mean`` and ``sd`` of y ``[N, ...]``, ``quantiles`` of y ``[Q, N, ...]`` (Gaussian and
-                log-normal likelihoods), ``probabilities`` of classes ``[N, ..., classes]``, or that y is 1, and ``draws`` of
-                f ``[S, N, ...]``, all as a `Prediction` has them. None for mean and sd, or the probabilities of classes.
-            levels: Q probabilities of the quantiles.
-            moments: whether to write mean and sd in closed form, as ``predict(x, method="analytic")``, without draws.
+            draws: S, the number of functions. Weights that differ between them are stored once per function.
+            keep: what the module returns: ``"moments"``, mean and sd of y, ``[N, ...]`` each, observation noise included,
+                or for class labels their probabilities, ``[N, ..., classes]``; or ``"draws"``, f ``[S, N, ...]`` in the
+                units of y.
             seed: of the draws.
-            x: a few rows, where the fit has no training data, as after loading.
-
-        Returns:
-            The path.
+            x: rows of x; needed after loading by networks that `pyrodrop.read` has read, and by guides of Pyro.
 
         Raises:
-            TypeError: an argument is of the wrong kind; the fit is of a Pyro program that is no network.
-            ValueError: the likelihood has no such output; the network needs several rows together, branches on values, or
-                has operations that the format does not support; the fit is not on the CPU; there is no closed form; the
-                program does not compute what `predict` does. No file is written then.
-            ImportError: a package is missing.
-            OSError: the file cannot be written; the message names it.
+            TypeError: the fit is of a Pyro program that is no network. With ``"moments"`` a call of the module raises it if
+                y has no mean and variance in closed form.
+            ValueError: a number is out of range; x is needed; or as `predict`.
         """
+        return Draws([self._functions(draws, seed, x)], keep)
 
-        def predict(x: Inputs) -> Prediction | Moments:
-            return self.predict(x, method="analytic") if moments else self.predict(x, draws, seed=seed)
-
-        about = {"guide": describe(self.guide), "settings": self.settings}
-        return exported(
-            path,
-            [Functions(self.model, self.guide, draws, seed)],
-            predict,
-            self._example(x),
-            outputs=outputs,
-            levels=levels,
-            closed_form=moments,
-            about=about if moments else about | {"draws": draws, "seed": seed},
-        )
+    def _functions(self, draws: int, seed: int, x: Any) -> Functions:
+        return functions_of(self.model, self.guide, self._example(x), draws, seed, self.device)
 
     def pruned(self, threshold: float = 3.0) -> Fit:
         """A copy of this fit in which weights with ln alpha of at least `threshold` are 0, without noise.
