@@ -102,7 +102,7 @@ class Fit:
     @checked
     def report(self, held_out: Data | Split | None = None, *, seed: Seed = 0) -> Report:
         """A page about the fit: its scores beside those of a constant, ridge regression, a random forest (if scikit-learn is
-        installed) and a Gaussian process; calibration, rates, k-hat, and what to try next. It takes seconds.
+        installed) and a Gaussian process; rates, k-hat, and what to try next. It takes seconds.
 
         Args:
             held_out: rows to score all predictors on; for a `Split`, its test rows. If None, a fifth of the training rows,

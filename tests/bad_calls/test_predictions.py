@@ -17,7 +17,7 @@ from pyrodrop import metrics
 from pyrodrop.scaling import Standardize
 
 from .harness import Call, Case, cases
-from .kinds import COUNT, INSIDE, NAME, OBJECT, POSITIVE, SEED, UNCHECKED, Kind, kind, tensor
+from .kinds import COUNT, INSIDE, NAME, OBJECT, SEED, UNCHECKED, Kind, kind, tensor
 from .shared import LABELS, N, X, Y, classifier, fit, mlp, replicates, sampled
 from .test_training import NO_LABELS, NO_X, NO_Y, OTHER_GUIDES
 
@@ -229,21 +229,10 @@ CALLS = [
         },
     ),
     Call(
-        "metrics.calibrate",
-        lambda: {"prediction": predicted(), "y": Y},
-        {"y": NO_Y},
-        works={"y: array": (lambda: Y.numpy(), lambda calibration: calibration.temperature > 0)},
-    ),
-    Call(
         "metrics.conformal",
         lambda: {"prediction": predicted(), "y": Y},
         {"y": NO_Y, "groups": kind(word="a", number=3, few=["a"]), "blocks": kind(word="a", few=[1, 2])},
         works={"groups: array": (lambda: np.arange(N) % 2, lambda made: len(made.units) == 2)},
-    ),
-    Call(
-        "metrics.Calibration",
-        lambda: {"temperature": 2.0},
-        {"temperature": POSITIVE, "residuals": OBJECT.but("None", "tensor")},
     ),
     Call(
         "metrics.rmse",

@@ -26,8 +26,6 @@ SECTIONS = (
     "objectives",
     "bounds",
     "networks",
-    "labels",
-    "intervals",
 )  # files of this folder, with TITLE and measure(size, seed)
 APART = 1000  # difference between seeds, so that no two repetitions have the same data set, start or noise
 Rows = Mapping[str, Mapping[str, float]]
