@@ -82,7 +82,7 @@ def fit(
         likelihood_power: power of the likelihood in the loss, positive: beta of Psaros et al. (2023), 1 / T of tempered
             posteriors. It does not apply to `Fit.elbo`.
         objective: a loss of Pyro in place of minus the ELBO with closed-form divergences, such as ``TraceEnum_ELBO()`` or
-            ``RenyiELBO(alpha=0, num_particles=k)``, with the random numbers of ``pyro.infer.SVI``; or an `AlphaDivergence`.
+            ``RenyiELBO(alpha=0, num_particles=k)``, with the random numbers of ``pyro.infer.SVI``.
         engine: how steps are computed, see `pyrodrop.compiled`: ``pyro``, ``traced``, ``compiled``; ``auto`` weighs the work
             against the time for compiling. All draw the same noise. What cannot be traced is trained with ``pyro``.
         precision: of matrix products of float32: ``bfloat16`` by autocast, ``tf32`` for TensorFloat-32 on NVIDIA GPUs,

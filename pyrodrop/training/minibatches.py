@@ -393,7 +393,7 @@ def _check_weighted_draws(problem: Problem, size: int | None, ranks: int) -> Non
         raise ValueError(
             "batch_size must be None, data in memory and the process alone (distributed=False) with objective RenyiELBO, "
             "which takes the mean over draws of exp(log weight): that of a part of the rows, scaled to all, has another "
-            f"expectation; got batch_size {size}, {ranks} rank(s). pyrodrop.AlphaDivergence can be trained on minibatches"
+            f"expectation; got batch_size {size}, {ranks} rank(s)"
         )
     guide: Any = problem.guide
     for member in members_of(guide):
@@ -402,8 +402,7 @@ def _check_weighted_draws(problem: Problem, size: int | None, ranks: int) -> Non
             if isinstance(q, BernoulliMixture) and q.theta == 0:
                 raise ValueError(
                     "the objective RenyiELBO weighs draws by the density of the posterior, which at theta = 0 has atoms and "
-                    f"none: use theta > 0, or another posterior; got {describe(guide)}, at {name!r}. "
-                    "pyrodrop.AlphaDivergence needs no density"
+                    f"none: use theta > 0, or another posterior; got {describe(guide)}, at {name!r}"
                 )
 
 

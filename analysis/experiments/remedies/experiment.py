@@ -23,7 +23,6 @@ from pyrodrop.names import known
 SECTIONS = (
     "spread",
     "rates",
-    "objectives",
     "bounds",
     "networks",
 )  # files of this folder, with TITLE and measure(size, seed)
