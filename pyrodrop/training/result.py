@@ -26,7 +26,6 @@ from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.guides.sparse_dropout import SparseDropout
 from pyrodrop.identity import is_settings
 from pyrodrop.inputs import Inputs
-from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.module_states import evaluating
 from pyrodrop.prediction.module import Draws, Functions, functions_of
@@ -36,12 +35,12 @@ from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.result_files import StoredParts, contents_of
 from pyrodrop.threads import exclusive
 from pyrodrop.training.autoguides import autoguides
-from pyrodrop.training.estimates import Elbo, Objective, convention_shown, elbo_of, last_kl_weight, objective_of
+from pyrodrop.training.estimates import Elbo, Objective, convention_shown, elbo_of, objective_of
 from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.problem import describe, stored
 from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.report import Report
-from pyrodrop.training.result_data import arguments_at, data_for, rows_of
+from pyrodrop.training.result_data import arguments_at, data_for
 from pyrodrop.training.worth import Worth, of_record, worth_of
 
 _FILE = "fit"
@@ -347,20 +346,12 @@ class Fit:
         """
         return compress(self.model, self.guide, threshold=threshold, structured=structured, x=self._example(x))
 
-    def compression_report(self, data: Data | None = None, threshold: float | None = None) -> CompressionReport:
-        """Parameters, FLOPs, latency and error of the network of posterior means and of the compressed one.
+    def compression_report(self, threshold: float | None = None, *, x: Inputs | None = None) -> CompressionReport:
+        """Units, weights, parameters and FLOPs of the network of posterior means and of the compressed one.
 
-        Args:
-            data: to measure errors on; the training data if None.
-            threshold: as in `compress`.
+        Arguments and errors are those of `compress`.
         """
-        chosen = rows_of(self, "compression_report") if data is None else Dataset.of(data)
-        if chosen is None:
-            raise ValueError("this fit does not hold its training data: pass them as compression_report(data)")
-        check_complete(self.model, chosen.y, "compression_report")
-        return compression_report(
-            self.model, self.guide, chosen, threshold=threshold, kl_weight=last_kl_weight(self.history)
-        )
+        return compression_report(self.model, self.guide, threshold=threshold, x=self._example(x))
 
     def ensemble(
         self, count: int, threshold: float | None = None, *, seed: int = 0, x: Inputs | None = None

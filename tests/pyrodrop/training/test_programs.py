@@ -330,7 +330,7 @@ def of_both() -> tuple[Fit, Fit]:
     [
         ("pruned", "needs a per-weight alpha"),
         ("compress", "model must be a model of pyrodrop.models"),
-        ("compression_report", "needs data with rows|model must be a model of pyrodrop.models"),
+        ("compression_report", "model must be a model of pyrodrop.models"),
         ("ensemble", "model must be a model of pyrodrop.models"),
         ("loo", "needs data with rows|must be one of pyrodrop.models"),
         ("compare", "must be a mapping|must have predictions with a density"),
