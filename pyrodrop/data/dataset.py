@@ -365,7 +365,7 @@ def _instead(data: Any) -> str:
     if isinstance(data, torch.utils.data.TensorDataset):
         return ": pass its tensors, data.tensors"
     if isinstance(data, torch.utils.data.DataLoader | torch.utils.data.Dataset):
-        return ": pass tensors of all rows; pyrodrop.fit, predict and Fit.elbo alone read data a minibatch at a time"
+        return ": pass tensors of all rows; pyrodrop.fit and Fit.elbo alone read data a minibatch at a time"
     if isinstance(data, list) and data and isinstance(data[0], tuple | list | Mapping):
         return ". pyrodrop.fit takes a list of minibatches with num_data, the number of rows of the data set"
     if isinstance(data, tuple | list | dict):
