@@ -35,7 +35,7 @@ from pyrodrop.analysis.comparison.to_reference import (
     log_density_difference,
     two_of,
 )
-from pyrodrop.analysis.reports.score_table import best_first, score_html, score_table
+from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import text_of
 from pyrodrop.arguments import shown
 from pyrodrop.constraints import Count, Flag, Progress, Seed, checked
@@ -138,9 +138,6 @@ class Comparison:
     def __repr__(self) -> str:
         screen = Console(width=120, force_terminal=False, force_jupyter=False)  # the same text in a notebook
         return text_of(self.__rich__(), screen)
-
-    def _repr_html_(self) -> str:
-        return score_html(self.__rich__())
 
 
 @checked

@@ -259,7 +259,7 @@ class Sampled:
         return f"Sampled({self._chains} of {self.draws} draws, {self.model.describe()}, {self._transitions})"
 
     def card(self) -> Card:
-        """What text and HTML show of the draws."""
+        """What is printed of the draws."""
         settings = self.settings
         names = ("tune", "thin", "dtype", "engine", "seed")
         sampling = [f"{name} {settings[name]}" for name in names if name in settings]

@@ -41,7 +41,7 @@ class Replicates(Sequence[Fit]):
     weights: list[float] | None = None
 
     def card(self) -> Card:
-        """What text and HTML show of the replicates."""
+        """What is printed of the replicates."""
         ends = [float(fit.losses[-max(1, len(fit.losses) // 10) :].mean()) for fit in self.fits if len(fit.losses)]
         facts = self.fits[0].card().facts if self.fits else {}
         if ends:

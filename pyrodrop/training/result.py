@@ -121,7 +121,7 @@ class Fit:
         return made
 
     def card(self) -> Card:
-        """What text and HTML show of the fit."""
+        """What is printed of the fit."""
         settings = self.settings
         rows = f"{settings['num_data']} rows" if "num_data" in settings else ", ".join(settings.get("arguments", ()))
         steps = settings.get("history_steps", len(self.history))

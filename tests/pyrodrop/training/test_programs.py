@@ -225,7 +225,7 @@ def test_cards_name_the_arguments() -> None:
     fit = trained(2)
     assert "x, y" in str(fit)
     assert "rows" not in str(fit)
-    assert "x, y" in fit._repr_html_()
+    assert "x, y" in repr(fit)
 
 
 def test_a_file_restores_the_guide_of_a_function(tmp_path: Path) -> None:
