@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import pyro
 import torch
@@ -28,15 +29,16 @@ from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.module_states import evaluating
 from pyrodrop.modules import ParameterTree
 from pyrodrop.networks.checks import check_width
-from pyrodrop.prediction.blocks import Block, blocks
+from pyrodrop.prediction.blocks import Block, Masks, blocks
 from pyrodrop.prediction.moments import component_moments
-from pyrodrop.prediction.predict import BLOCK_BYTES, Keep, masks_of
+from pyrodrop.prediction.predict import BLOCK_BYTES, Keep, masks_of, uncompiled
 from pyrodrop.protocols import HasDraws, HasPosterior
 from pyrodrop.reparam.shared_noise import SharedNoise
 from pyrodrop.threads import exclusive
 
 
-class Functions(NamedTuple):
+@dataclass(frozen=True)
+class Functions:
     """Functions of one model: `weights` differ between them, ``[count, ...]`` by site, and `same` do not."""
 
     model: Any
@@ -60,7 +62,8 @@ def functions_of(
     """
     if not isinstance(model, NetworkModel):
         raise TypeError(f"functions as a module need a model of pyrodrop.models; got {shown(model)}")
-    masks, read = {}, isinstance(model, TrainedNetwork) and model.dropouts.noise
+    masks: Masks = {}
+    read = isinstance(model, TrainedNetwork) and model.dropouts.noise
     if x is None and (read or not isinstance(guide, HasPosterior | HasDraws)):
         raise ValueError("x must be a few rows of x, since this run does not hold its training data; got None")
     if x is not None:
@@ -119,11 +122,13 @@ class Draws(nn.Module):
         """Returns the module, which stays in evaluation mode."""
         return super().train(False)
 
+    @uncompiled
     @exclusive()
     def forward(self, x: Inputs) -> Tensor | tuple[Tensor, Tensor]:
         fs, moments = [], []
+        members: Any = zip(self.models, self.weights, self.same, self.counts, strict=True)
         with pyro.validation_enabled(False):  # checks of values cannot be recorded
-            for model, weights, same, count in zip(self.models, self.weights, self.same, self.counts, strict=True):
+            for model, weights, same, count in members:
                 together = model.batches_weights and (_any_rows(model.network) or not torch.compiler.is_compiling())
                 noise, fixed = ({name: tree[name] for name in tree} for tree in (weights, same))
                 output = Block(count, noise, {}, fixed, mapped=together)(model.outputs, x)

@@ -126,7 +126,7 @@ def predict(
     return run.predict(x, num_samples, seed=seed, **changed)
 
 
-def _uncompiled(function: F) -> F:
+def uncompiled(function: F) -> F:
     """Exclude the function from `torch.compile`: Dynamo cannot trace the varying sizes of the blocks of draws."""
 
     @functools.wraps(function)
@@ -136,7 +136,7 @@ def _uncompiled(function: F) -> F:
     return cast(F, call)
 
 
-@_uncompiled
+@uncompiled
 @checked
 @exclusive()
 def draw_functions(

@@ -241,7 +241,8 @@ def test_a_module_is_kept_and_copied_like_any_other() -> None:
     f = first(IMAGES)
     assert not torch.equal(second(IMAGES), f)
     second.load_state_dict(first.state_dict())
-    for module in (second, copy.deepcopy(first), pickle.loads(pickle.dumps(first)), first.train()):
+    copies: list[Any] = [copy.deepcopy(first), pickle.loads(pickle.dumps(first))]
+    for module in (second, *copies, torch.compile(first, backend="eager"), first.train()):
         assert torch.equal(module(IMAGES), f)
     torch.testing.assert_close(first.double()(IMAGES.double()), f.double(), rtol=1e-4, atol=1e-5)
 
