@@ -56,7 +56,7 @@ def test_a_bar_counts_the_fits(small: Any, capsys: pytest.CaptureFixture[str]) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(comparison, "tqdm", lambda **options: shown.append(tqdm(**options)) or shown[-1])
         pyrodrop.compare(fits, test, num_samples=7, progress=True)
-    assert "compare:   0%" in capsys.readouterr().err
+    assert "compare: " in capsys.readouterr().err
     assert shown[0].total == 4  # a density and an ELBO of each
     assert shown[0].n == 4
 
