@@ -244,6 +244,8 @@ def test_a_module_is_kept_and_copied_like_any_other() -> None:
     copies: list[Any] = [copy.deepcopy(first), pickle.loads(pickle.dumps(first))]
     for module in (second, *copies, torch.compile(first, backend="eager"), first.train()):
         assert torch.equal(module(IMAGES), f)
+    normalised = fitted(brought(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))).module(3)
+    assert torch.equal(normalised(X)[0], normalised.train()(X)[0])
     torch.testing.assert_close(first.double()(IMAGES.double()), f.double(), rtol=1e-4, atol=1e-5)
 
 
