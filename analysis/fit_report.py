@@ -37,7 +37,6 @@ from pyrodrop.training.result_data import rows_of
 
 _MOST, _GP_ROWS, _DRAWS, _KHAT_DRAWS, _KHAT_ROWS = 2000, 500, 300, 200, 10_000
 _FEWEST = 10  # rows to learn from and to be judged on
-_CALIBRATED = 40  # least number of held-out rows for a calibration, by half of them
 _BETTER = 0.1  # nats per row by which another predictor must be better to be recommended
 _REAL, _CLASSES = ("log_density", "rmse", "coverage_95"), ("log_density", "accuracy", "ece")
 _LEVELS = (0.85, 0.99)  # of the share of rows in 95 % intervals
@@ -74,8 +73,6 @@ def report(fit: Fit, held_out: Data | Split | None, seed: int) -> Report:
     facts = {"rows": f"{len(judge)} held out, {len(learn)} of the training data for the others"}
     if held_out is None:
         facts["rows"] = f"{len(judge)} that the fit has seen and the others have not; pass others, report((x, y))"
-    elif len(judge) >= _CALIBRATED:
-        facts["calibration"] = _calibration(fit, judge, of, seed)
     if (worth := fit.worth) is not None:
         facts["log density of training rows"] = str(worth)
     k_hat_q, facts["Pareto k-hat"] = _k_hat(fit, train, seed)
@@ -167,15 +164,6 @@ def ridge(x: Tensor, y: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
     return best
 
 
-def _calibration(fit: Fit, judge: Dataset, of: Any, seed: int) -> str:
-    """Log densities of every second held-out row before and after calibration by the others."""
-    some, others = judge.rows(slice(0, None, 2)), judge.rows(slice(1, None, 2))
-    by, after = (fit.predict(rows.x, _DRAWS, seed=seed) for rows in (some, others))
-    calibration = metrics.calibrate(by, some.y)
-    before, then = (of(each, others.y)["log_density"] for each in (after, calibration(after)))
-    return f"log density of every second row {before:.3g}, and {then:.3g} at temperature {calibration.temperature:.3g}"
-
-
 def _rates(guide: Any) -> dict[str, str]:
     """The range of rates or alphas."""
     rates = guide.rates() if isinstance(guide, Guide | Ensemble) else {}
@@ -229,7 +217,10 @@ def _advice(fit: Fit, scores: Mapping[str, Mapping[str, float]], k_hat_q: float,
         yield f"The {best} is better by {more:.3g} nats per row: take it, or see [Choosing](docs/choosing.md)."
     inside = ours.get("coverage_95", math.nan)
     if not seen and inside < _LEVELS[0]:
-        yield f"{inside:.0%} of the rows are in 95 % intervals: calibrate by held-out rows ([Judging](docs/judging.md))."
+        yield (
+            f"{inside:.0%} of the rows are in 95 % intervals: use metrics.conformal with held-out rows "
+            "([What helps](docs/what-helps.md#too-certain-of-its-labels-or-of-its-intervals))."
+        )
     if not seen and inside > _LEVELS[1]:
         yield f"{inside:.0%} of the rows are in 95 % intervals ([Symptoms](docs/symptoms.md#the-band-is-far-too-wide))."
     if k_hat_q > LIMIT:

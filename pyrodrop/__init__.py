@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from pyrodrop.sampling.potential import Potential, potential
     from pyrodrop.sampling.sample import sample
     from pyrodrop.sampling.sampled import Sampled
-    from pyrodrop.training.alpha_divergence import AlphaDivergence
     from pyrodrop.training.checkpoint import Checkpoint
     from pyrodrop.training.early_stopping import EarlyStopping
     from pyrodrop.training.estimates import Elbo, Objective
@@ -56,7 +55,6 @@ except PackageNotFoundError:  # used from a checkout that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
-    "AlphaDivergence",
     "Checkpoint",
     "EarlyStopping",
     "Elbo",
@@ -99,7 +97,6 @@ __all__ = [
 
 _FILES = {
     "analysis": ("compare", "to_arviz"),
-    "training.alpha_divergence": ("AlphaDivergence",),
     "prediction.moments": ("Moments",),
     "prediction.predict": ("predict",),
     "prediction.prediction": ("Prediction",),

@@ -1,12 +1,7 @@
-"""A few lines about an object, as text for a terminal and as HTML for a notebook.
-
-A class with a method ``card()`` that returns a `Card` gets ``__repr__`` and ``_repr_html_`` by the decorator `carded`.
-Other objects are `Described`, in one line.
-"""
+"""A few lines of text about an object: a `Card` by the decorator `carded`, or one line, `Described`."""
 
 from __future__ import annotations
 
-import html
 import textwrap
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,34 +16,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Card:
-    """A title and facts about an object.
-
-    Attributes:
-        title: what it is, in a few words.
-        facts: names and values, one line each; those without a value are left out.
-    """
+    """A title, and facts by name, one line each; those without a value are left out."""
 
     title: str
     facts: dict[str, str]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "facts", {name: value for name, value in self.facts.items() if value})
-
-    def text(self) -> str:
-        """The card for a terminal, in at most 80 columns where words allow it."""
-        margin = 4 + max(map(len, self.facts), default=0)
-        lines = [self.title]
-        for name, value in self.facts.items():
+    def __str__(self) -> str:
+        """The card in at most 80 columns where words allow it."""
+        facts = {name: value for name, value in self.facts.items() if value}
+        margin, lines = 4 + max(map(len, facts), default=0), [self.title]
+        for name, value in facts.items():
             first = f"  {name}".ljust(margin)
             lines += textwrap.wrap(value, _WIDE, initial_indent=first, subsequent_indent=" " * margin)
         return "\n".join(lines)
-
-    def html(self) -> str:
-        """The card for a notebook."""
-        rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in self.facts.items()
-        )
-        return f"<table><caption>{html.escape(self.title)}</caption>{rows}</table>"
 
 
 class Described:
@@ -63,13 +43,7 @@ class Described:
 
 
 def carded(cls: type[T]) -> type[T]:
-    """Give a class the text and HTML of its ``card()``, and hints for names that it does not have."""
-
-    def __repr__(self: Any) -> str:  # noqa: N807
-        return str(self.card().text())
-
-    def _repr_html_(self: Any) -> str:
-        return str(self.card().html())
+    """Print a class as its ``card()``, and give hints for names that it does not have."""
 
     def __getattr__(self: Any, name: str) -> Any:  # noqa: N807
         if hasattr(type(self), name):  # a property that failed
@@ -79,8 +53,7 @@ def carded(cls: type[T]) -> type[T]:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     cls.__getattr__ = __getattr__  # type: ignore[attr-defined]
-    cls.__repr__ = __repr__  # type: ignore[assignment,method-assign]
-    cls._repr_html_ = _repr_html_  # type: ignore[attr-defined]
+    cls.__repr__ = lambda self: str(self.card())  # type: ignore[assignment,method-assign,attr-defined]
     return cls
 
 

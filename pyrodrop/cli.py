@@ -1,4 +1,4 @@
-"""The command line: ``pyrodrop run``, ``list``, ``show``, ``cite``, ``pull``, ``check``, ``compare``, ``report``
+"""The command line: ``pyrodrop run``, ``list``, ``show``, ``cite``, ``pull``, ``check``, ``compare``
 and ``league``.
 
 Commands are functions: cyclopts makes their options and help pages from signatures and docstrings. An error is one line on
@@ -68,7 +68,7 @@ def _command(arguments: list[str]) -> int:
         )
     else:
         app = _app("pyrodrop", help_epilogue=_MORE)
-        for command in (run, list_, show, cite, pull, check, compare, report):
+        for command in (run, list_, show, cite, pull, check, compare):
             app.command(command, name=command.__name__.rstrip("_"))
         app.command(leagues := _app("league", help="Score draws against exact posteriors, beside other methods."))
         leagues.command(submit)
@@ -261,19 +261,6 @@ def compare(folders: list[str], /) -> None:
         if number:
             print()
         print_table(table)
-
-
-def report(folder: str, /, *, output: Annotated[Path | None, _OUTPUT] = None) -> None:
-    """One page with a run's tables and pictures.
-
-    Args:
-        folder: the folder of a run, with its results.json.
-        output: the page to write; report.html in the run's folder if left out.
-    """
-    from pyrodrop.analysis.reports.page import write_page
-    from pyrodrop.analysis.reports.runs import read_run
-
-    print(f"report: {write_page(read_run(folder), output or f'{folder}/report.html')}")
 
 
 def submit(

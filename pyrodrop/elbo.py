@@ -66,25 +66,6 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
     return _terms(_sites(model, guide, args, kwargs), _hyperparameters(model))
 
 
-def rows_and_divergence(
-    model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
-) -> tuple[Tensor, float | Tensor, Tensor]:
-    """The log densities of the rows for one sample of the guide, the factor that scales their sum, and the KL divergence.
-
-    Raises:
-        ValueError: as `elbo_terms`; or the model has no observed site, or several.
-    """
-    pairs = _sites(model, guide, args, kwargs)
-    observed = [site for site, q in pairs if q is None]
-    if len(observed) != 1:
-        names = ", ".join(repr(site["name"]) for site in observed) or "none"
-        raise ValueError(f"the alpha-divergence of rows needs a model with one observed site; got {names}")
-    (site,) = observed
-    densities = scale_and_mask(site["fn"].log_prob(site["value"]), mask=site["mask"])
-    others = [(of_model, q) for of_model, q in pairs if q is not None]
-    return densities, site["scale"], _terms(others, _hyperparameters(model)).kl
-
-
 class DrawnTerms:
     """The terms of several samples from one trained model and guide, which must not change between calls.
 

@@ -34,16 +34,6 @@ def in_function_transform() -> bool:
     return _c._functorch.peek_interpreter_stack() is not None
 
 
-@contextmanager
-def transforms_as_before() -> Iterator[None]:
-    """End the transforms of torch.func that the block leaves open, as a mapped program of torch.export does if it fails."""
-    depth = _c._functorch.get_dynamic_layer_stack_depth()
-    try:
-        yield
-    finally:
-        _c._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
-
-
 def in_torchscript() -> bool:
     """Whether `torch.jit.trace` traces the caller."""
     return _c._get_tracing_state() is not None

@@ -1,6 +1,6 @@
 """Protocols of models and guides that can do more than be called as a Pyro program.
 
-model    NetworkModel       the class of `pyrodrop.models`, which training, prediction and export support in full
+model    NetworkModel       the class of `pyrodrop.models`, which training and prediction support in full
          HasWeights         lists its weights with their initial values, as guides of `pyrodrop.guides` need
 guide    Guide, Ensemble    the classes of `pyrodrop.guides`
          HasPosterior       has a distribution of every weight

@@ -12,7 +12,6 @@ import pyrodrop.analysis.acquire  # which pyrodrop imports when it is asked for
 import pyrodrop.sklearn
 
 EXAMPLES = [
-    "pyrodrop.AlphaDivergence",
     "pyrodrop.analysis.acquire.bald",
     "pyrodrop.analysis.acquire.batch",
     "pyrodrop.analysis.acquire.entropy",

@@ -14,8 +14,7 @@ no such condition and is the default. An ELBO here contains the whole KL diverge
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -36,13 +35,12 @@ from pyrodrop.analysis.comparison.to_reference import (
     log_density_difference,
     two_of,
 )
-from pyrodrop.analysis.reports.score_table import best_first, score_html, score_table
+from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import text_of
 from pyrodrop.arguments import shown
 from pyrodrop.constraints import Count, Flag, Progress, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.divergences.table import EMPIRICAL_BAYES
-from pyrodrop.prediction.predict import BAR, watched
 from pyrodrop.prediction.prediction import Predicts, prediction_of
 from pyrodrop.sampling import Sampled
 from pyrodrop.surroundings import refuse
@@ -141,9 +139,6 @@ class Comparison:
         screen = Console(width=120, force_terminal=False, force_jupyter=False)  # the same text in a notebook
         return text_of(self.__rich__(), screen)
 
-    def _repr_html_(self) -> str:
-        return score_html(self.__rich__())
-
 
 @checked
 @exclusive()
@@ -211,7 +206,7 @@ def compare(
     if reference is not None:
         _check_reference(reference, fits, data)
     hidden = None if progress is None else not progress
-    with tqdm(total=0, desc="compare", bar_format=BAR, leave=False, disable=hidden) as bar:
+    with tqdm(total=0, desc="compare", leave=False, disable=hidden) as bar:
         rows: dict[str, dict[str, float | None]] = {name: {} for name in fits}
         notes: list[str] = []
         if data is not None:
@@ -253,22 +248,13 @@ def _add_log_density(
     values = {}
     bar.total += len(fits)
     for name, fit in fits.items():
-        with _step(bar, num_samples * len(data)):
-            values[name] = log_density(fit, data, num_samples, seed=seed)
+        values[name] = log_density(fit, data, num_samples, seed=seed)
+        bar.update()
     best = values[max(values, key=lambda name: float(values[name].mean()))]
     for name, value in values.items():
         rows[name] |= {"log_density": float(value.mean()), "log_density_se": _se(value)}
         if differences:
             rows[name] |= {"difference": float((value - best).mean()), "difference_se": _se(value - best)}
-
-
-@contextmanager
-def _step(bar: Bar, passes: float = math.inf) -> Iterator[None]:
-    """A step of the bar, which advances gradually while predictions make `passes` passes of points through the network."""
-    done = bar.n + 1
-    with watched(lambda some: bar.update(some / passes)):
-        yield
-    bar.update(done - bar.n)
 
 
 def check_fits(fits: Any, argument: str = "fits") -> None:
@@ -317,10 +303,10 @@ def _add_distances(
     of_fits: dict[str, Distances] = {}
     bar.total += len(fits)
     for name, fit in fits.items():
-        with _step(bar, num_samples * len(data)):
-            prediction = prediction_of(fit, data.x, num_samples, seed=seed, needed_by="compare")
-            value = log_density_of(fit, data, num_samples, seed, prediction)
-            of_fits[name] = distances(name, prediction, predicted)
+        prediction = prediction_of(fit, data.x, num_samples, seed=seed, needed_by="compare")
+        value = log_density_of(fit, data, num_samples, seed, prediction)
+        of_fits[name] = distances(name, prediction, predicted)
+        bar.update()
         rows[name] |= {"log_density": float(value.mean()), "log_density_se": _se(value)}
         rows[name] |= log_density_difference(value, own_density) | of_fits[name].values
     pair = two_of(reference, data.x, num_samples, seed, predicted)
@@ -380,8 +366,8 @@ def _add_loo(
             notes.append(f"no LOO of {name}: a {type(fit).__name__} has no density of weights to correct draws by")
             continue
         try:
-            with _step(bar):
-                result = loo(fit, num_samples=num_samples, force=force, seed=seed)
+            result = loo(fit, num_samples=num_samples, force=force, seed=seed)
+            bar.update()
         except UnreliableLoo as error:
             notes.append(f"no LOO of {name}: {error}")
             continue
@@ -432,8 +418,8 @@ def _add_elbo(
     for name, fit in fits.items():
         if isinstance(fit, Fit):
             own_data = training_data(fit, fits, train)
-            with _step(bar, math.inf if own_data is None else _ELBO_DRAWS * len(own_data)):
-                elbos[name] = fit.elbo(_ELBO_DRAWS, own_data)
+            elbos[name] = fit.elbo(_ELBO_DRAWS, own_data)
+            bar.update()
     best = max(elbos.values(), key=lambda elbo: elbo.value) if elbos else None
     for name in rows:
         elbo = elbos.get(name)

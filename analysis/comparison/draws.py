@@ -38,7 +38,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.module_states import evaluating
 from pyrodrop.prediction.blocks import Block, draw_masks
-from pyrodrop.prediction.predict import masks_of, progress, tiles_of
+from pyrodrop.prediction.predict import masks_of, tiles_of
 from pyrodrop.training.result import Fit
 
 _BYTES = 256 * 2**20  # most bytes of weights in memory at a time
@@ -122,8 +122,7 @@ def draws_of(
     parts: dict[str, list[Tensor]] = {}
     together = mixes_examples(model, x)
     shapes = masks_of(model, x if together else mapped(lambda tensor: tensor[:1], x), together)
-    points = len(train) + (0 if test_x is None else num_rows(test_x))
-    with seeded(seed, fit.device), torch.no_grad(), evaluating(model, guide), progress(num_samples * points):
+    with seeded(seed, fit.device), torch.no_grad(), evaluating(model, guide):
         for first in range(0, num_samples, chunk):
             count = min(chunk, num_samples - first)
             sites, log_q = _draw(model, guide, x, count, density=not reason)

@@ -1,1 +1,1 @@
-"""Reports of experiments: tables at the console, runs on disk, and HTML pages."""
+"""Reports of experiments: tables at the console, and runs on disk."""

@@ -1,7 +1,7 @@
-"""Read runs of experiments from their folders: results.json, and figures and draws.nc if the job writes them.
+"""Read runs of experiments from their folders: results.json, and draws.nc if the job writes it.
 
-A folder may come from somebody else, so everything that is used is checked here: types, finite numbers, sizes, and that a
-figure is a PNG file.
+A folder may come from somebody else, so everything that is used is checked here: types, finite numbers
+and sizes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.failed import Failed
 from pyrodrop.json_files import Record, read_record
 
-_LARGEST_FIGURE, _MOST_VALUES = 2**26, 10**8  # bytes; values of a variable of draws.nc
-PNG = b"\x89PNG\r\n\x1a\n"
+_MOST_VALUES = 10**8  # of a variable of draws.nc
 _ADVICE = "pyrodrop run writes it: run the job again"
 
 _HEADERS = {
@@ -48,13 +47,11 @@ class Run:
     """One run.
 
     Attributes:
-        figures: paths of the PNG figures, in alphabetical order.
         draws: path of draws.nc; None if there is none.
     """
 
     folder: Path
     results: dict[str, Any]
-    figures: tuple[Path, ...]
     draws: Path | None
 
     @property
@@ -84,15 +81,9 @@ class Run:
         settings = self._record.record("settings") if "settings" in self.results else None
         return "unknown data" if settings is None or "data" not in settings.content else settings.text("data")
 
-    @property
-    def job(self) -> str | None:
-        """The command that made the run, such as ``pyrodrop run co2``; None if its folder has no run.json."""
-        path = self.folder / "run.json"
-        return f"pyrodrop run {read_record(path, _ADVICE).text('job')}" if path.exists() else None
-
     def checked(self) -> Run:
-        """Check the job, the name of the data and the table of models, if the run has them, and return the run."""
-        _ = self.job, self.data, self.models if "models" in self.results else None
+        """Check the name of the data and the table of models, if the run has them, and return the run."""
+        _ = self.data, self.models if "models" in self.results else None
         return self
 
     def by_data(self) -> list[Run]:
@@ -155,7 +146,7 @@ def read_run(folder: str | Path) -> Run:
 
     Raises:
         FileNotFoundError: the folder has no results.json.
-        ValueError: results.json or run.json is not valid, a figure is not a PNG file, or draws.nc is not a file.
+        ValueError: results.json is not valid, or draws.nc is not a file.
     """
     folder = Path(folder)
     path, draws = folder / "results.json", folder / "draws.nc"
@@ -168,26 +159,7 @@ def read_run(folder: str | Path) -> Run:
     results = dict(read_record(path, _ADVICE).content)
     if draws.exists() and not draws.is_file():
         raise Failed(f"{draws} is not a file; {_ADVICE}")
-    figures = tuple(sorted(folder.glob("*.png")))
-    for figure in figures:
-        read_figure(figure)
-    return Run(folder, results, figures, draws if draws.exists() else None).checked()
-
-
-def read_figure(path: Path) -> bytes:
-    """The content of a PNG file.
-
-    Raises:
-        ValueError: it is something else, or larger than 64 MiB.
-    """
-    if not path.is_file():
-        raise Failed(f"{path} is not a file; remove it, or run the job again")
-    if path.stat().st_size > _LARGEST_FIGURE:
-        raise Failed(f"{path} is larger than {_LARGEST_FIGURE:,} bytes; remove it, or run the job again")
-    content = path.read_bytes()
-    if not content.startswith(PNG):
-        raise Failed(f"{path} is not a PNG file; remove it, or run the job again")
-    return content
+    return Run(folder, results, draws if draws.exists() else None).checked()
 
 
 @dataclass(frozen=True)
@@ -207,8 +179,8 @@ class RunTable:
         return score_table(
             {name: {c: value for c, value in row.items() if c not in empty} for name, row in self.rows.items()},
             title=f"{self.data}, by held-out log density",
-            caption="Means per observation; s.e. of paired differences over observations. ELBOs are in each run's report: "
-            "they compare within one convention only.",
+            caption="Means per observation; s.e. of paired differences over observations. ELBOs are in each "
+            "run's results.json: they compare within one convention only.",
             corner="run/model",
             headers=_HEADERS,
             forms=FORMS,

@@ -1,12 +1,11 @@
-"""Scores by name as a table, for the terminal and for a notebook."""
+"""Scores by name as a table."""
 
 from __future__ import annotations
 
-import html
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from rich.table import Table
 from rich.text import Text
@@ -49,31 +48,6 @@ def score_table(
             table.add_row(_plain(name), *(cell(row.get(column), forms.get(column, form)) for column in columns))
         table.add_section()
     return table
-
-
-def score_html(table: Table) -> str:
-    """HTML of a table of `score_table` for a notebook, in the colours of the page, with its title and caption."""
-    cell = "vertical-align:top;padding:1px 12px 1px 0;border:0;background:none;color:inherit;white-space:nowrap"
-    align = ["left"] + ["right"] * (len(table.columns) - 1)
-
-    def row(tag: str, cells: Iterable[Any], line: bool = False) -> str:
-        under = ";border-bottom:1px solid" if line else ""
-        inner = "".join(
-            f'<{tag} style="{cell};text-align:{side}{under}">{html.escape(str(text))}</{tag}>'
-            for text, side in zip(cells, align, strict=True)
-        )
-        return f"<tr>{inner}</tr>"
-
-    body = zip(*(column.cells for column in table.columns), strict=True)
-    last = len(table.rows) - 1
-    rows = [row("td", cells, table.rows[place].end_section and place < last) for place, cells in enumerate(body)]
-    head = row("th", (column.header for column in table.columns), line=True)
-    notes = "".join(f"<div>{html.escape(note)}</div>" for note in str(table.caption or "").splitlines())
-    return (
-        f'<div><strong>{html.escape(str(table.title))}</strong><div style="overflow-x:auto">'
-        f'<table style="color:inherit;border-collapse:collapse;margin:4px 0">{head}{"".join(rows)}</table></div>'
-        f"{notes}</div>"
-    )
 
 
 def best_first(rows: Mapping[str, Row], column: str, *, smallest: bool = False) -> dict[str, Row]:

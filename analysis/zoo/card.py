@@ -77,12 +77,11 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
 
 
 def foreign(changed: Mapping[str, Any]) -> str:
-    """Sentences on the temperature of the calibrated scores, and on how well uncertainty separates letters from digits."""
+    """A sentence on how well uncertainty separates letters from digits."""
     information = changed["auroc_information"]
     also = "" if information is None else f", by mutual information {information:.3f}"
     return (
-        f"ece_tempered is that under the temperature {changed['temperature']:.3g}, fitted to other test digits. AUROC of "
-        f"960 letters against these digits as they are: by entropy {changed['auroc_entropy']:.3f}{also}. "
+        f"AUROC of 960 letters against these digits as they are: by entropy {changed['auroc_entropy']:.3f}{also}. "
         f"{changed['draws']} draws."
     )
 

@@ -54,7 +54,7 @@ FIRST = (
 # The names of ``pyrodrop`` by page, in its order: a page for all of them would be twice as long as any other.
 TOPICS = {
     "training": (
-        "fit", "fit_replicates", "Training", "EarlyStopping", "Checkpoint", "Objective", "StepLosses", "AlphaDivergence",
+        "fit", "fit_replicates", "Training", "EarlyStopping", "Checkpoint", "Objective", "StepLosses",
         "compile_svi", "restart",
     ),
     "fits": ("Fit", "Replicates", "Elbo", "Worth", "Report", "read", "Reading"),

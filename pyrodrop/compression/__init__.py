@@ -1,7 +1,7 @@
 """Compression of a posterior to a smaller network, a plain PyTorch module.
 
     kept      which weights are kept             units     follows units, folds constant ones, removes unused ones
-    plain     a network with given weights       report    measures a network before and after
+    plain     a network with given weights       report    sizes of a network before and after
     draws     networks drawn from a posterior    compress  what users call: `Fit.compress`, `Fit.compression_report`
 
 `Fit.ensemble` makes `DrawnNetworks`.

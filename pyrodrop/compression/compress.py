@@ -8,13 +8,11 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from pyrodrop.arguments import instance
 from pyrodrop.compression.kept import bound_of, kept_weights, uncut_weights
 from pyrodrop.compression.plain import check_model, examples, plain_network
-from pyrodrop.compression.report import CompressionReport, measure
+from pyrodrop.compression.report import CompressionReport, measured
 from pyrodrop.compression.units import NotFollowed, without_unused_units
-from pyrodrop.constraints import Flag, Real, checked
-from pyrodrop.data import Dataset
+from pyrodrop.constraints import Flag, checked
 from pyrodrop.inputs import Inputs
 from pyrodrop.threads import exclusive
 
@@ -72,26 +70,16 @@ def compress(
     return smaller(network, rows) if structured else network
 
 
-@checked
 @exclusive()
 def compression_report(
-    model: Any,
-    guide: Any,
-    data: Dataset,
-    *,
-    threshold: float | None = None,
-    kl_weight: Annotated[float, Real("the factor of the KL divergence at the end of training", least=0)] = 1.0,
+    model: Any, guide: Any, *, threshold: float | None = None, x: Inputs | None = None
 ) -> CompressionReport:
-    """Compare the network of the posterior means with the compressed one; see `Fit.compression_report`.
-
-    Raises:
-        TypeError, ValueError: as `compress`; `data` is no `Dataset`, or `kl_weight` no number of at least 0.
-    """
-    instance(data, Dataset, "data", "a Dataset")
-    small = compress(model, guide, threshold=threshold, x=data.x)
+    """Sizes of the network of the posterior means and of the compressed one; arguments and errors as of `compress`."""
+    small = compress(model, guide, threshold=threshold, x=x)
     model = on_cpu(model)
-    dense = plain_network(model, uncut_weights(guide), examples(model, data.x))
-    return measure(model, dense, small, data, bound_of(guide, threshold), kl_weight)
+    rows: Any = examples(model, x)
+    dense = plain_network(model, uncut_weights(guide), rows)
+    return CompressionReport(measured(dense, rows[:1]), measured(small, rows[:1]), bound_of(guide, threshold))
 
 
 def smaller(network: nn.Module, rows: Inputs | None) -> nn.Module:

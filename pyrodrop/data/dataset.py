@@ -367,7 +367,7 @@ def _instead(data: Any) -> str:
     if isinstance(data, torch.utils.data.Dataset):
         return ": pass tensors of all rows; pyrodrop.fit also takes DataLoader(dataset, batch_size=64, shuffle=True)"
     if isinstance(data, torch.utils.data.DataLoader):
-        return ": pass tensors of all rows; pyrodrop.fit, predict and Fit.elbo alone iterate a loader"
+        return ": pass tensors of all rows; pyrodrop.fit and Fit.elbo alone iterate a loader"
     if isinstance(data, list) and data and isinstance(data[0], tuple | list | Mapping):
         return ". pyrodrop.fit takes a list of minibatches with num_data, the number of rows of the data set"
     if isinstance(data, tuple | list | dict):

@@ -1,8 +1,8 @@
 """Scores of predictions on held-out observations, and measures of their uncertainty.
 
 Scores of real observations are in `regression`; scores of class labels, and whether confident predictions have a low loss,
-in `classification`. `uncertainty` splits uncertainty into aleatoric and epistemic. `recalibration` calibrates predictions
-with held-out observations, and `conformal` makes intervals and sets with guaranteed coverage.
+in `classification`. `uncertainty` splits uncertainty into aleatoric and epistemic. `conformal` makes intervals and sets
+with guaranteed coverage.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,6 @@ from pyrodrop.metrics.classification import (
     risk_coverage,
 )
 from pyrodrop.metrics.conformal import Conformal, conformal
-from pyrodrop.metrics.recalibration import Calibration, calibrate
 from pyrodrop.metrics.regression import (
     coverage,
     crps,
@@ -45,7 +44,6 @@ from pyrodrop.metrics.uncertainty import (
 from pyrodrop.names import missing
 
 __all__ = [
-    "Calibration",
     "CalibrationCurve",
     "Conformal",
     "Predicted",
@@ -55,7 +53,6 @@ __all__ = [
     "aurc",
     "auroc",
     "brier",
-    "calibrate",
     "calibration_curve",
     "classification_scores",
     "conformal",

@@ -15,7 +15,6 @@ element separately.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -37,17 +36,7 @@ _POINTS = 2**22  # elements of the widest layer's activations at a time
 
 
 def dropout_moments(model: Any, guide: Callable[..., Any], x: Inputs, device: torch.device) -> Moments:
-    """The moments above at x, on the device of x; raises as `closed_form`."""
-    at = closed_form(model, guide)
-    widest = max(w.shape[0] for w in model.weight_sites().values())
-    moments = [at(mapped(lambda tensor: tensor.to(device), rows)) for rows in _some_rows(model, x, widest)]
-    where = parts(x)[0].device
-    mean, spread, variance = (torch.cat(tensor).to(where) for tensor in zip(*moments, strict=True))
-    return Moments(mean=mean, variance=variance, spread=spread, num_samples=None)
-
-
-def closed_form(model: Any, guide: Callable[..., Any]) -> Callable[[Inputs], tuple[Tensor, Tensor, Tensor]]:
-    """The function from x to E[f], the standard deviation of f and Var[y], in the units of y.
+    """The moments above at x, on the device of x.
 
     Raises:
         ValueError: the posterior is not dropout at theta = 0 on the input of the last layer only, or the likelihood is
@@ -61,7 +50,13 @@ def closed_form(model: Any, guide: Callable[..., Any]) -> Callable[[Inputs], tup
         raise ValueError(
             f"{_NEEDS}dropout at the input of the last layer only; the network was read with other dropout too"
         )
-    return functools.partial(_at, model, *_one_noisy_weight(model, guide))
+    noisy = _one_noisy_weight(model, guide)
+    widest = max(w.shape[0] for w in model.weight_sites().values())
+    groups = _some_rows(model, x, widest)
+    moments = [_at(model, *noisy, mapped(lambda tensor: tensor.to(device), rows)) for rows in groups]
+    where = parts(x)[0].device
+    mean, spread, variance = (torch.cat(tensor).to(where) for tensor in zip(*moments, strict=True))
+    return Moments(mean=mean, variance=variance, spread=spread, num_samples=None)
 
 
 def _some_rows(model: Any, x: Inputs, widest: int) -> Iterator[Any]:

@@ -48,7 +48,7 @@ class Moments:
     joint: bool = True
 
     def card(self) -> Card:
-        """The summary that is printed and shown in notebooks."""
+        """The summary that is printed."""
         draws = "in closed form" if self.num_samples is None else f"of {self.num_samples} functions"
         return Card(f"Moments at {len(self.mean)} points", {"mean, variance": size(self.mean), "computed": draws})
 

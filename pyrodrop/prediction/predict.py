@@ -6,8 +6,6 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar, cast, overload
 
@@ -19,7 +17,6 @@ from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.data.loader import Loader, read_for
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import per_row
@@ -44,43 +41,6 @@ _TILE_BYTES = {
     "cuda": 512 * 2**20,
 }  # of activations at a time: fits the CPU's cache, or occupies a GPU
 _APART = 64  # points, below which convolutions of several samples are faster together
-
-BAR = "{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
-
-_watcher: ContextVar[Callable[[int], Any] | None] = ContextVar("watcher", default=None)
-
-
-@contextmanager
-def watched(by: Callable[[int], Any]) -> Iterator[None]:
-    """Call `by` with the number of functions times points after every tile of the predictions in the block."""
-    before = _watcher.set(by)
-    try:
-        yield
-    finally:
-        _watcher.reset(before)
-
-
-def passed(number: int) -> None:
-    """Report this number of functions times points to the watcher, if there is one."""
-    watcher = _watcher.get()
-    if watcher is not None:
-        watcher(number)
-
-
-@contextmanager
-def progress(total: int | None, title: str = "predict") -> Iterator[None]:
-    """Show a progress bar of the block's predictions on a terminal, after two seconds, unless a caller `watched` them.
-
-    Args:
-        total: number of functions times points, None if unknown.
-    """
-    if _watcher.get() is not None:
-        yield
-        return
-    form = BAR if total else None
-    bar = tqdm(total=total, desc=title, bar_format=form, delay=2.0, leave=False, disable=None)
-    with bar, watched(bar.update):
-        yield
 
 
 @overload
@@ -118,8 +78,8 @@ def predict(
             supports `joint`, `keep` and `method`.
         x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If the
             network's examples depend on each other, it is called on all points at once. After training on
-            `data.Dataset.from_frame` also a DataFrame, whose columns are found by name. Or a `DataLoader` of
-            pairs (x, y), which is read once, in order, a minibatch at a time; y is not used.
+            `data.Dataset.from_frame` also a DataFrame, whose columns are found by name. Minibatches of a loader are the
+            points of a call each: with the same seed their functions are the same.
         num_samples: S, number of sampled functions; ignored by ``method="analytic"``.
         seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any x.
         joint: sample functions, with one set of weights for all points. With False, noise is sampled independently per
@@ -136,9 +96,9 @@ def predict(
         for `Fit.predict`, and the result is a dictionary of draws by site.
 
     Raises:
-        ValueError: x is empty, has NaN or infinite values, or another width than in training, or is a loader that shuffles;
-            a number is out of range; the guide was made for another model; there is no closed form; ``joint=False`` for a
-            network whose examples depend on each other, or for a loader.
+        ValueError: x is empty, has NaN or infinite values, or another width than in training; a number is out of range; the
+            guide was made for another model; there is no closed form; ``joint=False`` for a network whose examples depend on
+            each other.
         TypeError: ``joint=False`` or ``method="analytic"`` for a guide without a method ``posterior``; an argument of the
             wrong kind.
 
@@ -165,7 +125,7 @@ def predict(
     return run.predict(x, num_samples, seed=seed, **changed)
 
 
-def _uncompiled(function: F) -> F:
+def uncompiled(function: F) -> F:
     """Exclude the function from `torch.compile`: Dynamo cannot trace the varying sizes of the blocks of draws."""
 
     @functools.wraps(function)
@@ -175,7 +135,7 @@ def _uncompiled(function: F) -> F:
     return cast(F, call)
 
 
-@_uncompiled
+@uncompiled
 @checked
 @exclusive()
 def draw_functions(
@@ -204,57 +164,29 @@ def draw_functions(
             f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
         )
 
-    def drawn(x: Inputs, points: int) -> Tensor | Moments:
-        """Outputs ``[S, N, ...]`` at x, or moments; `points` is the number of points of the result."""
-        with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
-            if method == "analytic":
-                if not joint:
-                    raise ValueError("method='analytic' does not sample, so joint must be True; got joint=False")
-                return dropout_moments(model, guide, x, device)
-            tiles = _tiles(model, guide, x, num_samples, device, joint)
-            return (
-                _moments(model, x, tiles, joint)
-                if keep == "moments"
-                else _outputs(model, x, tiles, num_samples, points)
-            )
-
-    streamed = read_for(x, missing=True)
-    if streamed is not None:
-        _check_pieces(model, streamed, joint)
-        with progress(None if streamed.num_data is None else num_samples * streamed.num_data):
-            result = _joined([drawn(piece.x, streamed.num_data or len(piece)) for piece in streamed.pieces()])
-    else:
-        columns = model.columns
-        x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
-        with progress(num_samples * num_rows(x)):
-            result = drawn(x, num_rows(x))
-    if isinstance(result, Moments):
-        return result
+    columns = model.columns
+    x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
     with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
-        likelihood, targets = (_on(module, result.device) for module in (model.likelihood, model.targets))
-        distribution, f = likelihood.predictive(result, targets)
+        if method == "analytic":
+            if not joint:
+                raise ValueError("method='analytic' does not sample, so joint must be True; got joint=False")
+            return dropout_moments(model, guide, x, device)
+        tiles = _shown(_tiles(model, guide, x, num_samples, device, joint), num_samples * num_rows(x))
+        if keep == "moments":
+            return _moments(model, x, tiles, joint)
+        outputs = _outputs(model, x, tiles, num_samples)
+        likelihood, targets = (_on(module, outputs.device) for module in (model.likelihood, model.targets))
+        distribution, f = likelihood.predictive(outputs, targets)
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed, joint=joint, missing=likelihood.missing)
 
 
-def _check_pieces(model: Any, data: Loader, joint: bool) -> None:
-    """Raise a ValueError if the prediction is not possible at points that are read a minibatch at a time."""
-    if not joint:
-        raise ValueError(f"joint must be True for points of {data.source}; got {joint}")
-    if data.shuffles:
-        raise ValueError(
-            f"x must have an order, in which the result has the points; got {data.source} that shuffles them"
-        )
-    if mixes_examples(model, data.sample.x):
-        raise ValueError(f"this network needs all points at once, so x must be in memory; got {data.source}")
-
-
-def _joined(pieces: Sequence[Tensor | Moments]) -> Any:
-    """Join outputs or moments of consecutive points; with the same seed their functions are the same."""
-    first = pieces[0]
-    if isinstance(first, Tensor):
-        return torch.cat(pieces, 1)  # type: ignore[arg-type]
-    names = ("mean", "variance", "spread")
-    return replace(first, **{name: torch.cat([getattr(piece, name) for piece in pieces]) for name in names})  # type: ignore[arg-type]
+def _shown(tiles: Iterable[tuple[int, int, Tensor]], total: int) -> Iterator[tuple[int, int, Tensor]]:
+    """The tiles, with a progress bar of functions times points on a terminal after two seconds."""
+    form = "{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
+    with tqdm(total=total, desc="predict", bar_format=form, delay=2.0, leave=False, disable=None) as bar:
+        for draw, first, output in tiles:
+            yield draw, first, output
+            bar.update(len(output) * output.shape[1])
 
 
 def _moments(model: Any, x: Inputs, tiles: Iterable[tuple[int, int, Tensor]], joint: bool) -> Moments:
@@ -266,13 +198,13 @@ def _moments(model: Any, x: Inputs, tiles: Iterable[tuple[int, int, Tensor]], jo
     return running.result(torch.empty(0, dtype=f.dtype, device=parts(x)[0].device), joint=joint)
 
 
-def _outputs(model: Any, x: Inputs, tiles: Iterable[tuple[int, int, Tensor]], num_samples: int, points: int) -> Tensor:
+def _outputs(model: Any, x: Inputs, tiles: Iterable[tuple[int, int, Tensor]], num_samples: int) -> Tensor:
     """Outputs ``[S, N, ...]`` that arrive in tiles, on the device of x."""
     outputs, device = None, parts(x)[0].device
     for draw, first, output in tiles:
         if outputs is None:
             dtype = model.targets.widened(output[:0]).dtype  # of f, which is made in the memory of the outputs
-            _check_memory((num_samples, points, *output.shape[2:]), dtype, device, model.likelihood.copies)
+            _check_memory((num_samples, num_rows(x), *output.shape[2:]), dtype, device, model.likelihood.copies)
             outputs = output.new_empty((num_samples, num_rows(x), *output.shape[2:]), device=device, dtype=dtype)
         outputs[draw : draw + len(output), first : first + output.shape[1]] = output
     assert outputs is not None
@@ -374,7 +306,6 @@ def tiles_of(
                     f"{list(output.shape[1:])}: does it squeeze the axis of the examples if there is only one example?"
                 )
             yield start, first, output
-            passed(len(output) * output.shape[1])
 
 
 def rows_at_once(model: Any, x: Inputs, device: torch.device) -> int:

@@ -166,7 +166,7 @@ class Prediction:
         return cls(location, distribution, seed, joint=joint, missing=likelihood.missing)
 
     def card(self) -> Card:
-        """The summary that is printed and shown in notebooks."""
+        """The summary that is printed."""
         of_element, components = elements(self.distribution), self.distribution.batch_shape[0]
         mixture = (
             f"mixture of {components} {type(of_element).__name__}" if components > 1 else type(of_element).__name__

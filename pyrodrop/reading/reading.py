@@ -68,9 +68,6 @@ class Reading(Fit):
             )
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        return str(self.table().to_html(index=False, na_rep="", float_format=lambda value: f"{value:.3g}"))
-
 
 def _where(call: Dropout) -> str:
     return f"{call.name.removeprefix('dropout ')} ({call.kind}, {_size(call)})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
@@ -16,13 +16,12 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.cards import Card, carded
 from pyrodrop.constraints import Count, checked
 from pyrodrop.data import Data, Dataset
-from pyrodrop.export import LEVELS, Functions, Output
-from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.identity import is_settings
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods import aligned
 from pyrodrop.models import NetworkModel
+from pyrodrop.prediction.module import Draws, functions_of
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, draw_functions
 from pyrodrop.prediction.prediction import Prediction
@@ -104,33 +103,14 @@ class Sampled:
         return self._functions(self.weights(num_samples), x, num_samples, seed=seed, keep=keep)
 
     @checked
-    def export(
-        self,
-        path: str | Path,
-        draws: Annotated[int, Count("the number of functions in the file")] = 100,
-        *,
-        outputs: Sequence[Output] | None = None,
-        levels: Sequence[float] = LEVELS,
-        x: Any = None,
-    ) -> Path:
-        """Write predictions as one file, from evenly spaced draws as in `predict`; see `Fit.export`.
-
-        Args:
-            path, outputs, levels, x: as of `Fit.export`.
-            draws: S, the number of functions.
+    def module(self, draws: Annotated[int, Count("the number of functions")] = 100, *, keep: Keep = "moments") -> Draws:
+        """Functions of evenly spaced draws, as in `predict`, as one `torch.nn.Module`; see `Fit.module`.
 
         Raises:
-            TypeError, ValueError, ImportError, OSError: as `Fit.export`.
+            TypeError, ValueError: as `Fit.module`.
         """
-        return exported(
-            path,
-            [Functions(self.model, _InTurn(self.weights(draws), self.device), draws, 0)],
-            lambda x: self.predict(x, draws),
-            self.data.x if x is None and self.data is not None else x,
-            outputs=outputs,
-            levels=levels,
-            about={"guide": f"{self._chains} of {self.draws} draws", "settings": self.settings, "draws": draws},
-        )
+        guide = _InTurn(self.weights(draws), self.device)
+        return Draws([functions_of(self.model, guide, None, draws, 0, self.device)], keep)
 
     def weights(self, num_samples: int | None = None) -> dict[str, Tensor]:
         """Draws of every latent site in one sequence, ``[S, ...]`` by name: all of them, or S that are evenly spaced.
@@ -279,7 +259,7 @@ class Sampled:
         return f"Sampled({self._chains} of {self.draws} draws, {self.model.describe()}, {self._transitions})"
 
     def card(self) -> Card:
-        """What text and HTML show of the draws."""
+        """What is printed of the draws."""
         settings = self.settings
         names = ("tune", "thin", "dtype", "engine", "seed")
         sampling = [f"{name} {settings[name]}" for name in names if name in settings]

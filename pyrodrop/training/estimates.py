@@ -36,7 +36,7 @@ from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.pooling import PoolsBySlices
-from pyrodrop.prediction.predict import passed, progress, rows_at_once
+from pyrodrop.prediction.predict import rows_at_once
 from pyrodrop.steps import Arguments, Batch
 from pyrodrop.surroundings import refuse
 from pyrodrop.training.minibatches import arguments_of, takes_num_data
@@ -137,9 +137,7 @@ class Draws:
         self.factors: list[Factor] = []
         drawn, seeds = DrawnTerms(model, guide, whole=whole), _seeds(num_samples, seed)
         nll, kl_weights, kl_hyper = ([0.0] * num_samples for _ in range(3))
-        rows = data.num_data if isinstance(data, Loader) else None if isinstance(data, Keywords) else len(data)
-        bar = progress(None if rows is None else num_samples * rows, "ELBO")
-        with torch.no_grad(), evaluating(model, guide), PoolsBySlices(), bar:
+        with torch.no_grad(), evaluating(model, guide), PoolsBySlices():
             for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
                 if number == 0:
                     _check(model, guide, block)
@@ -156,7 +154,6 @@ class Draws:
                             else:
                                 value = drawn.nll(sample, *rows_of_tile.args, **rows_of_tile.kwargs)
                             nll[draw] += float(value) * share * part
-                            passed(rows_of_tile.rows if isinstance(block, Batch) else 0)
                 if number == 0:
                     with seeded(seed, device):
                         members = site_factors(model, guide, *tiles[0][0].args, **tiles[0][0].kwargs)

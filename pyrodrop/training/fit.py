@@ -78,7 +78,7 @@ def fit(
         kl_weight: factor of the KL divergence of the weights in the loss, at least 0: a number, or a function of the number
             of epochs done, such as ``schedules.linear(20)``. It does not apply to hyperparameters, nor to `Fit.elbo`.
         objective: a loss of Pyro in place of minus the ELBO with closed-form divergences, such as ``TraceEnum_ELBO()`` or
-            ``RenyiELBO(alpha=0, num_particles=k)``, with the random numbers of ``pyro.infer.SVI``; or an `AlphaDivergence`.
+            ``RenyiELBO(alpha=0, num_particles=k)``, with the random numbers of ``pyro.infer.SVI``.
         engine: how steps are computed, see `pyrodrop.compiled`: ``pyro``, ``traced``, ``compiled``; ``auto`` weighs the work
             against the time for compiling. All draw the same noise. What cannot be traced is trained with ``pyro``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...

@@ -13,12 +13,12 @@ from torch import Tensor
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.cards import Card, carded, number
+from pyrodrop.constraints import Seed, checked
 from pyrodrop.distributions.rebuilt import rebuilt
-from pyrodrop.export import LEVELS, Functions, Output
-from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
+from pyrodrop.prediction.module import Draws
+from pyrodrop.prediction.predict import Keep
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.training.problem import describe
 from pyrodrop.training.result import Fit, contents, restoring
 
 _FILE = "replicates"
@@ -41,7 +41,7 @@ class Replicates(Sequence[Fit]):
     weights: list[float] | None = None
 
     def card(self) -> Card:
-        """What text and HTML show of the replicates."""
+        """What is printed of the replicates."""
         ends = [float(fit.losses[-max(1, len(fit.losses) // 10) :].mean()) for fit in self.fits if len(fit.losses)]
         facts = self.fits[0].card().facts if self.fits else {}
         if ends:
@@ -82,44 +82,20 @@ class Replicates(Sequence[Fit]):
         f, distribution = torch.cat([prediction.f for prediction in each]), _joined([p.distribution for p in each])
         return Prediction(f, distribution, seed, missing=each[0].missing)
 
-    def export(
-        self,
-        path: str | Path,
-        draws: int = 100,
-        *,
-        outputs: Sequence[Output] | None = None,
-        levels: Sequence[float] = LEVELS,
-        seed: int = 0,
-        x: Any = None,
-    ) -> Path:
-        """Write the predictions of the mixture of all replicates that did not fail as one file; see `Fit.export`.
+    @checked
+    def module(self, draws: int = 100, *, keep: Keep = "moments", seed: Seed = 0, x: Any = None) -> Draws:
+        """The mixture of all replicates that did not fail as one `torch.nn.Module`; see `Fit.module`.
 
         Args:
-            path, outputs, levels, x: as of `Fit.export`.
             draws, seed: as `num_samples` and `seed` of `predict`.
+            keep, x: as of `Fit.module`.
 
         Raises:
-            TypeError, ValueError, ImportError, OSError: as `Fit.export` and `predict`.
+            TypeError, ValueError: as `Fit.module` and `predict`.
         """
         members, shares = self._shares(draws, "draws")
-        seed = checked_seed(seed)
-        return exported(
-            path,
-            [
-                Functions(fit.model, fit.guide, share, seed + number)
-                for number, (fit, share) in enumerate(zip(members, shares, strict=True))
-            ],
-            lambda x: self.predict(x, draws, seed=seed),
-            members[0]._example(x),
-            outputs=outputs,
-            levels=levels,
-            about={
-                "guide": describe(members[0].guide),
-                "settings": [fit.settings for fit in members],
-                "draws": sum(shares),
-                "seed": seed,
-            },
-        )
+        numbered = enumerate(zip(members, shares, strict=True))
+        return Draws([fit._functions(share, seed + number, x) for number, (fit, share) in numbered], keep)
 
     def _shares(self, num_samples: int, name: str) -> tuple[list[Fit], list[int]]:
         """The replicates that predict, and the number of draws of each; a ValueError if there are too few of either."""

@@ -266,7 +266,7 @@ def _check_weighted_draws(problem: Problem, size: int | None) -> None:
         raise ValueError(
             "batch_size must be None and data in memory with objective RenyiELBO, which takes the mean over draws of "
             "exp(log weight): that of a part of the rows, scaled to all, has another expectation; got batch_size "
-            f"{size}. pyrodrop.AlphaDivergence can be trained on minibatches"
+            f"{size}"
         )
     guide: Any = problem.guide
     for member in members_of(guide):
@@ -275,8 +275,7 @@ def _check_weighted_draws(problem: Problem, size: int | None) -> None:
             if isinstance(q, BernoulliMixture) and q.theta == 0:
                 raise ValueError(
                     "the objective RenyiELBO weighs draws by the density of the posterior, which at theta = 0 has atoms and "
-                    f"none: use theta > 0, or another posterior; got {describe(guide)}, at {name!r}. "
-                    "pyrodrop.AlphaDivergence needs no density"
+                    f"none: use theta > 0, or another posterior; got {describe(guide)}, at {name!r}"
                 )
 
 

@@ -13,7 +13,7 @@ class Report:
     Attributes:
         scores: of every predictor by name, on the same rows: ``log_density`` in nats per row, and ``rmse`` and
             ``coverage_95``, or ``accuracy`` and ``ece``.
-        facts: other findings, such as calibration, rates and Pareto k-hat, by name.
+        facts: other findings, such as rates and Pareto k-hat, by name.
         advice: what to try next, the most important first, with a page of the documentation.
     """
 

@@ -18,31 +18,29 @@ from pyrodrop.agreement import check_guide, knows_sites
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
-from pyrodrop.constraints import Count, Flag, Seed, checked
+from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords, Split
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import resolve, seeded
-from pyrodrop.export import LEVELS, Functions, Output
-from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.guides.sparse_dropout import SparseDropout
 from pyrodrop.identity import is_settings
 from pyrodrop.inputs import Inputs
-from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.module_states import evaluating
+from pyrodrop.prediction.module import Draws, Functions, functions_of
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.result_files import StoredParts, contents_of
 from pyrodrop.threads import exclusive
 from pyrodrop.training.autoguides import autoguides
-from pyrodrop.training.estimates import Elbo, Objective, convention_shown, elbo_of, last_kl_weight, objective_of
+from pyrodrop.training.estimates import Elbo, Objective, convention_shown, elbo_of, objective_of
 from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.problem import describe, stored
 from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.report import Report
-from pyrodrop.training.result_data import arguments_at, data_for, rows_of
+from pyrodrop.training.result_data import arguments_at, data_for
 from pyrodrop.training.worth import Worth, of_record, worth_of
 
 _FILE = "fit"
@@ -103,7 +101,7 @@ class Fit:
     @checked
     def report(self, held_out: Data | Split | None = None, *, seed: Seed = 0) -> Report:
         """A page about the fit: its scores beside those of a constant, ridge regression, a random forest (if scikit-learn is
-        installed) and a Gaussian process; calibration, rates, k-hat, and what to try next. It takes seconds.
+        installed) and a Gaussian process; rates, k-hat, and what to try next. It takes seconds.
 
         Args:
             held_out: rows to score all predictors on; for a `Split`, its test rows. If None, a fifth of the training rows,
@@ -123,7 +121,7 @@ class Fit:
         return made
 
     def card(self) -> Card:
-        """What text and HTML show of the fit."""
+        """What is printed of the fit."""
         settings = self.settings
         rows = f"{settings['num_data']} rows" if "num_data" in settings else ", ".join(settings.get("arguments", ()))
         steps = settings.get("history_steps", len(self.history))
@@ -273,64 +271,36 @@ class Fit:
         return draw_functions(self.model, self.guide, x, num_samples, seed=seed, device=self.device, **options)
 
     @checked
-    def export(
+    def module(
         self,
-        path: str | Path,
-        draws: Annotated[int, Count("the number of functions in the file")] = 100,
+        draws: Annotated[int, Count("the number of functions")] = 100,
         *,
-        outputs: Sequence[Output] | None = None,
-        levels: Sequence[float] = LEVELS,
-        moments: Annotated[bool, Flag("whether mean and sd are those in closed form")] = False,
+        keep: Keep = "moments",
         seed: Seed = 0,
-        x: Any = None,
-    ) -> Path:
-        """Write predictions as one file that runs without this package: draws of the weights are constants of its graph.
+        x: Inputs | None = None,
+    ) -> Draws:
+        """Functions of the posterior as one `torch.nn.Module`, differentiable in x, for `torch.export` and `torch.onnx`.
 
-        The file has the standardisations, the network and the likelihood, and takes any number of rows of x in the units of
-        the training data: ``x``, or ``x_0``, ``x_1`` ... of a tuple, or ``x_NAME`` of a mapping. Of a data frame, x are its
-        columns as `Dataset.x_of` has them, but not standardised. Before it is written, its program is run on some rows and
-        compared with ``predict(x, draws, seed=seed)``. An ``.onnx`` file needs no PyTorch to run; writing it needs the extra
-        ``pyrodrop[onnx]``. Its metadata, JSON under ``pyrodrop`` (in a ``.pt2`` file ``pyrodrop.json``), have names and
-        shapes of inputs, columns and classes, settings, versions, and a SHA-256 of the weights.
+        They are the functions of ``predict(x, draws, seed=seed)``, in evaluation mode. The module's argument is x, tensors
+        as of `predict`. What `torch.export` or `torch.onnx` makes of it runs without this package.
 
         Args:
-            path: of the file, which ends with ``.onnx`` or ``.pt2``.
-            draws: S, the number of functions, each with one set of weights. Dropout is stored as masks, other weights
-                once per function.
-            outputs: some of ``mean`` and ``sd`` of y ``[N, ...]``, ``quantiles`` of y ``[Q, N, ...]`` (Gaussian and
-                log-normal likelihoods), ``probabilities`` of classes ``[N, ..., classes]``, or that y is 1, and ``draws`` of
-                f ``[S, N, ...]``, all as a `Prediction` has them. None for mean and sd, or the probabilities of classes.
-            levels: Q probabilities of the quantiles.
-            moments: whether to write mean and sd in closed form, as ``predict(x, method="analytic")``, without draws.
+            draws: S, the number of functions. Weights that differ between them are stored once per function.
+            keep: what the module returns: ``"moments"``, mean and sd of y, ``[N, ...]`` each, observation noise included,
+                or for class labels their probabilities, ``[N, ..., classes]``; or ``"draws"``, f ``[S, N, ...]`` in the
+                units of y.
             seed: of the draws.
-            x: a few rows, where the fit has no training data, as after loading.
-
-        Returns:
-            The path.
+            x: rows of x; needed after loading by networks that `pyrodrop.read` has read, and by guides of Pyro.
 
         Raises:
-            TypeError: an argument is of the wrong kind; the fit is of a Pyro program that is no network.
-            ValueError: the likelihood has no such output; the network needs several rows together, branches on values, or
-                has operations that the format does not support; the fit is not on the CPU; there is no closed form; the
-                program does not compute what `predict` does. No file is written then.
-            ImportError: a package is missing.
-            OSError: the file cannot be written; the message names it.
+            TypeError: the fit is of a Pyro program that is no network. With ``"moments"`` a call of the module raises it if
+                y has no mean and variance in closed form.
+            ValueError: a number is out of range; x is needed; or as `predict`.
         """
+        return Draws([self._functions(draws, seed, x)], keep)
 
-        def predict(x: Inputs) -> Prediction | Moments:
-            return self.predict(x, method="analytic") if moments else self.predict(x, draws, seed=seed)
-
-        about = {"guide": describe(self.guide), "settings": self.settings}
-        return exported(
-            path,
-            [Functions(self.model, self.guide, draws, seed)],
-            predict,
-            self._example(x),
-            outputs=outputs,
-            levels=levels,
-            closed_form=moments,
-            about=about if moments else about | {"draws": draws, "seed": seed},
-        )
+    def _functions(self, draws: int, seed: int, x: Any) -> Functions:
+        return functions_of(self.model, self.guide, self._example(x), draws, seed, self.device)
 
     def pruned(self, threshold: float = 3.0) -> Fit:
         """A copy of this fit in which weights with ln alpha of at least `threshold` are 0, without noise.
@@ -374,20 +344,12 @@ class Fit:
         """
         return compress(self.model, self.guide, threshold=threshold, structured=structured, x=self._example(x))
 
-    def compression_report(self, data: Data | None = None, threshold: float | None = None) -> CompressionReport:
-        """Parameters, FLOPs, latency and error of the network of posterior means and of the compressed one.
+    def compression_report(self, threshold: float | None = None, *, x: Inputs | None = None) -> CompressionReport:
+        """Units, weights, parameters and FLOPs of the network of posterior means and of the compressed one.
 
-        Args:
-            data: to measure errors on; the training data if None.
-            threshold: as in `compress`.
+        Arguments and errors are those of `compress`.
         """
-        chosen = rows_of(self, "compression_report") if data is None else Dataset.of(data)
-        if chosen is None:
-            raise ValueError("this fit does not hold its training data: pass them as compression_report(data)")
-        check_complete(self.model, chosen.y, "compression_report")
-        return compression_report(
-            self.model, self.guide, chosen, threshold=threshold, kl_weight=last_kl_weight(self.history)
-        )
+        return compression_report(self.model, self.guide, threshold=threshold, x=self._example(x))
 
     def ensemble(
         self, count: int, threshold: float | None = None, *, seed: int = 0, x: Inputs | None = None

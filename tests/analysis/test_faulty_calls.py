@@ -89,28 +89,20 @@ def netcdf(pit: Any, density: Any = None) -> Callable[[Path], None]:
 def a_bomb(path: Path) -> None:
     """A small file with a variable of 8 TB."""
     with h5py.File(path, "w") as file:
-        file.create_dataset("one/predictions/pit", shape=(10**12,), dtype="f8", chunks=(10**5,))
+        file.create_dataset("one/predictions/log_density", shape=(10**12,), dtype="f8", chunks=(10**5,))
 
 
 def elsewhere(path: Path) -> None:
     """A variable whose values are the bytes of another file."""
     with h5py.File(path, "w") as file:
         place = [("/etc/passwd", 0, 80)]
-        file.create_dataset("one/predictions/pit", shape=(10,), dtype="f8", external=place)
+        file.create_dataset("one/predictions/log_density", shape=(10,), dtype="f8", external=place)
 
 
 def truncated(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["one/predictions/pit"] = np.linspace(0, 1, 5000)
     path.write_bytes(path.read_bytes()[:20_000])
-
-
-def figure(write: Callable[[Path], Any]) -> Callable[[Path], None]:
-    def prepare(folder: Path) -> None:
-        run_of(folder)
-        write(folder / "figure.png")
-
-    return prepare
 
 
 def file(name: str, content: str | bytes) -> Callable[[Path], None]:
@@ -203,7 +195,7 @@ USAGE = [
 ]  # fmt: skip
 
 RESULTS_FILES = [
-    Call(f"{command} FOLDER", said, prepare=prepare)
+    Call("compare FOLDER", said, prepare=prepare)
     for prepare, said in (
         (lambda folder: folder.mkdir(), "must have a results.json"),
         (lambda folder: (folder / "results.json").mkdir(parents=True), "results.json"),
@@ -233,7 +225,6 @@ RESULTS_FILES = [
         (netcdf(np.array([b"a", b"b"]), np.array([b"a", b"b"])), "draws.nc"),
         (netcdf(np.array([np.nan, 0.5]), np.array([np.nan, 0.5])), "draws.nc"),
     )
-    for command in ("compare", "report")
 ]
 
 FILES = [
@@ -242,18 +233,8 @@ FILES = [
     Call("compare FOLDER", "models", prepare=results({**RESULTS, "models": {}})),
     Call("compare FOLDER", "no held-out log dens", prepare=row(log_density=None)),
     Call(f"compare {LONG}", "too long"),
-    Call(f"report {LONG}", "too long"),
-    Call("report FOLDER/nowhere", "must have a results.json"),
-    Call("report FOLDER -o FOLDER", "folder|directory", prepare=run_of),
-    Call("report FOLDER -o FOLDER/no/page.html", "folder of the report must exist", prepare=run_of),
-    Call(f"report FOLDER -o FOLDER/{LONG}", "too long", prepare=run_of),
-    Call("report FOLDER -o /proc/page.html", "/proc", prepare=run_of),
-    Call("report FOLDER", "draws.nc", prepare=draws(a_bomb)),
-    Call("report FOLDER", "draws.nc", prepare=draws(elsewhere)),
-    Call("report FOLDER", "figure.png", prepare=figure(lambda path: path.mkdir())),
-    Call("report FOLDER", "figure.png", prepare=figure(lambda path: path.write_text("<script>"))),
-    Call("report FOLDER", "figure.png", prepare=figure(lambda path: path.symlink_to("/etc/passwd"))),
-    Call("report FOLDER", "figure.png", prepare=figure(lambda path: path.symlink_to("nowhere"))),
+    Call("compare FOLDER", "draws.nc", prepare=draws(a_bomb)),
+    Call("compare FOLDER", "draws.nc", prepare=draws(elsewhere)),
     Call("run co2 --out FOLDER", "FOLDER|folder", prepare=lambda folder: folder.write_text("")),
     Call("run co2 --out /proc/nothing", "/proc/nothing"),
     Call(f"run co2 --out FOLDER/{LONG}", "too long"),
@@ -383,21 +364,6 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("size", [0, 100, 3000])
-def test_a_full_disk(size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The report that was there stays, and no part of the new one is left."""
-    folder = tmp_path / "run"
-    run_of(folder)
-    assert cli.main(["report", str(folder)]) == 0
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with files_of_at_most(size):
-        status = cli.main(["report", str(folder)])
-    assert status == (0 if size > len(before["report.html"]) else 1)
-    if status:
-        assert "File too large" in line(capsys.readouterr().err)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
 def test_a_full_disk_during_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "run",
@@ -419,24 +385,15 @@ def test_a_full_disk_during_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_names_in_a_file_are_shown_and_not_interpreted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Markup of the terminal's tables, of the page and of the figures."""
+    """Markup of the terminal's tables."""
     names = ("[/bold] [link=https://a.b]c", "<script>alert(1)</script>", "$\\frac{$", "../../etc/passwd")
     folder = tmp_path / "run"
     models = {name: {**ROW, "<i>": "<u>", "log_density": -float(n)} for n, name in enumerate(names)}
     run_of(folder, {"models": models, "settings": {"data": "<b>[/x]"}, "<s>": {"<em>": {"<q>": 1}}, "list": ["<p>"]})
-    with h5py.File(folder / "draws.nc", "w") as written:
-        written["$\\frac{$/predictions/pit"] = np.linspace(0.1, 0.9, 9)
     assert cli.main(["compare", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "[/bold] [link=https://a.b]c" in shown
     assert "<b>[/x]" in shown
-    assert cli.main(["report", str(folder)]) == 0
-    page = (folder / "report.html").read_text()
-    body = page.partition("<body>")[2]
-    for tag in ("script", "i", "u", "b", "s", "em", "q"):
-        assert f"<{tag}>" not in body, tag
-    assert "&lt;script&gt;alert(1)" in body
-    assert set(re.findall(r'(?:src|href)="([^",]*)', body)) == {"data:image/png;base64"}
 
 
 @pytest.mark.slow

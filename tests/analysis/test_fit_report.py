@@ -86,7 +86,7 @@ def test_the_page_says_what_is_wrong_and_where_it_is_explained(page: Any) -> Non
     assert "| the fit |" in text
     assert "under a constant" in page.advice[0]
     assert any("The Gaussian process is better by" in each for each in page.advice)
-    assert {"rows", "calibration", "Pareto k-hat", "log density of training rows"} <= set(page.facts)
+    assert {"rows", "Pareto k-hat", "log density of training rows"} <= set(page.facts)
     for name, anchor in re.findall(r"\(docs/([a-z-]+\.md)#?([a-z0-9-]*)\)", text):
         headings = re.findall(r"^#+ (.*)$", (DOCS / name).read_text(encoding="utf-8"), re.MULTILINE)
         anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -118,7 +118,6 @@ def test_without_held_out_rows_and_scikit_learn_it_says_what_the_fit_has_seen(
     page = run.report()
     assert "random forest" not in page.scores
     assert page.facts["rows"].startswith("16 that the fit has seen")
-    assert "calibration" not in page.facts
     assert page.scores["constant"]["log_density"] != run.worth.constant
 
 

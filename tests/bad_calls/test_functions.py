@@ -18,7 +18,6 @@ from .kinds import (
     COUNT,
     FRACTION,
     FUNCTION,
-    INSIDE,
     NAME,
     NOT_NEGATIVE,
     OBJECT,
@@ -185,9 +184,6 @@ CALLS = [
     Call("data.mauna_loa"),
     Call("data.toy", lambda: {"name": "snelson"}, {"name": NAME}),
     Call(
-        "AlphaDivergence", dict, {"alpha": INSIDE.but("one"), "num_particles": COUNT.but("huge") | {"one": lambda: 1}}
-    ),
-    Call(
         "data.bootstrapped",
         lambda: {"data": (torch.ones(6, 2), torch.ones(6, 1)), "count": 2},
         {"data": OBJECT, "count": COUNT.but("huge")},
@@ -298,7 +294,7 @@ CALLS = [
     ),
     Call(
         "compression.compression_report",
-        lambda: sparse() | {"data": data.Dataset(torch.randn(4, 2), torch.randn(4, 1))},
+        sparse,
         {"model": MODEL, "guide": GUIDE},
     ),
 ]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from pyrodrop import metrics
 from pyrodrop.scaling import Standardize
 
 from .harness import Call, Case, cases
-from .kinds import COUNT, INSIDE, NAME, OBJECT, PATH, POSITIVE, SEED, UNCHECKED, Kind, kind, tensor
+from .kinds import COUNT, INSIDE, NAME, OBJECT, SEED, UNCHECKED, Kind, kind, tensor
 from .shared import LABELS, N, X, Y, classifier, fit, mlp, replicates, sampled
 from .test_training import NO_LABELS, NO_X, NO_Y, OTHER_GUIDES
 
@@ -101,17 +99,10 @@ CALLS = [
         },
     ),
     Call(
-        "Fit.export",
-        lambda: {"path": Path(tempfile.mkdtemp()) / "net.pt2", "draws": 2},
-        {
-            "path": PATH | Kind({"other": lambda: "net.pb"}),
-            "draws": COUNT,
-            "outputs": Kind({"str": lambda: "mean", "unknown": lambda: ["variance"], "labels": lambda: ["probabilities"]}),
-            "levels": Kind({"one": lambda: [1.0], "word": lambda: ["x"], "none": lambda: []}),
-            "seed": FEW_SEEDS,
-            "x": NO_POINTS.only("three columns", "NaN"),
-        },
-        function=lambda **kwargs: fit().export(**kwargs),
+        "Fit.module",
+        lambda: {"draws": 2},
+        {"draws": COUNT, "seed": FEW_SEEDS, "keep": NAME, "x": NO_POINTS.only("three columns", "NaN")},
+        function=lambda **kwargs: fit().module(**kwargs),
     ),
     Call(
         "Replicates.predict",
@@ -238,21 +229,10 @@ CALLS = [
         },
     ),
     Call(
-        "metrics.calibrate",
-        lambda: {"prediction": predicted(), "y": Y},
-        {"y": NO_Y},
-        works={"y: array": (lambda: Y.numpy(), lambda calibration: calibration.temperature > 0)},
-    ),
-    Call(
         "metrics.conformal",
         lambda: {"prediction": predicted(), "y": Y},
         {"y": NO_Y, "groups": kind(word="a", number=3, few=["a"]), "blocks": kind(word="a", few=[1, 2])},
         works={"groups: array": (lambda: np.arange(N) % 2, lambda made: len(made.units) == 2)},
-    ),
-    Call(
-        "metrics.Calibration",
-        lambda: {"temperature": 2.0},
-        {"temperature": POSITIVE, "residuals": OBJECT.but("None", "tensor")},
     ),
     Call(
         "metrics.rmse",

@@ -28,7 +28,7 @@ from pyrodrop.scaling import Standardize
 from pyrodrop.training.settings import Estimator
 from tests.devices.pretended import NAME
 from tests.guides.test_guides import GUIDES, PRIORS, REFUSED, REFUSED_ESTIMATORS, TYPE_A, _quiet
-from tests.pyrodrop.export.test_export import LIKELIHOODS
+from tests.pyrodrop.prediction.test_module import LIKELIHOODS
 
 ESTIMATORS = get_args(Estimator)
 ENGINES = ("pyro", "traced")

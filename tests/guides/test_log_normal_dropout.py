@@ -237,11 +237,9 @@ def test_hidden_units_are_removed_and_the_compressed_network_is_that_of_the_mean
     small = fit.compress()
     torch.testing.assert_close(small(x), want, atol=1e-5, rtol=1e-5)
     assert float((small(x) - y).square().mean().sqrt()) < 0.3
-    report = fit.compression_report((x, y))
+    report = fit.compression_report()
     assert report.threshold == 0.0
     assert (report.dense.units, report.compressed.units) == ([60, 1], [left, 1])
-    kept = float((fit.model.outputs(guide.mean(), x).detach() - y).square().mean().sqrt())  # type: ignore[attr-defined]
-    assert report.dense.error == pytest.approx(kept, rel=1e-4), "the dense network has the means of all weights"
 
 
 def test_a_saved_fit_is_read_into_another_guide(tmp_path: Path) -> None:

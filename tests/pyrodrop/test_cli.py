@@ -11,7 +11,7 @@ import pytest
 from pyrodrop import __version__, cli, zoo
 from pyrodrop.analysis.experiments import JOBS
 
-COMMANDS = ["run", "list", "show", "pull", "check", "compare", "report", "league", "league submit"]
+COMMANDS = ["run", "list", "show", "pull", "check", "compare", "league", "league submit"]
 RUNS = [f"run {name}" for name in (*JOBS, "uci/yacht")]
 
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import joblib
@@ -99,7 +98,7 @@ def test_draws_in_threads_have_the_numbers_of_their_seeds() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def calls(folder: Path) -> dict[str, Callable[[], Any]]:
+def calls() -> dict[str, Callable[[], Any]]:
     """A call of every public function that enters Pyro, functorch, a tracer or torch's generator, and its numbers."""
     run = fitted()
     sparse_model = models.MLP([3, 6, 1], prior=priors.ARD("weight"), likelihood=likelihoods.Gaussian(4.0))
@@ -116,10 +115,6 @@ def calls(folder: Path) -> dict[str, Callable[[], Any]]:
         "engine": "traced",
         "progress": False,
     }
-
-    def export() -> Tensor:
-        path = run.export(folder / f"{threading.get_ident()}.pt2", draws=2)
-        return torch.export.load(path).module()(X)["mean"]
 
     def steps() -> list[float]:
         model = copy.deepcopy(MODEL)
@@ -159,19 +154,19 @@ def calls(folder: Path) -> dict[str, Callable[[], Any]]:
         "compress": lambda: sparse.compress(),
         "to_arviz": posterior,
         "compare": comparison,
-        "export": export,
+        "module": lambda: run.module(2)(X)[0],
         "sample": lambda: pyrodrop.sample(exact_model, (X, Y), **chain).stats["lp"],
         "potential": lambda: (p := pyrodrop.potential(exact_model, (X, Y), engine="traced"))(p.initial_params()),
         "guide": made,
     }
 
 
-SLOW = ("export", "sample")  # once is enough
+SLOW = ("sample",)  # once is enough
 
 
 @pytest.mark.more
-def test_every_public_function_in_eight_threads_and_then_alone(tmp_path: Path) -> None:
-    work = calls(tmp_path)
+def test_every_public_function_in_eight_threads_and_then_alone() -> None:
+    work = calls()
     names = [*work, *(name for name in work if name not in SLOW)]
     with ThreadPoolExecutor(8) as pool:
         futures = [(name, pool.submit(work[name])) for name in names]
@@ -242,9 +237,9 @@ class Leaving(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "name", ["fit", "predict", "elbo", "objective", "read", "export", "compare", "to_arviz", "sample"]
+    "name", ["fit", "predict", "elbo", "objective", "read", "module", "compare", "to_arviz", "sample"]
 )
-def test_pyros_stack_is_what_it_was_after_an_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyros_stack_is_what_it_was_after_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = models.from_module(Leaving().eval(), priors.Gaussian(), likelihoods.Gaussian(4.0))
     guide = guides.MeanField(model)
     run = pyrodrop.fit(model, guide, (X, Y), steps=2, progress=False, engine="pyro")
@@ -255,7 +250,7 @@ def test_pyros_stack_is_what_it_was_after_an_error(name: str, tmp_path: Path, mo
         "elbo": lambda: run.elbo(2),
         "objective": lambda: run.objective(2),
         "read": lambda: pyrodrop.read(Leaving(), X[:4], **settings),
-        "export": lambda: run.export(tmp_path / "run.pt2", draws=2),
+        "module": lambda: run.module(2)(X),
         "compare": lambda: pyrodrop.compare({"run": run}, (X, Y), num_samples=4),
         "to_arviz": lambda: pyrodrop.to_arviz(run, (X, Y), num_samples=4),
         "sample": lambda: pyrodrop.sample(model, (X, Y), chains=2, draws=4, tune=100, progress=False),

@@ -1,4 +1,4 @@
-"""Compute all panels, each in a separate process, and write the report of the run."""
+"""Compute all panels, each in a separate process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import torch
 from pyrodrop.analysis.experiments.critiques.panel import Size
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.page import write_page
-from pyrodrop.analysis.reports.runs import read_run
 from pyrodrop.analysis.reports.terminal import facts, paragraph
 from pyrodrop.files import whole
 from pyrodrop.json_files import Record
@@ -31,13 +29,13 @@ def run(
     panels: list[str] = list(PANELS),  # noqa: B006
     out: Path = Path("runs/critiques"),
 ) -> dict[str, Any]:
-    """Compute the panels and write one page.
+    """Compute the panels.
 
     Args:
         preset: default takes minutes on two cores; quick has networks that are too small and short to show anything,
             long samples the two-layer posterior of Foong et al. too, for hours.
         panels: which papers, by first author.
-        out: folder for results.json, page.html, a figure per panel, and the finished panels: a run that was interrupted
+        out: folder for results.json, a figure per panel, and the finished panels: a run that was interrupted
             continues there.
 
     Returns:
@@ -62,9 +60,7 @@ def run(
             paragraph(f"\n{kept['title']} ({kept['paper'].split(',')[0]})")
             facts(kept["facts"])
         seconds = {name: kept["seconds"] for name, kept in done.items()} | {"in all": time.perf_counter() - start}
-        written = experiment.write({"panels": panels_by_name, "seconds": seconds})
-        print(f"page: {write_page(read_run(experiment.folder), experiment.folder / 'page.html')}")
-        return written
+        return experiment.write({"panels": panels_by_name, "seconds": seconds})
 
 
 def _timed(name: str, *, device: torch.device, progress: bool | None, size: Size, seed: int) -> dict[str, Any]:

@@ -23,11 +23,8 @@ from pyrodrop.names import known
 SECTIONS = (
     "spread",
     "rates",
-    "objectives",
     "bounds",
     "networks",
-    "labels",
-    "intervals",
 )  # files of this folder, with TITLE and measure(size, seed)
 APART = 1000  # difference between seeds, so that no two repetitions have the same data set, start or noise
 Rows = Mapping[str, Mapping[str, float]]

@@ -51,17 +51,14 @@ def measure(size: Size, seed: int) -> dict[str, dict[str, float]]:
     return {name: measured(make, size, seed) for name, make in GUIDES.items()}
 
 
-def measured(
-    make: Callable[[Any], Guide], size: Size, seed: int, objective: Any = None, noise: float | None = None
-) -> dict[str, float]:
-    """The row of a guide; `noise` is the standard deviation of the noise, which is learned if None."""
+def measured(make: Callable[[Any], Guide], size: Size, seed: int) -> dict[str, float]:
+    """The row of a guide."""
     split = uci("boston")[seed // APART]
     start, steps = core_seconds(), sized(STEPS, size)
-    likelihood = likelihoods.Gaussian() if noise is None else likelihoods.Gaussian(noise**-2)
-    model = models.MLP([13, 50, 1], prior=priors.Gaussian(1.0), likelihood=likelihood, seed=seed)
+    model = models.MLP([13, 50, 1], prior=priors.Gaussian(1.0), likelihood=likelihoods.Gaussian(), seed=seed)
     fit = pyrodrop.fit(
         model, make(model), split.train, steps=steps, lr=learning_rate, lr_schedule=schedules.cosine(steps),
-        objective=objective, estimator="local", device="cpu", seed=seed, progress=False,
+        estimator="local", device="cpu", seed=seed, progress=False,
     )  # fmt: skip
     cost = core_seconds() - start
     prediction = fit.predict(split.test.x, DRAWS, seed=seed)

@@ -88,7 +88,7 @@ def run(
             checkpoint=Checkpoint(checkpoint, every=5 * -(-len(train) // BATCH)), **settings,
         )  # fmt: skip
         fit.save(folder / "fit.safetensors")
-        report = fit.compression_report(data.test)
+        report = fit.compression_report()
         content = {
             "name": entry.name,
             "result": summary(fit, data.test, log),
@@ -101,7 +101,7 @@ def run(
         progress = draw_progress(log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
         figures = {"progress": progress, "weights": draw_weights(kept_weights(fit.guide, None))}
         title = f"{entry.name}, {len(log.rows)} epochs, seed {job.seed}"
-        return experiment.write(content, table_of(title, content), report, settings=settings, figures=figures)
+        return experiment.write(content, table_of(title, content), settings=settings, figures=figures)
 
 
 class EpochLog:

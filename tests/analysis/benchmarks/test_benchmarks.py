@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import pyrodrop
-from pyrodrop.analysis.benchmarks import export, likelihoods, predict, replicates, sampling, sampling_chains
+from pyrodrop.analysis.benchmarks import likelihoods, predict, replicates, sampling, sampling_chains
 from pyrodrop.analysis.benchmarks.timing import command, elsewhere, moves_all
 from pyrodrop.analysis.peers import networks
 
@@ -156,13 +156,3 @@ def test_the_networks_train(name: str) -> None:
 def test_a_function_runs_in_a_process_of_its_own() -> None:
     assert elsewhere(os.getenv, "PYRODROP_CACHE", PYRODROP_CACHE="there") == "there"
     assert elsewhere(os.getpid) != os.getpid()
-
-
-@pytest.mark.more
-def test_the_benchmark_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("onnxruntime")
-    export.compare([export.Case((3, 8, 1), 5)], 4, 1, tmp_path / "out.json")
-    record = json.loads((tmp_path / "out.json").read_text())
-    seconds, ratio = (record[part]["3-8-1, 5 rows"] for part in ("seconds", "ratio"))
-    assert ratio == pytest.approx({name: seconds[name] / seconds["plain"] for name in export.POSTERIORS})
-    assert "3-8-1, 5 rows" in capsys.readouterr().out

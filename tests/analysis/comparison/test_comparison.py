@@ -18,7 +18,6 @@ from pyrodrop.analysis.comparison.loo import loo
 from pyrodrop.analysis.comparison.reloo import reloo
 from pyrodrop.analysis.gp import GaussianProcess
 from pyrodrop.data import Dataset
-from pyrodrop.prediction.predict import watched
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -47,26 +46,19 @@ def test_sorted_by_held_out_density_with_paired_differences(small: Any) -> None:
 
 
 @pytest.mark.more
-def test_a_bar_counts_the_passes_through_the_networks(small: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """It goes on within a fit, and is quiet where the output is no terminal."""
-    test, passes = small.waves(30, seed=1), []
+def test_a_bar_counts_the_fits(small: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is quiet where the output is no terminal."""
+    test = small.waves(30, seed=1)
     fits = {"one": small.fitted(guides.MeanField, steps=2), "two": small.fitted(guides.LowRank, steps=2)}
     pyrodrop.compare(fits, test, num_samples=7)
     assert capsys.readouterr().err == ""
-    with watched(passes.append):
-        fits["one"].predict(test.x, 7)
-        with pytest.raises(ValueError, match="x must contain at least one"), watched(passes.append):
-            fits["one"].predict(test.x[:0], 7)
-        fits["one"].predict(test.x, 3, keep="moments")
-    fits["one"].predict(test.x, 7)
-    assert sum(passes) == 7 * 30 + 3 * 30
     shown: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(comparison, "tqdm", lambda **options: shown.append(tqdm(**options)) or shown[-1])
         pyrodrop.compare(fits, test, num_samples=7, progress=True)
-    assert "compare:   0%" in capsys.readouterr().err
+    assert "compare: " in capsys.readouterr().err
     assert shown[0].total == 4  # a density and an ELBO of each
-    assert shown[0].n == pytest.approx(4)
+    assert shown[0].n == 4
 
 
 def test_elbos_within_a_convention(small: Any) -> None:

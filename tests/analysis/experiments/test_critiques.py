@@ -21,7 +21,6 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.critiques import experiment, foong, one_weight, osband
 from pyrodrop.analysis.experiments.critiques.panel import Panel
 from pyrodrop.analysis.experiments.experiment import Experiment
-from pyrodrop.analysis.reports.runs import PNG
 from pyrodrop.json_files import Record
 
 # Osband: one weight
@@ -151,9 +150,9 @@ def test_origin_must_be_where_the_folder_is_said_to_be(monkeypatch: pytest.Monke
         pyrodrop.data.foong2020()
 
 
-def test_the_page_has_every_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_panel_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = Panel(
-        title="A title", paper="A, 2000", link="https://a.b", shown="What is shown.", figure=PNG + b"content",
+        title="A title", paper="A, 2000", link="https://a.b", shown="What is shown.", figure=b"\x89PNG content",
         tables={"a caption": {"a row": {"x": 7.25}}}, facts={"it is so": True}, helps=("This helps.",),
     )  # fmt: skip
     done = {name: {**panel.to_json(), "seconds": 1.0} for name in ("foong", "osband")}
@@ -161,10 +160,6 @@ def test_the_page_has_every_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     content = experiment.run(panels=list(done), out=tmp_path, quiet=True)
     assert json.loads((tmp_path / "results.json").read_text()) == content
     assert list(content["panels"]) == list(done)
-    text = (tmp_path / "page.html").read_text()
-    for words in ("A title", "https://a.b", "a caption", "7.25", "yes: it is so", "This helps."):
-        assert text.count(words) == len(done)
-    assert text.count("data:image/png;base64,") == len(done)
     assert (tmp_path / "foong.png").read_bytes() == panel.figure
 
 
@@ -173,5 +168,5 @@ def test_the_page_has_every_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_panel_at_the_size_of_a_test(name: str, data_folder: Path) -> None:
     panel = experiment._timed(name, device=torch.device("cpu"), progress=False, size="quick", seed=0)
     experiment._checked(Record(Path("panel.json"), panel))
-    assert base64.b64decode(panel["figure"]).startswith(PNG)
+    assert base64.b64decode(panel["figure"]).startswith(b"\x89PNG")
     json.dumps(panel, allow_nan=False)

@@ -161,8 +161,6 @@ def test_the_job_runs(
         assert cli.main(words) == 0
         assert "reused from" in capsys.readouterr().out
         assert json.loads((tmp_path / "results.json").read_text()) == results
-    assert cli.main(["report", str(tmp_path)]) == 0
-    assert "mutual information" in (tmp_path / "report.html").read_text()
 
 
 def test_the_reference_shows_what_the_figure_shows() -> None:

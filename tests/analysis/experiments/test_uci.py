@@ -359,8 +359,6 @@ def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest
     assert cli.main(["compare", str(tmp_path)]) == 0
     assert f"{tmp_path.name}/ensemble" in (shown := capsys.readouterr().out)
     assert "UCI yacht, 2 splits, by held-out log density" in shown
-    assert cli.main(["report", str(tmp_path)]) == 0
-    assert "ensemble" in (tmp_path / "report.html").read_text()
 
 
 def test_year_has_no_grid() -> None:

@@ -1,10 +1,9 @@
-"""Runs read back: one table of several, and the page of one."""
+"""Runs read back: one table of several."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from matplotlib.figure import Figure
 
 from pyrodrop import cli, guides, metrics
 from pyrodrop.analysis.reports.console import write_draws
-from pyrodrop.analysis.reports.page import write_page
 from pyrodrop.analysis.reports.runs import compare_runs, read_run
 from pyrodrop.data import Split
 
@@ -88,41 +86,7 @@ def test_what_cannot_be_compared_is_said_in_a_line(
     (other / "results.json").write_text("{")
     assert cli.main(["compare", str(other)]) == 1
     assert "is not valid JSON" in capsys.readouterr().err
-    for words, said in (
-        (["compare", str(tmp_path)], "must have a results.json"),
-        (["report", str(tmp_path / "nowhere")], "must have a results.json"),
-        (["report", str(folder), "-o", str(tmp_path / "no" / "page.html")], "folder of the report must exist"),
-    ):
-        assert cli.main(words) == 1
-        assert said in capsys.readouterr().err
+    assert cli.main(["compare", str(tmp_path)]) == 1
+    assert "must have a results.json" in capsys.readouterr().err
     assert cli.main(["compare"]) == 2
     assert "parameter FOLDERS requires an argument" in capsys.readouterr().err
-
-
-def test_the_page_needs_no_other_file_and_escapes_names(folder: Path, tmp_path: Path) -> None:
-    assert cli.main(["report", str(folder), "-o", str(tmp_path / "page.html")]) == 0
-    page = (tmp_path / "page.html").read_text()
-    assert len(re.findall("<img ", page)) == 2
-    assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'(?:src|href)="([^"]*)"', page))
-    assert "a &lt;run&gt;" in page
-    assert "&lt;b&gt;" in page
-    assert "<b>" not in page
-    assert "yes: the sd grows &amp; grows" in page
-    assert cli.main(["report", str(folder)]) == 0
-    assert (folder / "report.html").read_text() == page
-
-
-def test_the_page_says_what_was_run_and_what_its_figures_show(folder: Path, tmp_path: Path) -> None:
-    results = json.loads((folder / "results.json").read_text())
-    results["models"] = {"a": {"coverage_95": 0.951, "elbo": -122400.0}, "b": {"coverage_95": 1.0, "elbo": None}}
-    results["figures"] = {"figure": "a wave <b>breaks"}
-    (folder / "results.json").write_text(json.dumps(results))
-    (folder / "run.json").write_text(json.dumps({"job": "waves"}))
-    page = write_page(read_run(folder), tmp_path / "page.html").read_text()
-    assert f"<p>pyrodrop run waves: data {results['settings']['data']}, seed 0.</p>" in page
-    assert 'alt="a wave &lt;b&gt;breaks"' in page
-    assert "<td>95%</td>" in page
-    assert "<td>-122,400</td>" in page
-    (folder / "run.json").write_text(json.dumps({"job": 3}))
-    with pytest.raises(ValueError, match="must have a line of text as job; it has the int 3"):
-        read_run(folder)

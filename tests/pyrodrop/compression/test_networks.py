@@ -439,5 +439,5 @@ def test_operations_of_tokens_are_counted(cut_fit: Any) -> None:
     """2 (3 5 at 4 places + 20 2)."""
     net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Flatten(), nn.Linear(20, 2))
     fit = cut_fit(net, share=0.0, dead=0.0)
-    report = fit.compression_report((torch.randn(30, 4, 3), torch.arange(30) % 2))
+    report = fit.compression_report(x=torch.randn(30, 4, 3))
     assert report.dense.flops == 2 * (15 * 4 + 40)

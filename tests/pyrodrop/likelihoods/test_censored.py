@@ -17,7 +17,6 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors, schedules
 from pyrodrop.analysis import compare, kfold, log_density, loo
-from pyrodrop.compression.report import error
 from pyrodrop.data import Dataset
 from pyrodrop.likelihoods import Censored
 from pyrodrop.scaling import Standardize
@@ -345,13 +344,3 @@ def test_two_columns_are_no_ends_in_the_tree_of_another_likelihood() -> None:
     run = pyrodrop.fit(model, guides.MeanField(model), (x, value), steps=1, engine="pyro", progress=False)
     with pytest.raises(ValueError, match=r"test must have a y of the shape \[8, 1\] of the predictions; got \[8, 2\]"):
         pyrodrop.to_arviz(run, Dataset(x, value), (x, value.repeat(1, 2)), num_samples=2)
-
-
-def test_the_error_of_a_compressed_network_needs_exact_values() -> None:
-    x, value, y = survived(20)
-    model, net = linear(likelihoods.Censored(likelihoods.Gaussian(TAU))), nn.Linear(2, 1)
-    with pytest.raises(ValueError, match="the error of a network needs exact observations; got a y with"):
-        error(model, net, Dataset(x, y))
-    theirs = float((net(x.float()).detach() - value).square().mean().sqrt())
-    for exact in (value, value.repeat(1, 2)):
-        assert error(model, net, Dataset(x, exact)) == pytest.approx(theirs, rel=1e-6)

@@ -321,7 +321,6 @@ def test_what_needs_every_observation_is_refused() -> None:
     whole = (x, y)
     for call in (
         lambda: loo(run),
-        lambda: run.compression_report(),
         lambda: pyrodrop.to_arviz(run, Dataset(*whole)),
         lambda: log_density(run, whole),
     ):  # type: ignore[arg-type]

@@ -97,7 +97,6 @@ def test_the_table_says_what_was_found(net: Small, data: tuple[Tensor, Tensor]) 
         "1 of 3 dropouts are noise of the function",
     ):
         assert line in text
-    assert "<table" in reading._repr_html_()
 
 
 def test_the_network_and_the_random_state_of_the_caller_stay(net: Small, data: tuple[Tensor, Tensor]) -> None:

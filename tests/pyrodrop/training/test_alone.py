@@ -21,7 +21,7 @@ for guide in (guides.BernoulliDropout(model, 0.1), guides.MeanField(model), guid
     for more in ({}, {"batch_size": 7}, {"estimator": "local"},
                  {"objective": pyro.infer.Trace_ELBO()}, {"checkpoint": f"{sys.argv[1]}/{type(guide).__name__}"}):
         if "objective" in more and isinstance(guide, guides.BernoulliDropout):
-            more = {"objective": pyrodrop.AlphaDivergence(num_particles=2)}
+            continue  # the loss needs a density, and this posterior has atoms
         fit = pyrodrop.fit(model, guide, data, steps=10, **options, **more)
         assert fit.settings["engine"] == "pyro" and fit.losses.isfinite().all()
 fit = pyrodrop.fit(model, guide, DataLoader(TensorDataset(*data), 8), steps=10, **options)

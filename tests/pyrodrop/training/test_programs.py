@@ -225,7 +225,7 @@ def test_cards_name_the_arguments() -> None:
     fit = trained(2)
     assert "x, y" in str(fit)
     assert "rows" not in str(fit)
-    assert "x, y" in fit._repr_html_()
+    assert "x, y" in repr(fit)
 
 
 def test_a_file_restores_the_guide_of_a_function(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def of_both() -> tuple[Fit, Fit]:
     [
         ("pruned", "needs a per-weight alpha"),
         ("compress", "model must be a model of pyrodrop.models"),
-        ("compression_report", "needs data with rows|model must be a model of pyrodrop.models"),
+        ("compression_report", "model must be a model of pyrodrop.models"),
         ("ensemble", "model must be a model of pyrodrop.models"),
         ("loo", "needs data with rows|must be one of pyrodrop.models"),
         ("compare", "must be a mapping|must have predictions with a density"),

@@ -20,7 +20,7 @@ from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.identity import differences, made_of
 from pyrodrop.sampling.sampled import Sampled
 from tests.guides.test_guides import PRIORS
-from tests.pyrodrop.export.test_export import LIKELIHOODS
+from tests.pyrodrop.prediction.test_module import LIKELIHOODS
 
 X = torch.linspace(-1, 1, 20)[:, None]
 DATA = Dataset(X, X**2).standardized()

@@ -1,0 +1,145 @@
+"""Functions of a posterior as one PyTorch module, for `torch.export`, `torch.onnx` and gradients in x.
+
+    f_t  = network(x; W_t)      W_t ~ q, t = 1 ... S      the W_t are stored, ``[S, ...]`` each
+    mean = mean_t E[y | f_t]
+    sd   = (mean_t Var[y | f_t] + var_t E[y | f_t])^(1/2)
+
+They are the functions of `predict` with the same seed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical
+
+from pyrodrop.arguments import shown
+from pyrodrop.data.dataset import check_inputs
+from pyrodrop.devices import seeded
+from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.likelihoods import Missing, elements, per_row
+from pyrodrop.models.network import NetworkModel, mixes_examples
+from pyrodrop.models.trained_network import TrainedNetwork
+from pyrodrop.module_states import evaluating
+from pyrodrop.modules import ParameterTree
+from pyrodrop.networks.checks import check_width
+from pyrodrop.prediction.blocks import Block, Masks, blocks
+from pyrodrop.prediction.moments import component_moments
+from pyrodrop.prediction.predict import BLOCK_BYTES, Keep, masks_of, uncompiled
+from pyrodrop.protocols import HasDraws, HasPosterior
+from pyrodrop.reparam.shared_noise import SharedNoise
+from pyrodrop.threads import exclusive
+
+
+@dataclass(frozen=True)
+class Functions:
+    """Functions of one model: `weights` differ between them, ``[count, ...]`` by site, and `same` do not."""
+
+    model: Any
+    count: int
+    weights: dict[str, Tensor]
+    same: dict[str, Tensor]
+
+
+@exclusive()
+def functions_of(
+    model: Any, guide: Callable[..., Any], x: Inputs | None, count: int, seed: int, device: torch.device
+) -> Functions:
+    """Sample `count` functions, those of `predict` with this seed.
+
+    Args:
+        x: a row, for guides that are called and for networks with dropout that no weight carries; others need none.
+
+    Raises:
+        TypeError: the model is not one of `pyrodrop.models`.
+        ValueError: x is needed; the masks of a function depend on the number of rows; or as `predict`.
+    """
+    if not isinstance(model, NetworkModel):
+        raise TypeError(f"functions as a module need a model of pyrodrop.models; got {shown(model)}")
+    masks: Masks = {}
+    read = isinstance(model, TrainedNetwork) and model.dropouts.noise
+    if x is None and (read or not isinstance(guide, HasPosterior | HasDraws)):
+        raise ValueError("x must be a few rows of x, since this run does not hold its training data; got None")
+    if x is not None:
+        x = check_inputs(x)
+        check_width(x, model.in_features)
+    row: Any = None if x is None else mapped(lambda tensor: tensor[:1].to(device), x)
+    if read and mixes_examples(model, x):
+        raise ValueError(
+            "the masks of this network, whose rows depend on each other, are those of one number of rows: use predict"
+        )
+    with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
+        if read:
+            masks = masks_of(model, row, together=False)
+        drawn = list(blocks(guide, model.weight_sites(), row, count, BLOCK_BYTES, masks))
+        weights = {name: torch.cat([_whole(block, name) for block in drawn]) for name in drawn[0].noise}
+    return Functions(model, count, weights, {name: value.detach() for name, value in drawn[0].fixed.items()})
+
+
+def _whole(block: Block, name: str) -> Tensor:
+    """The weight, or mask, of every draw of a block."""
+    q, noise = block.distributions.get(name), block.noise[name]
+    return noise if q is None else torch.stack([SharedNoise(of_draw).whole(q) for of_draw in noise])
+
+
+def _any_rows(network: nn.Module) -> bool:
+    """Whether `torch.vmap` can be recorded for any number of rows; its rules for normalisations and embeddings fix it."""
+    return all(isinstance(module, nn.Linear) for module in network.modules() if module._buffers)
+
+
+class Draws(nn.Module):
+    """S functions of a posterior as a module in evaluation mode; `Fit.module` makes it.
+
+    Its argument is x ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. All S
+    functions are computed at once: pass as many rows as fit in memory. The weights that differ between functions are stored
+    once per function. No parameter requires gradients, and outputs are differentiable in x. `torch.export` and `torch.onnx`
+    record one call of the network per function; what they record runs without this package.
+
+    Args:
+        mixture: functions of one or several posteriors, each with the same weight in the mixture.
+        keep: what a call returns, as in `Fit.module`.
+
+    Raises:
+        TypeError: on a call with ``keep="moments"``: y has no mean and variance in closed form.
+    """
+
+    def __init__(self, mixture: Sequence[Functions], keep: Keep) -> None:
+        super().__init__()
+        self.keep = keep
+        self.counts = [functions.count for functions in mixture]
+        self.models = nn.ModuleList(copy.deepcopy(functions.model) for functions in mixture)
+        self.weights = nn.ModuleList(ParameterTree(functions.weights) for functions in mixture)
+        self.same = nn.ModuleList(ParameterTree(functions.same) for functions in mixture)
+        self.eval().requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Draws:
+        """Returns the module, which stays in evaluation mode."""
+        return super().train(False)
+
+    @uncompiled
+    @exclusive()
+    def forward(self, x: Inputs) -> Tensor | tuple[Tensor, Tensor]:
+        fs, moments = [], []
+        members: Any = zip(self.models, self.weights, self.same, self.counts, strict=True)
+        with pyro.validation_enabled(False):  # checks of values cannot be recorded
+            for model, weights, same, count in members:
+                together = model.batches_weights and (_any_rows(model.network) or not torch.compiler.is_compiling())
+                noise, fixed = ({name: tree[name] for name in tree} for tree in (weights, same))
+                output = Block(count, noise, {}, fixed, mapped=together)(model.outputs, x)
+                fs.append(model.likelihood.location(output, model.targets))
+                if self.keep == "moments":
+                    of_y = model.likelihood.likelihood if isinstance(model.likelihood, Missing) else model.likelihood
+                    distribution = per_row(of_y(output, model.targets), 2)
+                    moments.append(component_moments(distribution))
+        if self.keep == "draws":
+            return torch.cat(fs)
+        means, variances = map(torch.cat, zip(*moments, strict=True))
+        if isinstance(elements(distribution), Categorical):
+            return means.mean(0)
+        return means.mean(0), (variances.mean(0) + means.var(0, correction=0)).sqrt()
