@@ -101,6 +101,7 @@ def predict(
             each other.
         TypeError: ``joint=False`` or ``method="analytic"`` for a guide without a method ``posterior``; an argument of the
             wrong kind.
+        RuntimeError: x requires a gradient, or the call is inside of a transform of torch.func: the derivative would be 0.
 
     Example:
         >>> import torch, pyrodrop
