@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from pyrodrop.arguments import shown
-from pyrodrop.arrays import tensor_of
+from pyrodrop.arrays import copied, tensor_of
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.streamed import Check, RandomStreams, Streamed, mixed
 
@@ -92,7 +92,8 @@ def _collated(items: list[Any], dataset: Any) -> Any:
 def of_files(x: Any, y: Any, values: Sequence[Any], missing: bool) -> Rows:
     """Rows of arrays, some of which are memory-mapped files, whose pages are released after reading."""
     arrays = [
-        value if mapped_file(value) is not None else tensor_of(value, "x or y", missing=missing) for value in values
+        value if mapped_file(value) is not None else copied(tensor_of(value, "x or y", missing=missing), value)
+        for value in values
     ]
     sizes = {len(value) for value in arrays}
     if len(sizes) != 1:

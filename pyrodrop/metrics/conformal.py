@@ -177,7 +177,7 @@ def conformal(
         if complete[row]:
             units.setdefault(group, {}).setdefault(block, []).append(row)
     kept = values if isinstance(elements(prediction.distribution), Categorical) else values.double()
-    return Conformal(prediction, kept, score, {group: list(each.values()) for group, each in units.items()})
+    return Conformal(prediction, kept.clone(), score, {group: list(each.values()) for group, each in units.items()})
 
 
 def _keys(labels: Any, rows: int, name: str) -> list[Hashable]:
