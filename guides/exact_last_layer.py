@@ -171,7 +171,8 @@ class ExactLastLayer(Part, LocalModule):
         tau = ~targets.isnan() * (model.targets.scale.double() / noise.scale.double()) ** 2  # [N, D]
         if self.bias is None and fixed is not None:
             targets = targets - fixed.double()
-        targets = tau * targets.nan_to_num()
+        rows = _Regression(phi, targets.nan_to_num(), tau)
+        targets = tau * rows.targets
         cross = tau.T @ phi  # [D, H]
         precision = torch.diag_embed(inverse) + phi.T @ (tau.T.unsqueeze(-1) * phi)  # [D, H, H]
         right = loc * inverse + targets.T @ phi
@@ -186,7 +187,39 @@ class ExactLastLayer(Part, LocalModule):
         factor, failed = torch.linalg.cholesky_ex(precision)
         factor = factor.masked_fill((failed != 0)[:, None, None], math.nan)  # so that training reports it
         mean = torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
-        return _LastLayer(_PerOutput(mean, factor, 2, initial[self.weight]), bias, slope)
+        return _LastLayer(_PerOutput(mean, factor, 2, initial[self.weight]), bias, slope, rows)
+
+    def left_out(self, below: dict[str, Tensor]) -> Tensor:
+        """ln p(y_n | y of all other rows, W) of every row n, given one sample W of the layers below, in the units of y.
+
+            sum_d ln N(y_nd | f_nd - l_nd (y_nd - f_nd) / (1 - l_nd), 1 / (tau_d (1 - l_nd))),    l_nd = tau_d Var[f_nd]
+
+        where f_nd is the mean of phi_n w_d + b_d under the posterior given all rows, and l_nd the leverage of row n: the
+        conjugate regression without row n in closed form (Rasmussen & Williams 2006, Gaussian Processes for Machine
+        Learning, section 5.4.2, https://gaussianprocess.org/gpml/chapters/RW5.pdf).
+
+        Args:
+            below: the weights of the layers below by site, without further dimensions; others are ignored.
+
+        Returns:
+            ``[N]`` in float64; values of y that are missing count for nothing.
+
+        Raises:
+            ValueError: no rows are set.
+        """
+        last = self._posterior({name: below[name] for name in self.features.sites}, *self.rows())
+        phi, targets, tau = last.rows
+        design = phi - last.slope.unsqueeze(1)  # [D, N, H]
+        mean = (design @ last.weight.mean.unsqueeze(-1)).squeeze(-1)
+        variance = torch.linalg.solve_triangular(last.weight.factor, design.mT, upper=False).square().sum(-2)
+        if last.bias_at_zero is not None:
+            mean = mean + last.bias_at_zero.mean.unsqueeze(-1)
+            variance = variance + last.bias_at_zero.factor.squeeze(-1) ** -2
+        rest = 1 - tau * variance.T  # [N, D]
+        error = tau * (targets - mean.T).square() / rest
+        model: Any = self.model
+        log_scale = torch.log(tau * rest / (2 * math.pi)) / 2 - model.targets.scale.double().log()
+        return torch.where(tau > 0, log_scale - error / 2, 0.0).sum(-1)
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
         """Sample every weight: tensors ``[num_samples, ...]`` by site name.
@@ -334,12 +367,21 @@ class _PerOutput(WeightDistribution):
         return values.reshape(*batch, *self.factor.shape[:2], 1)
 
 
+class _Regression(NamedTuple):
+    """The rows: inputs ``[N, H]``; y less a bias without a prior, and its precisions, 0 if missing, ``[N, D]``."""
+
+    phi: Tensor
+    targets: Tensor
+    tau: Tensor
+
+
 class _LastLayer(NamedTuple):
     """The posteriors of the weight, and of a bias with a prior: its mean at w is that of `bias_at_zero` minus slope w."""
 
     weight: _PerOutput
     bias_at_zero: _PerOutput | None
     slope: Tensor
+    rows: _Regression
 
     def bias_given(self, weight: Tensor) -> _PerOutput:
         assert self.bias_at_zero is not None
