@@ -255,7 +255,7 @@ def test_what_the_caller_changes_afterwards_reaches_nothing(array: bool, tmp_pat
         (data.Dataset({"a": given[0]}, given[1]), lambda it: it.fingerprint),
         (data.Keywords({"x": [given[0]], "y": given[1]}), lambda it: it.fingerprint),
         (pyrodrop.EarlyStopping(given), lambda it: str(it.validation.y)),
-        (of_files(file, given[1], [file, given[1]], False), lambda it: str(it.sample.y)),
+        (of_files(file, given[1], [file, given[1]], False), lambda it: str(it.read(torch.arange(2), None).y)),
         (Standardize(x[0], x[1].exp()), lambda it: str(it(x.new_ones(1, 2)))),
         (metrics.conformal(predicted, given[1]), lambda it: str(it.interval(predicted, 0.5))),
         (exact, lambda it: str(it.mean())),
