@@ -24,6 +24,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
@@ -37,6 +38,7 @@ from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import NoDivergence
 from pyrodrop.guides.guide import Guide, RateKind, check_model, first_weights, input_units
 from pyrodrop.guides.mean_field import MeanField
+from pyrodrop.inputs import tensors_in
 from pyrodrop.likelihoods import Gaussian, Missing
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.modules import LocalModule
@@ -58,7 +60,8 @@ class ExactLastLayer(Part, LocalModule):
     Args:
         model: a network of `pyrodrop.models` that returns the output ``[N, D]`` of a `torch.nn.Linear`. The weight of this
             layer is the last of the model's weights and has a Gaussian prior of fixed scale; its bias has such a prior or
-            none. The likelihood is `likelihoods.Gaussian`, or `likelihoods.Missing` of it; it may learn its precision.
+            none. The network uses what has a prior in this layer alone. The likelihood is `likelihoods.Gaussian`, or
+            `likelihoods.Missing` of it; it may learn its precision.
         features: function of a model that returns the guide of the layers below, such as ``guides.MeanField`` or
             ``functools.partial(guides.BernoulliDropout, drop_rate=0.1)``.
 
@@ -67,7 +70,8 @@ class ExactLastLayer(Part, LocalModule):
             step: x is not one tensor.
         ValueError: the likelihood is another, or the last weight is that of another layer. Before the first step: the fit
             has another model object, a prior of the last layer is not such a Gaussian (`NoDivergence`), the data are not in
-            memory, or the network mixes rows, draws masks that no weight carries, or changes the output of its last layer.
+            memory, or the network mixes rows, draws masks that no weight carries, changes the output of its last layer, or
+            uses the weight of that layer, or a bias with a prior, elsewhere too.
 
     Example:
         >>> import torch, pyrodrop
@@ -104,7 +108,7 @@ class ExactLastLayer(Part, LocalModule):
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     def condition_on(self, x: Tensor, y: Tensor) -> None:
-        """Set the rows that the posterior of the last layer is conditioned on. `pyrodrop.fit` calls this method.
+        """Set the rows that the posterior of the last layer is conditioned on, as copies. `pyrodrop.fit` calls this method.
 
         Args:
             x: ``[N, ...]``, in the units of the data.
@@ -122,7 +126,8 @@ class ExactLastLayer(Part, LocalModule):
                 "does not depend on other rows, as it does under BatchNorm in training mode"
             )
         device = model.weight_sites()[self.weight].device
-        x, y = x.to(device), model.likelihood.as_target(y if y.is_floating_point() else y.double()).to(device)
+        x = x.to(device, copy=True)
+        y = model.likelihood.as_target(y if y.is_floating_point() else y.double()).to(device)
         with torch.no_grad():
             self._posterior({name: model.weight_sites()[name] for name in self.features.sites}, x, y)
         self.rows.x, self.rows.y, self.rows.seen = x, y.nan_to_num(), ~y.isnan()
@@ -155,7 +160,7 @@ class ExactLastLayer(Part, LocalModule):
         model: Any = self.model
         initial = model.weight_sites()
         loc, inverse = _prior(model, self.weight)
-        phi, fixed, output = _last_map(model, below | {name: initial[name] for name in self._last}, self.weight, x)
+        phi, fixed, output = _last_map(model, below | {name: initial[name] for name in self._last}, self._last, x)
         if output.dim() != 2 or len(y) != len(output) or y.numel() != output.numel():
             raise ValueError(
                 "guides.ExactLastLayer needs outputs [N, D] and a y of their shape; got outputs "
@@ -164,7 +169,10 @@ class ExactLastLayer(Part, LocalModule):
         phi, targets = phi.double(), model.targets(y.reshape(output.shape)).double()
         noise: Any = elements(model.likelihood(torch.zeros_like(output[:1]), model.targets))
         tau = ~targets.isnan() * (model.targets.scale.double() / noise.scale.double()) ** 2  # [N, D]
-        targets = tau * targets.nan_to_num()
+        if self.bias is None and fixed is not None:
+            targets = targets - fixed.double()
+        rows = _Regression(phi, targets.nan_to_num(), tau)
+        targets = tau * rows.targets
         cross = tau.T @ phi  # [D, H]
         precision = torch.diag_embed(inverse) + phi.T @ (tau.T.unsqueeze(-1) * phi)  # [D, H, H]
         right = loc * inverse + targets.T @ phi
@@ -176,12 +184,42 @@ class ExactLastLayer(Part, LocalModule):
             bias = _PerOutput(at_zero, of_bias.sqrt()[:, None, None], 1, initial[self.bias])
             precision = precision - slope.unsqueeze(-1) * cross.unsqueeze(-2)
             right = right - at_zero[:, None] * cross
-        elif fixed is not None:
-            right = right - fixed.double()[:, None] * cross
         factor, failed = torch.linalg.cholesky_ex(precision)
         factor = factor.masked_fill((failed != 0)[:, None, None], math.nan)  # so that training reports it
         mean = torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
-        return _LastLayer(_PerOutput(mean, factor, 2, initial[self.weight]), bias, slope)
+        return _LastLayer(_PerOutput(mean, factor, 2, initial[self.weight]), bias, slope, rows)
+
+    def left_out(self, below: dict[str, Tensor]) -> Tensor:
+        """ln p(y_n | y of all other rows, W) of every row n, given one sample W of the layers below, in the units of y.
+
+            sum_d ln N(y_nd | f_nd - l_nd (y_nd - f_nd) / (1 - l_nd), 1 / (tau_d (1 - l_nd))),    l_nd = tau_d Var[f_nd]
+
+        where f_nd is the mean of phi_n w_d + b_d under the posterior given all rows, and l_nd the leverage of row n: the
+        conjugate regression without row n in closed form (Rasmussen & Williams 2006, Gaussian Processes for Machine
+        Learning, section 5.4.2, https://gaussianprocess.org/gpml/chapters/RW5.pdf).
+
+        Args:
+            below: the weights of the layers below by site, without further dimensions; others are ignored.
+
+        Returns:
+            ``[N]`` in float64; values of y that are missing count for nothing.
+
+        Raises:
+            ValueError: no rows are set.
+        """
+        last = self._posterior({name: below[name] for name in self.features.sites}, *self.rows())
+        phi, targets, tau = last.rows
+        design = phi - last.slope.unsqueeze(1)  # [D, N, H]
+        mean = (design @ last.weight.mean.unsqueeze(-1)).squeeze(-1)
+        variance = torch.linalg.solve_triangular(last.weight.factor, design.mT, upper=False).square().sum(-2)
+        if last.bias_at_zero is not None:
+            mean = mean + last.bias_at_zero.mean.unsqueeze(-1)
+            variance = variance + last.bias_at_zero.factor.squeeze(-1) ** -2
+        rest = 1 - tau * variance.T  # [N, D]
+        error = tau * (targets - mean.T).square() / rest
+        model: Any = self.model
+        log_scale = torch.log(tau * rest / (2 * math.pi)) / 2 - model.targets.scale.double().log()
+        return torch.where(tau > 0, log_scale - error / 2, 0.0).sum(-1)
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
         """Sample every weight: tensors ``[num_samples, ...]`` by site name.
@@ -329,46 +367,71 @@ class _PerOutput(WeightDistribution):
         return values.reshape(*batch, *self.factor.shape[:2], 1)
 
 
+class _Regression(NamedTuple):
+    """The rows: inputs ``[N, H]``; y less a bias without a prior, and its precisions, 0 if missing, ``[N, D]``."""
+
+    phi: Tensor
+    targets: Tensor
+    tau: Tensor
+
+
 class _LastLayer(NamedTuple):
     """The posteriors of the weight, and of a bias with a prior: its mean at w is that of `bias_at_zero` minus slope w."""
 
     weight: _PerOutput
     bias_at_zero: _PerOutput | None
     slope: Tensor
+    rows: _Regression
 
     def bias_given(self, weight: Tensor) -> _PerOutput:
         assert self.bias_at_zero is not None
         return self.bias_at_zero.at(self.bias_at_zero.loc - (self.slope * weight).sum(-1))
 
 
-class _FirstUse(TorchFunctionMode):
-    """Records what a network computes first from one of its weights: function, arguments and result."""
+class _FirstUses(TorchFunctionMode):
+    """Records what a network computes first from each of these weights: function, arguments and result."""
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weights: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.weight = weight
-        self.use: tuple[Any, Any, Any] = None, (), None
+        self.weights = weights
+        self.uses: list[tuple[Any, Any, Any, Any]] = [(None, (), {}, None) for _ in weights]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        arguments = [*args, *(kwargs or {}).values()]
-        if self.use[0] is None and isinstance(result, Tensor) and any(each is self.weight for each in arguments):
-            self.use = func, arguments, result
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if isinstance(result, Tensor | float | list | np.ndarray):  # not a shape
+            arguments = {id(tensor) for tensor in tensors_in((args, kwargs))}
+            for at, weight in enumerate(self.weights):
+                if self.uses[at][0] is None and id(weight) in arguments:
+                    self.uses[at] = func, args, kwargs, result
         return result
 
 
-def _last_map(model: Any, weights: dict[str, Tensor], name: str, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Inputs, bias and output of the linear map with the weight `name`; a ValueError if the network changes its output."""
-    with _FirstUse(weights[name]) as seen:
+def _last_map(
+    model: Any, weights: dict[str, Tensor], last: tuple[str, ...], x: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Inputs, bias and output of the linear map with the sites `last`, a weight and perhaps its bias.
+
+    Raises:
+        ValueError: the network uses one of these sites otherwise, or changes the output of the map.
+    """
+    with _FirstUses([weights[name] for name in last]) as seen:
         output = model.outputs(weights, x)
-    func, arguments, result = seen.use
-    changed = result is not output or (not output.is_inference() and output._version != 0)
-    if func is not nn.functional.linear or changed:
+    func, args, kwargs, _ = seen.uses[0]
+    phi, *used = _of_linear(*args, **kwargs) if func is nn.functional.linear else (x, None, None)
+    alone = all(weights[name] is use for name, use in zip(last, used, strict=False))
+    alone = alone and all(result is output for *_, result in seen.uses)
+    if not alone or not (output.is_inference() or output._version == 0):
         raise ValueError(
-            "guides.ExactLastLayer needs a network that uses its last weight in a torch.nn.Linear alone, and returns the "
-            f"output of that layer unchanged; this one does not, with {name!r}"
+            f"guides.ExactLastLayer needs a network that uses {' and '.join(map(repr, last))} in a torch.nn.Linear alone, "
+            "and returns the output of that layer unchanged; this one does not"
         )
-    return arguments[0], arguments[2] if len(arguments) > 2 else None, output
+    return phi, used[1], output
+
+
+def _of_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The arguments of `torch.nn.functional.linear`."""
+    return input, weight, bias
 
 
 def _last_layer(model: Any) -> tuple[str, str | None]:

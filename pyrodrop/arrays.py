@@ -77,6 +77,16 @@ def without_graph(values: Tensor, name: str) -> Tensor:
     )
 
 
+def copied(values: Any, source: Any = None) -> Any:
+    """A copy of a tensor or an array, without its graph, which later changes by the caller do not reach.
+
+    If `source`, of which the values were made and by default themselves, is in a file that is mapped, they stay there.
+    """
+    if _is_mapped(values if source is None else source):
+        return values
+    return values.detach().clone() if isinstance(values, Tensor) else values.copy()
+
+
 def is_frame(values: Any) -> bool:
     """Whether this is a data frame of pandas, polars or pyarrow."""
     return nw.dependencies.is_into_dataframe(values)

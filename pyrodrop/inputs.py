@@ -35,16 +35,16 @@ def mapped(function: Callable[[Tensor], Tensor], x: Any) -> Any:
     return tuple(function(value) for value in x)
 
 
-def over_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    """Apply the function to every tensor of nested tuples, lists and dictionaries; other values are kept."""
-    if isinstance(tree, Tensor):
+def over_tensors(function: Callable[[Any], Any], tree: Any, kinds: Any = Tensor) -> Any:
+    """Apply the function to every tensor, or value of these kinds, of nested tuples, lists and dictionaries."""
+    if isinstance(tree, kinds):
         return function(tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(over_tensors(function, value) for value in tree))
+        return type(tree)(*(over_tensors(function, value, kinds) for value in tree))
     if isinstance(tree, tuple | list):
-        return type(tree)([over_tensors(function, value) for value in tree])
+        return type(tree)([over_tensors(function, value, kinds) for value in tree])
     if isinstance(tree, dict):
-        return {name: over_tensors(function, value) for name, value in tree.items()}
+        return {name: over_tensors(function, value, kinds) for name, value in tree.items()}
     return tree
 
 

@@ -48,7 +48,7 @@ class Standardize(torch.nn.Module):
         loc, scale = (torch.as_tensor(v, dtype=None if isinstance(v, Tensor) else torch.float64) for v in (loc, scale))
         dtype = functools.reduce(torch.promote_types, kinds, kinds[0]) if kinds else torch.get_default_dtype()
         dtype = dtype if kinds else _holding(loc, scale, dtype)
-        loc, scale = loc.to(dtype), scale.to(dtype)
+        loc, scale = loc.to(dtype, copy=True), scale.to(dtype, copy=True)
         if loc.dim() and scale.dim() and loc.shape != scale.shape:
             raise ValueError(
                 "loc and scale must be numbers or have one value per column each; got shapes "

@@ -44,7 +44,7 @@ import xarray as xr
 from torch import Tensor
 
 import pyrodrop
-from pyrodrop.analysis.arviz.program_draws import program_tree, scalar_or_array
+from pyrodrop.analysis.arviz.program_tree import program_tree, scalar_or_array
 from pyrodrop.analysis.arviz.sampled_draws import sampled_draws
 from pyrodrop.analysis.arviz.several import one_tree
 from pyrodrop.analysis.comparison.comparison import check_fits
@@ -147,8 +147,9 @@ def to_arviz(
     if "log_likelihood_missing" in tree.attrs:
         _log.warning(
             "to_arviz leaves the group log_likelihood out: %s. ArviZ's loo would take these draws for those of the exact "
-            "posterior; pyrodrop.analysis.loo does not, and log_likelihood=True adds the group",
+            "posterior; %s, and log_likelihood=True adds the group, if the observations have densities",
             tree.attrs["log_likelihood_missing"],
+            "pyrodrop.analysis.loo does not" if "sample_stats" in tree.children else "held-out data need none",
         )
     return tree
 

@@ -376,6 +376,12 @@ def _add_loo(
             continue
         results[name] = result
         rows[name] |= {"elpd": result.elpd, "elpd_se": result.se, "p": result.p, "k_hat": result.k_hat}
+    first = next(iter(results), "")
+    for name, result in results.items():
+        if not torch.equal(result.observations, results[first].observations):
+            raise ValueError(
+                f"by='loo' compares fits of the same observations, in the same order; {name!r} and {first!r} have others"
+            )
     if results:
         elpds = torch.stack([result.pointwise[0] for result in results.values()])
         differences = elpds - elpds[elpds.sum(1).argmax()]
@@ -417,8 +423,8 @@ def _add_elbo(
     bar.total += len(fits)
     for name, fit in fits.items():
         if isinstance(fit, Fit):
-            own_data = training_data(fit, fits, train)
-            elbos[name] = fit.elbo(_ELBO_DRAWS, own_data)
+            own_data: Any = training_data(fit, fits, train)
+            elbos[name] = fit.elbo(_ELBO_DRAWS, None if own_data is fit.data else own_data)
             bar.update()
     best = max(elbos.values(), key=lambda elbo: elbo.value) if elbos else None
     for name in rows:

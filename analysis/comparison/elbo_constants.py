@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pyrodrop.data import Dataset
+from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.weight import ConstantLeftOut
 from pyrodrop.divergences import ATOMS, EXACT, POINT
 from pyrodrop.elbo import Factor, site_factors
-from pyrodrop.inputs import mapped
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.module_states import evaluating
 from pyrodrop.reparam.lazy import LazyDistribution
+from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.result import Fit
 from pyrodrop.training.result_data import rows_of
 
@@ -74,7 +74,7 @@ def why_not_comparable(fits: Mapping[str, Any], train: Dataset | None = None) ->
     return ""
 
 
-def training_data(fit: Fit, fits: Mapping[str, Any], train: Dataset | None) -> Dataset | None:
+def training_data(fit: Fit, fits: Mapping[str, Any], train: Dataset | None) -> Dataset | Keywords | None:
     """The training data of a fit.
 
     Args:
@@ -84,6 +84,8 @@ def training_data(fit: Fit, fits: Mapping[str, Any], train: Dataset | None) -> D
     Returns:
         For a loaded fit, the data with its fingerprint, or None if there are none; `train` if it has no fingerprint.
     """
+    if isinstance(fit.data, Keywords):
+        return fit.data
     rows = rows_of(fit, "compare")
     if rows is not None:
         return rows
@@ -107,12 +109,14 @@ def _pair(name: str, fit: Fit, other_name: str, other: Fit, fits: Mapping[str, A
     return f"the ELBO of {name!r} is {a}, that of {other_name!r} {b}: their difference has no meaning"
 
 
-def _left_out(fit: Fit, data: Dataset) -> list[LeftOut]:
+def _left_out(fit: Fit, data: Dataset | Keywords) -> list[LeftOut]:
     """The constants that the factors leave out, summed over sites; the mean over the members of an ensemble."""
-    few = data if not isinstance(fit.model, NetworkModel) or mixes_examples(fit.model, data.x) else data.first(1)
-    x, y = mapped(lambda tensor: tensor.to(fit.device), few.x), few.y.to(fit.device)
+    few = data
+    if isinstance(data, Dataset) and isinstance(fit.model, NetworkModel) and not mixes_examples(fit.model, data.x):
+        few = data.first(1)
+    call = arguments_of(few, fit.device)
     with seeded(0, fit.device), evaluating(fit.model, fit.guide):
-        members = site_factors(fit.model, fit.guide, x, y)
+        members = site_factors(fit.model, fit.guide, *call.args, **call.kwargs)
     left_out: dict[tuple[Any, ...], LeftOut] = {}
     for factors in members:
         for site, factor in factors.items():

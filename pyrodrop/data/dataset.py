@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 import numbers
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import all_finite, shown
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.arrays import is_frame, tensor_of, without_graph
+from pyrodrop.arrays import copied, is_frame, tensor_of, without_graph
 from pyrodrop.cards import Card, carded, size
 from pyrodrop.data.column_values import listed
 from pyrodrop.data.columns import Columns, Encode
@@ -43,9 +42,9 @@ class Dataset:
     `from_frame` converts a DataFrame with named columns and categories. Its data set has `columns`, which describe how the
     columns of the frame became x and y; `columns` is None for other data.
 
-    Data are constants: tensors are detached, no gradient flows into them. Whole numbers and bools keep their dtype, as
-    labels and token ids; a network whose first layer is linear converts whole numbers of x to real ones. Rows are matched by
-    their order, never by the index of a pandas table.
+    Data are constants: arrays and tensors are copied (an ``np.memmap`` stays mapped), and no gradient flows into them. Whole
+    numbers and bools keep their dtype, as labels and token ids; a network whose first layer is linear converts whole numbers
+    of x to real ones. Rows are matched by their order, never by the index of a pandas table.
 
     NaN in y are missing observations, which standardisations leave out; functions that take the data raise an error for
     them unless the likelihood is a `likelihoods.Missing`. Infinities in y are open ends of intervals; they are an error
@@ -76,8 +75,8 @@ class Dataset:
         inputs: Standardize | None = None,
         targets: Standardize | None = None,
     ) -> None:
-        self.x: Any = check_inputs(x)
-        y = _observations(without_graph(tensor_of(y, "y", missing=True), "y"))
+        self.x: Any = check_inputs(x, copy=True)
+        y = _observations(copied(without_graph(tensor_of(y, "y", missing=True), "y"), y))
         if num_rows(self.x) != len(y):
             raise ValueError(
                 f"x and y must have one row per observation each; got {num_rows(self.x)} and {len(y)} rows"
@@ -109,9 +108,9 @@ class Dataset:
         standardised = " and ".join(name for name, scale in scales.items() if scale is not None)
         return Card(f"Dataset of {len(self)} rows", facts | {"standardised": standardised or "no"})
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
-        """Hash of the values, order, names and shapes of x and y, as 32 hexadecimal digits.
+        """Hash of the values, order, names and shapes of x and y, as 32 hexadecimal digits; computed anew each time.
 
         Equal values of different floating-point precision give the same fingerprint, and so do y ``[N]`` and y ``[N, 1]``.
         Different data have the same fingerprint with a probability of about 10^-38.
@@ -340,8 +339,8 @@ def standardisation_of(y: Tensor) -> Standardize:
     return Standardize.of(middles(y).repeat(1, 2) if bool(y.isinf().any()) else y)
 
 
-def check_inputs(x: Inputs, argument: str = "x") -> Any:
-    """Convert inputs to tensors and check them. A single tensor ``[N]`` becomes ``[N, 1]``.
+def check_inputs(x: Inputs, argument: str = "x", *, copy: bool = False) -> Any:
+    """Convert inputs to tensors, with `copy` in memory of their own, and check them. A single ``[N]`` becomes ``[N, 1]``.
 
     Raises:
         TypeError: x is neither an array of numbers (see `pyrodrop.arrays`), nor a tuple or mapping of such.
@@ -353,10 +352,10 @@ def check_inputs(x: Inputs, argument: str = "x") -> Any:
             raise TypeError(
                 f"the keys of a mapping of inputs must be names of the network's arguments, which are str; got {wrong[0]!r}"
             )
-        return _one_length({name: _part(value, f"{argument}[{name!r}]") for name, value in x.items()})
+        return _one_length({name: _part(value, f"{argument}[{name!r}]", copy) for name, value in x.items()})
     if isinstance(x, tuple) and not (x and all(isinstance(value, numbers.Real) for value in x)):
-        return _one_length(tuple(_part(value, f"{argument}[{place}]") for place, value in enumerate(x)))
-    x = _part(x, argument)
+        return _one_length(tuple(_part(value, f"{argument}[{place}]", copy) for place, value in enumerate(x)))
+    x = _part(x, argument, copy)
     return x[:, None] if x.dim() == 1 else x
 
 
@@ -375,9 +374,10 @@ def _instead(data: Any) -> str:
     return ": Dataset.from_frame makes a Dataset of it" if is_frame(data) else ""
 
 
-def _part(values: Any, name: str) -> Tensor:
+def _part(values: Any, name: str, copy: bool) -> Tensor:
     """A tensor of x, without its graph."""
-    return check_finite(name, without_graph(tensor_of(values, name), name))
+    tensor = without_graph(tensor_of(values, name), name)
+    return check_finite(name, copied(tensor, values) if copy else tensor)
 
 
 def _one_length(x: Any) -> Any:

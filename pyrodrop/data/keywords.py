@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import shown
-from pyrodrop.arrays import without_graph
+from pyrodrop.arrays import copied, without_graph
 from pyrodrop.identity import values_of
 from pyrodrop.inputs import over_tensors
 
@@ -23,7 +22,8 @@ class Keywords:
     """Keyword arguments, ``model(**values)``. Every step gets all of them; the program's plates take subsamples.
 
     Args:
-        values: by name. Tensors, also within tuples, lists and dictionaries, are data; other values are passed on unchanged.
+        values: by name. Tensors, also within tuples, lists and dictionaries, are data, and are copied as arrays are; other
+            values are passed on unchanged.
 
     Raises:
         TypeError: `values` is no mapping, or a name is no str.
@@ -38,7 +38,7 @@ class Keywords:
                 "values of data must have the names of the program's keyword arguments, model(**data), as keys; got "
                 f"{shown(wrong[0])}"
             )
-        self.values: Any = over_tensors(lambda tensor: without_graph(tensor, "data"), dict(values))
+        self.values: Any = over_tensors(_copied, dict(values), Tensor | np.ndarray)
 
     @classmethod
     def of(cls, values: Keywords | Mapping[str, Any]) -> Keywords:
@@ -71,7 +71,7 @@ class Keywords:
             )
         return cls({**values, **dict.fromkeys(missing)})
 
-    @functools.cached_property
+    @property
     def words(self) -> dict[str, str]:
         """A description of each argument: dtype, shape and digest of an array; the value or name of another object."""
         return {name: _word(value) for name, value in _placed(self.values, "data")}
@@ -82,7 +82,7 @@ class Keywords:
         like = over_tensors(lambda tensor: f"{tensor.dtype} {list(tensor.shape)}", self.values)
         return ", ".join(f"{name} {word}" for name, word in sorted(Keywords(like).words.items()))
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
         """Hash of the names and values, as 32 hexadecimal digits."""
         return hashlib.blake2b(repr(sorted(self.words.items())).encode(), digest_size=16).hexdigest()
@@ -106,3 +106,7 @@ def _word(value: Any) -> str:
     if isinstance(value, Tensor):
         return values_of({"": value})[""]
     return str(value) if isinstance(value, _PLAIN) else getattr(value, "__name__", type(value).__name__)
+
+
+def _copied(values: Tensor | np.ndarray) -> Any:
+    return copied(without_graph(values, "data") if isinstance(values, Tensor) else values)

@@ -120,4 +120,4 @@ def conformal(prediction: Prediction, y: Any, *, groups: Any = None, blocks: Any
     for row, (group, block) in enumerate(zip(group_of, block_of, strict=True)):
         if complete[row]:
             units.setdefault(group, {}).setdefault(block, []).append(row)
-    return Conformal(prediction, values, units)
+    return Conformal(prediction, values.clone(), units)

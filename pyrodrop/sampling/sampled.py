@@ -74,7 +74,7 @@ class Sampled:
     @property
     def fingerprint(self) -> str | None:
         """`Dataset.fingerprint` of the data, also after loading."""
-        return self.settings.get("data_fingerprint") if self.data is None else self.data.fingerprint
+        return self.settings.get("data_fingerprint", None if self.data is None else self.data.fingerprint)
 
     @overload
     def predict(

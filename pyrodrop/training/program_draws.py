@@ -222,7 +222,7 @@ def check_whole(site: Any) -> None:
         if frame.full_size is not None and frame.size < frame.full_size:
             raise ValueError(
                 f"the site {site['name']!r} is in the plate {frame.name!r} with {frame.size} of {frame.full_size} rows, "
-                "others in every draw: pass arguments with which the program takes all, or sites=... outside of it"
+                "others in every draw: pass arguments with which the program takes all (predict can leave it out: sites=...)"
             )
 
 

@@ -79,9 +79,8 @@ class Fit:
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of the training data, also after loading; None if it was not recorded, as of a
-        loader."""
-        return self.settings.get("data_fingerprint") if self.data is None else self.data.fingerprint
+        """The fingerprint of the data at the training, also after loading; None if it was not recorded, as for a loader."""
+        return self.settings.get("data_fingerprint", None if self.data is None else self.data.fingerprint)
 
     @property
     def losses(self) -> Tensor:

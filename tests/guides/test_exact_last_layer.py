@@ -14,6 +14,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
@@ -177,6 +178,17 @@ def test_every_draw_of_the_layers_below_has_its_own_last_layer() -> None:
     assert abs(np.mean(distances) - 4) < 5 * (8 / 600) ** 0.5
 
 
+@pytest.mark.parametrize("bias", [False, True], ids=["bias without a prior", "bias with a prior"])
+def test_a_row_left_out_is_a_regression_without_it(bias: bool) -> None:
+    """ln p(y) - ln p(y without row n), of multivariate normals, for every row."""
+    fit = fitted(guides.MeanField, bias)
+    weights = {name: values[0] for name, values in fit.guide.features.draw(1).items()}
+    x, y = fit.data.x, fit.data.y
+    whole, every = log_evidence(fit, weights, x, y), torch.arange(len(y))
+    want = [whole - log_evidence(fit, weights, x[every != n], y[every != n]) for n in range(len(y))]
+    np.testing.assert_allclose(fit.guide.left_out(weights).detach(), want, rtol=1e-4, atol=1e-4)
+
+
 def test_missing_values_are_left_out() -> None:
     """The evidence is of the observed values, and an output without any has its prior."""
     y = DATA.y.clone()
@@ -301,13 +313,18 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "an activation": (lambda: _Net(lambda net, h: net.last(h).exp()), "returns the output of that layer unchanged"),
     "a product": (lambda: _Net(lambda net, h: h @ net.last.weight.T), "in a torch.nn.Linear alone"),
     "BatchNorm": (lambda: _Net(lambda net, h: net.last(h), nn.BatchNorm1d(4)), "does not depend on other rows"),
+    "a changed bias": (lambda: _Net(lambda net, h: linear(h, net.last.weight, 2 * net.last.bias)), "Linear alone"),
+    "a bias used below": (lambda: _Net(lambda net, h: net.last(h + net.last.bias.sum())), "'last.bias' in a torch"),
+    "a bias in a list": (lambda: _Net(lambda net, h: net.last(h + torch.stack([net.last.bias]).sum())), "Linear alone"),
+    "a bias as numbers": (lambda: _Net(lambda net, h: net.last(h + net.last.bias.tolist()[0])), "Linear alone"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_other_networks_are_refused(name: str) -> None:
     make, message = NETWORKS[name]
-    model = models.from_module(make(), priors.Gaussian(), likelihoods.Gaussian())
+    bias_prior = priors.Gaussian() if "bias" in name else None
+    model = models.from_module(make(), priors.Gaussian(), likelihoods.Gaussian(), bias_prior=bias_prior)
     with pytest.raises(ValueError, match=message):
         pyrodrop.fit(model, guides.ExactLastLayer(model), (X, Y), steps=1)
 
@@ -323,7 +340,7 @@ def test_what_has_no_exact_last_layer_is_refused() -> None:
     with pytest.raises(ValueError, match="needs all rows of the data in memory"):
         pyrodrop.fit(model, guides.ExactLastLayer(model), loader, steps=1)
     head = model_of(prior={"layers.2.*": None, "*": priors.Gaussian()})
-    with pytest.raises(ValueError, match="needs a network that uses its last weight in a"):
+    with pytest.raises(ValueError, match="needs a network that uses 'layers.1.weight' in a"):
         pyrodrop.fit(head, guides.ExactLastLayer(head), (X, Y), steps=1)
     tokens = models.from_module(_Net(lambda net, h: net.last(h[:, None])), priors.Gaussian(), likelihoods.Gaussian())
     with pytest.raises(ValueError, match=r"needs outputs \[N, D\]"):

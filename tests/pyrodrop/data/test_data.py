@@ -6,16 +6,20 @@ import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyro.distributions as dist
 import pytest
 import torch
 
-from pyrodrop import data
+import pyrodrop
+from pyrodrop import data, guides, metrics
 from pyrodrop.data.gospels import CHARACTERS, SIZE
 from pyrodrop.data.splits import standardized
 from pyrodrop.scaling import Standardize, varies
+from tests.small import mlp, normal
 
 
 def test_mauna_loa_is_the_weekly_records_monthly_means() -> None:
@@ -231,3 +235,32 @@ def test_standardisation_and_its_inverse() -> None:
         ValueError, match="scale is the positive scale to divide by and must be a finite number above 0; got 0"
     ):
         Standardize(0.0, 0.0)
+
+
+@pytest.mark.parametrize("array", [True, False], ids=["arrays", "tensors"])
+def test_what_the_caller_changes_afterwards_reaches_nothing(array: bool) -> None:
+    """All that is kept is a copy; a data set that is itself changed is no longer that of its fit."""
+    x, y, f = (normal(6, size, seed=size, dtype=torch.float64) for size in (2, 1, 3))
+    given = (x.numpy(), y.numpy()) if array else (x, y)
+    predicted = pyrodrop.Prediction(f[None], dist.Normal(f[None, :, :1], 1.0).to_event(1))
+    model = mlp(2, 3, 1).double()
+    exact, rows = guides.ExactLastLayer(model, guides.Point), data.Dataset(*given)
+    exact.condition_on(x, y)
+    fit = pyrodrop.fit(model, guides.MeanField(model), rows, steps=2, progress=False)
+    made: list[tuple[Any, Any]] = [
+        (rows, lambda it: it.fingerprint),
+        (data.Dataset({"a": given[0]}, given[1]), lambda it: it.fingerprint),
+        (data.Keywords({"x": [given[0]], "y": given[1]}), lambda it: it.fingerprint),
+        (pyrodrop.EarlyStopping(given), lambda it: str(it.validation.y)),
+        (Standardize(x[0], x[1].exp()), lambda it: str(it(x.new_ones(1, 2)))),
+        (metrics.conformal(predicted, given[1]), lambda it: str(it.interval(predicted, 0.5))),
+        (exact, lambda it: str(it.mean())),
+        (fit, lambda it: str(it.elbo(2))),
+    ]
+    before = [ask(it) for it, ask in made]
+    x *= 3
+    y -= 7
+    assert [ask(it) for it, ask in made] == before
+    rows.y += 1
+    with pytest.raises(ValueError, match="elbo needs the data that this fit was trained on"):
+        fit.elbo(2)

@@ -1,4 +1,4 @@
-"""Draws of a Pyro program as variables of an ArviZ data tree.
+"""Draws of a Pyro program with the log densities of each, as variables of an ArviZ data tree.
 
 posterior               other sites         [chain, draw, plates ..., SITE_dim_0 ...]
 posterior_predictive    observed sites      likewise, sampled from the model, if all can be sampled
@@ -12,27 +12,20 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-import xarray as xr
 from pyro import poutine
 from pyro.distributions import Delta, Unit
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.agreement import called, innermost
-from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import common_scale
 from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.steps import Arguments
-from pyrodrop.training.minibatches import arguments_of
-from pyrodrop.training.problem import describe
 from pyrodrop.training.program_draws import Undrawable, check_whole, drawn_anew, fixed_sites, many
 from pyrodrop.training.result import Fit
-from pyrodrop.training.result_data import data_for
 
-_ELBO_DRAWS = 100
 Variables = dict[Hashable, tuple[tuple[str, ...], Any]]
 
 
@@ -40,17 +33,21 @@ class ProgramDraws(NamedTuple):
     """One chain: variables of the groups, without the dimension of chains; log p(z, y) and log q(z) of every draw.
 
     `no_density` is the reason why log q is no density, or log p not that of the draws, or empty. `log_likelihood` is None if
-    sites were summed out in training. `undrawable` is the reason why `predictive` is empty, or empty itself.
+    sites were summed out in training; masked observations, whose log density is 0, are left out of it and of `observations`,
+    all their values in one row. `undrawable` is the reason why `predictive` is empty, or empty itself. `weighted` names the
+    observed sites whose log likelihood has a factor, by `pyro.poutine.scale`.
     """
 
     posterior: Variables
     predictive: Variables
     observed: Variables
     log_likelihood: Variables | None
+    observations: Tensor
     log_joint: Tensor
     log_q: Tensor
     no_density: str
     undrawable: str
+    weighted: list[str]
 
 
 def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -> ProgramDraws:
@@ -79,6 +76,8 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
             check_whole(node)
         common = common_scale([*drawn.nodes.values(), *given.nodes.values()])
         seen = [name for name, node in nodes.items() if node["is_observed"] and not node["infer"].get("_deterministic")]
+        weights = {name: torch.as_tensor(nodes[name]["scale"]).double() / (common or 1.0) for name in seen}
+        weighted = [name for name, weight in weights.items() if bool((weight - 1).abs().max() > 1e-6)]
         latent = [name for name in nodes if name not in seen]
         summed += [name for name in latent if name not in drawn and not nodes[name]["is_observed"]]
 
@@ -93,6 +92,7 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
     named = dict(zip((*latent, *seen), columns, strict=False))
     first, (log_joint, log_q) = len(latent) + len(seen), columns[-2:]
     densities = dict(zip(seen, columns[first:-2], strict=True))
+    masks = {name: mask for name in seen if (mask := densities[name].ne(0).any(0)).any()}  # 0 where masked
     return ProgramDraws(
         {_label(name): _variable(nodes, name, named[name]) for name in latent},
         {} if undrawable else {_label(name): _variable(nodes, name, named[name]) for name in seen},
@@ -100,11 +100,15 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
             _label(name): (_variable(nodes, name, named[name])[0][1:], nodes[name]["value"].cpu().numpy())
             for name in seen
         },
-        None if summed else {_label(name): _counted(nodes, name, densities[name]) for name in seen},
+        None
+        if summed
+        else {_label(name): _counted(nodes, name, densities[name], mask) for name, mask in masks.items()},
+        torch.cat([torch.empty(0), *(_values(nodes[name], mask).double() for name, mask in masks.items())]),
         log_joint.double(),
         log_q.double(),
         _without_density(drawn, summed),
         undrawable,
+        weighted,
     )
 
 
@@ -116,57 +120,6 @@ def _compute_densities(traces: Sequence[Any], common: float | None) -> None:
             if node["type"] == "sample" and not (common is None and node["is_observed"]):
                 node["scale"] = 1.0 if common is None else node["scale"] / common
         trace.compute_log_prob()
-
-
-def program_tree(
-    chains: Sequence[Fit], data: Any, num_samples: int, seed: int
-) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
-    """The groups of several fits of a program on the same data, and attributes that describe them.
-
-    Args:
-        chains: the fits; each is a chain.
-        seed: seed of the draws of the first chain; chain c uses ``seed + c``.
-
-    Raises:
-        ValueError: the fits have different data.
-    """
-    first = chains[0]
-    if len({fit.fingerprint for fit in chains}) > 1:
-        raise ValueError(
-            "chains must be restarts on the same data; got replicates with different data: take one of them"
-        )
-    arguments = arguments_of(data_for(first, "to_arviz", data), first.device)
-    drawn = [program_draws(fit, arguments, num_samples, seed + number) for number, fit in enumerate(chains)]
-    groups = {
-        "posterior": _joined([chain.posterior for chain in drawn]),
-        "observed_data": xr.Dataset(drawn[0].observed),
-    }
-    if not drawn[0].undrawable:
-        groups["posterior_predictive"] = _joined([chain.predictive for chain in drawn])
-    densities = [chain.log_likelihood for chain in drawn if chain.log_likelihood is not None]
-    groups |= {"log_likelihood": _joined(densities)} if densities else {}
-    elbos = [fit.elbo(_ELBO_DRAWS, data) for fit in chains]
-    attrs: dict[str, Any] = {"guide": describe(first.guide), "model": describe(first.model)}
-    attrs |= {"elbo": scalar_or_array([e.value for e in elbos]), "elbo_se": scalar_or_array([e.se for e in elbos])}
-    attrs["elbo_convention"] = str(elbos[0].convention)
-    attrs |= {"posterior_predictive_missing": drawn[0].undrawable} if drawn[0].undrawable else {}
-    missing = drawn[0].no_density or (f"{num_samples} draws, fewer than {LEAST}" if num_samples < LEAST else "")
-    if missing:
-        return groups, attrs | {"khat_missing": missing}
-    stats = {"lp": [chain.log_joint for chain in drawn], "log_q": [chain.log_q for chain in drawn]}
-    groups["sample_stats"] = xr.Dataset(
-        {name: (("chain", "draw"), torch.stack(values).numpy()) for name, values in stats.items()}
-    )
-    return groups, attrs | {"khat": scalar_or_array([k_hat(chain.log_joint - chain.log_q) for chain in drawn])}
-
-
-def _joined(chains: Sequence[Variables]) -> xr.Dataset:
-    return xr.concat([xr.Dataset(variables) for variables in chains], dim="chain")
-
-
-def scalar_or_array(values: Sequence[Any]) -> Any:
-    """The only value, or an array of several."""
-    return values[0] if len(values) == 1 else np.array(values)
 
 
 def _is_site(node: Any) -> bool:
@@ -182,12 +135,17 @@ def _variable(nodes: dict[str, Any], name: str, values: Tensor) -> tuple[tuple[s
     return ("draw", *(f"{dim}_plate" if dim in nodes else dim for dim in dims)), values.numpy()
 
 
-def _counted(nodes: dict[str, Any], name: str, densities: Tensor) -> tuple[tuple[str, ...], Any]:
+def _counted(nodes: dict[str, Any], name: str, densities: Tensor, counts: Tensor) -> tuple[tuple[str, ...], Any]:
     """Log densities of a site as a variable: without masked observations, and the others then in one dimension."""
-    counted = torch.as_tensor(True if nodes[name]["mask"] is None else nodes[name]["mask"]).cpu()
-    if counted.all() or not counted.any():
+    if counts.all():
         return _variable(nodes, name, densities)
-    return ("draw", f"{_label(name)}_counted"), densities[:, counted.expand(densities.shape[1:])].numpy()
+    return ("draw", f"{_label(name)}_counted"), densities[:, counts].numpy()
+
+
+def _values(node: Any, counts: Tensor) -> Tensor:
+    """The values of the observations that count, one per entry of the log density, in a row."""
+    value = node["value"].cpu()
+    return value.broadcast_to(counts.shape + value.shape[value.dim() - node["fn"].event_dim :])[counts].flatten()
 
 
 def _label(name: str, kind: str = "site") -> str:
