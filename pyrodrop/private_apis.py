@@ -90,6 +90,11 @@ def intercepted(call: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]) ->
     return _Intercept(call)
 
 
+def arguments_of(operation: Any) -> Sequence[Any]:
+    """The arguments of an ATen operation, each with ``name``, ``default_value`` and ``alias_info``."""
+    return operation._schema.arguments  # type: ignore[no-any-return]
+
+
 class _Recomputation(threading.local):
     """The state of this thread for `activations_kept`.
 

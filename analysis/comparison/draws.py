@@ -25,6 +25,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.arguments import count as whole_number
+from pyrodrop.changes import evaluating
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import site_conventions
@@ -36,7 +37,6 @@ from pyrodrop.likelihoods import aligned, per_row
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
-from pyrodrop.module_states import evaluating
 from pyrodrop.prediction.blocks import Block, draw_masks
 from pyrodrop.prediction.predict import masks_of, progress, tiles_of
 from pyrodrop.training.result import Fit

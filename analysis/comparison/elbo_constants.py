@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pyrodrop.changes import evaluating
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.weight import ConstantLeftOut
@@ -22,7 +23,6 @@ from pyrodrop.elbo import Factor, site_factors
 from pyrodrop.inputs import mapped
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
-from pyrodrop.module_states import evaluating
 from pyrodrop.reparam.lazy import LazyDistribution
 from pyrodrop.training.result import Fit
 from pyrodrop.training.result_data import rows_of

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pyrodrop.changes import evaluating
 from pyrodrop.devices import seeded
 from pyrodrop.export.mapped import drawn, for_any_rows, product
 from pyrodrop.export.summaries import Output, summaries
@@ -25,7 +26,6 @@ from pyrodrop.inputs import Inputs, mapped, num_rows, rebuilt
 from pyrodrop.likelihoods import Missing, per_row
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
-from pyrodrop.module_states import evaluating
 from pyrodrop.prediction.blocks import Block, blocks
 from pyrodrop.prediction.closed_form import closed_form
 from pyrodrop.prediction.predict import BLOCK_BYTES, masks_of

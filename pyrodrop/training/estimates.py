@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pyrodrop.agreement import check_call, check_guide, knows_sites
 from pyrodrop.cards import Described
+from pyrodrop.changes import evaluating, put_back
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.streamed import BLOCK, Streamed
 from pyrodrop.devices import seeded
@@ -33,7 +34,6 @@ from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import mapped
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
-from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.prediction.predict import passed, progress, rows_at_once
@@ -224,7 +224,7 @@ def _check(model: Any, guide: Any, block: Arguments) -> None:
     if isinstance(block, Batch) and knows_sites(model, guide):
         check_guide(model, guide)
         return
-    with seeded(0, block.device), undisturbed(model, guide):
+    with seeded(0, block.device), put_back(model, guide):
         check_call(model, guide, *block.args, **block.kwargs)
 
 
@@ -333,7 +333,7 @@ def _scale_and_convention(model: Any, guide: Any, arguments: Arguments) -> tuple
     """The `common_scale`, and the convention of the guide's divergences; sites of the model that the guide leaves to be
     summed out have none."""
     args, kwargs = arguments.args, arguments.kwargs
-    with seeded(0, arguments.device), torch.no_grad(), evaluating(model, guide), undisturbed(model, guide):
+    with seeded(0, arguments.device), torch.no_grad(), evaluating(model, guide), put_back(model, guide):
         drawn = poutine.trace(guide).get_trace(*args, **kwargs)
         nodes = poutine.trace(poutine.replay(model, trace=drawn)).get_trace(*args, **kwargs).nodes
         latent = [n for n, node in nodes.items() if node["type"] == "sample" and not node["is_observed"]]

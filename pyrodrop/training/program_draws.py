@@ -28,8 +28,8 @@ from pyrodrop.agreement import called, innermost, of_any_length
 from pyrodrop.arguments import count, shown
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arrays import near
+from pyrodrop.changes import evaluating, put_back
 from pyrodrop.devices import available, made_on, seeded
-from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.steps import Arguments
 from pyrodrop.surroundings import refuse_without_values
@@ -65,7 +65,7 @@ def draw_sites(
     if sites is not None and (isinstance(sites, str) or not all(isinstance(name, str) for name in sites)):
         raise TypeError(f"sites must be a sequence of names of sites, or None for all; got {shown(sites)}")
     place = made_on(arguments.device)
-    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), poutine.block(), place:
+    with evaluating(model, guide), put_back(model, guide), torch.no_grad(), poutine.block(), place:
         with seeded(seed, arguments.device):
             fixed = fixed_sites(model, guide, arguments)
             _, trace = drawn_anew(model, guide, arguments, sites, fixed, called)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.changes import places_of
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.streamed import Streamed
@@ -19,7 +20,6 @@ from pyrodrop.inputs import named_parts
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.schedules import KLSchedule, LRSchedule
 from pyrodrop.steps import Loss
-from pyrodrop.steps.buffers import places_of
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.settings import Settings
 

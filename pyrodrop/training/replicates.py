@@ -177,7 +177,7 @@ def _in_one_process(
     problems, of_model = [], dict[int, Problem]()
     for model, guide, data, seed in replicates:
         start, like = seed if settings.starts == "new" else None, of_model.get(id(model))
-        problems.append(Problem.of(model, guide, data, settings.estimator, settings.place, start, like))
+        problems.append(Problem.of(model, guide, data, settings.estimator, settings.place, start, like, copies=True))
         of_model.setdefault(id(model), problems[-1])
     for problem in problems:
         check_batches(problem, settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,7 @@ import pyrodrop.guides  # noqa: F401  files name its classes
 from pyrodrop.agreement import check_guide, knows_sites
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
+from pyrodrop.changes import Kept, evaluating
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords, Split
@@ -30,7 +32,6 @@ from pyrodrop.identity import is_settings
 from pyrodrop.inputs import Inputs
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.module_states import evaluating
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
@@ -63,6 +64,7 @@ class Fit:
         settings: the settings of the training in plain numbers and words, with the fingerprint of the data.
         device: where the parameters are.
         loss: the loss object of Pyro that was minimised; None for the default, and after loading.
+        kept: the trained values where model and guide are the caller's own, trained in place; else None.
 
     Raises:
         ValueError: the guide was made for a model with other weights.
@@ -75,9 +77,14 @@ class Fit:
     settings: dict[str, Any]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     loss: ELBO | None = None
+    kept: Kept | None = None
 
     def __post_init__(self) -> None:
         check_guide(self.model, self.guide)
+
+    def as_trained(self) -> AbstractContextManager[None]:
+        """Have model and guide compute with the trained values within the block, whatever was done to them since."""
+        return nullcontext() if self.kept is None else self.kept.put_in(self.model, self.guide)
 
     @property
     def fingerprint(self) -> str | None:
@@ -184,7 +191,8 @@ class Fit:
             >>> str(fit.elbo(10).convention)
             'exact'
         """
-        return elbo_of(self, data_for(self, "elbo", data), num_samples, seed)
+        with self.as_trained():
+            return elbo_of(self, data_for(self, "elbo", data), num_samples, seed)
 
     @checked
     @exclusive()
@@ -213,7 +221,8 @@ class Fit:
             ValueError: num_samples is less than 1, there are no data, or they do not fit the model; a loaded fit was trained
                 with an `objective` of Pyro, which the file does not have.
         """
-        return objective_of(self, data_for(self, "objective", data), num_samples, seed)
+        with self.as_trained():
+            return objective_of(self, data_for(self, "objective", data), num_samples, seed)
 
     @overload
     def predict(
@@ -268,11 +277,13 @@ class Fit:
             wrong = [name for name, is_usual in usual.items() if not is_usual]
             if wrong:
                 raise TypeError(f"{wrong[0]} is for networks of pyrodrop.models, not for other programs: leave it out")
-            return draw_sites(self.model, self.guide, arguments_at(self, x), num_samples, seed, sites)
+            with exclusive(), self.as_trained():
+                return draw_sites(self.model, self.guide, arguments_at(self, x), num_samples, seed, sites)
         if sites is not None:
             raise TypeError(f"sites is for Pyro programs; a network has predictions: leave it out; got {shown(sites)}")
         options: dict[str, Any] = {"joint": joint, "keep": keep, "method": method}
-        return draw_functions(self.model, self.guide, x, num_samples, seed=seed, device=self.device, **options)
+        with nullcontext() if self.kept is None else exclusive(), self.as_trained():
+            return draw_functions(self.model, self.guide, x, num_samples, seed=seed, device=self.device, **options)
 
     @checked
     def export(
@@ -479,9 +490,10 @@ def contents(fit: Fit) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         TypeError: parameters of model or guide are in Pyro's global store and not in a module.
     """
-    fit._check_in_modules()
-    tensors, header = contents_of({"model": fit.model, "guide": fit.guide}, fit.settings)
-    return {"history": fit.history, **tensors}, header
+    with fit.as_trained():
+        fit._check_in_modules()
+        tensors, header = contents_of({"model": fit.model, "guide": fit.guide}, fit.settings)
+        return {"history": fit.history, **{name: value.clone() for name, value in tensors.items()}}, header
 
 
 def restoring(

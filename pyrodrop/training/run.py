@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrodrop.agreement import knows_sites
+from pyrodrop.changes import tensors_of
 from pyrodrop.constraints import EngineName
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.sources import streamed_of
@@ -70,6 +71,8 @@ class Run:
         combine = functools.partial(backward, loss, ranks) if in_parts else None
         engine = _engine(settings, problem)
 
+        program = not knows_sites(problem.model, problem.guide)
+
         def samples_of(most: int | None) -> list[Arguments]:
             return of_each_shape(batches.samples(most))
 
@@ -78,11 +81,10 @@ class Run:
                 return None
             from pyrodrop.compiled import Accelerated
 
-            program = not knows_sites(problem.model, problem.guide)
             made = Accelerated(loss, optimizer, samples_of, engine, settings.steps, program=program, combine=combine)
             return made if made.record(done, steps) else None
 
-        first = ByPyro(combine or loss.objective.backward, optimizer)
+        first = ByPyro(combine or loss.objective.backward, optimizer, as_svi=program)
         title = describe(problem.guide).split("(")[0]
         loop = Loop(leaves, batches, optimizer, settings, first=first, accelerate=faster, title=title)
         loop.moving = loss.moving.named
@@ -112,10 +114,7 @@ class Run:
     def _tensors(self) -> dict[str, Tensor]:
         """All parameters and buffers by name, each once."""
         tensors: dict[str, Tensor] = {f"parameter {name}": leaf for name, leaf in self.loop.parameters.items()}
-        for role, module in (("model", self.problem.model), ("guide", self.problem.guide)):
-            if isinstance(module, nn.Module):
-                tensors |= {f"{role}.{name}": value for name, value in module.named_parameters()}
-                tensors |= {f"{role}.{name}": value for name, value in module.named_buffers()}
+        tensors |= tensors_of(self.problem.model, self.problem.guide)
         once = {id(value): name for name, value in reversed(tensors.items())}
         return {name: tensors[name] for name in once.values()}
 
@@ -132,8 +131,8 @@ class Run:
             )
         return self.whole_state
 
-    def fit(self, **more: Any) -> Fit:
-        """The fit with its present parameters and losses; `more` is added to its settings."""
+    def fit(self, *, ended: bool = False, **more: Any) -> Fit:
+        """The fit with its present parameters and losses, of its own if training has `ended`; `more` adds settings."""
         history = self.loop.history[: self.loop.done].clone().cpu()
         problem = self.problem
         return Fit(
@@ -144,6 +143,7 @@ class Run:
             {**self.record, **more},
             self.settings.place,
             self.settings.objective,
+            problem.kept() if ended else None,
         )
 
 

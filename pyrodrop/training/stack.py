@@ -21,14 +21,13 @@ from torch import Tensor
 
 from pyrodrop.arguments import MOST
 from pyrodrop.arrays import near
+from pyrodrop.changes import evaluating, modules_of, put_back
 from pyrodrop.compiled import StackedLoss, Untraceable, accelerate_stacked, bytes_of_step
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import named_parts, parts
 from pyrodrop.module_flags import Flags
-from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.steps import Arguments, Engine, Loss
-from pyrodrop.steps.buffers import modules_of
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.checkpoint import Checkpoint, State, StateFile
@@ -193,7 +192,7 @@ class Stack:
                 finite = torch.isfinite(loop.history[: loop.done, :, :2]).all(-1).any(1)
                 loop.history[int(finite.long().cumprod(0).sum()) :] = torch.nan
                 loop.done = len(loop.history)
-        return self._replicates(loop, seeds, start), error
+        return self._replicates(loop, seeds, start, ended=True), error
 
     def load(self, replicate: int) -> None:
         """Give the results of one replicate to its model and guide, which other replicates may share."""
@@ -207,7 +206,7 @@ class Stack:
         lived = self.loss.lived.tolist()
         return {r: lived[r] for r in (~self.loss.alive).nonzero().flatten().tolist()}
 
-    def _replicates(self, loop: Loop, seeds: Sequence[int], start: float) -> Replicates:
+    def _replicates(self, loop: Loop, seeds: Sequence[int], start: float, *, ended: bool = False) -> Replicates:
         """All replicates, whose models and guides get the present parameters and buffers."""
         history, fits = loop.history[: loop.done].cpu(), []
         more = {"engine": loop.engine.name, "replicates": len(seeds), "seconds": time.perf_counter() - start}
@@ -222,6 +221,7 @@ class Stack:
                     {**about, "seed": seed, **more},
                     self.settings.place,
                     self.settings.objective,
+                    problem.kept() if ended else None,
                 )
             )
         return Replicates(fits, self.failed())
@@ -243,7 +243,7 @@ class Stack:
 
         def call(epochs: float) -> bool:
             now = replicates()
-            with evaluating(*(module for problem in self.problems for module in (problem.model, problem.guide))):
+            with evaluating(*(program for problem in self.problems for program in problem.networks)):
                 flags = Flags(modules)
                 versions = {name: parameter._version for name, parameter in flags.parameters.items()}
                 ends = is_true(after_epoch.function(now, epochs))
@@ -316,7 +316,7 @@ class Stack:
         moved = results[len(loss.leaves) :]
         for r in compared:
             loss_alone, problem = self.losses[r], self.problems[r]
-            still = undisturbed(problem.model, problem.guide)
+            still = put_back(problem.model, problem.guide)
             with self._loaded(r), torch.no_grad(), pyro.validation_enabled(False), seeded(r, batch.device), still:
                 want = loss_alone.objective.terms(batch.at(r))
                 buffers = [buffer.detach().clone() for buffer in loss_alone.buffers]

@@ -1,0 +1,624 @@
+"""What Pyro programs are made of, what has changed of it, and how to put it back.
+
+A program is a module, a function, a method, an object with ``__call__``, or one of these in handlers of Pyro, partials and
+decorators. It is made of the objects that its code names: attributes of objects, classes and imported modules, slots,
+containers, closures, defaults and global names, at any depth. Among them are modules with parameters and buffers, settings
+(numbers, flags and other objects), and memory that calls change: tensors, counters, iterators, random generators. What
+a function of another library reads is not found. `pyrodrop.module_flags` compares parameters, hooks and modes of modules.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+import random
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from pathlib import Path
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyro
+import torch
+from torch import Tensor, nn
+from torch.distributions import Transform
+
+from pyrodrop.inputs import tensors_in
+from pyrodrop.module_states import Snapshot, mode_changes, say_changes
+from pyrodrop.modules import LocalModule
+from pyrodrop.private_apis import StoreAsItIs, arguments_of, intercepted
+
+_LIBRARIES = ("torch", "pyro", "pyrodrop", "numpy", "builtins", "functools", "itertools", "math", "random")
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)  # that nothing changes in place
+_CONTAINERS = (list, tuple, set, frozenset, dict, deque)
+_ITEMS = 100  # of a container; of a longer one only the object is compared
+_VISITED = 1000  # items of a container in which objects are looked for
+_BYTES = 2**20  # of the largest array that is put back
+_FLAGS = set(nn.Module().__dict__)  # attributes of a module that `pyrodrop.module_flags` compares
+_PACKAGES = str(Path(torch.__file__).parents[1])
+_ABSENT = object()
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_BATCH_NORMS = {torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default}
+_ROLES = ("model", "guide", "loss")
+
+Read = Callable[[], Any]
+Write = Callable[[Any], object]
+
+
+class _Place(NamedTuple):
+    """Where code finds an object: functions that read and replace it (None if it cannot be replaced), name, and object."""
+
+    read: Read
+    write: Write | None
+    name: str
+    value: Any
+
+
+class Contents:
+    """What some programs are made of, as it is when this object is made.
+
+    Args:
+        programs: a model, or a model and a guide, or these and a loss; other objects are made of nothing.
+
+    Attributes:
+        modules: every module once, with all submodules, by the path at which it is found, such as ``guide.encoder.0``.
+        tensors: the other tensors, by name, such as a running mean in an attribute of a plain object.
+    """
+
+    def __init__(self, *programs: Any) -> None:
+        self.modules: dict[str, nn.Module] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.objects: dict[int, Any] = {}  # by id; it keeps the objects, so that no other gets the same id
+        self.places: list[_Place] = []
+        self.containers: list[
+            tuple[Any, Any]
+        ] = []  # lists, sets and dictionaries, also those of attributes, and copies
+        self._objects: list[_Place] = []  # without containers whose items are compared
+        self._compared: list[tuple[Read, str, Any, Any]] = []  # of a container: its name, a copy, and it frozen
+        self._attributes: list[tuple[dict[str, Any], int]] = []  # of objects, and their number
+        self._imported: set[tuple[int, str]] = set()  # modules, and the names in them
+        self._packages = {
+            (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
+        }
+        for role, program in zip(_ROLES, programs, strict=False):
+            if all(isinstance(other, LocalModule) for other in programs):  # of this package: modules are all there is
+                self.modules |= dict(program.named_modules(set(self.modules.values()), role))
+            else:
+                self._visit(program, role, inner=True)
+
+    def changed(self) -> str:
+        """The name of something that code names and that has changed; empty if nothing has."""
+        for read, _, name, value in self._objects:
+            now = read()
+            if now is not value and not _equal(now, value) and getattr(now, "lent_for", None) is not value:
+                return name
+        for number, (read, name, copied, value) in enumerate(self._compared):
+            now = read()
+            if _alike(now, copied):
+                continue
+            if _frozen(now) != value:
+                return name
+            self._compared[number] = read, name, _copied(now), value
+        return next((list(attributes)[-1] for attributes, size in self._attributes if len(attributes) != size), "")
+
+    def restore(self, *, everything: bool = True) -> None:
+        """Put back all objects where code finds them, and the items of containers; or only iterators that were lent."""
+        for container, items in self.containers if everything else ():
+            if not _same_items(container, items):
+                container.clear()
+                (container.update if isinstance(container, dict | set) else container.extend)(items)
+        for read, write, _, value in self.places:
+            now = read()
+            if (
+                now is not value
+                and write is not None
+                and value is not _ABSENT
+                and (everything or isinstance(now, _Lent))
+            ):
+                write(value)
+
+    def name_of(self, value: Any) -> str:
+        """The name by which code finds an object, or its kind."""
+        return next((name for _, _, name, other in self.places if other is value), f"a {type(value).__name__}")
+
+    def _visit(self, value: Any, path: str, *, inner: bool = False) -> None:
+        """Note what an object is made of; `inner` also for objects of libraries."""
+        if isinstance(value, type):
+            self._class(value, path)
+            return
+        if id(value) in self.objects or isinstance(value, (*_PLAIN, ModuleType)):
+            return
+        self.objects[id(value)] = value
+        if isinstance(value, Tensor):
+            self.tensors[_free(path, self.tensors)] = value
+        elif isinstance(value, nn.Module):
+            modules = dict(value.named_modules(set(self.modules.values()), path))
+            for name, module in modules.items():
+                self.modules[_free(name, self.modules)] = self.objects[id(module)] = module
+            for name, module in modules.items():
+                self._object(module, name)
+        elif isinstance(value, FunctionType):
+            if not self._skips(value.__module__):
+                self._function(value, path)
+        elif isinstance(value, MethodType):
+            self._visit(value.__self__, path, inner=inner)
+            self._visit(value.__func__, path)
+        elif isinstance(value, functools.partial):
+            named = {"": value.func, **{str(number): item for number, item in enumerate(value.args)}, **value.keywords}
+            for name, item in named.items():
+                self._item(item, None, name, path, inner=True)
+        elif isinstance(value, _CONTAINERS):
+            self._container(value, path)
+        elif inner or not _of_library(type(value).__module__):
+            self._object(value, path)
+
+    def _container(self, value: Any, path: str) -> None:
+        if not isinstance(value, tuple | frozenset):
+            self.containers.append((value, copy.copy(value)))
+        of_dict = isinstance(value, dict)
+        for number, item in enumerate(list(value)[:_VISITED]):
+            key, item = (item, value[item]) if of_dict else (number, item)
+            write = functools.partial(value.__setitem__, key) if isinstance(value, list | dict) else None
+            self._item(item, write, str(key), path)
+
+    def _item(self, item: Any, write: Write | None, name: str, path: str, *, inner: bool = False) -> None:
+        """Note an item of a container or partial, which is compared with the container."""
+        if isinstance(item, Iterator):
+            self.places.append(_Place(lambda: item, write, name, item))
+        self._visit(item, f"{path}.{name}" if name else path, inner=inner)
+
+    def _object(self, value: Any, path: str) -> None:
+        """Note the attributes of an object and of its class."""
+        attributes = getattr(value, "__dict__", {})
+        caches = isinstance(value, Transform)  # which keep what they have computed, in attributes with an underscore
+        if not caches:
+            self._attributes.append((attributes, len(attributes)))
+            if not isinstance(value, nn.Module):
+                self.containers.append((attributes, dict(attributes)))
+        for name, attribute in list(attributes.items()):
+            if (caches and name.startswith("_")) or (isinstance(value, nn.Module) and name in _FLAGS):
+                continue
+            if not (_replaceable(attribute) and _of_library(type(value).__module__)):
+                read = functools.partial(attributes.get, name, _ABSENT)
+                self._note(read, functools.partial(attributes.__setitem__, name), name, path)
+        for kind in type(value).__mro__:
+            if not _of_library(kind.__module__):
+                slots = [name for name, slot in vars(kind).items() if isinstance(slot, MemberDescriptorType)]
+                for name in slots:
+                    read = functools.partial(getattr, value, name, _ABSENT)
+                    self._note(read, functools.partial(setattr, value, name), name, path)
+        self._class(type(value), path)
+
+    def _class(self, kind: type, path: str) -> None:
+        """Note the attributes of a class and of those that it inherits from."""
+        for base in kind.__mro__:
+            if id(base) in self.objects or self._skips(base.__module__):
+                continue
+            self.objects[id(base)] = base
+            for name, value in list(vars(base).items()):
+                if name == "__call__" or not name.startswith("__"):
+                    read = functools.partial(vars(base).get, name, _ABSENT)
+                    self._note(read, functools.partial(setattr, base, name), name, path)
+                    self._visit(getattr(value, "fget", None) or getattr(value, "__func__", None), path)
+
+    def _function(self, function: FunctionType, path: str) -> None:
+        names, defaults = _names(function.__code__), function.__kwdefaults__ or {}
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            write = functools.partial(setattr, cell, "cell_contents")
+            self._named(functools.partial(_contents, cell), write, name, names, path)
+        for name in sorted(names & function.__globals__.keys()):
+            read = functools.partial(function.__globals__.get, name, _ABSENT)
+            self._named(read, functools.partial(function.__globals__.__setitem__, name), name, names, path)
+        for number, value in enumerate(function.__defaults__ or ()):
+            write = functools.partial(_set_default, function, number)
+            self._note(lambda value=value: value, write, f"a default of {function.__name__}", path)  # type: ignore[misc]
+        for name in defaults:
+            read = functools.partial(defaults.get, name, _ABSENT)
+            write = functools.partial(defaults.__setitem__, name)
+            self._note(read, write, f"a default of {function.__name__}", path)
+        self._visit(getattr(function, "__wrapped__", None), path)
+
+    def _named(self, read: Read, write: Write, name: str, names: AbstractSet[str], path: str) -> None:
+        """Note what code names; of an imported module, the attributes that the code names."""
+        value = read()
+        if not isinstance(value, ModuleType):
+            self._note(read, write, name, path)
+        elif not self._skips(value.__name__):
+            for attribute in sorted(names & vars(value).keys()):
+                if (id(value), attribute) not in self._imported:
+                    self._imported.add((id(value), attribute))
+                    of_module = functools.partial(vars(value).get, attribute, _ABSENT)
+                    self._named(of_module, functools.partial(setattr, value, attribute), attribute, names, path)
+
+    def _note(self, read: Read, write: Write, name: str, path: str) -> None:
+        value = read()
+        if isinstance(value, _CONTAINERS) and len(value) <= _ITEMS:
+            self._compared.append((read, name, _copied(value), _frozen(value)))
+        elif not isinstance(value, ModuleType):
+            self._objects.append(_Place(read, write, name, value))
+        self.places.append(_Place(read, write, name, value))
+        self._visit(value, f"{path}.{name}")
+
+    def _skips(self, module: str | None) -> bool:
+        """Whether the code of a module is not read: Python's, a library's or that of another installed package."""
+        top = (module or "builtins").partition(".")[0]
+        if top in _LIBRARIES or top in self._packages:
+            return top in _LIBRARIES
+        file = getattr(sys.modules.get(module or ""), "__file__", None) or ""
+        return top in sys.stdlib_module_names or file.startswith(_PACKAGES)
+
+
+def modules_of(*programs: Any) -> dict[str, nn.Module]:
+    """Every module of a model, or of a model and a guide, once, by name."""
+    return Contents(*programs).modules
+
+
+def places_of(*programs: Any) -> dict[str, list[tuple[nn.Module, str]]]:
+    """Every buffer by name, with the modules that have it, each with the buffer's name there."""
+    places: dict[int, tuple[str, list[tuple[nn.Module, str]]]] = {}
+    for prefix, module in modules_of(*programs).items():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                places.setdefault(id(buffer), (f"{prefix}.{name}", []))[1].append((module, name))
+    return dict(places.values())
+
+
+def tensors_of(*programs: Any) -> dict[str, Tensor]:
+    """Every parameter and buffer of modules once, by name, by reference."""
+    tensors: dict[int, tuple[str, Tensor]] = {}
+    for prefix, module in modules_of(*programs).items():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:
+                tensors.setdefault(id(tensor), (f"{prefix}.{name}", tensor))
+    return dict(tensors.values())
+
+
+@contextmanager
+def evaluating(*programs: Any) -> Iterator[None]:
+    """Put all modules of programs in evaluation mode within the block, and restore the mode of each afterwards.
+
+    Modules that are in evaluation mode already are not written to, so threads may share a trained model. The dropouts of a
+    network from `pyrodrop.read` keep their mode (`module_states.STAYS`).
+    """
+    training = [module for module in modules_of(*programs).values() if mode_changes(module)]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+class Kept:
+    """The parameters and buffers of programs, and their parameters in Pyro's store, as they are now."""
+
+    def __init__(self, *programs: Any) -> None:
+        tensors = tensors_of(*programs)
+        store, of_modules = pyro.get_param_store().get_state(), set(map(id, tensors.values()))
+        self._tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        self._store = {
+            name: (parameter.detach().clone(), store["constraints"][name])
+            for name, parameter in store["params"].items()
+            if id(parameter) not in of_modules
+        }
+
+    @contextmanager
+    def put_in(self, *programs: Any) -> Iterator[None]:
+        """Have the programs compute with these values within the block, whatever has been trained or set since.
+
+        Raises:
+            RuntimeError: a parameter or buffer of the programs is missing or has another shape.
+        """
+        tensors = tensors_of(*programs)
+        wrong = [
+            name for name, value in self._tensors.items() if name not in tensors or tensors[name].shape != value.shape
+        ]
+        if wrong:
+            raise RuntimeError(
+                f"{wrong[0]} of this fit's program has been replaced by one of another shape, or removed: the fit has no "
+                "network to put its values into; make the change in a copy, copy.deepcopy((model, guide))"
+            )
+        changed = {name: value for name, value in self._tensors.items() if not torch.equal(tensors[name], value)}
+        before = {name: tensors[name].detach().clone() for name in changed}
+        params = {name: value.clone().requires_grad_() for name, (value, _) in self._store.items()}
+        constraints = {name: constraint for name, (_, constraint) in self._store.items()}
+        with pyro.get_param_store().scope({"params": params, "constraints": constraints}), torch.no_grad():
+            try:
+                _fill(tensors, changed)
+                with torch.enable_grad():
+                    yield
+            finally:
+                _fill(tensors, before)
+
+
+def _fill(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for name, value in values.items():
+        tensors[name].copy_(value)
+
+
+class Look:
+    """What calls within a block of `put_back` change; known at its end.
+
+    Attributes:
+        moved: the buffers that have changed, each as its module and its name there.
+        changes: what else has changed that the next call may read, as text; empty if there is nothing.
+        replaced: names of the parameters of Pyro's store that have been replaced.
+    """
+
+    def __init__(self, programs: Sequence[Any]) -> None:
+        self.moved: list[tuple[nn.Module, str]] = []
+        self.changes: str = ""
+        self.replaced: list[str] = []
+        self._writes = _Writes()
+        self.call = self._writes.call
+        self._programs, self._contents = programs, Contents(*programs)
+        self._before, self._store = Snapshot(self._contents.modules), StoreAsItIs()
+        objects = list(self._contents.objects.values())
+        self._arrays = [
+            (array, array.copy()) for array in objects if isinstance(array, np.ndarray) and array.nbytes <= _BYTES
+        ]
+        generators = [generator for generator in objects if isinstance(generator, _GENERATORS)]
+        self._generators = [(generator, pickle.dumps(_state(generator))) for generator in generators]
+        self._global = random.getstate(), np.random.get_state()
+        self._lent: dict[int, _Lent] = {}
+        iterators = [place for place in self._contents.places if _takes_items(place.value)]
+        for _, write, name, _ in iterators:
+            if write is None:
+                raise ValueError(
+                    f"the iterator {name!r} is in a tuple, set or partial, so that calls which find the program's parameters "
+                    "cannot take items from a copy of it: hold it in a variable, an attribute, a list or a dictionary"
+                )
+        for _, write, name, value in iterators:
+            write(self._lent.setdefault(id(value), _Lent(value, name)))
+
+    def note(self) -> None:
+        """Note what has changed."""
+        caches = LocalModule, Transform  # whose attributes only cache results
+        self.moved = [(module, name) for module, name in self._before.moved() if module._buffers[name] is not None]
+        self.replaced = self._store.replaced()
+        names = [name for module, name in self._before.changed() if not isinstance(module, caches)]
+        self.changes = say_changes(names)
+        if not self.changes and (name := self._contents.changed() or self._memory()):
+            self.changes = f"a call changes {name}"
+
+    def _memory(self) -> str:
+        """The name of a tensor, array, iterator or generator whose contents have changed; empty if there is none."""
+        of_modules = [tensor for module in self._contents.modules.values() for tensor in _tables(module)]
+        written = self._writes.changed() - set(map(_address, of_modules))
+        names = [name for name, tensor in self._contents.tensors.items() if _address(tensor) in written]
+        objects = [generator for generator, state in self._generators if pickle.dumps(_state(generator)) != state]
+        objects += [array for array, values in self._arrays if array.tobytes() != values.tobytes()]
+        names += map(self._contents.name_of, objects)
+        names += [lent.name for lent in self._lent.values() if lent.copied is not None]
+        return names[0].rpartition(".")[2] if names else ""
+
+    def undo(self) -> None:
+        """Put everything back."""
+        self._writes.undo()
+        self._store.restore()
+        random.setstate(self._global[0])
+        np.random.set_state(self._global[1])
+        for generator, state in self._generators:
+            _set_state(generator, pickle.loads(state))
+        for array, values in self._arrays:
+            if array.flags.writeable:
+                array[...] = values
+        if modules_of(*self._programs).keys() <= self._contents.modules.keys():
+            self._before.restore()
+            self._contents.restore()
+        else:
+            self._contents.restore(everything=False)
+
+
+@contextmanager
+def put_back(*programs: Any) -> Iterator[Look]:
+    """Undo the side effects of the block, in which these programs are called.
+
+    Put back are what the programs are made of (`Contents`), buffers and attributes of modules, all tensors that are written
+    to in place, small arrays, the programs' random generators and those of Python and NumPy, and parameters of Pyro's store
+    that are replaced. Calls take items from copies of the programs' iterators. A program that makes modules in the block, as
+    at a first call, keeps these and its other objects.
+
+    Raises:
+        ValueError: the program takes items from an iterator that cannot be copied, such as a generator.
+    """
+    look = Look(programs)
+    try:
+        with intercepted(look.call):
+            yield look
+        look.note()
+    finally:
+        look.undo()
+
+
+class _Lent:
+    """An iterator for calls in a block of `put_back`: a copy, made when the first item is taken."""
+
+    def __init__(self, iterator: Iterator[Any], name: str) -> None:
+        self.lent_for, self.name = iterator, name
+        self.copied: Iterator[Any] | None = None
+
+    def __iter__(self) -> _Lent:
+        return self
+
+    def __next__(self) -> Any:
+        if self.copied is None:
+            try:
+                with warnings.catch_warnings(action="ignore"):
+                    self.copied = copy.deepcopy(self.lent_for)
+            except TypeError as error:
+                raise ValueError(
+                    f"the program takes items from the iterator {self.name!r}, a {type(self.lent_for).__name__}, which cannot "
+                    "be put back after the calls that find its parameters: pass the items as arguments, or hold a list of "
+                    "them and a counter"
+                ) from error
+        return next(self.copied)
+
+
+class _Writes:
+    """Copies every tensor from before the block when an operation first writes to it."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[Tensor, Tensor]] = {}
+        self._made: set[int] = set()  # memory that operations of the block have made
+
+    def call(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Make an operation."""
+        for tensor in written(operation, args, kwargs):
+            memory = _address(tensor) if isinstance(tensor, Tensor) else 0
+            if memory and memory not in self._made and memory not in self._copies:
+                self._copies[memory] = (whole := _whole(tensor), whole.clone())
+        result = operation(*args, **kwargs)
+        taken = {_address(tensor) for tensor in tensors_in((args, kwargs))}
+        self._made |= {memory for tensor in tensors_in(result) if (memory := _address(tensor)) not in taken}
+        return result
+
+    def changed(self) -> set[int]:
+        """The addresses of memory with other values than before."""
+        return {memory for memory, (tensor, values) in self._copies.items() if not torch.equal(tensor, values)}
+
+    def undo(self) -> None:
+        """Restore the values of these tensors."""
+        for tensor, values in self._copies.values():
+            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                if not torch.equal(tensor, values):
+                    tensor.copy_(values)
+
+
+def written(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments that an operation of PyTorch writes to."""
+    if operation in _BATCH_NORMS:  # they write to running statistics, which their signatures do not say
+        return list(args[3:5]) if args[5] else []  # in training mode
+    places = _written_places(operation)
+    values = [args[n] if n < len(args) else kwargs[name] for n, name in places if n < len(args) or name in kwargs]
+    return [one for value in values for one in (value if isinstance(value, tuple | list) else [value])]
+
+
+@functools.cache
+def _written_places(operation: Any) -> list[tuple[int, str]]:
+    """The positions and names of the arguments that an operation writes to according to its signature."""
+    arguments = enumerate(arguments_of(operation))
+    return [(n, a.name) for n, a in arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+def _tables(module: nn.Module) -> list[Tensor]:
+    return [tensor for tensor in (*module._parameters.values(), *module._buffers.values()) if tensor is not None]
+
+
+def _address(tensor: Tensor) -> int:
+    """The address of a tensor's memory; 0 for layouts other than strided."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """All of the memory that a tensor is a view of."""
+    detached = tensor.detach()
+    return detached.as_strided((detached.untyped_storage().nbytes() // detached.itemsize,), (1,), 0)
+
+
+def _state(generator: Any) -> Any:
+    """The state of a random generator of torch, NumPy or Python."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        (generator.setstate if isinstance(generator, random.Random) else generator.set_state)(state)
+
+
+def _set_default(function: FunctionType, number: int, value: Any) -> None:
+    """Replace a default of an argument."""
+    defaults = list(function.__defaults__ or ())
+    defaults[number] = value
+    function.__defaults__ = tuple(defaults)
+
+
+def _free(path: str, names: Mapping[str, Any]) -> str:
+    """A name that is not taken."""
+    number = 2
+    while path in names:
+        path, number = f"{path.partition(' (')[0]} ({number})", number + 1
+    return path
+
+
+def _same_items(container: Any, items: Any) -> bool:
+    """Whether a container has the same objects."""
+    pairs = zip(container, items, strict=False)
+    same = len(container) == len(items) and all(one is other for one, other in pairs)
+    return same and (not isinstance(container, dict) or all(container[name] is items[name] for name in items))
+
+
+def _of_library(module: str | None) -> bool:
+    return (module or "builtins").partition(".")[0] in _LIBRARIES
+
+
+def _takes_items(value: Any) -> bool:
+    """Whether this is an iterator of Python or a library, whose position is in no attribute."""
+    return isinstance(value, Iterator) and (not hasattr(value, "__dict__") or _of_library(type(value).__module__))
+
+
+def _names(code: CodeType) -> set[str]:
+    """The global names and attributes that a function's code, and that of the functions in it, mentions."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _contents(cell: CellType) -> Any:
+    """The value of a variable of an enclosing function."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _ABSENT
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a container and of those in it, whose items are the same objects."""
+    if isinstance(value, tuple) and not any(isinstance(item, _CONTAINERS) for item in value):
+        return value
+    if isinstance(value, dict):
+        return {name: _copied(item) for name, item in value.items()}
+    if isinstance(value, _CONTAINERS):
+        plain = next(kind for kind in _CONTAINERS if isinstance(value, kind))
+        return plain(map(_copied, value))
+    return value
+
+
+def _alike(first: Any, other: Any) -> bool:
+    """Whether two containers are equal by ``==``; False if their items cannot be compared."""
+    try:
+        return isinstance(first, type(other)) and bool(first == other)
+    except Exception:  # whatever the items' comparison raises, as of tensors
+        return False
+
+
+def _equal(first: Any, other: Any) -> bool:
+    return type(first) is type(other) and isinstance(first, _PLAIN) and (first == other or first != first)
+
+
+def _frozen(value: Any) -> Any:
+    """A value that shows whether a container has changed: numbers and strings by value, other objects by identity."""
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    value = getattr(value, "lent_for", value) if isinstance(value, _Lent) else value
+    if isinstance(value, dict):
+        return dict, tuple((_frozen(name), _frozen(item)) for name, item in value.items())
+    if isinstance(value, _CONTAINERS):
+        return type(value), tuple(map(_frozen, value))
+    return type(value) if _replaceable(value) else id(value)
+
+
+def _replaceable(value: Any) -> bool:
+    """Whether this is an object that a library may replace by an equal one at every call, as autoguides replace plates."""
+    kept = (*_PLAIN, *_CONTAINERS, Tensor, nn.Module, FunctionType, MethodType, functools.partial)
+    return not isinstance(value, kept) and _of_library(type(value).__module__)
