@@ -40,6 +40,7 @@ _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _ITEMS = 100  # of a container; of a longer one only the object is compared
 _VISITED = 1000  # items of a container in which objects are looked for
 _BYTES = 2**20  # of the largest array that is put back
+_COPIED = 2**26  # bytes of the largest tensor that is put back where operations are not intercepted
 _FLAGS = set(nn.Module().__dict__)  # attributes of a module that `pyrodrop.module_flags` compares
 _PACKAGES = str(Path(torch.__file__).parents[1])
 _ABSENT = object()
@@ -325,22 +326,16 @@ class Kept:
                 f"{wrong[0]} of this fit's program has been replaced by one of another shape, or removed: the fit has no "
                 "network to put its values into; make the change in a copy, copy.deepcopy((model, guide))"
             )
-        changed = {name: value for name, value in self._tensors.items() if not torch.equal(tensors[name], value)}
-        before = {name: tensors[name].detach().clone() for name in changed}
         params = {name: value.clone().requires_grad_() for name, (value, _) in self._store.items()}
         constraints = {name: constraint for name, (_, constraint) in self._store.items()}
-        with pyro.get_param_store().scope({"params": params, "constraints": constraints}), torch.no_grad():
-            try:
-                _fill(tensors, changed)
-                with torch.enable_grad():
-                    yield
-            finally:
-                _fill(tensors, before)
-
-
-def _fill(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    for name, value in values.items():
-        tensors[name].copy_(value)
+        store = pyro.get_param_store().scope({"params": params, "constraints": constraints})
+        with store, put_back(*programs, all_writes=False) as look:
+            with torch.no_grad():
+                for name, value in self._tensors.items():
+                    if not torch.equal(tensors[name], value):
+                        look.writes.keep(tensors[name])
+                        tensors[name].copy_(value)
+            yield
 
 
 class Look:
@@ -356,8 +351,7 @@ class Look:
         self.moved: list[tuple[nn.Module, str]] = []
         self.changes: str = ""
         self.replaced: list[str] = []
-        self._writes = _Writes()
-        self.call = self._writes.call
+        self.writes = _Writes()
         self._programs, self._contents = programs, Contents(*programs)
         self._before, self._store = Snapshot(self._contents.modules), StoreAsItIs()
         objects = list(self._contents.objects.values())
@@ -378,6 +372,12 @@ class Look:
         for _, write, name, value in iterators:
             write(self._lent.setdefault(id(value), _Lent(value, name)))
 
+    def keep_tensors(self) -> None:
+        """Copy the programs' tensors, which are then put back without interception of operations."""
+        for tensor in self._contents.tensors.values():
+            if _address(tensor) and tensor.untyped_storage().nbytes() <= _COPIED:
+                self.writes.keep(tensor)
+
     def note(self) -> None:
         """Note what has changed."""
         caches = LocalModule, Transform  # whose attributes only cache results
@@ -391,7 +391,7 @@ class Look:
     def _memory(self) -> str:
         """The name of a tensor, array, iterator or generator whose contents have changed; empty if there is none."""
         of_modules = [tensor for module in self._contents.modules.values() for tensor in _tables(module)]
-        written = self._writes.changed() - set(map(_address, of_modules))
+        written = self.writes.changed() - set(map(_address, of_modules))
         names = [name for name, tensor in self._contents.tensors.items() if _address(tensor) in written]
         objects = [generator for generator, state in self._generators if pickle.dumps(_state(generator)) != state]
         objects += [array for array, values in self._arrays if array.tobytes() != values.tobytes()]
@@ -401,7 +401,7 @@ class Look:
 
     def undo(self) -> None:
         """Put everything back."""
-        self._writes.undo()
+        self.writes.undo()
         self._store.restore()
         random.setstate(self._global[0])
         np.random.set_state(self._global[1])
@@ -418,7 +418,7 @@ class Look:
 
 
 @contextmanager
-def put_back(*programs: Any) -> Iterator[Look]:
+def put_back(*programs: Any, all_writes: bool = True) -> Iterator[Look]:
     """Undo the side effects of the block, in which these programs are called.
 
     Put back are what the programs are made of (`Contents`), buffers and attributes of modules, all tensors that are written
@@ -426,12 +426,20 @@ def put_back(*programs: Any) -> Iterator[Look]:
     that are replaced. Calls take items from copies of the programs' iterators. A program that makes modules in the block, as
     at a first call, keeps these and its other objects.
 
+    Args:
+        all_writes: whether to put back all tensors that are written to, for which every operation is intercepted; or only
+            the programs' own of at most 64 MiB, of which copies are made.
+
     Raises:
         ValueError: the program takes items from an iterator that cannot be copied, such as a generator.
     """
     look = Look(programs)
     try:
-        with intercepted(look.call):
+        if all_writes:
+            with intercepted(look.writes.call):
+                yield look
+        else:
+            look.keep_tensors()
             yield look
         look.note()
     finally:
@@ -469,12 +477,17 @@ class _Writes:
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
         self._made: set[int] = set()  # memory that operations of the block have made
 
+    def keep(self, tensor: Tensor) -> None:
+        """Copy a tensor, unless that was done before."""
+        memory = _address(tensor)
+        if memory and memory not in self._copies:
+            self._copies[memory] = (whole := _whole(tensor), whole.clone())
+
     def call(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Make an operation."""
         for tensor in written(operation, args, kwargs):
-            memory = _address(tensor) if isinstance(tensor, Tensor) else 0
-            if memory and memory not in self._made and memory not in self._copies:
-                self._copies[memory] = (whole := _whole(tensor), whole.clone())
+            if isinstance(tensor, Tensor) and _address(tensor) not in self._made:
+                self.keep(tensor)
         result = operation(*args, **kwargs)
         taken = {_address(tensor) for tensor in tensors_in((args, kwargs))}
         self._made |= {memory for tensor in tensors_in(result) if (memory := _address(tensor)) not in taken}

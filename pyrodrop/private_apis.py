@@ -176,6 +176,13 @@ def constraint_in_store(name: str, otherwise: Any) -> Any:
     return pyro.get_param_store()._constraints.get(name, otherwise)
 
 
+def forget_in_store(name: str) -> None:
+    """Delete a parameter from Pyro's store, also one that has a second name there."""
+    store: Any = pyro.get_param_store()
+    store._param_to_name.pop(store._params.pop(name), None)
+    del store._constraints[name]
+
+
 class StoreAsItIs:
     """The parameters of Pyro's store as they are now, by reference."""
 

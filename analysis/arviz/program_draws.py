@@ -22,7 +22,6 @@ from torch import Tensor
 
 from pyrodrop.agreement import called, innermost
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
-from pyrodrop.changes import evaluating, put_back
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import common_scale
 from pyrodrop.steps import Arguments
@@ -67,7 +66,7 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
         return drawn, replicated, given.get_trace(*arguments.args, **arguments.kwargs)
 
     undrawable, summed, fixed = "", list[str](), set[str]()
-    with evaluating(model, guide), put_back(model, guide), torch.no_grad(), seeded(seed, arguments.device):
+    with fit.as_trained(), torch.no_grad(), seeded(seed, arguments.device):
         try:
             fixed |= fixed_sites(model, guide, arguments)
             drawn_anew(model, guide, arguments, fixed=fixed, call=called)

@@ -25,7 +25,6 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.changes import evaluating
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import site_conventions
@@ -123,7 +122,7 @@ def draws_of(
     together = mixes_examples(model, x)
     shapes = masks_of(model, x if together else mapped(lambda tensor: tensor[:1], x), together)
     points = len(train) + (0 if test_x is None else num_rows(test_x))
-    with seeded(seed, fit.device), torch.no_grad(), evaluating(model, guide), progress(num_samples * points):
+    with seeded(seed, fit.device), torch.no_grad(), fit.as_trained(), progress(num_samples * points):
         for first in range(0, num_samples, chunk):
             count = min(chunk, num_samples - first)
             sites, log_q = _draw(model, guide, x, count, density=not reason)
@@ -183,7 +182,7 @@ def no_density(fit: Fit, data: Dataset) -> str:
     assert isinstance(model, NetworkModel)
     few = data if mixes_examples(model, data.x) else data.first(1)
     x, y = _to(few.x, fit.device), few.y.to(fit.device)
-    with seeded(0, fit.device), evaluating(model, guide):
+    with seeded(0, fit.device), fit.as_trained():
         for site, meaning in site_conventions(model, guide, x, y).items():
             if meaning.kind == "up_to_constant":
                 return f"log p - log q does not exist at {site!r}: {meaning.detail}"

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pyrodrop.changes import evaluating
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.weight import ConstantLeftOut
@@ -111,7 +110,7 @@ def _left_out(fit: Fit, data: Dataset) -> list[LeftOut]:
     """The constants that the factors leave out, summed over sites; the mean over the members of an ensemble."""
     few = data if not isinstance(fit.model, NetworkModel) or mixes_examples(fit.model, data.x) else data.first(1)
     x, y = mapped(lambda tensor: tensor.to(fit.device), few.x), few.y.to(fit.device)
-    with seeded(0, fit.device), evaluating(fit.model, fit.guide):
+    with seeded(0, fit.device), fit.as_trained():
         members = site_factors(fit.model, fit.guide, x, y)
     left_out: dict[tuple[Any, ...], LeftOut] = {}
     for factors in members:

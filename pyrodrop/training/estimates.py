@@ -23,7 +23,6 @@ from torch import Tensor
 
 from pyrodrop.agreement import check_call, check_guide, knows_sites
 from pyrodrop.cards import Described
-from pyrodrop.changes import evaluating, put_back
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.streamed import BLOCK, Streamed
 from pyrodrop.devices import seeded
@@ -102,7 +101,7 @@ class Draws:
     """The terms of the ELBO for draws from a guide, on all of the data.
 
     Args:
-        model, guide: a trained pair; the network runs in evaluation mode.
+        model, guide: a trained pair, in evaluation mode.
         data: the data; a streamed data set is read once.
         device: where model and guide are.
         num_samples: number of draws, at least 1.
@@ -138,7 +137,7 @@ class Draws:
         nll, kl_weights, kl_hyper = ([0.0] * num_samples for _ in range(3))
         rows = data.num_data if isinstance(data, Streamed) else None if isinstance(data, Keywords) else len(data)
         bar = progress(None if rows is None else num_samples * rows, "ELBO")
-        with torch.no_grad(), evaluating(model, guide), PoolsBySlices(), bar:
+        with torch.no_grad(), PoolsBySlices(), bar:
             for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
                 if number == 0:
                     _check(model, guide, block)
@@ -224,7 +223,7 @@ def _check(model: Any, guide: Any, block: Arguments) -> None:
     if isinstance(block, Batch) and knows_sites(model, guide):
         check_guide(model, guide)
         return
-    with seeded(0, block.device), put_back(model, guide):
+    with seeded(0, block.device):
         check_call(model, guide, *block.args, **block.kwargs)
 
 
@@ -316,7 +315,7 @@ def _mean_loss(loss: Any, fit: Trained, arguments: Arguments, num_samples: int, 
     """Minus the mean of a loss object's values for several draws, and its standard error."""
     loss = copy.copy(loss)  # some learn something at their first call, which draws more than later calls
     values = []
-    with evaluating(fit.model, fit.guide), torch.no_grad():
+    with torch.no_grad():
         for draw, seed_of_draw in enumerate(_seeds(num_samples, seed)):
             with pyro.validation_enabled(draw == 0), seeded(seed_of_draw, arguments.device):
                 values.append(-float(loss.loss(fit.model, fit.guide, *arguments.args, **arguments.kwargs)))
@@ -333,7 +332,7 @@ def _scale_and_convention(model: Any, guide: Any, arguments: Arguments) -> tuple
     """The `common_scale`, and the convention of the guide's divergences; sites of the model that the guide leaves to be
     summed out have none."""
     args, kwargs = arguments.args, arguments.kwargs
-    with seeded(0, arguments.device), torch.no_grad(), evaluating(model, guide), put_back(model, guide):
+    with seeded(0, arguments.device), torch.no_grad():
         drawn = poutine.trace(guide).get_trace(*args, **kwargs)
         nodes = poutine.trace(poutine.replay(model, trace=drawn)).get_trace(*args, **kwargs).nodes
         latent = [n for n, node in nodes.items() if node["type"] == "sample" and not node["is_observed"]]

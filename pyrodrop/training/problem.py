@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import pyro
 import torch
 from pyro import poutine
 from pyro.infer import ELBO
@@ -30,7 +29,7 @@ from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.modules import LocalModule, keep_own_parameters
 from pyrodrop.networks.checks import check_values
 from pyrodrop.networks.starts import check_starts
-from pyrodrop.private_apis import StoreAsItIs, constraint_in_store
+from pyrodrop.private_apis import StoreAsItIs, constraint_in_store, forget_in_store
 from pyrodrop.protocols import HasPosterior, HasRows, HasWeights
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
@@ -295,7 +294,7 @@ def _forget_others(modules: Iterable[nn.Module]) -> None:
             for name, parameter in module._parameters.items():
                 full = f"{module._pyro_name}.{name}".strip(".").removesuffix("_unconstrained")
                 if store.get(full, parameter) is not parameter:
-                    del pyro.get_param_store()[full]
+                    forget_in_store(full)
 
 
 def _forget_other_networks(sites: Mapping[str, Any]) -> None:
@@ -305,7 +304,7 @@ def _forget_other_networks(sites: Mapping[str, Any]) -> None:
     """
     for name, site in sites.items():
         if "$$$" in name and not any(site["value"].unconstrained() is value for value in site["args"]):
-            del pyro.get_param_store()[name]
+            forget_in_store(name)
 
 
 def stored(model: Any, guide: Any, batch: Arguments) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,7 @@ import pyrodrop.guides  # noqa: F401  files name its classes
 from pyrodrop.agreement import check_guide, knows_sites
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
-from pyrodrop.changes import Kept, evaluating
+from pyrodrop.changes import Kept, evaluating, put_back
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords, Split
@@ -82,9 +82,23 @@ class Fit:
     def __post_init__(self) -> None:
         check_guide(self.model, self.guide)
 
-    def as_trained(self) -> AbstractContextManager[None]:
-        """Have model and guide compute with the trained values within the block, whatever was done to them since."""
-        return nullcontext() if self.kept is None else self.kept.put_in(self.model, self.guide)
+    @contextmanager
+    def as_trained(self) -> Iterator[None]:
+        """Have model and guide compute with the trained values in evaluation mode within the block.
+
+        What its calls change of a program is put back, and what was done to the program since the training stays.
+        """
+        programs = self.model, self.guide
+        if knows_sites(*programs):
+            with evaluating(*programs):
+                yield
+            return
+        with (
+            exclusive(),
+            put_back(*programs, all_writes=False) if self.kept is None else self.kept.put_in(*programs),
+            evaluating(*programs),
+        ):
+            yield
 
     @property
     def fingerprint(self) -> str | None:
@@ -132,6 +146,8 @@ class Fit:
     def card(self) -> Card:
         """What text and HTML show of the fit."""
         settings = self.settings
+        with self.as_trained():
+            convention = convention_shown(self.model, self.guide, self.data, self.device)
         rows = f"{settings['num_data']} rows" if "num_data" in settings else ", ".join(settings.get("arguments", ()))
         steps = settings.get("history_steps", len(self.history))
         training = [f"{steps} steps"]
@@ -152,7 +168,7 @@ class Fit:
                 "loss": _ends(self.losses, steps),
                 "log density": "" if (worth := self.worth) is None else worth.describe(),
                 "objective": settings.get("objective", ""),
-                "ELBO": convention_shown(self.model, self.guide, self.data, self.device),
+                "ELBO": convention,
             },
         )
 
@@ -277,12 +293,12 @@ class Fit:
             wrong = [name for name, is_usual in usual.items() if not is_usual]
             if wrong:
                 raise TypeError(f"{wrong[0]} is for networks of pyrodrop.models, not for other programs: leave it out")
-            with exclusive(), self.as_trained():
+            with self.as_trained():
                 return draw_sites(self.model, self.guide, arguments_at(self, x), num_samples, seed, sites)
         if sites is not None:
             raise TypeError(f"sites is for Pyro programs; a network has predictions: leave it out; got {shown(sites)}")
         options: dict[str, Any] = {"joint": joint, "keep": keep, "method": method}
-        with nullcontext() if self.kept is None else exclusive(), self.as_trained():
+        with self.as_trained():
             return draw_functions(self.model, self.guide, x, num_samples, seed=seed, device=self.device, **options)
 
     @checked
@@ -472,7 +488,7 @@ class Fit:
         """Raise a TypeError for parameters that are in no module, found by a call unless this is a network of pyrodrop."""
         if self.data is None or knows_sites(self.model, self.guide):
             return
-        with seeded(0, self.device), torch.no_grad(), evaluating(self.model, self.guide):
+        with seeded(0, self.device), torch.no_grad():
             names = stored(self.model, self.guide, arguments_of(self.data, self.device))
         if names:
             raise TypeError(
