@@ -18,7 +18,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -39,8 +39,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)  # that nothing cha
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _ITEMS = 100  # of a container; of a longer one only the object is compared
 _VISITED = 1000  # items of a container in which objects are looked for
-_BYTES = 2**20  # of the largest array that is put back
-_COPIED = 2**26  # bytes of the largest tensor that is put back where operations are not intercepted
+_COPIED = 2**26  # bytes of the largest array, or tensor where operations are not intercepted, that is put back
 _FLAGS = set(nn.Module().__dict__)  # attributes of a module that `pyrodrop.module_flags` compares
 _PACKAGES = str(Path(torch.__file__).parents[1])
 _ABSENT = object()
@@ -77,12 +76,8 @@ class Contents:
         self.tensors: dict[str, Tensor] = {}
         self.objects: dict[int, Any] = {}  # by id; it keeps the objects, so that no other gets the same id
         self.places: list[_Place] = []
-        self.containers: list[
-            tuple[Any, Any]
-        ] = []  # lists, sets and dictionaries, also those of attributes, and copies
-        self._objects: list[_Place] = []  # without containers whose items are compared
-        self._compared: list[tuple[Read, str, Any, Any]] = []  # of a container: its name, a copy, and it frozen
-        self._attributes: list[tuple[dict[str, Any], int]] = []  # of objects, and their number
+        # lists, sets and dictionaries, with a copy and a name; those of attributes, whose values are in `places`, without
+        self.containers: list[tuple[Any, Any, str]] = []
         self._imported: set[tuple[int, str]] = set()  # modules, and the names in them
         self._packages = {
             (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
@@ -95,33 +90,24 @@ class Contents:
 
     def changed(self) -> str:
         """The name of something that code names and that has changed; empty if nothing has."""
-        for read, _, name, value in self._objects:
+        for read, _, name, value in self.places:
             now = read()
-            if now is not value and not _equal(now, value) and getattr(now, "lent_for", None) is not value:
+            if now is not value and not _same(now, value):
                 return name
-        for number, (read, name, copied, value) in enumerate(self._compared):
-            now = read()
-            if _alike(now, copied):
-                continue
-            if _frozen(now) != value:
-                return name
-            self._compared[number] = read, name, _copied(now), value
-        return next((list(attributes)[-1] for attributes, size in self._attributes if len(attributes) != size), "")
+        for container, items, name in self.containers:
+            if (len(items) <= _ITEMS and not _same_items(container, items)) if name else len(container) != len(items):
+                return name or str(list(container)[-1])
+        return ""
 
     def restore(self, *, everything: bool = True) -> None:
         """Put back all objects where code finds them, and the items of containers; or only iterators that were lent."""
-        for container, items in self.containers if everything else ():
-            if not _same_items(container, items):
+        for container, items, _ in self.containers if everything else ():
+            if list(map(id, _items(container))) != list(map(id, _items(items))):
                 container.clear()
                 (container.update if isinstance(container, dict | set) else container.extend)(items)
         for read, write, _, value in self.places:
             now = read()
-            if (
-                now is not value
-                and write is not None
-                and value is not _ABSENT
-                and (everything or isinstance(now, _Lent))
-            ):
+            if now is not value and write and value is not _ABSENT and (everything or isinstance(now, _Lent)):
                 write(value)
 
     def name_of(self, value: Any) -> str:
@@ -138,6 +124,9 @@ class Contents:
         self.objects[id(value)] = value
         if isinstance(value, Tensor):
             self.tensors[_free(path, self.tensors)] = value
+        elif isinstance(value, np.ndarray):
+            if value.flags.writeable and value.flags.c_contiguous and value.dtype.kind in "bif" and value.itemsize <= 8:
+                self.tensors[_free(path, self.tensors)] = torch.from_numpy(value)
         elif isinstance(value, nn.Module):
             modules = dict(value.named_modules(set(self.modules.values()), path))
             for name, module in modules.items():
@@ -145,7 +134,7 @@ class Contents:
             for name, module in modules.items():
                 self._object(module, name)
         elif isinstance(value, FunctionType):
-            if not self._skips(value.__module__):
+            if not self._skips(value.__module__) or (inner and value.__module__.startswith("pyrodrop.")):
                 self._function(value, path)
         elif isinstance(value, MethodType):
             self._visit(value.__self__, path, inner=inner)
@@ -161,7 +150,7 @@ class Contents:
 
     def _container(self, value: Any, path: str) -> None:
         if not isinstance(value, tuple | frozenset):
-            self.containers.append((value, copy.copy(value)))
+            self.containers.append((value, copy.copy(value), path.rpartition(".")[2]))
         of_dict = isinstance(value, dict)
         for number, item in enumerate(list(value)[:_VISITED]):
             key, item = (item, value[item]) if of_dict else (number, item)
@@ -179,15 +168,12 @@ class Contents:
         attributes = getattr(value, "__dict__", {})
         caches = isinstance(value, Transform)  # which keep what they have computed, in attributes with an underscore
         if not caches:
-            self._attributes.append((attributes, len(attributes)))
-            if not isinstance(value, nn.Module):
-                self.containers.append((attributes, dict(attributes)))
+            self.containers.append((attributes, dict(attributes), ""))
         for name, attribute in list(attributes.items()):
             if (caches and name.startswith("_")) or (isinstance(value, nn.Module) and name in _FLAGS):
                 continue
             if not (_replaceable(attribute) and _of_library(type(value).__module__)):
-                read = functools.partial(attributes.get, name, _ABSENT)
-                self._note(read, functools.partial(attributes.__setitem__, name), name, path)
+                self._note(*_entry(attributes, name), name, path)
         for kind in type(value).__mro__:
             if not _of_library(kind.__module__):
                 slots = [name for name, slot in vars(kind).items() if isinstance(slot, MemberDescriptorType)]
@@ -214,15 +200,12 @@ class Contents:
             write = functools.partial(setattr, cell, "cell_contents")
             self._named(functools.partial(_contents, cell), write, name, names, path)
         for name in sorted(names & function.__globals__.keys()):
-            read = functools.partial(function.__globals__.get, name, _ABSENT)
-            self._named(read, functools.partial(function.__globals__.__setitem__, name), name, names, path)
+            self._named(*_entry(function.__globals__, name), name, names, path)
         for number, value in enumerate(function.__defaults__ or ()):
             write = functools.partial(_set_default, function, number)
             self._note(lambda value=value: value, write, f"a default of {function.__name__}", path)  # type: ignore[misc]
         for name in defaults:
-            read = functools.partial(defaults.get, name, _ABSENT)
-            write = functools.partial(defaults.__setitem__, name)
-            self._note(read, write, f"a default of {function.__name__}", path)
+            self._note(*_entry(defaults, name), f"a default of {function.__name__}", path)
         self._visit(getattr(function, "__wrapped__", None), path)
 
     def _named(self, read: Read, write: Write, name: str, names: AbstractSet[str], path: str) -> None:
@@ -234,15 +217,10 @@ class Contents:
             for attribute in sorted(names & vars(value).keys()):
                 if (id(value), attribute) not in self._imported:
                     self._imported.add((id(value), attribute))
-                    of_module = functools.partial(vars(value).get, attribute, _ABSENT)
-                    self._named(of_module, functools.partial(setattr, value, attribute), attribute, names, path)
+                    self._named(*_entry(vars(value), attribute), attribute, names, path)
 
     def _note(self, read: Read, write: Write, name: str, path: str) -> None:
         value = read()
-        if isinstance(value, _CONTAINERS) and len(value) <= _ITEMS:
-            self._compared.append((read, name, _copied(value), _frozen(value)))
-        elif not isinstance(value, ModuleType):
-            self._objects.append(_Place(read, write, name, value))
         self.places.append(_Place(read, write, name, value))
         self._visit(value, f"{path}.{name}")
 
@@ -354,28 +332,28 @@ class Look:
         self.writes = _Writes()
         self._programs, self._contents = programs, Contents(*programs)
         self._before, self._store = Snapshot(self._contents.modules), StoreAsItIs()
-        objects = list(self._contents.objects.values())
-        self._arrays = [
-            (array, array.copy()) for array in objects if isinstance(array, np.ndarray) and array.nbytes <= _BYTES
-        ]
-        generators = [generator for generator in objects if isinstance(generator, _GENERATORS)]
-        self._generators = [(generator, pickle.dumps(_state(generator))) for generator in generators]
-        self._global = random.getstate(), np.random.get_state()
+        found = [value for value in self._contents.objects.values() if isinstance(value, _GENERATORS)]
+        self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *found)]
         self._lent: dict[int, _Lent] = {}
         iterators = [place for place in self._contents.places if _takes_items(place.value)]
         for _, write, name, _ in iterators:
             if write is None:
                 raise ValueError(
-                    f"the iterator {name!r} is in a tuple, set or partial, so that calls which find the program's parameters "
-                    "cannot take items from a copy of it: hold it in a variable, an attribute, a list or a dictionary"
+                    f"the iterator {name!r} is in a tuple, set or partial, so that the calls that find the program's "
+                    "parameters cannot take items from a copy: hold it in a variable, an attribute, a list or a dictionary"
                 )
         for _, write, name, value in iterators:
             write(self._lent.setdefault(id(value), _Lent(value, name)))
 
-    def keep_tensors(self) -> None:
-        """Copy the programs' tensors, which are then put back without interception of operations."""
+    def keep_tensors(self, *, arrays_alone: bool) -> None:
+        """Copy the programs' tensors and arrays, or the arrays alone, which are put back without interception."""
+        objects = self._contents.objects
         for tensor in self._contents.tensors.values():
-            if _address(tensor) and tensor.untyped_storage().nbytes() <= _COPIED:
+            if (
+                _address(tensor)
+                and tensor.untyped_storage().nbytes() <= _COPIED
+                and not (arrays_alone and id(tensor) in objects)
+            ):
                 self.writes.keep(tensor)
 
     def note(self) -> None:
@@ -393,9 +371,8 @@ class Look:
         of_modules = [tensor for module in self._contents.modules.values() for tensor in _tables(module)]
         written = self.writes.changed() - set(map(_address, of_modules))
         names = [name for name, tensor in self._contents.tensors.items() if _address(tensor) in written]
-        objects = [generator for generator, state in self._generators if pickle.dumps(_state(generator)) != state]
-        objects += [array for array, values in self._arrays if array.tobytes() != values.tobytes()]
-        names += map(self._contents.name_of, objects)
+        moved = [source for source, state in self._generators[2:] if pickle.dumps(_state(source)) != state]
+        names += map(self._contents.name_of, moved)
         names += [lent.name for lent in self._lent.values() if lent.copied is not None]
         return names[0].rpartition(".")[2] if names else ""
 
@@ -403,13 +380,8 @@ class Look:
         """Put everything back."""
         self.writes.undo()
         self._store.restore()
-        random.setstate(self._global[0])
-        np.random.set_state(self._global[1])
-        for generator, state in self._generators:
-            _set_state(generator, pickle.loads(state))
-        for array, values in self._arrays:
-            if array.flags.writeable:
-                array[...] = values
+        for source, state in self._generators:
+            _set_state(source, pickle.loads(state))
         if modules_of(*self._programs).keys() <= self._contents.modules.keys():
             self._before.restore()
             self._contents.restore()
@@ -435,11 +407,8 @@ def put_back(*programs: Any, all_writes: bool = True) -> Iterator[Look]:
     """
     look = Look(programs)
     try:
-        if all_writes:
-            with intercepted(look.writes.call):
-                yield look
-        else:
-            look.keep_tensors()
+        look.keep_tensors(arrays_alone=all_writes)
+        with intercepted(look.writes.call) if all_writes else nullcontext():
             yield look
         look.note()
     finally:
@@ -463,9 +432,9 @@ class _Lent:
                     self.copied = copy.deepcopy(self.lent_for)
             except TypeError as error:
                 raise ValueError(
-                    f"the program takes items from the iterator {self.name!r}, a {type(self.lent_for).__name__}, which cannot "
-                    "be put back after the calls that find its parameters: pass the items as arguments, or hold a list of "
-                    "them and a counter"
+                    f"the program takes items from the iterator {self.name!r}, a {type(self.lent_for).__name__}, which "
+                    "cannot be put back after the calls that find its parameters: pass the items as arguments, or hold a "
+                    "list of them and a counter"
                 ) from error
         return next(self.copied)
 
@@ -536,18 +505,23 @@ def _whole(tensor: Tensor) -> Tensor:
     return detached.as_strided((detached.untyped_storage().nbytes() // detached.itemsize,), (1,), 0)
 
 
-def _state(generator: Any) -> Any:
+def _state(source: Any) -> Any:
     """The state of a random generator of torch, NumPy or Python."""
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+    if isinstance(source, np.random.Generator):
+        return source.bit_generator.state
+    return source.getstate() if hasattr(source, "getstate") else source.get_state()
 
 
-def _set_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
+def _set_state(source: Any, state: Any) -> None:
+    if isinstance(source, np.random.Generator):
+        source.bit_generator.state = state
     else:
-        (generator.setstate if isinstance(generator, random.Random) else generator.set_state)(state)
+        (source.setstate if hasattr(source, "setstate") else source.set_state)(state)
+
+
+def _entry(table: dict[str, Any], name: str) -> tuple[Read, Write]:
+    """Functions that read and replace an entry of a dictionary."""
+    return functools.partial(table.get, name, _ABSENT), functools.partial(table.__setitem__, name)
 
 
 def _set_default(function: FunctionType, number: int, value: Any) -> None:
@@ -565,11 +539,29 @@ def _free(path: str, names: Mapping[str, Any]) -> str:
     return path
 
 
+def _items(container: Any) -> list[Any]:
+    return [*container, *container.values()] if isinstance(container, dict) else list(container)
+
+
 def _same_items(container: Any, items: Any) -> bool:
-    """Whether a container has the same objects."""
-    pairs = zip(container, items, strict=False)
-    same = len(container) == len(items) and all(one is other for one, other in pairs)
-    return same and (not isinstance(container, dict) or all(container[name] is items[name] for name in items))
+    """Whether a container has these items: numbers and strings of the same value, and otherwise the same objects."""
+    with suppress(Exception):  # whatever the items' comparison raises, as of tensors
+        if container == items:
+            return True
+    if isinstance(container, set | frozenset) or len(container) != len(items):
+        return False
+    pairs = zip(_items(container), _items(items), strict=True)
+    return all(_same(one, other) or (_replaceable(one) and type(one) is type(other)) for one, other in pairs)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether this is the same object, or a number, string or container of the same value."""
+    one = one.lent_for if isinstance(one, _Lent) else one
+    if one is other or type(one) is not type(other):
+        return one is other
+    if isinstance(one, _CONTAINERS):
+        return _same_items(one, other)
+    return isinstance(one, _PLAIN) and (one == other or one != one)
 
 
 def _of_library(module: str | None) -> bool:
@@ -593,42 +585,6 @@ def _contents(cell: CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return _ABSENT
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a container and of those in it, whose items are the same objects."""
-    if isinstance(value, tuple) and not any(isinstance(item, _CONTAINERS) for item in value):
-        return value
-    if isinstance(value, dict):
-        return {name: _copied(item) for name, item in value.items()}
-    if isinstance(value, _CONTAINERS):
-        plain = next(kind for kind in _CONTAINERS if isinstance(value, kind))
-        return plain(map(_copied, value))
-    return value
-
-
-def _alike(first: Any, other: Any) -> bool:
-    """Whether two containers are equal by ``==``; False if their items cannot be compared."""
-    try:
-        return isinstance(first, type(other)) and bool(first == other)
-    except Exception:  # whatever the items' comparison raises, as of tensors
-        return False
-
-
-def _equal(first: Any, other: Any) -> bool:
-    return type(first) is type(other) and isinstance(first, _PLAIN) and (first == other or first != first)
-
-
-def _frozen(value: Any) -> Any:
-    """A value that shows whether a container has changed: numbers and strings by value, other objects by identity."""
-    if isinstance(value, _PLAIN):
-        return type(value), value
-    value = getattr(value, "lent_for", value) if isinstance(value, _Lent) else value
-    if isinstance(value, dict):
-        return dict, tuple((_frozen(name), _frozen(item)) for name, item in value.items())
-    if isinstance(value, _CONTAINERS):
-        return type(value), tuple(map(_frozen, value))
-    return type(value) if _replaceable(value) else id(value)
 
 
 def _replaceable(value: Any) -> bool:

@@ -165,7 +165,9 @@ def test_networks_of_any_program_are_trained_in_place_and_evaluated(kind: Any, e
     for steps in (2, 6):
         pyro.clear_param_store()
         encoder, decoder = networks()
-        pyrodrop.fit(*kind(encoder, decoder), {"x": X}, steps=steps, engine=engine, checkpoint=tmp_path / "s", **OPTIONS)
+        pyrodrop.fit(
+            *kind(encoder, decoder), {"x": X}, steps=steps, engine=engine, checkpoint=tmp_path / "s", **OPTIONS
+        )
     torch.testing.assert_close(encoder.state_dict(), theirs[0].state_dict())
 
 
@@ -220,9 +222,7 @@ def guide(y: Tensor) -> None:
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize(
-    "kind", ["tensor", "count", "torch", "number", "array", "nested", "log", "class", "numpy"]
-)
+@pytest.mark.parametrize("kind", ["tensor", "count", "torch", "number", "array", "nested", "log", "class", "numpy"])
 def test_a_program_is_called_as_often_as_it_steps(kind: str) -> None:
     results = []
     for how in ("svi", "pyro", "traced", "compile_svi"):
