@@ -32,7 +32,7 @@ from torch.distributions import Transform
 from pyrodrop.inputs import tensors_in
 from pyrodrop.module_states import Snapshot, mode_changes, say_changes
 from pyrodrop.modules import LocalModule
-from pyrodrop.private_apis import StoreAsItIs, arguments_of, intercepted
+from pyrodrop.private_apis import StoreAsItIs, arguments_of, forget_in_store, intercepted
 
 _LIBRARIES = ("torch", "pyro", "pyrodrop", "numpy", "builtins", "functools", "itertools", "math", "random")
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)  # that nothing changes in place
@@ -68,12 +68,14 @@ class Contents:
 
     Attributes:
         modules: every module once, with all submodules, by the path at which it is found, such as ``guide.encoder.0``.
-        tensors: the other tensors, by name, such as a running mean in an attribute of a plain object.
+        tensors: the other tensors, by name, such as a running mean in an attribute of a plain object; arrays, too.
+        arrays: NumPy's arrays, as tensors with the same memory.
     """
 
     def __init__(self, *programs: Any) -> None:
         self.modules: dict[str, nn.Module] = {}
         self.tensors: dict[str, Tensor] = {}
+        self.arrays: list[Tensor] = []
         self.objects: dict[int, Any] = {}  # by id; it keeps the objects, so that no other gets the same id
         self.places: list[_Place] = []
         # lists, sets and dictionaries, with a copy and a name; those of attributes, whose values are in `places`, without
@@ -99,15 +101,14 @@ class Contents:
                 return name or str(list(container)[-1])
         return ""
 
-    def restore(self, *, everything: bool = True) -> None:
-        """Put back all objects where code finds them, and the items of containers; or only iterators that were lent."""
-        for container, items, _ in self.containers if everything else ():
+    def restore(self) -> None:
+        """Put back all objects where code finds them, and the items of containers."""
+        for container, items, _ in self.containers:
             if list(map(id, _items(container))) != list(map(id, _items(items))):
                 container.clear()
                 (container.update if isinstance(container, dict | set) else container.extend)(items)
         for read, write, _, value in self.places:
-            now = read()
-            if now is not value and write and value is not _ABSENT and (everything or isinstance(now, _Lent)):
+            if write and value is not _ABSENT and read() is not value:
                 write(value)
 
     def name_of(self, value: Any) -> str:
@@ -126,7 +127,8 @@ class Contents:
             self.tensors[_free(path, self.tensors)] = value
         elif isinstance(value, np.ndarray):
             if value.flags.writeable and value.flags.c_contiguous and value.dtype.kind in "bif" and value.itemsize <= 8:
-                self.tensors[_free(path, self.tensors)] = torch.from_numpy(value)
+                self.arrays.append(torch.from_numpy(value))
+                self.tensors[_free(path, self.tensors)] = self.arrays[-1]
         elif isinstance(value, nn.Module):
             modules = dict(value.named_modules(set(self.modules.values()), path))
             for name, module in modules.items():
@@ -238,24 +240,20 @@ def modules_of(*programs: Any) -> dict[str, nn.Module]:
     return Contents(*programs).modules
 
 
-def places_of(*programs: Any) -> dict[str, list[tuple[nn.Module, str]]]:
+def places_of(*programs: Any, tables: Sequence[str] = ("_buffers",)) -> dict[str, list[tuple[nn.Module, str]]]:
     """Every buffer by name, with the modules that have it, each with the buffer's name there."""
     places: dict[int, tuple[str, list[tuple[nn.Module, str]]]] = {}
     for prefix, module in modules_of(*programs).items():
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                places.setdefault(id(buffer), (f"{prefix}.{name}", []))[1].append((module, name))
+        for name, tensor in (entry for table in tables for entry in getattr(module, table).items()):
+            if tensor is not None:
+                places.setdefault(id(tensor), (f"{prefix}.{name}", []))[1].append((module, name))
     return dict(places.values())
 
 
 def tensors_of(*programs: Any) -> dict[str, Tensor]:
     """Every parameter and buffer of modules once, by name, by reference."""
-    tensors: dict[int, tuple[str, Tensor]] = {}
-    for prefix, module in modules_of(*programs).items():
-        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is not None:
-                tensors.setdefault(id(tensor), (f"{prefix}.{name}", tensor))
-    return dict(tensors.values())
+    places = places_of(*programs, tables=("_parameters", "_buffers")).items()
+    return {name: {**module._parameters, **module._buffers}[leaf] for name, [(module, leaf), *_] in places}  # type: ignore[misc]
 
 
 @contextmanager
@@ -296,9 +294,8 @@ class Kept:
             RuntimeError: a parameter or buffer of the programs is missing or has another shape.
         """
         tensors = tensors_of(*programs)
-        wrong = [
-            name for name, value in self._tensors.items() if name not in tensors or tensors[name].shape != value.shape
-        ]
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        wrong = [name for name, value in self._tensors.items() if shapes.get(name) != value.shape]
         if wrong:
             raise RuntimeError(
                 f"{wrong[0]} of this fit's program has been replaced by one of another shape, or removed: the fit has no "
@@ -325,7 +322,7 @@ class Look:
         replaced: names of the parameters of Pyro's store that have been replaced.
     """
 
-    def __init__(self, programs: Sequence[Any]) -> None:
+    def __init__(self, programs: Sequence[Any], all_writes: bool) -> None:
         self.moved: list[tuple[nn.Module, str]] = []
         self.changes: str = ""
         self.replaced: list[str] = []
@@ -335,25 +332,17 @@ class Look:
         found = [value for value in self._contents.objects.values() if isinstance(value, _GENERATORS)]
         self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *found)]
         self._lent: dict[int, _Lent] = {}
-        iterators = [place for place in self._contents.places if _takes_items(place.value)]
-        for _, write, name, _ in iterators:
-            if write is None:
-                raise ValueError(
-                    f"the iterator {name!r} is in a tuple, set or partial, so that the calls that find the program's "
-                    "parameters cannot take items from a copy: hold it in a variable, an attribute, a list or a dictionary"
-                )
-        for _, write, name, value in iterators:
-            write(self._lent.setdefault(id(value), _Lent(value, name)))
-
-    def keep_tensors(self, *, arrays_alone: bool) -> None:
-        """Copy the programs' tensors and arrays, or the arrays alone, which are put back without interception."""
-        objects = self._contents.objects
-        for tensor in self._contents.tensors.values():
-            if (
-                _address(tensor)
-                and tensor.untyped_storage().nbytes() <= _COPIED
-                and not (arrays_alone and id(tensor) in objects)
-            ):
+        self._iterators = [place for place in self._contents.places if _takes_items(place.value)]
+        fixed = [place.name for place in self._iterators if place.write is None]
+        if fixed:
+            raise ValueError(
+                f"the iterator {fixed[0]!r} is in a tuple, set or partial, so that the calls that find the program's "
+                "parameters cannot take items from a copy: hold it in a variable, an attribute, a list or a dictionary"
+            )
+        for _, write, name, value in self._iterators:
+            write(self._lent.setdefault(id(value), _Lent(value, name)))  # type: ignore[misc]
+        for tensor in self._contents.arrays if all_writes else self._contents.tensors.values():
+            if _address(tensor) and tensor.untyped_storage().nbytes() <= _COPIED:
                 self.writes.keep(tensor)
 
     def note(self) -> None:
@@ -365,6 +354,12 @@ class Look:
         self.changes = say_changes(names)
         if not self.changes and (name := self._contents.changed() or self._memory()):
             self.changes = f"a call changes {name}"
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Delete parameters from Pyro's store for good."""
+        for name in names:
+            forget_in_store(name)
+            self._store.before.pop(name, None)
 
     def _memory(self) -> str:
         """The name of a tensor, array, iterator or generator whose contents have changed; empty if there is none."""
@@ -385,8 +380,8 @@ class Look:
         if modules_of(*self._programs).keys() <= self._contents.modules.keys():
             self._before.restore()
             self._contents.restore()
-        else:
-            self._contents.restore(everything=False)
+        for _, write, _, value in self._iterators:
+            write(value)  # type: ignore[misc]
 
 
 @contextmanager
@@ -405,9 +400,8 @@ def put_back(*programs: Any, all_writes: bool = True) -> Iterator[Look]:
     Raises:
         ValueError: the program takes items from an iterator that cannot be copied, such as a generator.
     """
-    look = Look(programs)
+    look = Look(programs, all_writes)
     try:
-        look.keep_tensors(arrays_alone=all_writes)
         with intercepted(look.writes.call) if all_writes else nullcontext():
             yield look
         look.note()

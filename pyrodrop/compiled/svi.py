@@ -207,10 +207,6 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             with torch.random.fork_rng(devices):
                 with put_back(*programs) as look, poutine.trace(param_only=True) as capture:
                     objective.terms(call)
-                if look.replaced:
-                    raise Untraceable(f"a call replaces the parameter {look.replaced[0]} in Pyro's store")
-                if look.changes:
-                    raise Untraceable(f"{look.changes}, which a trace would freeze")
                 nodes: dict[str, Any] = dict(capture.trace.nodes)
                 sites = {name: site["value"].unconstrained() for name, site in nodes.items()}
                 parameters = {n: Parameter(p, constraints.real) for n, p in _once(sites).items() if p.requires_grad}
@@ -223,7 +219,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
                     raise Untraceable("a parameter has a hook")
                 with put_back(*programs):
                     moved = _with_gradient(objective, call, leaves)
-                loss = Recorded(Loss(objective, parameters, Buffers.moved(look, *programs)))
+                loss = Recorded(Loss(objective, parameters, Buffers.moved(look, *programs), look.changes))
                 graph = loss.graph(call)
         except Untraceable:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -103,15 +103,12 @@ class Problem:
         if not in_place:
             model, guide = _copied(model, guide)
         modules = list(modules_of(model, guide).values())
-        for module in () if in_place else modules:
-            keep_own_parameters(module)
-        _forget_others(modules)
+        (_forget_others if in_place else keep_own_parameters)(modules)
         if start is not None:
             _restart(model, guide, start)
         for component in (model, guide):
             if isinstance(component, nn.Module):
                 check_values(component)
-                component.to(device)
         for module in modules:
             module.to(device)
         if isinstance(problem_data, Keywords):
@@ -186,11 +183,11 @@ class Problem:
         kind = MeanField(*self.trained, precision) if objective is None else OfPyro(objective, *self.trained, precision)
         with evaluating(self.model), making(batch):
             prepare(self.guide, batch.device, *batch.args, **batch.kwargs)
-        with put_back(self.model, self.guide):
+        with put_back(self.model, self.guide) as outer:
             if not knows_sites(self.model, self.guide):
                 with poutine.trace(param_only=True) as first:  # which also sets up what later calls do not
                     self._check_call(kind, batch)
-                _forget_other_networks(first.trace.nodes)
+                outer.forget(_of_other_networks(first.trace.nodes))
             with poutine.trace(param_only=True) as capture, put_back(self.model, self.guide) as look:
                 self._call(kind, batch)
             moving = Buffers.moved(look, self.model, self.guide)
@@ -281,12 +278,11 @@ def _copied(model: Any, guide: Any) -> tuple[Any, Any]:
         ) from error
 
 
-def _forget_others(modules: Iterable[nn.Module]) -> None:
+def _forget_others(modules: Sequence[nn.Module]) -> None:
     """Delete parameters from Pyro's store that have the name of one of these `PyroModule`s' and are another module's.
 
     Otherwise the modules would take those in place of their own. Autoguides get names that are free (`prepare`).
     """
-    modules = list(modules)
     of_autos = {inner for module in modules if isinstance(module, AutoGuide) for inner in module.modules()}
     store = StoreAsItIs().before
     for module in modules:
@@ -297,14 +293,13 @@ def _forget_others(modules: Iterable[nn.Module]) -> None:
                     forget_in_store(full)
 
 
-def _forget_other_networks(sites: Mapping[str, Any]) -> None:
-    """Delete parameters of other networks from Pyro's store, whose names a ``pyro.module`` statement of a call has.
+def _of_other_networks(sites: Mapping[str, Any]) -> list[str]:
+    """Names of ``pyro.module`` statements under which Pyro's store has parameters of another network.
 
-    Otherwise Pyro would train those, while the network of the statement computes with its own.
+    Pyro would train those, while the network of the statement computes with its own.
     """
-    for name, site in sites.items():
-        if "$$$" in name and not any(site["value"].unconstrained() is value for value in site["args"]):
-            forget_in_store(name)
+    values = {name: site["value"].unconstrained() for name, site in sites.items() if "$$$" in name}
+    return [name for name, value in values.items() if not any(value is given for given in sites[name]["args"])]
 
 
 def stored(model: Any, guide: Any, batch: Arguments) -> list[str]:

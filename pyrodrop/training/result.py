@@ -55,7 +55,7 @@ class Fit:
     """A trained model and guide.
 
     Attributes:
-        model, guide: the trained copies.
+        model, guide: the trained copies; of a program, the caller's own.
         data: the training data: a data set, the `Keywords` of a Pyro program that was trained on a mapping, or the source of
             streamed data; None after loading.
         history: nll, kl and the weight of the weights' kl in the loss, for every step, ``[steps, 3]``. kl includes a guide's

@@ -55,17 +55,17 @@ def guide_of(encoder: nn.Module, x: Tensor) -> None:
         pyro.sample("z", dist.Normal(h[:, :2], h[:, 2:].exp()).to_event(1))
 
 
-class Held:
-    """A plain object with networks in an attribute: themselves, or in containers."""
+class Holder:
+    """A plain object that holds its networks somewhere; `get` finds one by its number."""
 
-    def __init__(self, held: Any, get: Callable[[Any, int], Any]) -> None:
-        self.held, self.get = held, get
+    def __init__(self, networks: Any, get: Callable[[Any, int], Any]) -> None:
+        self.networks, self.get = networks, get
 
     def model(self, x: Tensor) -> None:
-        model_of(self.get(self.held, 1), x)
+        model_of(self.get(self.networks, 1), x)
 
     def guide(self, x: Tensor) -> None:
-        guide_of(self.get(self.held, 0), x)
+        guide_of(self.get(self.networks, 0), x)
 
 
 class Called:
@@ -85,45 +85,29 @@ class Module(PyroModule):
         self.program(self.network, x)
 
 
-def functions(encoder: nn.Module, decoder: nn.Module) -> Pair:
-    return lambda x: model_of(decoder, x), lambda x: guide_of(encoder, x)
+def methods(networks: Any, get: Callable[[Any, int], Any]) -> Pair:
+    holder = Holder(networks, get)
+    return holder.model, holder.guide
 
 
-def methods(encoder: nn.Module, decoder: nn.Module) -> Pair:
-    held = Held((encoder, decoder), lambda pair, number: pair[number])
-    return held.model, held.guide
+def both(kind: Callable[..., Callable[..., Any]]) -> Callable[..., Pair]:
+    return lambda encoder, decoder: (kind(model_of, decoder), kind(guide_of, encoder))
 
 
-def of_lists(encoder: nn.Module, decoder: nn.Module) -> Pair:
-    held = Held([[encoder], [decoder]], lambda lists, number: lists[number][0])
-    return held.model, held.guide
+def function(program: Callable[..., Any], network: nn.Module) -> Callable[..., Any]:
+    return lambda x: program(network, x)
 
 
-def of_dicts(encoder: nn.Module, decoder: nn.Module) -> Pair:
-    held = Held({"nets": {0: [encoder], 1: [decoder]}}, lambda nested, number: nested["nets"][number][0])
-    return held.model, held.guide
-
-
-def partials(encoder: nn.Module, decoder: nn.Module) -> Pair:
-    return functools.partial(model_of, decoder), functools.partial(guide_of, encoder)
-
-
-def handled(encoder: nn.Module, decoder: nn.Module) -> Pair:
-    model, guide = partials(encoder, decoder)
-    return pyro.poutine.scale(functools.wraps(model_of)(lambda x: model(x)), scale=1.0), pyro.poutine.block(
-        guide, hide=["nothing"]
-    )
-
-
-def objects(encoder: nn.Module, decoder: nn.Module) -> Pair:
-    return Called(model_of, decoder), Called(guide_of, encoder)
-
-
-def modules(encoder: nn.Module, decoder: nn.Module) -> Pair:
-    return Module(model_of, decoder), Module(guide_of, encoder)
-
-
-KINDS = [methods, functions, of_lists, of_dicts, partials, handled, objects, modules]
+KINDS: dict[str, Callable[[nn.Module, nn.Module], Pair]] = {
+    "methods": lambda encoder, decoder: methods((encoder, decoder), lambda pair, n: pair[n]),
+    "lists": lambda encoder, decoder: methods([[encoder], [decoder]], lambda lists, n: lists[n][0]),
+    "dicts": lambda encoder, decoder: methods({"a": {0: [encoder], 1: [decoder]}}, lambda nested, n: nested["a"][n][0]),
+    "functions": both(function),
+    "partials": both(functools.partial),
+    "handlers": both(lambda program, network: pyro.poutine.scale(functools.partial(program, network), scale=1.0)),
+    "objects": both(Called),
+    "modules": both(Module),
+}
 
 
 def by_svi(pair: Pair, steps: int) -> list[float]:
@@ -134,13 +118,12 @@ def by_svi(pair: Pair, steps: int) -> list[float]:
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("engine", ["pyro", "traced"])
-def test_networks_of_any_program_are_trained_in_place_and_evaluated(kind: Any, engine: Any, tmp_path: Path) -> None:
+def test_networks_of_any_program_are_trained_in_place_and_evaluated(name: str, engine: Any, tmp_path: Path) -> None:
     """Losses, parameters and running statistics are SVI's; the fit keeps them, and predicts in evaluation mode."""
-    theirs = networks()
-    want = by_svi(kind(*theirs), 6)
-    pyro.clear_param_store()
+    kind, theirs = KINDS[name], networks()
+    want = by_svi(kind(*theirs), 6)  # whose parameters stay in the store, under the same names
     encoder, decoder = networks()
     model, guide = kind(encoder, decoder)
     run = pyrodrop.fit(model, guide, {"x": X}, steps=6, engine=engine, **OPTIONS)
@@ -153,11 +136,12 @@ def test_networks_of_any_program_are_trained_in_place_and_evaluated(kind: Any, e
 
     few, elbo = run.predict({"x": X[:2]}, num_samples=500, sites=["z"])["z"][:, 0], run.elbo(20)
     assert encoder.training
-    assert all(torch.equal(value, statistics[name]) for name, value in encoder[0][1].state_dict().items())
+    assert all(torch.equal(value, statistics[key]) for key, value in encoder[0][1].state_dict().items())
     evaluated = copy.deepcopy(encoder).eval()
     h = evaluated(X)[0]
     assert ((few.mean(0) - h[:2]).abs() < 5 * h[2:].exp() / 500**0.5).all()
-    by_svi((model, guide), 3)
+    torch.manual_seed(0)
+    SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(x=X)
     assert not torch.equal(encoder[1].weight, evaluated[1].weight)
     assert torch.equal(run.predict({"x": X[:2]}, num_samples=500, sites=["z"])["z"][:, 0], few)
     assert run.elbo(20).value == elbo.value
@@ -171,7 +155,7 @@ def test_networks_of_any_program_are_trained_in_place_and_evaluated(kind: Any, e
     torch.testing.assert_close(encoder.state_dict(), theirs[0].state_dict())
 
 
-@pytest.mark.parametrize("kind", [methods, modules])
+@pytest.mark.parametrize("kind", [KINDS["methods"], KINDS["modules"]], ids=["methods", "modules"])
 def test_replicates_train_copies_of_networks(kind: Any) -> None:
     encoder, decoder = networks()
     encoder[0][2].p = 0.0

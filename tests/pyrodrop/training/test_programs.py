@@ -350,22 +350,6 @@ def test_what_only_networks_have_is_refused(name: str, said: str) -> None:
             calls.get(name, lambda fit: getattr(fit, name)())(fit)
 
 
-@pytest.mark.parametrize("slowly", [False, True])
-def test_programs_that_count_their_calls_are_trained_by_pyro(slowly: bool) -> None:
-    """Also where what a call changes is too little for the trace's own comparison with Pyro."""
-    calls = [0]
-
-    def annealed(y: Tensor) -> None:
-        calls[0] += 1
-        factor = 1 + calls[0] / 1e6 if slowly else float(calls[0] < 40)
-        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
-        with pyro.plate("rows", len(y)):
-            pyro.sample("y", dist.Normal(factor * mean, 1.0), obs=y)
-
-    fit = pyrodrop.fit(annealed, AutoNormal(annealed), {"y": torch.ones(5)}, steps=60, engine="traced", progress=False)
-    assert fit.settings["engine"] == "pyro"
-
-
 class Line(PyroModule):
     """A model with parameters, constrained and not, and a submodule."""
 
