@@ -21,7 +21,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyro
@@ -49,15 +49,8 @@ _ROLES = ("model", "guide", "loss")
 
 Read = Callable[[], Any]
 Write = Callable[[Any], object]
-
-
-class _Place(NamedTuple):
-    """Where code finds an object: functions that read and replace it (None if it cannot be replaced), name, and object."""
-
-    read: Read
-    write: Write | None
-    name: str
-    value: Any
+Place = tuple[Read, Write | None, str, Any]
+"""Where code finds an object: functions that read and replace it (None if it cannot be replaced), name, and object."""
 
 
 class Contents:
@@ -68,16 +61,14 @@ class Contents:
 
     Attributes:
         modules: every module once, with all submodules, by the path at which it is found, such as ``guide.encoder.0``.
-        tensors: the other tensors, by name, such as a running mean in an attribute of a plain object; arrays, too.
-        arrays: NumPy's arrays, as tensors with the same memory.
+        tensors: the other tensors, by name, such as a running mean in an attribute, and NumPy's arrays.
     """
 
     def __init__(self, *programs: Any) -> None:
         self.modules: dict[str, nn.Module] = {}
         self.tensors: dict[str, Tensor] = {}
-        self.arrays: list[Tensor] = []
         self.objects: dict[int, Any] = {}  # by id; it keeps the objects, so that no other gets the same id
-        self.places: list[_Place] = []
+        self.places: list[Place] = []
         # lists, sets and dictionaries, with a copy and a name; those of attributes, whose values are in `places`, without
         self.containers: list[tuple[Any, Any, str]] = []
         self._imported: set[tuple[int, str]] = set()  # modules, and the names in them
@@ -111,9 +102,13 @@ class Contents:
             if write and value is not _ABSENT and read() is not value:
                 write(value)
 
-    def name_of(self, value: Any) -> str:
-        """The name by which code finds an object, or its kind."""
-        return next((name for _, _, name, other in self.places if other is value), f"a {type(value).__name__}")
+    def state(self) -> dict[str, Tensor]:
+        """Every parameter and buffer of the modules once, by name, by reference."""
+        once: dict[int, tuple[str, Tensor]] = {}
+        for prefix, module in self.modules.items():
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                once.setdefault(id(tensor), (f"{prefix}.{name}", tensor))  # type: ignore[arg-type]
+        return {name: tensor for name, tensor in once.values() if tensor is not None}
 
     def _visit(self, value: Any, path: str, *, inner: bool = False) -> None:
         """Note what an object is made of; `inner` also for objects of libraries."""
@@ -127,8 +122,7 @@ class Contents:
             self.tensors[_free(path, self.tensors)] = value
         elif isinstance(value, np.ndarray):
             if value.flags.writeable and value.flags.c_contiguous and value.dtype.kind in "bif" and value.itemsize <= 8:
-                self.arrays.append(torch.from_numpy(value))
-                self.tensors[_free(path, self.tensors)] = self.arrays[-1]
+                self.tensors[_free(path, self.tensors)] = torch.from_numpy(value)
         elif isinstance(value, nn.Module):
             modules = dict(value.named_modules(set(self.modules.values()), path))
             for name, module in modules.items():
@@ -162,7 +156,7 @@ class Contents:
     def _item(self, item: Any, write: Write | None, name: str, path: str, *, inner: bool = False) -> None:
         """Note an item of a container or partial, which is compared with the container."""
         if isinstance(item, Iterator):
-            self.places.append(_Place(lambda: item, write, name, item))
+            self.places.append((lambda: item, write, name, item))
         self._visit(item, f"{path}.{name}" if name else path, inner=inner)
 
     def _object(self, value: Any, path: str) -> None:
@@ -223,7 +217,7 @@ class Contents:
 
     def _note(self, read: Read, write: Write, name: str, path: str) -> None:
         value = read()
-        self.places.append(_Place(read, write, name, value))
+        self.places.append((read, write, name, value))
         self._visit(value, f"{path}.{name}")
 
     def _skips(self, module: str | None) -> bool:
@@ -240,20 +234,19 @@ def modules_of(*programs: Any) -> dict[str, nn.Module]:
     return Contents(*programs).modules
 
 
-def places_of(*programs: Any, tables: Sequence[str] = ("_buffers",)) -> dict[str, list[tuple[nn.Module, str]]]:
+def places_of(*programs: Any) -> dict[str, list[tuple[nn.Module, str]]]:
     """Every buffer by name, with the modules that have it, each with the buffer's name there."""
     places: dict[int, tuple[str, list[tuple[nn.Module, str]]]] = {}
     for prefix, module in modules_of(*programs).items():
-        for name, tensor in (entry for table in tables for entry in getattr(module, table).items()):
-            if tensor is not None:
-                places.setdefault(id(tensor), (f"{prefix}.{name}", []))[1].append((module, name))
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                places.setdefault(id(buffer), (f"{prefix}.{name}", []))[1].append((module, name))
     return dict(places.values())
 
 
 def tensors_of(*programs: Any) -> dict[str, Tensor]:
     """Every parameter and buffer of modules once, by name, by reference."""
-    places = places_of(*programs, tables=("_parameters", "_buffers")).items()
-    return {name: {**module._parameters, **module._buffers}[leaf] for name, [(module, leaf), *_] in places}  # type: ignore[misc]
+    return Contents(*programs).state()
 
 
 @contextmanager
@@ -332,8 +325,8 @@ class Look:
         found = [value for value in self._contents.objects.values() if isinstance(value, _GENERATORS)]
         self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *found)]
         self._lent: dict[int, _Lent] = {}
-        self._iterators = [place for place in self._contents.places if _takes_items(place.value)]
-        fixed = [place.name for place in self._iterators if place.write is None]
+        self._iterators = [place for place in self._contents.places if _takes_items(place[-1])]
+        fixed = [name for _, write, name, _ in self._iterators if write is None]
         if fixed:
             raise ValueError(
                 f"the iterator {fixed[0]!r} is in a tuple, set or partial, so that the calls that find the program's "
@@ -341,8 +334,9 @@ class Look:
             )
         for _, write, name, value in self._iterators:
             write(self._lent.setdefault(id(value), _Lent(value, name)))  # type: ignore[misc]
-        for tensor in self._contents.arrays if all_writes else self._contents.tensors.values():
-            if _address(tensor) and tensor.untyped_storage().nbytes() <= _COPIED:
+        for tensor in self._contents.tensors.values():
+            of_numpy = id(tensor) not in self._contents.objects
+            if (of_numpy or not all_writes) and _address(tensor) and tensor.untyped_storage().nbytes() <= _COPIED:
                 self.writes.keep(tensor)
 
     def note(self) -> None:
@@ -363,11 +357,11 @@ class Look:
 
     def _memory(self) -> str:
         """The name of a tensor, array, iterator or generator whose contents have changed; empty if there is none."""
-        of_modules = [tensor for module in self._contents.modules.values() for tensor in _tables(module)]
-        written = self.writes.changed() - set(map(_address, of_modules))
+        written = self.writes.changed() - set(map(_address, self._contents.state().values()))
         names = [name for name, tensor in self._contents.tensors.items() if _address(tensor) in written]
         moved = [source for source, state in self._generators[2:] if pickle.dumps(_state(source)) != state]
-        names += map(self._contents.name_of, moved)
+        known = {id(value): name for _, _, name, value in self._contents.places}
+        names += [known.get(id(source), "a random generator") for source in moved]
         names += [lent.name for lent in self._lent.values() if lent.copied is not None]
         return names[0].rpartition(".")[2] if names else ""
 
@@ -482,10 +476,6 @@ def _written_places(operation: Any) -> list[tuple[int, str]]:
     """The positions and names of the arguments that an operation writes to according to its signature."""
     arguments = enumerate(arguments_of(operation))
     return [(n, a.name) for n, a in arguments if a.alias_info is not None and a.alias_info.is_write]
-
-
-def _tables(module: nn.Module) -> list[Tensor]:
-    return [tensor for tensor in (*module._parameters.values(), *module._buffers.values()) if tensor is not None]
 
 
 def _address(tensor: Tensor) -> int:
