@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import pickle
 import random
 import sys
@@ -33,6 +34,7 @@ from pyrodrop.inputs import tensors_in
 from pyrodrop.module_states import Snapshot, mode_changes, say_changes
 from pyrodrop.modules import LocalModule
 from pyrodrop.private_apis import StoreAsItIs, arguments_of, forget_in_store, intercepted
+from pyrodrop.protocols import HasPosterior, HasWeights
 
 _LIBRARIES = ("torch", "pyro", "pyrodrop", "numpy", "builtins", "functools", "itertools", "math", "random")
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)  # that nothing changes in place
@@ -76,7 +78,7 @@ class Contents:
             (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
         }
         for role, program in zip(_ROLES, programs, strict=False):
-            if all(isinstance(other, LocalModule) for other in programs):  # of this package: modules are all there is
+            if all(map(_of_package, programs)):  # whose modules are all there is
                 self.modules |= dict(program.named_modules(set(self.modules.values()), role))
             else:
                 self._visit(program, role, inner=True)
@@ -273,11 +275,9 @@ class Kept:
         tensors = tensors_of(*programs)
         store, of_modules = pyro.get_param_store().get_state(), set(map(id, tensors.values()))
         self._tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        self._store = {
-            name: (parameter.detach().clone(), store["constraints"][name])
-            for name, parameter in store["params"].items()
-            if id(parameter) not in of_modules
-        }
+        others = {name: value for name, value in store["params"].items() if id(value) not in of_modules}
+        self._params = {name: value.detach().clone() for name, value in others.items()}
+        self._constraints = store["constraints"]
 
     @contextmanager
     def put_in(self, *programs: Any) -> Iterator[None]:
@@ -294,9 +294,8 @@ class Kept:
                 f"{wrong[0]} of this fit's program has been replaced by one of another shape, or removed: the fit has no "
                 "network to put its values into; make the change in a copy, copy.deepcopy((model, guide))"
             )
-        params = {name: value.clone().requires_grad_() for name, (value, _) in self._store.items()}
-        constraints = {name: constraint for name, (_, constraint) in self._store.items()}
-        store = pyro.get_param_store().scope({"params": params, "constraints": constraints})
+        params = {name: value.clone().requires_grad_() for name, value in self._params.items()}
+        store = pyro.get_param_store().scope({"params": params, "constraints": dict(self._constraints)})
         with store, put_back(*programs, all_writes=False) as look:
             with torch.no_grad():
                 for name, value in self._tensors.items():
@@ -322,8 +321,8 @@ class Look:
         self.writes = _Writes()
         self._programs, self._contents = programs, Contents(*programs)
         self._before, self._store = Snapshot(self._contents.modules), StoreAsItIs()
-        found = [value for value in self._contents.objects.values() if isinstance(value, _GENERATORS)]
-        self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *found)]
+        sources = [value for value in self._contents.objects.values() if isinstance(value, _GENERATORS)]
+        self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *sources)]
         self._lent: dict[int, _Lent] = {}
         self._iterators = [place for place in self._contents.places if _takes_items(place[-1])]
         fixed = [name for _, write, name, _ in self._iterators if write is None]
@@ -510,17 +509,14 @@ def _entry(table: dict[str, Any], name: str) -> tuple[Read, Write]:
 
 def _set_default(function: FunctionType, number: int, value: Any) -> None:
     """Replace a default of an argument."""
-    defaults = list(function.__defaults__ or ())
-    defaults[number] = value
-    function.__defaults__ = tuple(defaults)
+    defaults = function.__defaults__ or ()
+    function.__defaults__ = (*defaults[:number], value, *defaults[number + 1 :])
 
 
 def _free(path: str, names: Mapping[str, Any]) -> str:
     """A name that is not taken."""
-    number = 2
-    while path in names:
-        path, number = f"{path.partition(' (')[0]} ({number})", number + 1
-    return path
+    names_of = (f"{path} ({number})" if number > 1 else path for number in itertools.count(1))
+    return next(name for name in names_of if name not in names)
 
 
 def _items(container: Any) -> list[Any]:
@@ -546,6 +542,12 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, _CONTAINERS):
         return _same_items(one, other)
     return isinstance(one, _PLAIN) and (one == other or one != one)
+
+
+def _of_package(program: Any) -> bool:
+    """Whether this is a model or guide of this package, or of a class that inherits from one."""
+    known = isinstance(program, HasWeights | HasPosterior) or _of_library(type(program).__module__)
+    return isinstance(program, LocalModule) and known
 
 
 def _of_library(module: str | None) -> bool:

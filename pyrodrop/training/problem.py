@@ -274,7 +274,7 @@ def _copied(model: Any, guide: Any) -> tuple[Any, Any]:
             raise
         raise ValueError(
             f"model and guide cannot be copied: the attribute {kept[0]} is a tensor that a call has computed. "
-            "Make them anew and train them before their first call, or train them in place by pyrodrop.compile_svi"
+            "Make them anew and train them before their first call, or train them in place by fit, one by one"
         ) from error
 
 
@@ -299,7 +299,7 @@ def _of_other_networks(sites: Mapping[str, Any]) -> list[str]:
     Pyro would train those, while the network of the statement computes with its own.
     """
     values = {name: site["value"].unconstrained() for name, site in sites.items() if "$$$" in name}
-    return [name for name, value in values.items() if not any(value is given for given in sites[name]["args"])]
+    return [name for name, value in values.items() if not any(value is other for other in sites[name]["args"])]
 
 
 def stored(model: Any, guide: Any, batch: Arguments) -> list[str]:
