@@ -1,13 +1,11 @@
 """The state of modules that calls may change: training or evaluation mode, buffers, and Python attributes.
 
-`Snapshot` finds what a call has changed; `evaluating` and `undisturbed` restore the state after a block.
+`Snapshot` finds what a call has changed; `undisturbed` restores the state of a network after a block.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,67 +23,9 @@ _MODULES_OWN = {
 _VALUES = (type(None), bool, int, float, complex, str, bytes)  # immutable
 
 
-def modules_in(function: Any, name: str = "") -> dict[str, nn.Module]:
-    """The modules of a model or guide, by name: a module itself, or the modules in the variables that a function uses.
-
-    Args:
-        function: a module, method or function, also inside handlers of Pyro and decorators; other objects have no modules.
-    """
-    modules: dict[str, nn.Module] = {}
-    seen: dict[int, Any] = {}  # which keeps their ids from being used again
-
-    def look(value: Any, name: str) -> None:
-        if id(value) in seen:
-            return
-        seen[id(value)] = value
-        if isinstance(value, nn.Module):
-            modules.setdefault(name, value)
-        elif isinstance(value, functools.partial):
-            look([value.func, *value.args, *value.keywords.values()], name)
-        elif isinstance(value, types.MethodType):
-            look([value.__self__, value.__func__], name)
-        elif isinstance(value, types.FunctionType) and not (value.__module__ or "").startswith(("torch.", "pyro.")):
-            cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-            variables = {variable: value.__globals__.get(variable) for variable in value.__code__.co_names}
-            variables |= {variable: cell.cell_contents for variable, cell in cells if _is_set(cell)}
-            look(variables, name)
-        elif isinstance(value, list | tuple | dict):
-            for place, item in value.items() if isinstance(value, dict) else enumerate(value):
-                look(item, f"{name}.{place}")
-
-    look(function, name)
-    return modules
-
-
-def _is_set(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
-
-
 def mode_changes(module: nn.Module) -> bool:
     """Whether a module is in training mode and is not marked to stay in it (`STAYS`)."""
     return module.training and STAYS not in module.__dict__
-
-
-@contextmanager
-def evaluating(*functions: Any) -> Iterator[None]:
-    """Put modules in evaluation mode within the block, and restore the mode of every submodule afterwards.
-
-    Arguments that are no modules are ignored. Modules that are in evaluation mode already are not written to, so threads
-    may share a trained model. The dropouts of a network from `pyrodrop.read` keep their mode (`STAYS`).
-    """
-    roots = [function for function in functions if isinstance(function, nn.Module)]
-    training = [module for root in roots for module in root.modules() if mode_changes(module)]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 class Snapshot:
@@ -141,11 +81,9 @@ def say_changes(names: Sequence[str]) -> str:
 
 
 @contextmanager
-def undisturbed(*functions: Any) -> Iterator[None]:
-    """Restore buffers and Python attributes of the modules of these functions (`modules_in`) after the block."""
-    roots = [root for function in functions for root in modules_in(function).values()]
-    modules = dict.fromkeys(module for root in roots for module in root.modules())
-    before = Snapshot({str(number): module for number, module in enumerate(modules)})
+def undisturbed(network: nn.Module) -> Iterator[None]:
+    """Restore buffers and Python attributes of the modules of a network after the block."""
+    before = Snapshot(dict(network.named_modules()))
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyro
@@ -109,12 +109,12 @@ def _with_own(kind: type) -> type:
     return type(kind)(kind.__name__, (_OwnParameters, kind), names)
 
 
-def keep_own_parameters(module: nn.Module) -> None:
-    """Make a `PyroModule` of a user store its parameters like a `LocalModule`, in place.
+def keep_own_parameters(modules: Iterable[nn.Module]) -> None:
+    """Make each `PyroModule` of a user among these store its parameters like a `LocalModule`, in place.
 
     Otherwise two copies of a `PyroModule` would share the values that Pyro's global store has under its names.
     """
-    for child in module.modules():
+    for child in modules:
         if isinstance(child, PyroModule) and not isinstance(child, LocalModule | _OwnParameters):
             child.__class__ = _with_own(type(child))
 

@@ -80,6 +80,11 @@ def intercepted(call: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]) ->
     return _Intercept(call)
 
 
+def arguments_of(operation: Any) -> Sequence[Any]:
+    """The arguments of an ATen operation, each with ``name``, ``default_value`` and ``alias_info``."""
+    return operation._schema.arguments  # type: ignore[no-any-return]
+
+
 class _Recomputation(threading.local):
     """The state of this thread for `activations_kept`.
 
@@ -159,6 +164,13 @@ def name_in_store(store: Any, key: Callable[[dict[Any, str]], Any], name: str) -
 def constraint_in_store(name: str, otherwise: Any) -> Any:
     """The constraint of a parameter in Pyro's store, or `otherwise`; param statements of a PyroModule do not have it."""
     return pyro.get_param_store()._constraints.get(name, otherwise)
+
+
+def forget_in_store(name: str) -> None:
+    """Delete a parameter from Pyro's store, also one that has a second name there."""
+    store: Any = pyro.get_param_store()
+    store._param_to_name.pop(store._params.pop(name), None)
+    del store._constraints[name]
 
 
 class StoreAsItIs:

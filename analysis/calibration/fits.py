@@ -15,11 +15,11 @@ from torch import Tensor
 
 from pyrodrop import threads
 from pyrodrop.analysis.calibration.starts import NewStarts
+from pyrodrop.changes import evaluating
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs
 from pyrodrop.models import NetworkModel
-from pyrodrop.module_states import evaluating
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.minibatches import check_batches
 from pyrodrop.training.problem import Problem, training_mode

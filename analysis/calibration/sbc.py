@@ -42,10 +42,10 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import positive, shown
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.changes import evaluating
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.models import NetworkModel
-from pyrodrop.module_states import evaluating
 from pyrodrop.training.problem import describe
 from pyrodrop.training.settings import Estimator, LearningRate, LearningRateSchedule, Settings, Starts
 

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from pyrodrop import distributions
 from pyrodrop.arguments import shown
+from pyrodrop.changes import evaluating
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, num_rows
 from pyrodrop.likelihoods import aligned, elements, per_row
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.trained_network import TrainedNetwork
-from pyrodrop.module_states import evaluating
 
 _NUMBERS = 2**23  # weights and outputs that are processed at a time
 

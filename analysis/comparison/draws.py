@@ -36,7 +36,6 @@ from pyrodrop.likelihoods import aligned, per_row
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
-from pyrodrop.module_states import evaluating
 from pyrodrop.prediction.blocks import Block, draw_masks
 from pyrodrop.prediction.predict import masks_of, tiles_of
 from pyrodrop.training.result import Fit
@@ -126,7 +125,7 @@ def draws_of(
     parts: dict[str, list[Tensor]] = {}
     together = mixes_examples(model, x)
     shapes = masks_of(model, x if together else mapped(lambda tensor: tensor[:1], x), together)
-    with seeded(seed, fit.device), torch.no_grad(), evaluating(model, guide):
+    with seeded(seed, fit.device), torch.no_grad(), fit.as_trained():
         for first in range(0, num_samples, chunk):
             count = min(chunk, num_samples - first)
             sites, log_q = _draw(model, guide, x, count, density=not reason)
@@ -190,7 +189,7 @@ def no_density(fit: Fit, data: Dataset) -> str:
     assert isinstance(model, NetworkModel)
     few = data if mixes_examples(model, data.x) else data.first(1)
     x, y = _to(few.x, fit.device), few.y.to(fit.device)
-    with seeded(0, fit.device), evaluating(model, guide):
+    with seeded(0, fit.device), fit.as_trained():
         for site, meaning in site_conventions(model, guide, x, y).items():
             if meaning.kind == "up_to_constant":
                 return f"log p - log q does not exist at {site!r}: {meaning.detail}"

@@ -21,7 +21,6 @@ from pyrodrop.divergences import ATOMS, EXACT, POINT
 from pyrodrop.elbo import Factor, site_factors
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
-from pyrodrop.module_states import evaluating
 from pyrodrop.reparam.lazy import LazyDistribution
 from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.result import Fit
@@ -115,7 +114,7 @@ def _left_out(fit: Fit, data: Dataset | Keywords) -> list[LeftOut]:
     if isinstance(data, Dataset) and isinstance(fit.model, NetworkModel) and not mixes_examples(fit.model, data.x):
         few = data.first(1)
     call = arguments_of(few, fit.device)
-    with seeded(0, fit.device), evaluating(fit.model, fit.guide):
+    with seeded(0, fit.device), fit.as_trained():
         members = site_factors(fit.model, fit.guide, *call.args, **call.kwargs)
     left_out: dict[tuple[Any, ...], LeftOut] = {}
     for factors in members:

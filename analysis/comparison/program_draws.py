@@ -21,7 +21,6 @@ from torch import Tensor
 from pyrodrop.agreement import called, innermost
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import common_scale
-from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.steps import Arguments
 from pyrodrop.training.program_draws import Undrawable, check_whole, drawn_anew, fixed_sites, many
 from pyrodrop.training.result import Fit
@@ -64,7 +63,7 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
         return drawn, replicated, given.get_trace(*arguments.args, **arguments.kwargs)
 
     undrawable, summed, fixed = "", list[str](), set[str]()
-    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), seeded(seed, arguments.device):
+    with fit.as_trained(), torch.no_grad(), seeded(seed, arguments.device):
         try:
             fixed |= fixed_sites(model, guide, arguments)
             drawn_anew(model, guide, arguments, fixed=fixed, call=called)

@@ -21,6 +21,7 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.changes import tensors_of
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.training.settings import Estimator
 
@@ -181,5 +182,4 @@ def ours(network: Network, posterior: str, engine: Name) -> Steps:
 
 def parameters_of(fit: pyrodrop.Fit) -> list[Tensor]:
     """The trained parameters of a fit."""
-    parts = [module for module in (fit.model, fit.guide) if isinstance(module, nn.Module)]
-    return [parameter for module in parts for parameter in module.parameters()]
+    return [tensor for tensor in tensors_of(fit.model, fit.guide).values() if isinstance(tensor, nn.Parameter)]

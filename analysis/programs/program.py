@@ -14,7 +14,9 @@ from pyro import poutine
 from pyro.infer import ELBO, SVI
 from pyro.infer.autoguide import AutoGuide
 from pyro.optim import PyroOptim
-from torch import Tensor, nn
+from torch import Tensor
+
+from pyrodrop.changes import modules_of
 
 Parts = tuple[Callable[..., Any], Callable[..., Any], dict[str, Any]]
 """Model, guide and the keyword arguments that both are called with."""
@@ -84,11 +86,8 @@ def svi(
 def on(parts: Parts, device: str | torch.device) -> Parts:
     """The parts with data and modules on a device; modules are moved in place, as a user of Pyro would do it."""
     model, guide, data = parts
-    for program in (model, guide):
-        owner = getattr(program, "__self__", program)
-        for module in [owner] if isinstance(owner, nn.Module) else vars(owner).values():
-            if isinstance(module, nn.Module):
-                module.to(device)
+    for module in modules_of(model, guide).values():
+        module.to(device)
     return (
         model,
         guide,

@@ -1,6 +1,6 @@
 """Steps of a fit that are recorded as graphs, and recorded again if the user's code or the program changes something.
 
-Before every block of steps, everything that a program reads (`Watched`) and the addresses of the memory that steps write to
+Before every block of steps, everything that a program reads (`Contents`) and the addresses of the memory that steps write to
 are compared with those at the recording; the loop reports changes of flags of modules and parameters. Other changes, such as
 a factor of the gradient in an array, are found by comparing loss and gradients with Pyro's: for a program after steps 2, 4,
 8, ..., every 1,000th and the last, and for all models after calls of the user's code. A comparison waits until training has
@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.changes import Contents
 from pyrodrop.compiled.choice import choose
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.constraints import EngineName
 from pyrodrop.steps import Arguments, Engine, Loss, Plan
-from pyrodrop.steps.watched import Watched
 
 _log = logging.getLogger("pyrodrop")
 
@@ -67,7 +67,7 @@ class Accelerated(Engine):
         Returns:
             Whether there is an engine faster than Pyro; if not, one logged line says why.
         """
-        self._watched = Watched(*self._loss.moving.parts) if self._program else None
+        self._watched = Contents(*self._loss.moving.parts) if self._program else None
         self._memory = self._memory_now()
         batches = self._samples(None if self._total is None else self._total - done)
         chosen = choose(self._wanted, self._recorded, self._optimizer, batches, steps)

@@ -13,8 +13,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.arrays import near
+from pyrodrop.changes import put_back
 from pyrodrop.devices import seeded
-from pyrodrop.module_states import undisturbed
 from pyrodrop.steps import Arguments, Buffers, Objective
 
 
@@ -35,7 +35,7 @@ class Results(NamedTuple):
 def by_pyro(objective: Objective, leaves: Sequence[Tensor], batch: Arguments, moving: Buffers, seed: int) -> Results:
     """The results that Pyro computes from the random numbers of a seed; modules do not change."""
     controls = torch.ones(2, dtype=leaves[0].dtype, device=leaves[0].device)
-    with pyro.validation_enabled(False), seeded(seed, batch.device), undisturbed(*moving.parts):
+    with pyro.validation_enabled(False), seeded(seed, batch.device), put_back(*moving.parts):
         terms, gradients = objective.gradients(batch, controls, leaves)
         return Results(terms, gradients, [buffer.detach().clone() for buffer in moving.tensors()])
 
@@ -64,7 +64,7 @@ def difference(wanted: Results, found: Results, names: Sequence[str], size: floa
 
 def size_of_terms(objective: Objective, batch: Arguments) -> float:
     """The sum of the absolute log densities of all sites: rounding of the loss is relative to it, not to the loss."""
-    with seeded(1, batch.device), undisturbed(objective.model, objective.guide), _Sites() as seen:
+    with seeded(1, batch.device), put_back(objective.model, objective.guide), _Sites() as seen:
         objective.terms(batch)
         # at the end, as a lazy weight of the guide has a log density once the model has used it
         terms = [site["scale"] * site["fn"].log_prob(site["value"]) for site in seen.sites]

@@ -23,11 +23,11 @@ import torch
 from pyro.infer import TraceEnum_ELBO
 from torch import Tensor, fx
 
+from pyrodrop.changes import put_back
 from pyrodrop.compiled.against_pyro import Results, by_pyro, difference, size_of_terms
 from pyrodrop.compiled.in_python import function_of_lines
 from pyrodrop.compiled.noise import Noise, function_of, hoist, is_random
 from pyrodrop.compiled.private_apis import costs_weighted, record, without_nan_warnings, without_validation
-from pyrodrop.compiled.put_back import put_back
 from pyrodrop.compiled.recorder import Recording, Value, recorded
 from pyrodrop.compiled.script import script, scripts_as_they_are
 from pyrodrop.compiled.simplify import SMALL, simplified
@@ -280,16 +280,15 @@ def pure(
     """
     outside = outside_torch()
     devices = list({tensor.device for tensor in inputs if tensor.is_cuda})
-    with without_validation(), torch.random.fork_rng(devices), put_back(*parts) as replaced:
+    with without_validation(), torch.random.fork_rng(devices), put_back(*parts) as look:
         try:
             with elementary():
                 recording = recorded(function, inputs, arguments)
-            names = replaced()
             drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
         except Exception as error:  # whatever a user's model raises when its tensors have no values
             raise Untraceable(f"it cannot be traced: {first_line(error)}{users_line(error)}") from error
-    if names:
-        raise Untraceable(f"a call replaces the parameter {names[0]} in Pyro's store")
+    if look.replaced:
+        raise Untraceable(f"a call replaces the parameter {look.replaced[0]} in Pyro's store")
     if drawn:
         raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
     return _purify(recording)

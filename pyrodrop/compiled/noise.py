@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from pyrodrop.compiled.private_apis import arguments_of
 from pyrodrop.distributions.coins import fill_stacked
+from pyrodrop.private_apis import arguments_of
 
 _A: Any = torch.ops.aten
 NOISE = "noise_"  # prefix of the names of random inputs

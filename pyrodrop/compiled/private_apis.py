@@ -118,11 +118,6 @@ def elementary_forms(operations: Sequence[Any]) -> Any:
     return get_decompositions(operations)
 
 
-def arguments_of(operation: Any) -> Sequence[Any]:
-    """The arguments of an ATen operation, each with ``name``, ``default_value`` and ``alias_info``."""
-    return operation._schema.arguments  # type: ignore[no-any-return]
-
-
 class ScriptBuilder:
     """Builds a program of TorchScript, operation by operation. Raises `Untraceable` if PyTorch does not support it."""
 

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from pyrodrop.changes import written
 from pyrodrop.compiled.noise import draws
 from pyrodrop.compiled.private_apis import stand_in, without_dispatch
-from pyrodrop.compiled.writes import written
 from pyrodrop.inputs import over_tensors
 from pyrodrop.private_apis import intercepted
 

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from pyrodrop.compiled.private_apis import ScriptBuilder, arguments_of
+from pyrodrop.compiled.private_apis import ScriptBuilder
 from pyrodrop.compiled.recorder import COUNT
 from pyrodrop.compiled.untraceable import Untraceable
+from pyrodrop.private_apis import arguments_of
 
 Call = Callable[..., Sequence[Tensor]]
 

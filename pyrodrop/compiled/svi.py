@@ -19,14 +19,14 @@ from pyro import poutine
 from pyro.infer import ELBO, SVI
 from pyro.infer.util import torch_item, zero_grads
 from pyro.optim import PyroOptim
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import constraints
 
 from pyrodrop.arguments import shown
+from pyrodrop.changes import Contents, put_back
 from pyrodrop.compiled.against_pyro import Results, difference
 from pyrodrop.compiled.costs import worth_compiling
 from pyrodrop.compiled.graph import Graph
-from pyrodrop.compiled.put_back import put_back
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.script import scripts_as_they_are
 from pyrodrop.compiled.simplify import SMALL
@@ -37,8 +37,7 @@ from pyrodrop.constraints import checked
 from pyrodrop.devices import random_states, set_random_states
 from pyrodrop.module_flags import Flags, has_hooks
 from pyrodrop.private_apis import pyro_handlers
-from pyrodrop.steps import Call, Loss, OfPyro, Parameter, Watch
-from pyrodrop.steps.watched import Watched
+from pyrodrop.steps import Buffers, Call, Loss, OfPyro, Parameter
 from pyrodrop.threads import exclusive
 
 _log = logging.getLogger("pyrodrop")
@@ -174,7 +173,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             return loss
         if seen and watched is not None and (name := watched.changed()):
             structure.refused = f"a call changes {name}, which a recording would read once"
-        structure.watched = Watched(self.model, self.guide, self._given)
+        structure.watched = Contents(self.model, self.guide, self._given)
         return loss
 
     def _not_yet_recorded(self, structure: _Structure, args: Any, kwargs: Any) -> str:
@@ -193,7 +192,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
                 self._compile(record, args, kwargs)
         return structure.refused
 
-    def _recorded(self, args: Any, kwargs: Any, watched: Watched) -> _Record:
+    def _recorded(self, args: Any, kwargs: Any, watched: Contents) -> _Record:
         """Record a step, without side effects."""
         objective: Any = (
             self._given
@@ -201,19 +200,12 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             else SimpleNamespace(loss=self.loss, loss_and_grads=self.loss_and_grads)
         )
         objective = OfPyro(objective, self.model, self.guide)
-        call, modules = Call(args, kwargs), nn.ModuleList(watched.modules.values())
+        call, programs = Call(args, kwargs), (self.model, self.guide, self._given)
         devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
         try:
             with torch.random.fork_rng(devices):
-                with (
-                    put_back(modules) as replaced,
-                    poutine.trace(param_only=True) as capture,
-                    Watch(modules, None) as seen,
-                ):
+                with put_back(*programs) as look, poutine.trace(param_only=True) as capture:
                     objective.terms(call)
-                    names = replaced()
-                if names:
-                    raise Untraceable(f"a call replaces the parameter {names[0]} in Pyro's store")
                 nodes: dict[str, Any] = dict(capture.trace.nodes)
                 sites = {name: site["value"].unconstrained() for name, site in nodes.items()}
                 parameters = {n: Parameter(p, constraints.real) for n, p in _once(sites).items() if p.requires_grad}
@@ -224,17 +216,14 @@ class CompiledSVI(SVI):  # type: ignore[misc]
                     raise Untraceable("its parameters are on several devices")
                 if any(map(has_hooks, leaves)):
                     raise Untraceable("a parameter has a hook")
-                with put_back(modules):
+                with put_back(*programs):
                     moved = _with_gradient(objective, call, leaves)
-                loss = Recorded(Loss(objective, parameters, seen.moving, seen.changes))
+                loss = Recorded(Loss(objective, parameters, Buffers.moved(look, *programs), look.changes))
                 graph = loss.graph(call)
         except Untraceable:
             raise
         except Exception as error:  # Pyro's step, which comes next, raises it as well if it is the program's
             raise Untraceable(f"it cannot be evaluated twice: {type(error).__name__}: {error}") from error
-        name = watched.changed()
-        if name:
-            raise Untraceable(f"a call changes {name}, which a trace would freeze")
         return _Record(self, loss, graph, sites, moved, watched)
 
     def _by_record(self, structure: _Structure, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
@@ -245,7 +234,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             loss = self._by_pyro(args, kwargs, reason)
             if record.stale(self):
                 structure.forget()
-                structure.watched = Watched(self.model, self.guide, self._given)
+                structure.watched = Contents(self.model, self.guide, self._given)
             return loss
         before = random_states(record.device)
         record.steps += 1
@@ -349,7 +338,7 @@ class _Structure:
     def __init__(self) -> None:
         self.record: _Record | None = None
         self.refused = ""
-        self.watched: Watched | None = None
+        self.watched: Contents | None = None
         self.quiet, self.patience = 0, 2
         self._read: Callable[[Sequence[Tensor]], tuple[int, ...]] | None = None
         self._by_numbers: dict[tuple[int, ...], _Structure] = {}
@@ -404,7 +393,7 @@ class _Record:
         graph: Graph,
         sites: Mapping[str, Tensor],
         moved: list[bool],
-        watched: Watched,
+        watched: Contents,
     ) -> None:
         self.loss, self.graph, self.sites, self.moved, self.watched = loss, graph, sites, moved, watched
         self.leaves = loss.leaves

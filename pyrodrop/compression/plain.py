@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from pyrodrop.arguments import shown
+from pyrodrop.changes import evaluating
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.models.trained_network import TrainedNetwork
-from pyrodrop.module_states import evaluating
 from pyrodrop.networks.call import Output, taken
 from pyrodrop.networks.checks import first_line
 from pyrodrop.networks.observe import close

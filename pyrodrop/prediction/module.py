@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from pyrodrop.arguments import shown
+from pyrodrop.changes import evaluating
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods import Missing, elements, per_row
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
-from pyrodrop.module_states import evaluating
 from pyrodrop.modules import ParameterTree
 from pyrodrop.networks.checks import check_width
 from pyrodrop.prediction.blocks import Block, Masks, blocks

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
+from pyrodrop.changes import evaluating
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import available, seeded
@@ -22,7 +23,6 @@ from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import per_row
 from pyrodrop.models.network import NetworkModel, mixes_examples, repeatable
 from pyrodrop.models.trained_network import TrainedNetwork
-from pyrodrop.module_states import evaluating
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.prediction.blocks import Block, Masks, blocks, local_blocks
 from pyrodrop.prediction.closed_form import dropout_moments

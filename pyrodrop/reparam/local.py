@@ -91,7 +91,10 @@ def draws_by_row(q: Any) -> bool:
 
 def _noise(variance: Tensor) -> Tensor:
     """Normal noise of that variance, kept differentiable where the variance is 0."""
-    return torch.sqrt(variance.clamp_min(torch.finfo(variance.dtype).tiny)) * torch.randn_like(variance)
+    noise = torch.randn_like(
+        variance, memory_format=torch.contiguous_format
+    )  # in the same order for all layouts of images
+    return torch.sqrt(variance.clamp_min(torch.finfo(variance.dtype).tiny)) * noise
 
 
 def _name(q: Any) -> str:

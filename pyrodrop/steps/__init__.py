@@ -1,7 +1,7 @@
 """The parts of a training step that all engines share: arguments, a loss, the buffers it updates, and an update."""
 
 from pyrodrop.steps.batch import Arguments, Batch, Call, Shapes
-from pyrodrop.steps.buffers import Buffers, Watch
+from pyrodrop.steps.buffers import Buffers
 from pyrodrop.steps.engine import Engine, Plan
 from pyrodrop.steps.loss import Loss, Objective, OfPyro, Parameter
 from pyrodrop.steps.update import Update
@@ -19,5 +19,4 @@ __all__ = [
     "Plan",
     "Shapes",
     "Update",
-    "Watch",
 ]

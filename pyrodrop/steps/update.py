@@ -50,6 +50,12 @@ class Update:
             for parameter in group["params"]:
                 parameter.grad = None
 
+    def fill(self) -> None:
+        """Give the gradient 0 to parameters that have none but have had one, by which the optimiser has a state for them."""
+        for parameter in self.optimizer.state:
+            if parameter.grad is None and parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+
     def __call__(self, rates: Sequence[float]) -> None:
         """Update the parameters that have gradients, with a learning rate for every parameter group."""
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):

@@ -20,8 +20,8 @@ from pyro.poutine.messenger import Messenger
 from torch import nn
 
 from pyrodrop.agreement import called
+from pyrodrop.changes import modules_of
 from pyrodrop.devices import seeded
-from pyrodrop.module_states import modules_in
 
 _NAMED: weakref.WeakValueDictionary[str, AutoGuide] = weakref.WeakValueDictionary()
 
@@ -29,8 +29,7 @@ _NAMED: weakref.WeakValueDictionary[str, AutoGuide] = weakref.WeakValueDictionar
 def autoguides(guide: Any) -> list[AutoGuide]:
     """Every outermost `AutoGuide` in a guide, which may be the guide itself, or be inside of Pyro's handlers or of the
     variables of a function; an `AutoGuideList` counts as one."""
-    modules = {id(module): module for root in modules_in(guide).values() for module in root.modules()}
-    autos = [module for module in modules.values() if isinstance(module, AutoGuide)]
+    autos = [module for module in modules_of(guide).values() if isinstance(module, AutoGuide)]
     inner = {id(module) for auto in autos for module in auto.modules() if module is not auto}
     return [auto for auto in autos if id(auto) not in inner]
 

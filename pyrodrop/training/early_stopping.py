@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.arguments import count, positive, shown
+from pyrodrop.changes import tensors_of
 from pyrodrop.data import Data, Dataset
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.training.result import Fit
@@ -98,7 +99,7 @@ class EarlyStopping:
         score = self._score(fit)
         self.scores.append((done, score))
         if self.best is None or score > self.best[1]:
-            tensors = _tensors(fit)
+            tensors = tensors_of(fit.model, fit.guide).values()
             self.best, self._best_tensors = (done, score), [value.detach().clone() for value in tensors]
         waited = sum(step > self.best[0] for step, _ in self.scores)
         return waited >= self.patience or time.monotonic() - self._started > self.seconds
@@ -106,7 +107,7 @@ class EarlyStopping:
     def restore(self, fit: Fit) -> None:
         """Put the best parameters and buffers back, after the training."""
         with torch.no_grad():
-            for tensor, best in zip(_tensors(fit), self._best_tensors, strict=True):
+            for tensor, best in zip(tensors_of(fit.model, fit.guide).values(), self._best_tensors, strict=True):
                 tensor.copy_(best)
         self._best_tensors = []
 
@@ -114,9 +115,3 @@ class EarlyStopping:
         predicted = fit.predict(self.validation.x, self.num_samples, seed=0)
         score = float(predicted.log_density(self.validation.y).mean())
         return -math.inf if math.isnan(score) else score
-
-
-def _tensors(fit: Fit) -> list[Tensor]:
-    """The parameters and buffers of model and guide, as far as they are modules."""
-    modules = [module for module in (fit.model, fit.guide) if isinstance(module, nn.Module)]
-    return [value for module in modules for value in (*module.parameters(), *module.buffers())]

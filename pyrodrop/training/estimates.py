@@ -33,7 +33,6 @@ from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import mapped
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
-from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.prediction.predict import rows_at_once
@@ -103,7 +102,7 @@ class Draws:
     """The terms of the ELBO for draws from a guide, on all of the data.
 
     Args:
-        model, guide: a trained pair; the network runs in evaluation mode.
+        model, guide: a trained pair, in evaluation mode.
         data: the data; a loader is iterated once.
         device: where model and guide are.
         num_samples: number of draws, at least 1.
@@ -137,7 +136,7 @@ class Draws:
         self.factors: list[Factor] = []
         drawn, seeds = DrawnTerms(model, guide, whole=whole), _seeds(num_samples, seed)
         nll, kl_weights, kl_hyper = ([0.0] * num_samples for _ in range(3))
-        with torch.no_grad(), evaluating(model, guide), PoolsBySlices():
+        with torch.no_grad(), PoolsBySlices():
             for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
                 if number == 0:
                     _check(model, guide, block)
@@ -222,7 +221,7 @@ def _check(model: Any, guide: Any, block: Arguments) -> None:
     if isinstance(block, Batch) and knows_sites(model, guide):
         check_guide(model, guide)
         return
-    with seeded(0, block.device), undisturbed(model, guide):
+    with seeded(0, block.device):
         check_call(model, guide, *block.args, **block.kwargs)
 
 
@@ -306,14 +305,14 @@ def _objective_of_loss(fit: Trained, data: TrainingData, num_samples: int, seed:
     kind = type(fit.loss)
     name = f"Pyro's {kind.__name__}" if kind.__module__.startswith("pyro.") else kind.__name__
     convention = Convention("objective", f"minus the loss of {name}")
-    return Objective(value, se, math.nan, math.nan, 1.0, 1.0, convention, num_samples)
+    return Objective(value, se, math.nan, math.nan, 1.0, convention, num_samples)
 
 
 def _mean_loss(loss: Any, fit: Trained, arguments: Arguments, num_samples: int, seed: int) -> tuple[float, float]:
     """Minus the mean of a loss object's values for several draws, and its standard error."""
     loss = copy.copy(loss)  # some learn something at their first call, which draws more than later calls
     values = []
-    with evaluating(fit.model, fit.guide), torch.no_grad():
+    with torch.no_grad():
         for draw, seed_of_draw in enumerate(_seeds(num_samples, seed)):
             with pyro.validation_enabled(draw == 0), seeded(seed_of_draw, arguments.device):
                 values.append(-float(loss.loss(fit.model, fit.guide, *arguments.args, **arguments.kwargs)))
@@ -330,7 +329,7 @@ def _scale_and_convention(model: Any, guide: Any, arguments: Arguments) -> tuple
     """The `common_scale`, and the convention of the guide's divergences; sites of the model that the guide leaves to be
     summed out have none."""
     args, kwargs = arguments.args, arguments.kwargs
-    with seeded(0, arguments.device), torch.no_grad(), evaluating(model, guide), undisturbed(model, guide):
+    with seeded(0, arguments.device), torch.no_grad():
         drawn = poutine.trace(guide).get_trace(*args, **kwargs)
         nodes = poutine.trace(poutine.replay(model, trace=drawn)).get_trace(*args, **kwargs).nodes
         latent = [n for n, node in nodes.items() if node["type"] == "sample" and not node["is_observed"]]

@@ -19,9 +19,9 @@ import torch
 from pyrodrop import threads
 from pyrodrop.arguments import count
 from pyrodrop.arguments import progress as checked_progress
+from pyrodrop.changes import evaluating
 from pyrodrop.data import Data
 from pyrodrop.devices import seeded
-from pyrodrop.module_states import evaluating
 from pyrodrop.surroundings import outside
 from pyrodrop.training.advice import TRIAL, warn_of_unfinished
 from pyrodrop.training.after_epoch import AfterEpoch, is_true
@@ -54,10 +54,11 @@ def fit(
 ) -> Fit:
     """Train a guide of a model on data.
 
-    The trained model and guide, ``Fit.model`` and ``Fit.guide``, are copies in evaluation mode: a model serves many guides,
-    and the same call gives the same result. Two things are trained in place: parameters in Pyro's global store, and Pyro's
-    autoguides with the model that they were made of, which must be `model`. Data may be read a minibatch at a time
-    (docs/loaders.md).
+    Of models and guides of this package, ``Fit.model`` and ``Fit.guide`` are copies in evaluation mode: a model serves many
+    guides, and the same call gives the same result. Every other Pyro program (a function, method, partial, object or module,
+    and an autoguide with its model, which must be `model`) is trained in place, as by `pyro.infer.SVI`: the networks that it
+    uses and its parameters in Pyro's store go on from where they are. The fit keeps what was trained and predicts with that,
+    in evaluation mode, whatever becomes of the networks. Data may be read a minibatch at a time (docs/loaders.md).
 
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
@@ -115,7 +116,7 @@ def fit(
     with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
         run = Run.of(problem, settings)
         if isinstance(after_epoch, EarlyStopping):
-            with evaluating(problem.model, problem.guide):
+            with evaluating(*problem.networks):
                 after_epoch.begin(run.fit(), saving)
         kept = None if saving is None else StateFile(saving, run.record, run.identity, run.state()).resume()
         try:
@@ -129,7 +130,7 @@ def fit(
             raise FloatingPointError(f"{error}{'' if kept is None else kept.where()}") from None
     if isinstance(after_epoch, EarlyStopping):
         after_epoch.restore(run.fit())
-    done = run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
+    done = run.fit(ended=True, seconds=time.perf_counter() - start, engine=run.loop.engine.name)
     if len(done.history) >= TRIAL:
         keep_worth(done)
     warn_of_unfinished(done)
@@ -140,7 +141,7 @@ def _with_fit(calls: AfterEpoch, run: Run) -> Callable[[float], bool]:
     """`after_epoch` as a function of the number of epochs alone."""
 
     def call(epochs: float) -> bool:
-        with evaluating(run.problem.model, run.problem.guide):
+        with evaluating(*run.problem.networks):
             return is_true(calls.function(run.fit(), epochs))
 
     return call

@@ -28,17 +28,25 @@ loss to that of the parameters."""
 
 
 class ByPyro(Engine):
-    """Steps by Pyro's handlers, for any model and guide."""
+    """Steps by Pyro's handlers, for any model and guide.
+
+    Args:
+        as_svi: whether a parameter that has had a gradient and gets none gets 0, as in `pyro.infer.SVI` and in recorded
+            steps: the optimiser's momentum then continues to move it.
+    """
 
     name = "pyro"
 
-    def __init__(self, backward: Backward, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, backward: Backward, optimizer: torch.optim.Optimizer, *, as_svi: bool = False) -> None:
         self.backward: Backward = backward
         self.update: Update = Update(optimizer)
+        self.as_svi = as_svi
 
     def step(self, batch: Any, index: int) -> Tensor:
         self.update.clear()
         terms = self.backward(batch, self.plan.factors[index])
+        if self.as_svi:
+            self.update.fill()
         self.update(self.plan.rates[index])
         return terms
 

@@ -12,10 +12,10 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 
 from pyrodrop.arguments import real
+from pyrodrop.changes import modules_of
 from pyrodrop.module_flags import Flags
 from pyrodrop.private_apis import StoreAsItIs, without_compiler
 from pyrodrop.steps import Loss
-from pyrodrop.steps.buffers import modules_of
 from pyrodrop.steps.update import Update
 from pyrodrop.training.settings import LearningRate, Optimizer
 

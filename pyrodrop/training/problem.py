@@ -8,34 +8,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import pyro
 import torch
 from pyro import poutine
 from pyro.infer import ELBO
+from pyro.infer.autoguide import AutoGuide
+from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.distributions import constraints
 
 from pyrodrop.agreement import check_call, check_guide, knows_sites
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
+from pyrodrop.changes import Kept, evaluating, modules_of, places_of, put_back
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.data.loader import Check, Loader
 from pyrodrop.devices import seeded
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.models.network import NetworkModel, mixes_examples
-from pyrodrop.module_states import evaluating, modules_in, undisturbed
-from pyrodrop.modules import keep_own_parameters
+from pyrodrop.modules import LocalModule, keep_own_parameters
 from pyrodrop.networks.checks import check_values
 from pyrodrop.networks.starts import check_starts
-from pyrodrop.private_apis import constraint_in_store
+from pyrodrop.private_apis import StoreAsItIs, constraint_in_store, forget_in_store
 from pyrodrop.protocols import HasPosterior, HasRows, HasWeights
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
-from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, Watch
-from pyrodrop.steps.buffers import modules_of, places_of
+from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter
 from pyrodrop.steps.loss import making
-from pyrodrop.steps.watched import Watched
 from pyrodrop.training.autoguides import autoguides, check_model, prepare
 from pyrodrop.training.objective import MeanField
 
@@ -45,10 +44,11 @@ class Problem:
     """A model, a guide and their data.
 
     Attributes:
-        model, guide: copies of the user's, which training changes; the user's own where the guide contains an autoguide.
+        model, guide: what training changes: the user's own (`trained_in_place`), or copies.
         data: the data set, a loader of minibatches, or the keyword arguments of a program.
         trained: model and guide with the estimator applied.
         estimator: its name.
+        in_place: whether model and guide are the user's own.
     """
 
     model: Any
@@ -56,6 +56,7 @@ class Problem:
     data: Dataset | Loader | Keywords
     trained: tuple[Callable[..., Any], Callable[..., Any]]
     estimator: str = "shared"
+    in_place: bool = False
 
     @classmethod
     def of(
@@ -67,12 +68,15 @@ class Problem:
         device: torch.device,
         start: int | None = None,
         like: Problem | None = None,
+        *,
+        copies: bool = False,
     ) -> Problem:
         """Copy, standardise, check and move to the device; a ValueError or TypeError for what cannot be trained.
 
         Args:
             start: the seed of new initial weights, as of `restart`; None for those of the model.
             like: a problem of the same model, whose network is not examined again; None if there is none.
+            copies: whether to copy programs, too, as replicates need it; autoguides are never copied.
         """
         for what, component in (("model", model), ("guide", guide)):
             if not callable(component) or isinstance(component, type):
@@ -94,25 +98,21 @@ class Problem:
             problem_data = Keywords.of(data)
         else:
             problem_data = data if isinstance(data, Loader) else Dataset.of(data, missing=leaves_out_missing(model))
-        modules: list[nn.Module] = []  # of what was copied, also those of an object whose methods model and guide are
-        if autoguides(guide):  # it refers to the model, and a copy of it would not
-            check_model(guide, model)
-            modules = [*modules_in(model).values(), *modules_in(guide).values()]
-        else:
-            copies: dict[int, Any] = {}
-            model, guide = _copied(model, guide, copies)
-            modules = [component for component in copies.values() if isinstance(component, nn.Module)]
-            _part_from_originals(modules)
+        check_model(guide, model)
+        in_place = bool(autoguides(guide)) or not (copies or isinstance(model, HasWeights))
+        if not in_place:
+            model, guide = _copied(model, guide)
+        modules = list(modules_of(model, guide).values())
+        (_forget_others if in_place else keep_own_parameters)(modules)
         if start is not None:
             _restart(model, guide, start)
         for component in (model, guide):
             if isinstance(component, nn.Module):
                 check_values(component)
-                component.to(device)
         for module in modules:
             module.to(device)
         if isinstance(problem_data, Keywords):
-            return cls(model, guide, problem_data, (model, guide), estimator)
+            return cls(model, guide, problem_data, (model, guide), estimator, in_place)
         example = problem_data.sample if isinstance(problem_data, Loader) else problem_data
         if isinstance(model, NetworkModel):
             model.standardize(example)
@@ -136,7 +136,12 @@ class Problem:
                 "(.eval()) before the model is made"
             )
         trained = (model, guide) if strategy is None else reparameterize(model, guide, strategy)
-        return cls(model, guide, problem_data, trained, estimator)
+        return cls(model, guide, problem_data, trained, estimator, in_place)
+
+    @property
+    def networks(self) -> tuple[Any, ...]:
+        """Model and guide, if training sets their modes, which it does for the models of `pyrodrop.models`."""
+        return (self.model, self.guide) if isinstance(self.model, NetworkModel) else ()
 
     @property
     def in_memory(self) -> Dataset | Keywords:
@@ -178,18 +183,14 @@ class Problem:
         kind = MeanField(*self.trained) if objective is None else OfPyro(objective, *self.trained)
         with evaluating(self.model), making(batch):
             prepare(self.guide, batch.device, *batch.args, **batch.kwargs)
-        if isinstance(kind, MeanField) and not knows_sites(self.model, self.guide):
-            quiet = undisturbed(self.model, self.guide)
-            with quiet, torch.no_grad(), seeded(0, batch.device), making(batch):
-                check_call(self.model, self.guide, *batch.args, **batch.kwargs)
-            with undisturbed(self.model, self.guide), seeded(0, batch.device):
-                kind.check(batch)
-        watched = None if knows_sites(self.model, self.guide) else Watched(self.model, self.guide)
-        with poutine.trace(param_only=True) as capture, undisturbed(self.model, self.guide):
-            seen = self._call(kind, batch)
-        changes = seen.changes or (
-            "" if watched is None or not (name := watched.changed()) else f"a call changes {name}"
-        )
+        with put_back(self.model, self.guide) as outer:
+            if not knows_sites(self.model, self.guide):
+                with poutine.trace(param_only=True) as first:  # which also sets up what later calls do not
+                    self._check_call(kind, batch)
+                outer.forget(_of_other_networks(first.trace.nodes))
+            with poutine.trace(param_only=True) as capture, put_back(self.model, self.guide) as look:
+                self._call(kind, batch)
+            moving = Buffers.moved(look, self.model, self.guide)
         parameters = _parameters(capture.trace.nodes)
         if not parameters:
             raise RuntimeError(
@@ -198,12 +199,12 @@ class Problem:
                 "fixed layers guides.ExactLastLayer has none: learn the noise, likelihoods.Gaussian(1.0, learned=True)"
             )
         trained = {name: parameter for name, parameter in parameters.items() if parameter.unconstrained.requires_grad}
-        return Loss(kind, trained, seen.moving, changes)
+        return Loss(kind, trained, moving, look.changes)
 
     def check_batches(self, loss: Loss, batches: Sequence[Arguments]) -> None:
         """Raise a ValueError for minibatches that a network with running statistics cannot be trained on."""
         for batch in batches if len(loss.moving) else []:
-            with undisturbed(self.model, self.guide):
+            with put_back(self.model, self.guide):
                 self._call(loss.objective, batch)
 
     def buffers(self, loss: Loss) -> dict[str, Tensor]:
@@ -219,10 +220,20 @@ class Problem:
             }
         return Buffers((), places).named()
 
-    def _call(self, objective: Objective, batch: Arguments) -> Watch:
-        """Call guide and model once and return what that changes in them."""
+    def _check_call(self, objective: Objective, batch: Arguments) -> None:
+        """Call guide and model of a program once, and compare their sites unless the objective is a loss object of Pyro."""
+        if not isinstance(objective, MeanField):
+            self._call(objective, batch)
+            return
+        with torch.no_grad(), seeded(0, batch.device), making(batch):
+            check_call(self.model, self.guide, *batch.args, **batch.kwargs)
+        with seeded(0, batch.device):
+            objective.check(batch)
+
+    def _call(self, objective: Objective, batch: Arguments) -> None:
+        """Call guide and model once."""
         try:
-            with Watch(self.model, self.guide) as seen, torch.no_grad(), seeded(0, batch.device):
+            with torch.no_grad(), seeded(0, batch.device):
                 objective.terms(batch)
         except NotImplementedError as error:
             raise ValueError(
@@ -237,53 +248,63 @@ class Problem:
                 f"them; got a minibatch of {batch.rows} row(s), the last of an epoch where batch_size does not divide the "
                 "data. Choose another batch_size, or put these layers in evaluation mode before the model is made"
             ) from error
-        return seen
+
+    def kept(self) -> Kept | None:
+        """What the training has changed in the user's own model and guide, as it is now; None for copies."""
+        return Kept(self.model, self.guide) if self.in_place else None
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of model and guide that are no parameters: rates, precisions, standardisations, prior scales."""
         tensors: dict[str, Tensor] = {}
-        for role, module in (("model", self.model), ("guide", self.guide)):
-            if isinstance(module, nn.Module):
-                tensors |= {f"{role}.{name}": buffer for name, buffer in module.named_buffers()}
+        for name, [(module, leaf), *_] in places_of(self.model, self.guide).items():
+            tensors[name] = module.get_buffer(leaf)
         priors = self.model.priors if isinstance(self.model, NetworkModel) else {}
         return tensors | {
             f"prior.{site}.{n}": value for site, prior in priors.items() for n, value in prior.numbers().items()
         }
 
 
-def _copied(model: Any, guide: Any, copies: dict[int, Any]) -> tuple[Any, Any]:
+def _copied(model: Any, guide: Any) -> tuple[Any, Any]:
     """A copy of both; a ValueError where a module keeps a tensor that a call has computed from parameters."""
     try:
-        return copy.deepcopy((model, guide), copies)
+        return copy.deepcopy((model, guide))
     except RuntimeError as error:
         kept = [n for m in modules_of(model, guide).values() for n, v in vars(m).items() if getattr(v, "grad_fn", None)]
         if not kept:
             raise
         raise ValueError(
             f"model and guide cannot be copied: the attribute {kept[0]} is a tensor that a call has computed. "
-            "Make them anew and train them before their first call, or train them in place by pyrodrop.compile_svi"
+            "Make them anew and train them before their first call, or train them in place by fit, one by one"
         ) from error
 
 
-def _part_from_originals(copies: Sequence[nn.Module]) -> None:
-    """Have copied modules train and use parameters of their own, whatever Pyro's store has under the names of the originals.
+def _forget_others(modules: Sequence[nn.Module]) -> None:
+    """Delete parameters from Pyro's store that have the name of one of these `PyroModule`s' and are another module's.
 
-    Names from ``pyro.module`` statements are deleted from the store: Pyro would train the parameters there, while the copies
-    compute with their own.
+    Otherwise the modules would take those in place of their own. Autoguides get names that are free (`prepare`).
     """
-    for module in copies:
-        keep_own_parameters(module)
-    within = {name for module in copies for name, _ in module.named_parameters()}
-    store = pyro.get_param_store()
-    for name in list(store.keys()):
-        _, mark, short = name.rpartition("$$$")
-        if mark and short in within:
-            del store[name]
+    of_autos = {inner for module in modules if isinstance(module, AutoGuide) for inner in module.modules()}
+    store = StoreAsItIs().before
+    for module in modules:
+        if isinstance(module, PyroModule) and not isinstance(module, LocalModule) and module not in of_autos:
+            for name, parameter in module._parameters.items():
+                full = f"{module._pyro_name}.{name}".strip(".").removesuffix("_unconstrained")
+                if store.get(full, parameter) is not parameter:
+                    forget_in_store(full)
+
+
+def _of_other_networks(sites: Mapping[str, Any]) -> list[str]:
+    """Names of ``pyro.module`` statements under which Pyro's store has parameters of another network.
+
+    Pyro would train those, while the network of the statement computes with its own.
+    """
+    values = {name: site["value"].unconstrained() for name, site in sites.items() if "$$$" in name}
+    return [name for name, value in values.items() if not any(value is other for other in sites[name]["args"])]
 
 
 def stored(model: Any, guide: Any, batch: Arguments) -> list[str]:
     """Names of the parameters in Pyro's global store that belong to no module, found by a call of both."""
-    with poutine.trace(param_only=True) as capture, undisturbed(model, guide):
+    with poutine.trace(param_only=True) as capture, put_back(model, guide):
         for program in (guide, model):
             program(*batch.args, **batch.kwargs)
     of_modules = {id(p) for program in (model, guide) if isinstance(program, nn.Module) for p in program.parameters()}
@@ -319,21 +340,20 @@ def check_program(model: Any, estimator: str, data: Any) -> None:
 
 @contextmanager
 def training_mode(*problems: Problem) -> Iterator[None]:
-    """Have models and guides in training mode, and in evaluation mode afterwards.
+    """Have models of `pyrodrop.models` in training mode, and in evaluation mode afterwards, with their guides.
 
-    In a model of `pyrodrop.models`, submodules of the network that were in training mode when the model was made return to
-    it. Other models, and guides, keep their present modes.
+    Submodules of a network that were in training mode when the model was made return to it. The modules of other programs
+    keep their present modes.
     """
     for problem in problems:
-        if isinstance(problem.model, NetworkModel):
+        if problem.networks:
             problem.model.train()
     try:
         yield
     finally:
-        for problem in problems:
-            for program in (problem.model, problem.guide):
-                if isinstance(program, nn.Module):
-                    program.eval()
+        for program in (program for problem in problems for program in problem.networks):
+            if isinstance(program, nn.Module):
+                program.eval()
 
 
 def describe(program: Callable[..., Any]) -> str:

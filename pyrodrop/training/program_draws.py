@@ -29,7 +29,6 @@ from pyrodrop.arguments import count, shown
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arrays import near
 from pyrodrop.devices import available, made_on, seeded
-from pyrodrop.module_states import evaluating, undisturbed
 from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.steps import Arguments
 from pyrodrop.threads import exclusive
@@ -47,7 +46,7 @@ Sites = dict[str, Tensor]
 def draw_sites(
     model: Any, guide: Any, arguments: Arguments, num_samples: int, seed: int, sites: Sequence[str] | None = None
 ) -> Sites:
-    """Draws of the sites of a program, ``[S, ...]`` each, in evaluation mode.
+    """Draws of the sites of a program, ``[S, ...]`` each.
 
     Args:
         arguments: of model and guide; observations among them are drawn anew.
@@ -63,7 +62,7 @@ def draw_sites(
     if sites is not None and (isinstance(sites, str) or not all(isinstance(name, str) for name in sites)):
         raise TypeError(f"sites must be a sequence of names of sites, or None for all; got {shown(sites)}")
     place = made_on(arguments.device)
-    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), poutine.block(), place:
+    with torch.no_grad(), poutine.block(), place:
         with seeded(seed, arguments.device):
             fixed = fixed_sites(model, guide, arguments)
             _, trace = drawn_anew(model, guide, arguments, sites, fixed, called)

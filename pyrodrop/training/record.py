@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.changes import places_of
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.identity import differences, is_words, made_of, refuse, values_of
@@ -17,7 +18,6 @@ from pyrodrop.inputs import named_parts
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.schedules import KLSchedule, LRSchedule
 from pyrodrop.steps import Loss
-from pyrodrop.steps.buffers import places_of
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.settings import Settings
 

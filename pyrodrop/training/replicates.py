@@ -24,6 +24,7 @@ from pyrodrop.agreement import check_guide
 from pyrodrop.arguments import MOST, positive, shown
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import progress as checked_progress
+from pyrodrop.changes import modules_of
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import available
 from pyrodrop.models.network import NetworkModel
@@ -150,11 +151,15 @@ def _in_one_process(
     problems, of_model = [], dict[int, Problem]()
     for model, guide, data, seed in replicates:
         start, like = seed if settings.starts == "new" else None, of_model.get(id(model))
-        problems.append(Problem.of(model, guide, data, settings.estimator, settings.place, start, like))
+        problems.append(Problem.of(model, guide, data, settings.estimator, settings.place, start, like, copies=True))
         of_model.setdefault(id(model), problems[-1])
     for problem in problems:
         check_batches(problem, settings)
     seeds = [replicate.seed for replicate in replicates]
+    if any(
+        not (problem.in_place or problem.networks) and modules_of(problem.model, problem.guide) for problem in problems
+    ):
+        _log.info("replicates train copies of the program's networks, which each fit has at fit.model and fit.guide")
     with settings.products(), training_mode(*problems):
         return train_stacks(problems, settings, seeds, memory, progress)
 

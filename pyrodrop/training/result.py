@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,7 @@ import pyrodrop.guides  # noqa: F401  files name its classes
 from pyrodrop.agreement import check_guide, knows_sites
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
+from pyrodrop.changes import Kept, evaluating, put_back
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords, Split
@@ -27,7 +29,6 @@ from pyrodrop.guides.sparse_dropout import SparseDropout
 from pyrodrop.identity import is_settings
 from pyrodrop.inputs import Inputs
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.module_states import evaluating
 from pyrodrop.prediction.module import Draws, Functions, functions_of
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
@@ -52,7 +53,7 @@ class Fit:
     """A trained model and guide.
 
     Attributes:
-        model, guide: the trained copies.
+        model, guide: the trained copies; of a program, the caller's own.
         data: the training data: a data set, the `Keywords` of a Pyro program that was trained on a mapping, or a loader;
             None after loading.
         history: nll, kl and the weight of the weights' kl in the loss, for every step, ``[steps, 3]``. kl includes a guide's
@@ -61,6 +62,7 @@ class Fit:
         settings: the settings of the training in plain numbers and words, with the fingerprint of the data.
         device: where the parameters are.
         loss: the loss object of Pyro that was minimised; None for the default, and after loading.
+        kept: the trained values where model and guide are the caller's own, trained in place; else None.
 
     Raises:
         ValueError: the guide was made for a model with other weights.
@@ -73,9 +75,28 @@ class Fit:
     settings: dict[str, Any]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     loss: ELBO | None = None
+    kept: Kept | None = None
 
     def __post_init__(self) -> None:
         check_guide(self.model, self.guide)
+
+    @contextmanager
+    def as_trained(self) -> Iterator[None]:
+        """Have model and guide compute with the trained values in evaluation mode within the block.
+
+        What its calls change of a program is put back, and what was done to the program since the training stays.
+        """
+        programs = self.model, self.guide
+        if knows_sites(*programs):
+            with evaluating(*programs):
+                yield
+            return
+        with (
+            exclusive(),
+            put_back(*programs, all_writes=False) if self.kept is None else self.kept.put_in(*programs),
+            evaluating(*programs),
+        ):
+            yield
 
     @property
     def fingerprint(self) -> str | None:
@@ -122,6 +143,8 @@ class Fit:
     def card(self) -> Card:
         """What is printed of the fit."""
         settings = self.settings
+        with self.as_trained():
+            convention = convention_shown(self.model, self.guide, self.data, self.device)
         rows = f"{settings['num_data']} rows" if "num_data" in settings else ", ".join(settings.get("arguments", ()))
         steps = settings.get("history_steps", len(self.history))
         training = [f"{steps} steps"]
@@ -140,7 +163,7 @@ class Fit:
                 "loss": _ends(self.losses, steps),
                 "log density": "" if (worth := self.worth) is None else worth.describe(),
                 "objective": settings.get("objective", ""),
-                "ELBO": convention_shown(self.model, self.guide, self.data, self.device),
+                "ELBO": convention,
             },
         )
 
@@ -179,7 +202,8 @@ class Fit:
             >>> str(fit.elbo(10).convention)
             'exact'
         """
-        return elbo_of(self, data_for(self, "elbo", data), num_samples, seed)
+        with self.as_trained():
+            return elbo_of(self, data_for(self, "elbo", data), num_samples, seed)
 
     @checked
     @exclusive()
@@ -208,7 +232,8 @@ class Fit:
             ValueError: num_samples is less than 1, there are no data, or they do not fit the model; a loaded fit was trained
                 with an `objective` of Pyro, which the file does not have.
         """
-        return objective_of(self, data_for(self, "objective", data), num_samples, seed)
+        with self.as_trained():
+            return objective_of(self, data_for(self, "objective", data), num_samples, seed)
 
     @overload
     def predict(
@@ -263,11 +288,13 @@ class Fit:
             wrong = [name for name, is_usual in usual.items() if not is_usual]
             if wrong:
                 raise TypeError(f"{wrong[0]} is for networks of pyrodrop.models, not for other programs: leave it out")
-            return draw_sites(self.model, self.guide, arguments_at(self, x), num_samples, seed, sites)
+            with self.as_trained():
+                return draw_sites(self.model, self.guide, arguments_at(self, x), num_samples, seed, sites)
         if sites is not None:
             raise TypeError(f"sites is for Pyro programs; a network has predictions: leave it out; got {shown(sites)}")
         options: dict[str, Any] = {"joint": joint, "keep": keep, "method": method}
-        return draw_functions(self.model, self.guide, x, num_samples, seed=seed, device=self.device, **options)
+        with self.as_trained():
+            return draw_functions(self.model, self.guide, x, num_samples, seed=seed, device=self.device, **options)
 
     @checked
     def module(
@@ -420,7 +447,7 @@ class Fit:
         """Raise a TypeError for parameters that are in no module, found by a call unless this is a network of pyrodrop."""
         if self.data is None or knows_sites(self.model, self.guide):
             return
-        with seeded(0, self.device), torch.no_grad(), evaluating(self.model, self.guide):
+        with seeded(0, self.device), torch.no_grad():
             names = stored(self.model, self.guide, arguments_of(self.data, self.device))
         if names:
             raise TypeError(
@@ -438,9 +465,10 @@ def contents(fit: Fit) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         TypeError: parameters of model or guide are in Pyro's global store and not in a module.
     """
-    fit._check_in_modules()
-    tensors, header = contents_of({"model": fit.model, "guide": fit.guide}, fit.settings)
-    return {"history": fit.history, **tensors}, header
+    with fit.as_trained():
+        fit._check_in_modules()
+        tensors, header = contents_of({"model": fit.model, "guide": fit.guide}, fit.settings)
+        return {"history": fit.history, **{name: value.clone() for name, value in tensors.items()}}, header
 
 
 def restoring(

@@ -58,16 +58,17 @@ class Run:
         optimizer = optimizer_of(leaves, settings.optimizer, settings.lr)
         engine = _engine(settings, problem)
 
+        program = not knows_sites(problem.model, problem.guide)
+
         def faster(done: int, steps: int) -> Engine | None:
             if engine == "pyro":
                 return None
             from pyrodrop.compiled import Accelerated
 
-            program = not knows_sites(problem.model, problem.guide)
             made = Accelerated(loss, optimizer, batches.samples, engine, settings.steps, program=program)
             return made if made.record(done, steps) else None
 
-        first = ByPyro(loss.objective.backward, optimizer)
+        first = ByPyro(loss.objective.backward, optimizer, as_svi=program)
         title = describe(problem.guide).split("(")[0]
         loop = Loop(leaves, batches, optimizer, settings, first=first, accelerate=faster, title=title)
         loop.moving = loss.moving.named
@@ -91,8 +92,8 @@ class Run:
             )
         return self.whole_state
 
-    def fit(self, **more: Any) -> Fit:
-        """The fit with its present parameters and losses; `more` is added to its settings."""
+    def fit(self, *, ended: bool = False, **more: Any) -> Fit:
+        """The fit with its present parameters and losses, of its own if training has `ended`; `more` adds settings."""
         history = self.loop.history[: self.loop.done].clone().cpu()
         problem = self.problem
         return Fit(
@@ -103,6 +104,7 @@ class Run:
             {**self.record, **more},
             self.settings.place,
             self.settings.objective,
+            problem.kept() if ended else None,
         )
 
 

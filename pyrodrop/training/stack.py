@@ -20,11 +20,11 @@ from torch import Tensor
 
 from pyrodrop.arguments import MOST
 from pyrodrop.arrays import near
+from pyrodrop.changes import put_back
 from pyrodrop.compiled import StackedLoss, Untraceable, accelerate_stacked, bytes_of_step
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import named_parts, parts
-from pyrodrop.module_states import undisturbed
 from pyrodrop.steps import Arguments, Engine, Loss
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.fitted_replicates import Replicates
@@ -128,7 +128,8 @@ class Stack:
         last = len(losses) - 1
         first_of = {id(problem): r for r, problem in reversed(list(enumerate(problems)))}
         few = {0, min(1, last), last}
-        for number, batch in enumerate(self.batches.samples(settings.steps)):
+        samples: Sequence[Arguments] = self.batches.samples(settings.steps)
+        for number, batch in enumerate(samples):
             self._verify(batch, sorted(few if number else few.union(first_of.values())))
 
     def loop(self) -> Loop:
@@ -166,7 +167,7 @@ class Stack:
                 finite = torch.isfinite(loop.history[: loop.done, :, :2]).all(-1).any(1)
                 loop.history[int(finite.long().cumprod(0).sum()) :] = torch.nan
                 loop.done = len(loop.history)
-        return self._replicates(loop, seeds, start), error
+        return self._replicates(loop, seeds, start, ended=True), error
 
     def load(self, replicate: int) -> None:
         """Give the results of one replicate to its model and guide, which other replicates may share."""
@@ -180,7 +181,7 @@ class Stack:
         lived = self.loss.lived.tolist()
         return {r: lived[r] for r in (~self.loss.alive).nonzero().flatten().tolist()}
 
-    def _replicates(self, loop: Loop, seeds: Sequence[int], start: float) -> Replicates:
+    def _replicates(self, loop: Loop, seeds: Sequence[int], start: float, *, ended: bool = False) -> Replicates:
         """All replicates, whose models and guides get the present parameters and buffers."""
         history, fits = loop.history[: loop.done].cpu(), []
         more = {"engine": loop.engine.name, "replicates": len(seeds), "seconds": time.perf_counter() - start}
@@ -195,6 +196,7 @@ class Stack:
                     {**record(self.settings, problem, seed), **more},
                     self.settings.place,
                     self.settings.objective,
+                    problem.kept() if ended else None,
                 )
             )
         return Replicates(fits, self.failed())
@@ -252,7 +254,7 @@ class Stack:
         moved = results[len(loss.leaves) :]
         for r in compared:
             loss_alone, problem = self.losses[r], self.problems[r]
-            still = undisturbed(problem.model, problem.guide)
+            still = put_back(problem.model, problem.guide)
             with self._loaded(r), torch.no_grad(), pyro.validation_enabled(False), seeded(r, batch.device), still:
                 want = loss_alone.objective.terms(batch.at(r))
                 buffers = [buffer.detach().clone() for buffer in loss_alone.buffers]

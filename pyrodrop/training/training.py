@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, Unpack
 
 import pyro
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrodrop import threads
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import shown
+from pyrodrop.changes import modules_of
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, keep_heap, random_states, seeded, set_random_states
 from pyrodrop.surroundings import outside
@@ -47,9 +48,9 @@ class Training:
     """A training that makes one step per call of `step`, with the steps of `pyrodrop.fit`.
 
     Use it for loops that `fit` does not offer, such as the pruner of a sweep, or the trainer of another library. n
-    calls of `step` give the same bits as ``fit(steps=n)`` with the same engine and seed. Like `fit`, it works on copies of
-    `model` and `guide`, and it leaves the caller's random state alone: what happens between two steps does not change the
-    training.
+    calls of `step` give the same bits as ``fit(steps=n)`` with the same engine and seed. Like `fit`, it trains copies of
+    models and guides of this package, and other programs in place. It leaves the caller's random state alone, which does not
+    change the training between two steps.
 
     Args:
         model, guide, data: as in `pyrodrop.fit`, which describes the other arguments too.
@@ -99,8 +100,7 @@ class Training:
             self._run = Run.of(problem, settings)
             self._run.identity  # noqa: B018  what the run is made of before its first step
             self._random = random_states(settings.place)
-            programs = [program for program in (problem.model, problem.guide) if isinstance(program, nn.Module)]
-            self._modules = [module for program in programs for module in program.modules() if module.training]
+            self._modules = [module for module in modules_of(*problem.networks).values() if module.training]
 
     @property
     def steps_done(self) -> int:

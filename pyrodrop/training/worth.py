@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.cards import Described
+from pyrodrop.changes import evaluating
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.inputs import mapped, parts
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT
 from pyrodrop.models.network import NetworkModel, mixes_examples
-from pyrodrop.module_states import evaluating
 from pyrodrop.prediction.predict import draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.protocols import HasPosterior

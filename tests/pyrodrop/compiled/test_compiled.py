@@ -272,18 +272,18 @@ def test_a_trace_is_compared_to_the_digits_of_its_dtype(dtype: torch.dtype, chan
     assert fit.settings["engine"] == "pyro"
 
 
-def test_noise_in_another_order_of_memory_is_left_to_pyro() -> None:
+def test_noise_is_the_same_in_another_order_of_memory() -> None:
     """Noise of the activations of images in channels-last, for weights that are not drawn."""
-    x = torch.randn(6, 2, 4, 4, generator=torch.Generator().manual_seed(0)).to(memory_format=torch.channels_last)
+    x = torch.randn(6, 2, 4, 4, generator=torch.Generator().manual_seed(0))
     net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 1))
     model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(1e4))
     settings: dict[str, Any] = {"steps": 3, "estimator": "local", "progress": False}
     fits = [
-        pyrodrop.fit(model, guides.MeanField(model), (x, x[:, 0, 0, :1]), engine=engine, **settings)
-        for engine in ("pyro", "traced")
+        pyrodrop.fit(model, guides.MeanField(model), (rows, x[:, 0, 0, :1]), engine="traced", **settings)
+        for rows in (x, x.to(memory_format=torch.channels_last))
     ]
-    assert [fit.settings["engine"] for fit in fits] == ["pyro", "pyro"]
-    assert torch.equal(fits[0].losses, fits[1].losses)
+    assert [fit.settings["engine"] for fit in fits] == ["traced", "traced"]
+    torch.testing.assert_close(fits[0].losses, fits[1].losses)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,579 @@
+"""What Pyro programs are made of, what has changed of it, and how to put it back.
+
+A program is a module, a function, a method, an object with ``__call__``, or one of these in handlers of Pyro, partials and
+decorators. It is made of the objects that its code names: attributes of objects, classes and imported modules, slots,
+containers, closures, defaults and global names, at any depth. Among them are modules with parameters and buffers, settings
+(numbers, flags and other objects), and memory that calls change: tensors, counters, iterators, random generators. What
+a function of another library reads is not found. `pyrodrop.module_flags` compares parameters, hooks and modes of modules.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import pickle
+import random
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import pyro
+import torch
+from torch import Tensor, nn
+from torch.distributions import Transform
+
+from pyrodrop.inputs import tensors_in
+from pyrodrop.module_states import Snapshot, mode_changes, say_changes
+from pyrodrop.modules import LocalModule
+from pyrodrop.private_apis import StoreAsItIs, arguments_of, forget_in_store, intercepted
+from pyrodrop.protocols import HasPosterior, HasWeights
+
+_LIBRARIES = ("torch", "pyro", "pyrodrop", "numpy", "builtins", "functools", "itertools", "math", "random")
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)  # that nothing changes in place
+_CONTAINERS = (list, tuple, set, frozenset, dict, deque)
+_ITEMS = 100  # of a container; of a longer one only the object is compared
+_VISITED = 1000  # items of a container in which objects are looked for
+_COPIED = 2**26  # bytes of the largest array, or tensor where operations are not intercepted, that is put back
+_FLAGS = set(nn.Module().__dict__)  # attributes of a module that `pyrodrop.module_flags` compares
+_PACKAGES = str(Path(torch.__file__).parents[1])
+_ABSENT = object()
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_BATCH_NORMS = {torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default}
+_ROLES = ("model", "guide", "loss")
+
+Read = Callable[[], Any]
+Write = Callable[[Any], object]
+Place = tuple[Read, Write | None, str, Any]
+"""Where code finds an object: functions that read and replace it (None if it cannot be replaced), name, and object."""
+
+
+class Contents:
+    """What some programs are made of, as it is when this object is made.
+
+    Args:
+        programs: a model, or a model and a guide, or these and a loss; other objects are made of nothing.
+
+    Attributes:
+        modules: every module once, with all submodules, by the path at which it is found, such as ``guide.encoder.0``.
+        tensors: the other tensors, by name, such as a running mean in an attribute, and NumPy's arrays.
+    """
+
+    def __init__(self, *programs: Any) -> None:
+        self.modules: dict[str, nn.Module] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.objects: dict[int, Any] = {}  # by id; it keeps the objects, so that no other gets the same id
+        self.places: list[Place] = []
+        # lists, sets and dictionaries, with a copy and a name; those of attributes, whose values are in `places`, without
+        self.containers: list[tuple[Any, Any, str]] = []
+        self._imported: set[tuple[int, str]] = set()  # modules, and the names in them
+        self._packages = {
+            (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
+        }
+        for role, program in zip(_ROLES, programs, strict=False):
+            if all(map(_of_package, programs)):  # whose modules are all there is
+                self.modules |= dict(program.named_modules(set(self.modules.values()), role))
+            else:
+                self._visit(program, role, inner=True)
+
+    def changed(self) -> str:
+        """The name of something that code names and that has changed; empty if nothing has."""
+        for read, _, name, value in self.places:
+            now = read()
+            if now is not value and not _same(now, value):
+                return name
+        for container, items, name in self.containers:
+            if (len(items) <= _ITEMS and not _same_items(container, items)) if name else len(container) != len(items):
+                return name or str(list(container)[-1])
+        return ""
+
+    def restore(self) -> None:
+        """Put back all objects where code finds them, and the items of containers."""
+        for container, items, _ in self.containers:
+            if list(map(id, _items(container))) != list(map(id, _items(items))):
+                container.clear()
+                (container.update if isinstance(container, dict | set) else container.extend)(items)
+        for read, write, _, value in self.places:
+            if write and value is not _ABSENT and read() is not value:
+                write(value)
+
+    def state(self) -> dict[str, Tensor]:
+        """Every parameter and buffer of the modules once, by name, by reference."""
+        once: dict[int, tuple[str, Tensor]] = {}
+        for prefix, module in self.modules.items():
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                once.setdefault(id(tensor), (f"{prefix}.{name}", tensor))  # type: ignore[arg-type]
+        return {name: tensor for name, tensor in once.values() if tensor is not None}
+
+    def _visit(self, value: Any, path: str, *, inner: bool = False) -> None:
+        """Note what an object is made of; `inner` also for objects of libraries."""
+        if isinstance(value, type):
+            self._class(value, path)
+            return
+        if id(value) in self.objects or isinstance(value, (*_PLAIN, ModuleType)):
+            return
+        self.objects[id(value)] = value
+        if isinstance(value, Tensor):
+            self.tensors[_free(path, self.tensors)] = value
+        elif isinstance(value, np.ndarray):
+            if value.flags.writeable and value.flags.c_contiguous and value.dtype.kind in "bif" and value.itemsize <= 8:
+                self.tensors[_free(path, self.tensors)] = torch.from_numpy(value)
+        elif isinstance(value, nn.Module):
+            modules = dict(value.named_modules(set(self.modules.values()), path))
+            for name, module in modules.items():
+                self.modules[_free(name, self.modules)] = self.objects[id(module)] = module
+            for name, module in modules.items():
+                self._object(module, name)
+        elif isinstance(value, FunctionType):
+            if not self._skips(value.__module__) or (inner and value.__module__.startswith("pyrodrop.")):
+                self._function(value, path)
+        elif isinstance(value, MethodType):
+            self._visit(value.__self__, path, inner=inner)
+            self._visit(value.__func__, path)
+        elif isinstance(value, functools.partial):
+            named = {"": value.func, **{str(number): item for number, item in enumerate(value.args)}, **value.keywords}
+            for name, item in named.items():
+                self._item(item, None, name, path, inner=True)
+        elif isinstance(value, _CONTAINERS):
+            self._container(value, path)
+        elif inner or not _of_library(type(value).__module__):
+            self._object(value, path)
+
+    def _container(self, value: Any, path: str) -> None:
+        if not isinstance(value, tuple | frozenset):
+            self.containers.append((value, copy.copy(value), path.rpartition(".")[2]))
+        of_dict = isinstance(value, dict)
+        for number, item in enumerate(list(value)[:_VISITED]):
+            key, item = (item, value[item]) if of_dict else (number, item)
+            write = functools.partial(value.__setitem__, key) if isinstance(value, list | dict) else None
+            self._item(item, write, str(key), path)
+
+    def _item(self, item: Any, write: Write | None, name: str, path: str, *, inner: bool = False) -> None:
+        """Note an item of a container or partial, which is compared with the container."""
+        if isinstance(item, Iterator):
+            self.places.append((lambda: item, write, name, item))
+        self._visit(item, f"{path}.{name}" if name else path, inner=inner)
+
+    def _object(self, value: Any, path: str) -> None:
+        """Note the attributes of an object and of its class."""
+        attributes = getattr(value, "__dict__", {})
+        caches = isinstance(value, Transform)  # which keep what they have computed, in attributes with an underscore
+        if not caches:
+            self.containers.append((attributes, dict(attributes), ""))
+        for name, attribute in list(attributes.items()):
+            if (caches and name.startswith("_")) or (isinstance(value, nn.Module) and name in _FLAGS):
+                continue
+            if not (_replaceable(attribute) and _of_library(type(value).__module__)):
+                self._note(*_entry(attributes, name), name, path)
+        for kind in type(value).__mro__:
+            if not _of_library(kind.__module__):
+                slots = [name for name, slot in vars(kind).items() if isinstance(slot, MemberDescriptorType)]
+                for name in slots:
+                    read = functools.partial(getattr, value, name, _ABSENT)
+                    self._note(read, functools.partial(setattr, value, name), name, path)
+        self._class(type(value), path)
+
+    def _class(self, kind: type, path: str) -> None:
+        """Note the attributes of a class and of those that it inherits from."""
+        for base in kind.__mro__:
+            if id(base) in self.objects or self._skips(base.__module__):
+                continue
+            self.objects[id(base)] = base
+            for name, value in list(vars(base).items()):
+                if name == "__call__" or not name.startswith("__"):
+                    read = functools.partial(vars(base).get, name, _ABSENT)
+                    self._note(read, functools.partial(setattr, base, name), name, path)
+                    self._visit(getattr(value, "fget", None) or getattr(value, "__func__", None), path)
+
+    def _function(self, function: FunctionType, path: str) -> None:
+        names, defaults = _names(function.__code__), function.__kwdefaults__ or {}
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            write = functools.partial(setattr, cell, "cell_contents")
+            self._named(functools.partial(_contents, cell), write, name, names, path)
+        for name in sorted(names & function.__globals__.keys()):
+            self._named(*_entry(function.__globals__, name), name, names, path)
+        for number, value in enumerate(function.__defaults__ or ()):
+            write = functools.partial(_set_default, function, number)
+            self._note(lambda value=value: value, write, f"a default of {function.__name__}", path)  # type: ignore[misc]
+        for name in defaults:
+            self._note(*_entry(defaults, name), f"a default of {function.__name__}", path)
+        self._visit(getattr(function, "__wrapped__", None), path)
+
+    def _named(self, read: Read, write: Write, name: str, names: AbstractSet[str], path: str) -> None:
+        """Note what code names; of an imported module, the attributes that the code names."""
+        value = read()
+        if not isinstance(value, ModuleType):
+            self._note(read, write, name, path)
+        elif not self._skips(value.__name__):
+            for attribute in sorted(names & vars(value).keys()):
+                if (id(value), attribute) not in self._imported:
+                    self._imported.add((id(value), attribute))
+                    self._named(*_entry(vars(value), attribute), attribute, names, path)
+
+    def _note(self, read: Read, write: Write, name: str, path: str) -> None:
+        value = read()
+        self.places.append((read, write, name, value))
+        self._visit(value, f"{path}.{name}")
+
+    def _skips(self, module: str | None) -> bool:
+        """Whether the code of a module is not read: Python's, a library's or that of another installed package."""
+        top = (module or "builtins").partition(".")[0]
+        if top in _LIBRARIES or top in self._packages:
+            return top in _LIBRARIES
+        file = getattr(sys.modules.get(module or ""), "__file__", None) or ""
+        return top in sys.stdlib_module_names or file.startswith(_PACKAGES)
+
+
+def modules_of(*programs: Any) -> dict[str, nn.Module]:
+    """Every module of a model, or of a model and a guide, once, by name."""
+    return Contents(*programs).modules
+
+
+def places_of(*programs: Any) -> dict[str, list[tuple[nn.Module, str]]]:
+    """Every buffer by name, with the modules that have it, each with the buffer's name there."""
+    places: dict[int, tuple[str, list[tuple[nn.Module, str]]]] = {}
+    for prefix, module in modules_of(*programs).items():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                places.setdefault(id(buffer), (f"{prefix}.{name}", []))[1].append((module, name))
+    return dict(places.values())
+
+
+def tensors_of(*programs: Any) -> dict[str, Tensor]:
+    """Every parameter and buffer of modules once, by name, by reference."""
+    return Contents(*programs).state()
+
+
+@contextmanager
+def evaluating(*programs: Any) -> Iterator[None]:
+    """Put all modules of programs in evaluation mode within the block, and restore the mode of each afterwards.
+
+    Modules that are in evaluation mode already are not written to, so threads may share a trained model. The dropouts of a
+    network from `pyrodrop.read` keep their mode (`module_states.STAYS`).
+    """
+    training = [module for module in modules_of(*programs).values() if mode_changes(module)]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+class Kept:
+    """The parameters and buffers of programs, and their parameters in Pyro's store, as they are now."""
+
+    def __init__(self, *programs: Any) -> None:
+        tensors = tensors_of(*programs)
+        store, of_modules = pyro.get_param_store().get_state(), set(map(id, tensors.values()))
+        self._tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        others = {name: value for name, value in store["params"].items() if id(value) not in of_modules}
+        self._params = {name: value.detach().clone() for name, value in others.items()}
+        self._constraints = store["constraints"]
+
+    @contextmanager
+    def put_in(self, *programs: Any) -> Iterator[None]:
+        """Have the programs compute with these values within the block, whatever has been trained or set since.
+
+        Raises:
+            RuntimeError: a parameter or buffer of the programs is missing or has another shape.
+        """
+        tensors = tensors_of(*programs)
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        wrong = [name for name, value in self._tensors.items() if shapes.get(name) != value.shape]
+        if wrong:
+            raise RuntimeError(
+                f"{wrong[0]} of this fit's program has been replaced by one of another shape, or removed: the fit has no "
+                "network to put its values into; make the change in a copy, copy.deepcopy((model, guide))"
+            )
+        params = {name: value.clone().requires_grad_() for name, value in self._params.items()}
+        store = pyro.get_param_store().scope({"params": params, "constraints": dict(self._constraints)})
+        with store, put_back(*programs, all_writes=False) as look:
+            with torch.no_grad():
+                for name, value in self._tensors.items():
+                    if not torch.equal(tensors[name], value):
+                        look.writes.keep(tensors[name])
+                        tensors[name].copy_(value)
+            yield
+
+
+class Look:
+    """What calls within a block of `put_back` change; known at its end.
+
+    Attributes:
+        moved: the buffers that have changed, each as its module and its name there.
+        changes: what else has changed that the next call may read, as text; empty if there is nothing.
+        replaced: names of the parameters of Pyro's store that have been replaced.
+    """
+
+    def __init__(self, programs: Sequence[Any], all_writes: bool) -> None:
+        self.moved: list[tuple[nn.Module, str]] = []
+        self.changes: str = ""
+        self.replaced: list[str] = []
+        self.writes = _Writes()
+        self._programs, self._contents = programs, Contents(*programs)
+        self._before, self._store = Snapshot(self._contents.modules), StoreAsItIs()
+        sources = [value for value in self._contents.objects.values() if isinstance(value, _GENERATORS)]
+        self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *sources)]
+        self._lent: dict[int, _Lent] = {}
+        self._iterators = [place for place in self._contents.places if _takes_items(place[-1])]
+        fixed = [name for _, write, name, _ in self._iterators if write is None]
+        if fixed:
+            raise ValueError(
+                f"the iterator {fixed[0]!r} is in a tuple, set or partial, so that the calls that find the program's "
+                "parameters cannot take items from a copy: hold it in a variable, an attribute, a list or a dictionary"
+            )
+        for _, write, name, value in self._iterators:
+            write(self._lent.setdefault(id(value), _Lent(value, name)))  # type: ignore[misc]
+        for tensor in self._contents.tensors.values():
+            of_numpy = id(tensor) not in self._contents.objects
+            if (of_numpy or not all_writes) and _address(tensor) and tensor.untyped_storage().nbytes() <= _COPIED:
+                self.writes.keep(tensor)
+
+    def note(self) -> None:
+        """Note what has changed."""
+        caches = LocalModule, Transform  # whose attributes only cache results
+        self.moved = [(module, name) for module, name in self._before.moved() if module._buffers[name] is not None]
+        self.replaced = self._store.replaced()
+        names = [name for module, name in self._before.changed() if not isinstance(module, caches)]
+        self.changes = say_changes(names)
+        if not self.changes and (name := self._contents.changed() or self._memory()):
+            self.changes = f"a call changes {name}"
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Delete parameters from Pyro's store for good."""
+        for name in names:
+            forget_in_store(name)
+            self._store.before.pop(name, None)
+
+    def _memory(self) -> str:
+        """The name of a tensor, array, iterator or generator whose contents have changed; empty if there is none."""
+        written = self.writes.changed() - set(map(_address, self._contents.state().values()))
+        names = [name for name, tensor in self._contents.tensors.items() if _address(tensor) in written]
+        moved = [source for source, state in self._generators[2:] if pickle.dumps(_state(source)) != state]
+        known = {id(value): name for _, _, name, value in self._contents.places}
+        names += [known.get(id(source), "a random generator") for source in moved]
+        names += [lent.name for lent in self._lent.values() if lent.copied is not None]
+        return names[0].rpartition(".")[2] if names else ""
+
+    def undo(self) -> None:
+        """Put everything back."""
+        self.writes.undo()
+        self._store.restore()
+        for source, state in self._generators:
+            _set_state(source, pickle.loads(state))
+        if modules_of(*self._programs).keys() <= self._contents.modules.keys():
+            self._before.restore()
+            self._contents.restore()
+        for _, write, _, value in self._iterators:
+            write(value)  # type: ignore[misc]
+
+
+@contextmanager
+def put_back(*programs: Any, all_writes: bool = True) -> Iterator[Look]:
+    """Undo the side effects of the block, in which these programs are called.
+
+    Put back are what the programs are made of (`Contents`), buffers and attributes of modules, all tensors that are written
+    to in place, small arrays, the programs' random generators and those of Python and NumPy, and parameters of Pyro's store
+    that are replaced. Calls take items from copies of the programs' iterators. A program that makes modules in the block, as
+    at a first call, keeps these and its other objects.
+
+    Args:
+        all_writes: whether to put back all tensors that are written to, for which every operation is intercepted; or only
+            the programs' own of at most 64 MiB, of which copies are made.
+
+    Raises:
+        ValueError: the program takes items from an iterator that cannot be copied, such as a generator.
+    """
+    look = Look(programs, all_writes)
+    try:
+        with intercepted(look.writes.call) if all_writes else nullcontext():
+            yield look
+        look.note()
+    finally:
+        look.undo()
+
+
+class _Lent:
+    """An iterator for calls in a block of `put_back`: a copy, made when the first item is taken."""
+
+    def __init__(self, iterator: Iterator[Any], name: str) -> None:
+        self.lent_for, self.name = iterator, name
+        self.copied: Iterator[Any] | None = None
+
+    def __iter__(self) -> _Lent:
+        return self
+
+    def __next__(self) -> Any:
+        if self.copied is None:
+            try:
+                with warnings.catch_warnings(action="ignore"):
+                    self.copied = copy.deepcopy(self.lent_for)
+            except TypeError as error:
+                raise ValueError(
+                    f"the program takes items from the iterator {self.name!r}, a {type(self.lent_for).__name__}, which "
+                    "cannot be put back after the calls that find its parameters: pass the items as arguments, or hold a "
+                    "list of them and a counter"
+                ) from error
+        return next(self.copied)
+
+
+class _Writes:
+    """Copies every tensor from before the block when an operation first writes to it."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[Tensor, Tensor]] = {}
+        self._made: set[int] = set()  # memory that operations of the block have made
+
+    def keep(self, tensor: Tensor) -> None:
+        """Copy a tensor, unless that was done before."""
+        memory = _address(tensor)
+        if memory and memory not in self._copies:
+            self._copies[memory] = (whole := _whole(tensor), whole.clone())
+
+    def call(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Make an operation."""
+        for tensor in written(operation, args, kwargs):
+            if isinstance(tensor, Tensor) and _address(tensor) not in self._made:
+                self.keep(tensor)
+        result = operation(*args, **kwargs)
+        taken = {_address(tensor) for tensor in tensors_in((args, kwargs))}
+        self._made |= {memory for tensor in tensors_in(result) if (memory := _address(tensor)) not in taken}
+        return result
+
+    def changed(self) -> set[int]:
+        """The addresses of memory with other values than before."""
+        return {memory for memory, (tensor, values) in self._copies.items() if not torch.equal(tensor, values)}
+
+    def undo(self) -> None:
+        """Restore the values of these tensors."""
+        for tensor, values in self._copies.values():
+            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                if not torch.equal(tensor, values):
+                    tensor.copy_(values)
+
+
+def written(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments that an operation of PyTorch writes to."""
+    if operation in _BATCH_NORMS:  # they write to running statistics, which their signatures do not say
+        return list(args[3:5]) if args[5] else []  # in training mode
+    places = _written_places(operation)
+    values = [args[n] if n < len(args) else kwargs[name] for n, name in places if n < len(args) or name in kwargs]
+    return [one for value in values for one in (value if isinstance(value, tuple | list) else [value])]
+
+
+@functools.cache
+def _written_places(operation: Any) -> list[tuple[int, str]]:
+    """The positions and names of the arguments that an operation writes to according to its signature."""
+    arguments = enumerate(arguments_of(operation))
+    return [(n, a.name) for n, a in arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+def _address(tensor: Tensor) -> int:
+    """The address of a tensor's memory; 0 for layouts other than strided."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """All of the memory that a tensor is a view of."""
+    detached = tensor.detach()
+    return detached.as_strided((detached.untyped_storage().nbytes() // detached.itemsize,), (1,), 0)
+
+
+def _state(source: Any) -> Any:
+    """The state of a random generator of torch, NumPy or Python."""
+    if isinstance(source, np.random.Generator):
+        return source.bit_generator.state
+    return source.getstate() if hasattr(source, "getstate") else source.get_state()
+
+
+def _set_state(source: Any, state: Any) -> None:
+    if isinstance(source, np.random.Generator):
+        source.bit_generator.state = state
+    else:
+        (source.setstate if hasattr(source, "setstate") else source.set_state)(state)
+
+
+def _entry(table: dict[str, Any], name: str) -> tuple[Read, Write]:
+    """Functions that read and replace an entry of a dictionary."""
+    return functools.partial(table.get, name, _ABSENT), functools.partial(table.__setitem__, name)
+
+
+def _set_default(function: FunctionType, number: int, value: Any) -> None:
+    """Replace a default of an argument."""
+    defaults = function.__defaults__ or ()
+    function.__defaults__ = (*defaults[:number], value, *defaults[number + 1 :])
+
+
+def _free(path: str, names: Mapping[str, Any]) -> str:
+    """A name that is not taken."""
+    names_of = (f"{path} ({number})" if number > 1 else path for number in itertools.count(1))
+    return next(name for name in names_of if name not in names)
+
+
+def _items(container: Any) -> list[Any]:
+    return [*container, *container.values()] if isinstance(container, dict) else list(container)
+
+
+def _same_items(container: Any, items: Any) -> bool:
+    """Whether a container has these items: numbers and strings of the same value, and otherwise the same objects."""
+    with suppress(Exception):  # whatever the items' comparison raises, as of tensors
+        if container == items:
+            return True
+    if isinstance(container, set | frozenset) or len(container) != len(items):
+        return False
+    pairs = zip(_items(container), _items(items), strict=True)
+    return all(_same(one, other) or (_replaceable(one) and type(one) is type(other)) for one, other in pairs)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether this is the same object, or a number, string or container of the same value."""
+    one = one.lent_for if isinstance(one, _Lent) else one
+    if one is other or type(one) is not type(other):
+        return one is other
+    if isinstance(one, _CONTAINERS):
+        return _same_items(one, other)
+    return isinstance(one, _PLAIN) and (one == other or one != one)
+
+
+def _of_package(program: Any) -> bool:
+    """Whether this is a model or guide of this package, or of a class that inherits from one."""
+    known = isinstance(program, HasWeights | HasPosterior) or _of_library(type(program).__module__)
+    return isinstance(program, LocalModule) and known
+
+
+def _of_library(module: str | None) -> bool:
+    return (module or "builtins").partition(".")[0] in _LIBRARIES
+
+
+def _takes_items(value: Any) -> bool:
+    """Whether this is an iterator of Python or a library, whose position is in no attribute."""
+    return isinstance(value, Iterator) and (not hasattr(value, "__dict__") or _of_library(type(value).__module__))
+
+
+def _names(code: CodeType) -> set[str]:
+    """The global names and attributes that a function's code, and that of the functions in it, mentions."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _contents(cell: CellType) -> Any:
+    """The value of a variable of an enclosing function."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _ABSENT
+
+
+def _replaceable(value: Any) -> bool:
+    """Whether this is an object that a library may replace by an equal one at every call, as autoguides replace plates."""
+    kept = (*_PLAIN, *_CONTAINERS, Tensor, nn.Module, FunctionType, MethodType, functools.partial)
+    return not isinstance(value, kept) and _of_library(type(value).__module__)
