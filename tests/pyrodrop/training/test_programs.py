@@ -332,7 +332,6 @@ def of_both() -> tuple[Fit, Fit]:
         ("compress", "model must be a model of pyrodrop.models"),
         ("compression_report", "model must be a model of pyrodrop.models"),
         ("ensemble", "model must be a model of pyrodrop.models"),
-        ("loo", "needs data with rows|must be one of pyrodrop.models"),
         ("compare", "must be a mapping|must have predictions with a density"),
         ("log_density", "must be a mapping|must have predictions with a density"),
     ],
@@ -341,7 +340,6 @@ def test_what_only_networks_have_is_refused(name: str, said: str) -> None:
     rows = (X[:, None], Y)
     calls: dict[str, Any] = {
         "ensemble": lambda fit: fit.ensemble(2)[0],
-        "loo": analysis.loo,
         "compare": lambda fit: analysis.compare({"one": fit, "other": fit}, rows),
         "log_density": lambda fit: analysis.log_density(fit, rows, 3),
     }
