@@ -59,7 +59,7 @@ class Contents:
     """What some programs are made of, as it is when this object is made.
 
     Args:
-        programs: a model, or a model and a guide, or these and a loss; other objects are made of nothing.
+        programs: a model, or a model and a guide, or these and a loss and others; None is made of nothing.
 
     Attributes:
         modules: every module once, with all submodules, by the path at which it is found, such as ``guide.encoder.0``.
@@ -77,7 +77,7 @@ class Contents:
         self._packages = {
             (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
         }
-        for role, program in zip(_ROLES, programs, strict=False):
+        for role, program in zip(itertools.chain(_ROLES, map(str, itertools.count(3))), programs, strict=False):
             if all(map(_of_package, programs)):  # whose modules are all there is
                 self.modules |= dict(program.named_modules(set(self.modules.values()), role))
             else:
