@@ -51,7 +51,7 @@ class ExactLastLayer(Part, LocalModule):
     It is the posterior given all training rows, so the guide stores them. `pyrodrop.fit` passes them to the guide. Every
     step and every sample for a prediction computes the features of all rows, and a saved fit contains x and y. Minibatches
     are correct, but as slow as all rows and noisier, so leave `batch_size` None. `estimator` must be ``shared``.
-    `kl_weight` and `likelihood_power` change the layers below; the last layer keeps the posterior written above.
+    `kl_weight` changes the layers below; the last layer keeps the posterior written above.
 
     Under Pyro's `SVI`, the rows are those passed to each step. Call `condition_on` with all rows before predicting.
 

@@ -124,29 +124,17 @@ def denormals_flushed() -> Iterator[None]:
 
 
 @contextmanager
-def tf32_products(allowed: bool, device: torch.device) -> Iterator[None]:
-    """Compute float32 matrix products and convolutions in TensorFloat-32 within the block, or in float32 if not `allowed`.
+def products_of_float32() -> Iterator[None]:
+    """Have CUDA kernels compute products of float32 in float32 within the block; CPUs are unaffected.
 
-    PyTorch's default on a GPU is float32 for products, and TensorFloat-32 for convolutions and recurrent layers.
-
-    Raises:
-        ValueError: `allowed` on a device that is not a CUDA GPU.
+    PyTorch's default is TensorFloat-32 for convolutions and recurrent layers.
     """
-    if allowed and device.type != "cuda":
-        raise ValueError(f"precision='tf32' needs an NVIDIA GPU; the device is {device.type}")
-    with tf32(allowed) if device.type == "cuda" else nullcontext():
-        yield
-
-
-@contextmanager
-def tf32(allowed: bool) -> Iterator[None]:
-    """Let CUDA kernels compute in TensorFloat-32 within the block, or in float32 if not `allowed`; CPUs are unaffected."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    value: Any = allowed
+    value: Any = False
     owners: tuple[Any, ...] = (matmul, cudnn)
     name = "allow_tf32"
     if hasattr(cudnn, "conv"):  # since PyTorch 2.9, which raises an error for the old names beside the new ones
-        owners, name, value = (matmul, cudnn.conv, cudnn.rnn), "fp32_precision", "tf32" if allowed else "ieee"
+        owners, name, value = (matmul, cudnn.conv, cudnn.rnn), "fp32_precision", "ieee"
     before = [getattr(owner, name) for owner in owners]
     try:
         for owner in owners:

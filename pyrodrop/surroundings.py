@@ -15,7 +15,7 @@ def refuse(what: str) -> None:
     """Raise a RuntimeError that names such a block around a call, `what`; calls set gradients and inference mode."""
     new = torch.empty(0)
     blocks = {
-        "torch.autocast; fit has precision='bfloat16'": any(map(torch.is_autocast_enabled, ("cpu", "cuda"))),
+        "torch.autocast": any(map(torch.is_autocast_enabled, ("cpu", "cuda"))),
         "a device or a mode whose tensors have no values": new.is_meta or type(new) is not Tensor,
         "a transform of torch.func or torch.jit.trace": in_function_transform() or in_torchscript(),
         "a handler of Pyro, which belongs into model or guide": bool(pyro_handlers()),

@@ -123,9 +123,7 @@ def cooling(step):
 
 
 for power in (1.0, 4.0):
-    run = pyrodrop.fit(
-        line, guide, (features, target), steps=4000, lr=0.01, lr_schedule=cooling, likelihood_power=power
-    )
+    run = pyrodrop.fit(line, guide, (features, target), steps=4000, lr=0.01, lr_schedule=cooling, kl_weight=1 / power)
     found[power] = loo(run, num_samples=2000, force=True)
     print(f"likelihood power {power:g}: {found[power]}")
 try:

@@ -40,9 +40,7 @@ def by_pyro(objective: Objective, leaves: Sequence[Tensor], batch: Arguments, mo
         return Results(terms, gradients, [buffer.detach().clone() for buffer in moving.tensors()])
 
 
-def difference(
-    wanted: Results, found: Results, names: Sequence[str], precision: torch.dtype | None, size: float = 0.0
-) -> str:
+def difference(wanted: Results, found: Results, names: Sequence[str], size: float = 0.0) -> str:
     """The first result that differs by more than rounding, such as ``the gradient of NAME``; empty if all agree.
 
     Gradients are compared relative to their largest entry, or to a thousandth of the largest entry of all gradients if that
@@ -50,10 +48,9 @@ def difference(
 
     Args:
         names: names of the parameters.
-        precision: dtype of matrix products; None for that of the parameters.
         size: size of the terms whose sum is the loss, from `size_of_terms`.
     """
-    tolerance = max(1e-7 if wanted.gradients[0].dtype == torch.float64 else 1e-3, 0.0 if precision is None else 0.05)
+    tolerance = 1e-7 if wanted.gradients[0].dtype == torch.float64 else 1e-3
     if not near(wanted.terms.to(found.terms.dtype), found.terms, tolerance, size / 100):
         return "the loss"
     sizes = [float(gradient.abs().max()) for gradient in wanted.gradients if gradient.numel()]

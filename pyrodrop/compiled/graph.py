@@ -251,10 +251,10 @@ def differs_from_pyro(
             except Exception as error:  # such as a gradient that needs something a trace does not have
                 raise Untraceable(f"its trace cannot be replayed: {first_line(error)}") from error
         found = Results(terms, results[: len(leaves)], results[len(leaves) :])
-        unlike = difference(wanted, found, list(parameters), objective.precision, size)
+        unlike = difference(wanted, found, list(parameters), size)
         if unlike == "the loss" and not size:
             size = size_of_terms(objective, batch)
-            unlike = difference(wanted, found, list(parameters), objective.precision, size)
+            unlike = difference(wanted, found, list(parameters), size)
         if not unlike:
             break
     return unlike

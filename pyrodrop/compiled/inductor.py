@@ -35,9 +35,7 @@ from pyrodrop.steps.batch import Arguments, Shapes
 _log = logging.getLogger("pyrodrop")
 _A: Any = torch.ops.aten
 
-# Options of TorchInductor. For bfloat16 it may make a program that reads a buffer before there is one (2.13, a LeNet with
-# noise on its activations): in Python that is an error, and another engine trains; in C++ the process crashes.
-# Compiling PyTorch's headers ahead takes as long as six programs that do without.
+# Options of TorchInductor. Compiling PyTorch's headers ahead takes as long as six programs that do without.
 NATIVE = {"cpp_wrapper": True, "size_asserts": False, "cpp_cache_precompile_headers": False}
 
 Call = Callable[[list[Tensor]], Sequence[Tensor]]
@@ -205,7 +203,7 @@ class Compiled(InBlocks):
     def _call(self, graph: Any, held: Sequence[Tensor], batch: Arguments) -> Call:
         """The call of a graph's program for these tensors and minibatches of this shape."""
         wrappers = [("in Python", self.options)]
-        if batch.device.type == "cpu" and self.loss.precision is None:  # under autocast, see `NATIVE`
+        if batch.device.type == "cpu":
             wrappers.insert(0, ("as a C++ function", {**self.options, **NATIVE}))
         if graph.draws_itself:
             check_draws(graph, held)
@@ -232,7 +230,6 @@ class Compiled(InBlocks):
                     *self.rules,
                     self.groups,
                     sorted(options.items()),
-                    self.loss.precision,
                 ],
                 inputs,
                 lambda: compile_graph(update, inputs, options),
@@ -248,7 +245,6 @@ class Compiled(InBlocks):
         Compared are nll, kl, the buffers, and values that move in proportion to the gradient: the optimiser's state, or the
         parameters if there is no state. Parameters under Adam do not: a gradient of 0 up to rounding moves them, too.
         """
-        tolerance = 2e-3 if self.loss.precision is None else 0.05
         first = len(self.leaves) if any(self.state) else 0
         end = len(self.leaves) + sum(len(state) for state in self.state) + len(self.loss.buffers)
 
@@ -263,7 +259,7 @@ class Compiled(InBlocks):
             except Exception as error:
                 raise Untraceable(f"its compiled program cannot be run: {first_line(error)}") from error
             moves = [(a - old, b - old) for a, b, old in list(zip(want, got, held, strict=True))[first:end]]
-            check_same([(terms[0], ours[0])], moves, tolerance)
+            check_same([(terms[0], ours[0])], moves)
 
         for_some_noise(graph.shapes(), compare)
 
@@ -297,17 +293,15 @@ class Compiled(InBlocks):
         return step
 
 
-def check_same(
-    terms: Sequence[tuple[Tensor, Tensor]], gradients: Sequence[tuple[Tensor, Tensor]], tolerance: float
-) -> None:
+def check_same(terms: Sequence[tuple[Tensor, Tensor]], gradients: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Raise `Untraceable` if pairs of results of a graph and its program differ by more than rounding.
 
     Each gradient is compared relative to its largest entry, or to a hundredth of the largest entry of all if that is more.
     """
     sizes = [float(one.abs().max()) for one, _ in gradients if one.numel() and one.is_floating_point()]
     least = 1e-2 * max((size for size in sizes if math.isfinite(size)), default=0.0)
-    same = all(near(*pair, tolerance) for pair in terms)
-    if not same or not all(near(*pair, 5 * tolerance, least) for pair in gradients):
+    same = all(near(*pair, 2e-3) for pair in terms)
+    if not same or not all(near(*pair, 1e-2, least) for pair in gradients):
         raise Untraceable("its compiled program gives other numbers than the trace does")
 
 

@@ -323,7 +323,7 @@ def _without_notes() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
-            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")  # `precision` is for that
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
             yield
     finally:
         log.removeFilter(is_news)

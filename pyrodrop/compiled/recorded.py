@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from pyrodrop.compiled.graph import Graph, differs_from_pyro, trace
@@ -22,9 +21,6 @@ class Graphs(Protocol):
     @property
     def buffers(self) -> list[Tensor]: ...
 
-    @property
-    def precision(self) -> torch.dtype | None: ...
-
     def graph(self, batch: Arguments) -> Any: ...
 
     def refresh(self) -> bool: ...
@@ -35,7 +31,6 @@ class Recorded:
 
     def __init__(self, loss: Loss) -> None:
         self.loss: Loss = loss
-        self.precision: torch.dtype | None = loss.objective.precision
         self._graphs: dict[Shapes, Graph | str] = loss.recordings  # or why there is none
 
     @property

@@ -168,7 +168,6 @@ class StackedLoss:
     def __init__(self, losses: Sequence[Loss], leaves: Sequence[Tensor], held: Sequence[Mapping[str, Tensor]]) -> None:
         self.first: Recorded = Recorded(losses[0])
         self.leaves: list[Tensor] = list(leaves)
-        self.precision: torch.dtype | None = self.first.precision
         self.held: Sequence[Mapping[str, Tensor]] = held
         self.buffers: list[Tensor] = [torch.stack(own) for own in zip(*(loss.buffers for loss in losses), strict=True)]
         self.alive: Tensor = torch.ones(len(held), dtype=torch.bool, device=self.leaves[0].device)

@@ -318,7 +318,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         assert record is not None
         gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in record.leaves]
         exact = Results(torch.tensor([torch_item(loss), 0.0], dtype=torch.float64), gradients, record.loss.buffers)
-        unlike = difference(exact, results, list(record.loss.loss.parameters), None) and record.loss.differs(call)
+        unlike = difference(exact, results, list(record.loss.loss.parameters)) and record.loss.differs(call)
         if not unlike:
             record.compared = record.steps
             return

@@ -218,7 +218,7 @@ def _stated(num_data: Any, batches: Any, known: int | None) -> int:
     if known is not None and stated != known and batches.collate_fn is default_collate:
         raise ValueError(
             f"num_data is the number of rows of the data set, {known} for this DataLoader; got {stated}: leave it out "
-            "(likelihood_power weights the likelihood)"
+            "(kl_weight weights the KL divergence)"
         )
     return stated
 

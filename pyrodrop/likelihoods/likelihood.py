@@ -25,7 +25,7 @@ _OF_LOSSES = {  # arguments of the losses of torch.nn
     "pos_weight": _WEIGHTED,
     "ignore_index": "pass likelihoods.Missing(likelihood, value), which leaves out the labels of this value",
     "reduction": "a log likelihood is a sum over the rows",
-    "label_smoothing": "likelihood_power of fit tempers a likelihood",
+    "label_smoothing": "kl_weight of fit tempers a posterior",
 }
 _SHOWN = 5  # numbers of columns in a description
 

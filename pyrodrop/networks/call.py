@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pyrodrop.arguments import function
-from pyrodrop.devices import tf32
+from pyrodrop.devices import products_of_float32
 from pyrodrop.inputs import Inputs, arguments
 from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.private_apis import activations_kept
@@ -137,7 +137,7 @@ def _cudnn(*, enabled: bool) -> Iterator[None]:
     before = torch.backends.cudnn.enabled
     torch.backends.cudnn.enabled = before and enabled
     try:
-        with tf32(False):
+        with products_of_float32():
             yield
     finally:
         torch.backends.cudnn.enabled = before

@@ -124,7 +124,7 @@ def lengthen(network: nn.Module) -> None:
     if short:
         _log.warning(
             "the model computes in float32 copies of the network's %s weights, which stay as they are: 16 bits are not "
-            "precise enough for KL divergences; precision='bfloat16' has matrix products of 16 bits",
+            "precise enough for KL divergences",
             str(short[0].dtype).removeprefix("torch."),
         )
     for parameter in short:

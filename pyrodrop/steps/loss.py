@@ -1,14 +1,14 @@
 """The loss of a model and a guide as a function of their parameters and the arguments of a step.
 
-loss = likelihood_power * nll + kl_weight * kl(weights) + kl(hyperparameters), or the value of a loss object of Pyro.
+loss = nll + kl_weight * kl(weights) + kl(hyperparameters), or the value of a loss object of Pyro.
 """
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -48,7 +48,6 @@ class Objective(ABC):
 
     Args:
         model, guide: with the estimator applied.
-        precision: dtype of matrix products under autocast; None for the dtype of the parameters.
 
     Attributes:
         jitted: whether `torch.jit` traces the loss; another trace around that would break `torch.jit` for the whole process.
@@ -56,12 +55,9 @@ class Objective(ABC):
 
     jitted: bool = False
 
-    def __init__(
-        self, model: Callable[..., Any], guide: Callable[..., Any], precision: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
         self.model: Callable[..., Any] = model
         self.guide: Callable[..., Any] = guide
-        self.precision: torch.dtype | None = precision
 
     @abstractmethod
     def terms(self, batch: Arguments) -> Tensor:
@@ -91,25 +87,17 @@ class Objective(ABC):
             drawn = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
             poutine.trace(poutine.replay(self.model, trace=drawn)).get_trace(*batch.args, **batch.kwargs)
 
-    @contextmanager
-    def calling(self, batch: Arguments) -> Iterator[None]:
-        """The context of calls of model and guide that are differentiated, with matrix products in `precision`."""
-        with making(batch), torch.autocast(batch.device.type, self.precision, enabled=self.precision is not None):
-            yield
-
 
 class OfPyro(Objective):
     """A loss object of Pyro, which estimates and differentiates as under `pyro.infer.SVI`; its loss stands for nll.
 
     Args:
         loss: the user's object, which stays as it is.
-        model, guide, precision: as of `Objective`.
+        model, guide: as of `Objective`.
     """
 
-    def __init__(
-        self, loss: ELBO, model: Callable[..., Any], guide: Callable[..., Any], precision: torch.dtype | None = None
-    ) -> None:
-        super().__init__(model, guide, precision)
+    def __init__(self, loss: ELBO, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
+        super().__init__(model, guide)
         self.loss: Any = copy.copy(loss)  # some store what they learn at their first call
         self.jitted = isinstance(loss, _JITTED)
         self._nesting: Any = getattr(loss, "max_plate_nesting", None)
@@ -127,7 +115,7 @@ class OfPyro(Objective):
         return self._called(self.loss.loss_and_grads, batch)
 
     def _called(self, method: Callable[..., Any], batch: Arguments) -> Tensor:
-        with self.calling(batch):
+        with making(batch):
             value = method(self.model, self.guide, *batch.args, **batch.kwargs)
         value = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device=batch.device)
         return torch.stack([value, torch.zeros_like(value)])
@@ -149,7 +137,7 @@ class Loss:
     """The loss that training minimises, with all that a step changes.
 
     Attributes:
-        objective: the kind of loss, with model, guide and precision.
+        objective: the kind of loss, with model and guide.
         parameters: those that the optimiser changes, by name.
         moving: the buffers that a call of model or guide updates.
         changes: the Python attributes that a call changes, as words for a message; empty if there are none.

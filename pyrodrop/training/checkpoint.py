@@ -36,10 +36,10 @@ class Checkpoint:
     interrupted epoch again. A state with NaN or infinite losses or parameters is never saved, so the file keeps the last
     finite one.
 
-    A file of another model, guide or data is refused, as is one with another `batch_size`, `estimator`, `likelihood_power`,
-    `objective`, `starts`, `device` or `seed`. Other `steps`, `lr`, `optimizer`, `lr_schedule`, `kl_weight`, `engine`
-    or `precision` are accepted and logged. An optimiser whose state has other entries begins anew. Functions and classes of
-    your own are identified by name, not by their code.
+    A file of another model, guide or data is refused, as is one with another `batch_size`, `estimator`, `objective`,
+    `device` or `seed`. Other `steps`, `lr`, `optimizer`, `lr_schedule`, `kl_weight` or `engine` are accepted and logged. An
+    optimiser whose state has other entries begins anew. Functions and classes of your own are identified by name, not by
+    their code.
 
     Args:
         path: of the file.

@@ -74,7 +74,7 @@ class Elbo(Described):
 class Objective(Described):
     """An estimate of what the last training step maximised, in nats for the whole data set; not a bound on the evidence.
 
-        value = -(likelihood_power nll + kl)
+        value = -(nll + kl)
 
     Attributes:
         value: the estimate.
@@ -82,7 +82,7 @@ class Objective(Described):
         nll: mean over draws of minus the log likelihood; NaN after training with an `objective`.
         kl: the KL divergence in the objective: that of the weights times the guide's ``kl_scale`` and `kl_weight`, plus
             that of the hyperparameters; NaN as `nll`.
-        likelihood_power, kl_weight: of the last step.
+        kl_weight: of the last step.
         convention: of kind ``objective``; it describes the factors. To compare two fits, use `Fit.elbo`.
         num_samples: number of draws.
     """
@@ -91,7 +91,6 @@ class Objective(Described):
     se: float
     nll: float
     kl: float
-    likelihood_power: float
     kl_weight: float
     convention: Convention
     num_samples: int
@@ -283,12 +282,11 @@ def objective_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) 
     if "objective" in fit.settings:
         return _objective_of_loss(fit, data, num_samples, seed)
     draws = Draws(fit.model, fit.guide, data, fit.device, num_samples, seed, whole=False)
-    power, kl_weight = float(fit.settings.get("likelihood_power", 1.0)), last_kl_weight(fit.history)
+    kl_weight = last_kl_weight(fit.history)
     kl = kl_weight * draws.kl_weights + draws.kl_hyper
     scales = sorted({factor.scale for factor in draws.factors})
     rate_prior = fit.guide.rate_prior if isinstance(fit.guide, Guide | Ensemble) else None
-    factors = [f"the likelihood to the power {power:g}"] if power != 1 else []
-    factors += [f"the weights' KL divergence times kl_weight {kl_weight:g}"] if kl_weight != 1 else []
+    factors = [f"the weights' KL divergence times kl_weight {kl_weight:g}"] if kl_weight != 1 else []
     if scales != [1.0]:
         factors.append(f"KL divergences scaled by the guide, kl_scale {', '.join(f'{scale:g}' for scale in scales)}")
     if rate_prior is not None:
@@ -296,8 +294,8 @@ def objective_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) 
     of_kl = worst(factor.convention for factor in draws.factors)
     detail = "; ".join([*(factors or ["all factors are 1: the ELBO"]), f"of the KL divergence: {of_kl}"])
     convention = Convention("objective", detail, of_kl.error)
-    value, se = _mean(-(power * draws.nll + kl))
-    return Objective(value, se, float(draws.nll.mean()), float(kl.mean()), power, kl_weight, convention, num_samples)
+    value, se = _mean(-(draws.nll + kl))
+    return Objective(value, se, float(draws.nll.mean()), float(kl.mean()), kl_weight, convention, num_samples)
 
 
 def _objective_of_loss(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> Objective:
@@ -311,7 +309,7 @@ def _objective_of_loss(fit: Trained, data: TrainingData, num_samples: int, seed:
     kind = type(fit.loss)
     name = f"Pyro's {kind.__name__}" if kind.__module__.startswith("pyro.") else kind.__name__
     convention = Convention("objective", f"minus the loss of {name}")
-    return Objective(value, se, math.nan, math.nan, 1.0, 1.0, convention, num_samples)
+    return Objective(value, se, math.nan, math.nan, 1.0, convention, num_samples)
 
 
 def _mean_loss(loss: Any, fit: Trained, arguments: Arguments, num_samples: int, seed: int) -> tuple[float, float]:

@@ -1,9 +1,9 @@
 """Training a guide by stochastic variational inference.
 
-    loss = likelihood_power * nll + kl_weight * kl(weights) + kl(hyperparameters)
+    loss = nll + kl_weight * kl(weights) + kl(hyperparameters)
 
 Every step draws once from the guide, computes the gradient of the loss on a minibatch, and updates the parameters of guide
-and model. With both factors 1 the loss is minus the ELBO. Every epoch visits the rows of the data in a new random order.
+and model. With the factor 1 the loss is minus the ELBO. Every epoch visits the rows of the data in a new random order.
 """
 
 from __future__ import annotations
@@ -77,15 +77,10 @@ def fit(
             another posterior for noise of weights. Only ``shared`` works where an example's output depends on others.
         kl_weight: factor of the KL divergence of the weights in the loss, at least 0: a number, or a function of the number
             of epochs done, such as ``schedules.linear(20)``. It does not apply to hyperparameters, nor to `Fit.elbo`.
-        likelihood_power: power of the likelihood in the loss, positive: beta of Psaros et al. (2023), 1 / T of tempered
-            posteriors. It does not apply to `Fit.elbo`.
         objective: a loss of Pyro in place of minus the ELBO with closed-form divergences, such as ``TraceEnum_ELBO()`` or
             ``RenyiELBO(alpha=0, num_particles=k)``, with the random numbers of ``pyro.infer.SVI``; or an `AlphaDivergence`.
         engine: how steps are computed, see `pyrodrop.compiled`: ``pyro``, ``traced``, ``compiled``; ``auto`` weighs the work
             against the time for compiling. All draw the same noise. What cannot be traced is trained with ``pyro``.
-        precision: of matrix products of float32: ``bfloat16`` by autocast, ``tf32`` for TensorFloat-32 on NVIDIA GPUs,
-            ``float32`` for neither; KL divergences stay float32. None for the parameters' dtype, also of convolutions.
-        starts: ``model`` for the weights that the model has, ``new`` for those of ``restart(model, guide, seed)``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
         seed: of minibatches and noise: the same bits on one machine with as many threads. The caller's random state stays.
         progress: whether to show a progress bar; if None, where the output is a terminal.

@@ -49,7 +49,7 @@ class MeanField(Objective):
                 )
 
     def _loss(self, batch: Arguments, factors: Any) -> tuple[Tensor, Tensor]:
-        with self.calling(batch):
+        with making(batch):
             terms = elbo_terms(self.model, self.guide, *batch.args, **batch.kwargs)
         loss = factors[0] * terms.nll + factors[1] * terms.kl_weights + terms.kl_hyper
         return torch.stack([terms.nll.detach(), terms.kl.detach()]), loss

@@ -19,9 +19,7 @@ from pyrodrop.training.settings import (
     LearningRate,
     LearningRateSchedule,
     Optimizer,
-    Precision,
     Settings,
-    Starts,
 )
 
 P = ParamSpec("P")
@@ -37,11 +35,8 @@ class TrainingOptions(TypedDict, total=False):
     lr_schedule: LearningRateSchedule | None
     estimator: Estimator
     kl_weight: KLWeight
-    likelihood_power: float
     objective: ELBO | None
     engine: EngineName
-    precision: Precision | None
-    starts: Starts
     device: str | torch.device
     seed: int
 
@@ -49,7 +44,7 @@ class TrainingOptions(TypedDict, total=False):
 _FIRST = ["model", "guide", "data"]
 _MANY = "it belongs to fit_replicates(model, guide, data, count=...), for several fits"
 _HINTS = {
-    "temperature": "here it is likelihood_power, since it is the power of the likelihood, and a temperature divides",
+    "temperature": "here it is kl_weight, the factor of the KL divergence in the loss",
     "schedule": "here it is lr_schedule; schedules of the KL divergence's weight, such as schedules.linear, belong to "
     "kl_weight",
     "learning_rate": "here it is lr",

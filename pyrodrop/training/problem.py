@@ -166,7 +166,7 @@ class Problem:
             if any(not isinstance(member, HasPosterior) or draws_by_row(member.posterior(name)) for member in members)
         ]
 
-    def loss(self, batch: Arguments, precision: torch.dtype | None, objective: ELBO | None = None) -> Loss:
+    def loss(self, batch: Arguments, objective: ELBO | None = None) -> Loss:
         """The loss to minimise, with every parameter that Pyro sees in guide and model and all else that a call changes.
 
         Calls both once on `batch`, which leaves them and the caller's random state unchanged.
@@ -175,7 +175,7 @@ class Problem:
             ValueError: the minibatch is too small for a network that normalises over its rows.
             RuntimeError: there is no parameter.
         """
-        kind = MeanField(*self.trained, precision) if objective is None else OfPyro(objective, *self.trained, precision)
+        kind = MeanField(*self.trained) if objective is None else OfPyro(objective, *self.trained)
         with evaluating(self.model), making(batch):
             prepare(self.guide, batch.device, *batch.args, **batch.kwargs)
         if isinstance(kind, MeanField) and not knows_sites(self.model, self.guide):

@@ -24,9 +24,9 @@ from pyrodrop.training.settings import Settings
 _log = logging.getLogger("pyrodrop")
 
 # Arguments of `fit`: a run that continues another one must agree with it in all of PARTS but those in FREE.
-FREE = ("steps", "lr", "optimizer", "lr_schedule", "kl_weight", "engine", "precision")
+FREE = ("steps", "lr", "optimizer", "lr_schedule", "kl_weight", "engine")
 PARTS = (
-    "model", "guide", "data", "batch_size", "estimator", "likelihood_power", "objective", "starts", "device", "seed", *FREE,
+    "model", "guide", "data", "batch_size", "estimator", "objective", "device", "seed", *FREE,
 )  # fmt: skip
 
 Identity = dict[str, dict[str, str]]
@@ -42,8 +42,6 @@ def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
         "device": settings.place.type,
         "estimator": settings.estimator,
         "kl_weight": "scheduled" if callable(settings.kl_weight) else settings.kl_weight,
-        "likelihood_power": settings.likelihood_power,
-        "precision": settings.precision,
         "model": describe(problem.model),
         "guide": describe(problem.guide),
         **({} if settings.objective is None else {"objective": type(settings.objective).__name__}),

@@ -35,7 +35,7 @@ from pyrodrop.training.jobs import run_each, workers
 from pyrodrop.training.minibatches import check_batches
 from pyrodrop.training.options import TrainingOptions, with_options
 from pyrodrop.training.problem import Problem, training_mode
-from pyrodrop.training.settings import Settings
+from pyrodrop.training.settings import Settings, Starts
 
 __all__ = ["Replicates", "data_sets", "fit_replicates"]
 
@@ -65,6 +65,7 @@ def fit_replicates(
     steps: int,
     memory: float | None = None,
     jobs: int | None = None,
+    starts: Starts = "model",
     progress: bool | None = None,
     **options: Unpack[TrainingOptions],
 ) -> Replicates:
@@ -84,9 +85,8 @@ def fit_replicates(
         data: one data set for all, or a list or tuple of `count` data sets; or mappings of keyword arguments of a Pyro
             program, which differ in the values of tensors alone.
         count: R, the number of replicates.
-        steps, batch_size, lr, optimizer, lr_schedule, estimator, kl_weight, likelihood_power: as in `fit`.
+        steps, batch_size, lr, optimizer, lr_schedule, estimator, kl_weight: as in `fit`.
         engine: ``traced``, ``compiled``, or ``auto``.
-        precision: as in `fit`.
         starts: ``model`` to start from the weights that the models have, ``new`` to start each replicate from new ones, as
             deep ensembles do: replicate r from ``restart(model, guide, seed + r)``, which draws anchors (`priors.Anchored`)
             and prior functions (`models.WithPriorFunction`), too.
@@ -115,7 +115,7 @@ def fit_replicates(
         >>> len(many), many.predict(x, 3).f.shape
         (3, torch.Size([3, 20, 1]))
     """
-    settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)
+    settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), starts=starts, **options)
     if memory is not None:
         memory = positive(memory, "memory", "the number of bytes that all replicates together may take")
     checked_progress(progress)

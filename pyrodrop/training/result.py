@@ -132,9 +132,7 @@ class Fit:
             training.append(f"batches of {settings['batch_size']}")
         training += [f"{name} {settings[name]}" for name in ("estimator", "engine", "seed") if name in settings]
         training += [f"{settings['seconds']:.1f} s"] if "seconds" in settings else []
-        training += [
-            f"{name} {settings[name]}" for name in ("kl_weight", "likelihood_power") if settings.get(name, 1) != 1
-        ]
+        training += [f"{name} {settings[name]}" for name in ("kl_weight",) if settings.get(name, 1) != 1]
         return Card(
             type(self).__name__,
             {
@@ -160,7 +158,7 @@ class Fit:
     ) -> Elbo:
         """Estimate the ELBO on all of the training data, or on `data`. The network is in evaluation mode.
 
-        The likelihood and the KL divergence count in full: `kl_weight`, `likelihood_power` and the guide's ``kl_scale`` are
+        The likelihood and the KL divergence count in full: `kl_weight` and the guide's ``kl_scale`` are
         left out (`objective` includes them). The posterior is the one over weights, with one draw for all of the data, also
         if another estimator than ``shared`` trained it. After training with ``TraceEnum_ELBO``, which sums out discrete
         sites, the value is minus the mean of that loss, and nll and kl are NaN.
@@ -197,7 +195,7 @@ class Fit:
     ) -> Objective:
         """Estimate what the last training step maximised, on all of the training data, or on `data`.
 
-            -(likelihood_power nll + kl_weight kl_scale kl(weights) + kl(hyperparameters))
+            -(nll + kl_weight kl_scale kl(weights) + kl(hyperparameters))
 
         With all factors 1 it is the ELBO. Otherwise it is not a bound on the evidence: with a smaller weight of the KL
         divergence it can exceed the evidence. After training with an `objective` of Pyro it is minus the mean of that loss,

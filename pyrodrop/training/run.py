@@ -51,8 +51,7 @@ class Run:
         check = problem.targets_check() if isinstance(problem.data, Loader) else None
         batches = batches_of(problem.data, settings, check=check)
         samples = batches.samples(settings.steps)
-        loss = problem.loss(samples[0], settings.dtype, settings.objective)
-        settings.check_precision(loss)
+        loss = problem.loss(samples[0], settings.objective)
         problem.check_batches(loss, samples[1:])
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
         _check_trainable(leaves)
@@ -114,10 +113,9 @@ def problem_of(
     settings: Settings,
     num_data: int | None,
 ) -> Problem:
-    """Copies of a user's model and guide with their data, checked, with new initial weights if the settings ask for them."""
+    """Copies of a user's model and guide with their data, checked."""
     data = loader_of(data, num_data, missing=leaves_out_missing(model))
-    start = settings.seed if settings.starts == "new" else None
-    problem = Problem.of(model, guide, data, settings.estimator, settings.place, start)
+    problem = Problem.of(model, guide, data, settings.estimator, settings.place)
     check_batches(problem, settings)
     return problem
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -12,17 +12,15 @@ import torch
 from pyro.infer import ELBO, RenyiELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
 
 from pyrodrop.arguments import positive, real, shown
-from pyrodrop.constraints import Count, EngineName, Real, Seed, checked
-from pyrodrop.devices import resolve, tf32_products
+from pyrodrop.constraints import Count, EngineName, Seed, checked
+from pyrodrop.devices import products_of_float32, resolve
 from pyrodrop.schedules import KLSchedule, LRSchedule
-from pyrodrop.steps import Loss
 
 Optimizer = Callable[..., torch.optim.Optimizer]
 LearningRate = float | Callable[[str], float]
 LearningRateSchedule = Callable[[int], float]
 KLWeight = float | Callable[[float], float]
 Estimator = Literal["shared", "per_example", "local", "flipout"]
-Precision = Literal["float32", "bfloat16", "tf32"]
 Starts = Literal["model", "new"]
 
 adam: Callable[..., torch.optim.Optimizer] = functools.partial(torch.optim.Adam, fused=True)
@@ -49,10 +47,8 @@ class Settings:
     lr_schedule: LearningRateSchedule | None = None
     estimator: Estimator = "shared"
     kl_weight: KLWeight = 1.0
-    likelihood_power: Annotated[float, Real("the power of the likelihood", above=0)] = 1.0
     objective: ELBO | None = None
     engine: EngineName = "auto"
-    precision: Precision | None = None
     starts: Starts = "model"
     device: str | torch.device = "auto"
     seed: Seed = 0
@@ -75,7 +71,6 @@ class Settings:
         self.lr_factor(0)  # schedules that are wrong from the start
         self.factors(0.0)
         _check_objective(self)
-        self._set("likelihood_power", float(self.likelihood_power))
         self._set("device", resolve(self.device))
 
     def _set(self, name: str, value: Any) -> None:
@@ -87,35 +82,20 @@ class Settings:
         """The device as torch's object."""
         return torch.device(self.device)
 
-    @property
-    def dtype(self) -> torch.dtype | None:
-        """The dtype of matrix products under autocast; None for the dtype of the parameters."""
-        return torch.bfloat16 if self.precision == "bfloat16" else None
-
     def products(self) -> AbstractContextManager[None]:
-        """Products in TensorFloat-32 if `precision` asks for it, else in float32; a ValueError for it without a GPU."""
-        return tf32_products(self.precision == "tf32", self.place)
-
-    def check_precision(self, loss: Loss) -> None:
-        """Raise a ValueError for a `precision` without parameters of float32: PyTorch has it for their products alone."""
-        dtypes = {each.unconstrained.dtype for each in loss.parameters.values()}
-        if self.precision and torch.float32 not in dtypes:
-            got = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
-            raise ValueError(
-                f"precision={self.precision!r} is of products of float32, and the parameters are {got}: convert model and "
-                "data with float(), or leave it out"
-            )
+        """Matrix products and convolutions of float32 in float32, also on a GPU."""
+        return products_of_float32() if self.place.type == "cuda" else nullcontext()
 
     def factors(self, epochs: float) -> tuple[float, float]:
-        """The power of the likelihood and the weight of the KL divergence after this number of epochs.
+        """The factors of the likelihood, 1, and of the KL divergence after this number of epochs.
 
         Raises:
             TypeError, ValueError: the schedule returns no number, or one that is negative, NaN or infinite.
         """
         if not callable(self.kl_weight):
-            return self.likelihood_power, float(self.kl_weight)
+            return 1.0, float(self.kl_weight)
         at = f"{_KL_WEIGHT} here of its schedule after {epochs:g} epochs,"
-        return self.likelihood_power, real(self.kl_weight(epochs), "kl_weight", at, least=0)
+        return 1.0, real(self.kl_weight(epochs), "kl_weight", at, least=0)
 
     def lr_factor(self, steps: int) -> float:
         """The factor of the learning rate after this number of steps.
@@ -176,11 +156,8 @@ def _check_objective(settings: Settings) -> None:
             "estimator must be 'shared' with the objective RenyiELBO, which weighs draws of the weights by the density of "
             f"all rows; got {settings.estimator!r}, under which rows have noise of their own"
         )
-    one = {"kl_weight": settings.kl_weight, "likelihood_power": settings.likelihood_power}
-    wrong = [(name, value) for name, value in one.items() if callable(value) or value != 1]
-    if wrong:
-        name, value = wrong[0]
+    if callable(settings.kl_weight) or settings.kl_weight != 1:
         raise ValueError(
-            f"{name} must be 1 with an objective, since a loss object of Pyro does not give its terms one by one; got "
-            f"{shown(value)}. pyro.poutine.scale in model or guide weights sites under any objective"
+            "kl_weight must be 1 with an objective, since a loss object of Pyro does not give its terms one by one; got "
+            f"{shown(settings.kl_weight)}. pyro.poutine.scale in model or guide weights sites under any objective"
         )

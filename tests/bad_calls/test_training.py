@@ -33,12 +33,9 @@ SETTINGS = {
     "kl_weight": POSITIVE.but("zero") | {
         "of the rate": lambda: cosine(3),
     },
-    "likelihood_power": POSITIVE,
     "estimator": NAME,
     "objective": OBJECT.but("None") | {"class": lambda: Trace_ELBO},
     "engine": NAME,
-    "precision": NAME.but("None"),
-    "starts": NAME,
     "device": DEVICE,
     "seed": SEED,
 }  # fmt: skip
@@ -226,6 +223,7 @@ CALLS = [
             "steps": COUNT,
             "memory": POSITIVE.but("None"),
             "jobs": COUNT.but("None"),
+            "starts": NAME,
             "lr": POSITIVE.only("list", "string", "NaN", "bool", "negative"),
             "engine": Kind({"pyro": lambda: "pyro", "unknown": lambda: "fast"}),
             "data": OBJECT.but("list") | {"three for two": lambda: [(X, Y)] * 3, "list of tensors": lambda: [X, Y]},
@@ -304,8 +302,6 @@ def test_a_schedule_that_turns_wrong_is_refused_with_its_time(changed: Any, said
         ({"estimator": "local"}, "estimator must be 'shared'.*got 'local'"),
         ({"model": mlp(), "guide": guides.Point(mlp())}, r"data must be \(x, y\) or a Dataset for a model.*got a dict"),
         ({"objective": Trace_ELBO(), "kl_weight": 0.5}, "kl_weight must be 1 with an objective.*got the float 0.5"),
-        ({"objective": Trace_ELBO(), "likelihood_power": 2.0}, "likelihood_power must be 1 .*got the float 2.0"),
-        ({"starts": "new"}, "new initial weights need a guide with a method restart"),
     ],
 )
 def test_what_programs_do_not_have_is_refused(changed: Any, said: str) -> None:

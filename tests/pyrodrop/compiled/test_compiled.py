@@ -85,7 +85,6 @@ def test_a_compiled_step_is_pyros_with_the_same_noise(optimizer: Any) -> None:
         "lr": (lambda name: 1e-3 if "bias" in name else 5e-4),
         "lr_schedule": lambda step: 1 / (1 + step),
         "kl_weight": pyrodrop.schedules.linear(5),
-        "likelihood_power": 0.5,
     }
     by_pyro, compiled = (trained(engine, model, guide, **settings) for engine in ("pyro", "compiled"))
     assert compiled.settings["engine"] == "compiled"
@@ -146,7 +145,7 @@ def test_the_graphs_gradient_is_that_of_pyros_elbo(dtype: torch.dtype, tolerance
     model = models.MLP([3, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
     problem = Problem.of(model, guides.MeanField(model), (X.to(dtype), Y.to(dtype)), "shared", torch.device("cpu"))
     batch = Batch(X.to(dtype), Y.to(dtype), {})
-    own = Recorded(problem.loss(batch, None))
+    own = Recorded(problem.loss(batch))
     graph, leaves = own.graph(batch), own.leaves
     torch.manual_seed(3)
     loss = TraceMeanField_ELBO().differentiable_loss(*problem.trained, X.to(dtype), Y.to(dtype))
@@ -174,7 +173,7 @@ def test_what_a_model_holds_is_an_input_and_not_baked_in() -> None:
     guide = guides.BernoulliDropout(model, 0.2)
     problem = Problem.of(model, guide, (X, Y), "local", torch.device("cpu"))
     batch = Batch(X, Y, {})
-    loss = Recorded(problem.loss(batch, None))
+    loss = Recorded(problem.loss(batch))
     graph = loss.graph(batch)
     held = [node for node in graph.graph.nodes if node.name.startswith("fixed_")]
     assert [node.meta["val"].shape for node in held] == [constant.shape for constant in graph.constants]
@@ -339,57 +338,9 @@ def test_an_interrupted_run_goes_on_where_it_was(engine: str, tmp_path: Path) ->
     torch.testing.assert_close(values(rest), values(whole), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("low_rank", [False, True], ids=["", "LowRank, with matrix products in its divergence"])
-@pytest.mark.parametrize("engine", ["pyro", "traced"])
-def test_bfloat16_is_for_matrix_products_alone(engine: str, low_rank: bool) -> None:
-    model, guide = parts()
-    guide = guides.LowRank(model, 2) if low_rank else guide
-    plain = trained("pyro", model, guide, steps=2)
-    low = trained(engine, model, guide, steps=2, precision="bfloat16")
-    assert not torch.equal(low.history[0, 0], plain.history[0, 0])
-    assert torch.equal(low.history[0, 1], plain.history[0, 1])  # the divergence
-    torch.testing.assert_close(low.history[0, 0], plain.history[0, 0], rtol=0.02, atol=0)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("more", [{}, {"count": 2}], ids=["fit", "replicates"])
-@pytest.mark.parametrize("precision", [None, "bfloat16"])
-def test_programs_in_bfloat16_are_not_cpp(precision: Any, more: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where TorchInductor makes a wrong one, an error in Python would be a crash in C++."""
-    seen: list[bool] = []
-
-    def refuse(module: Any, inputs: Any, options: Any = None) -> Any:
-        seen.append(bool((options or {}).get("cpp_wrapper")))
-        raise Untraceable("it is not compiled here")
-
-    monkeypatch.setattr("pyrodrop.compiled.inductor.compile_graph", refuse)
-    model, guide = parts()
-    trained("compiled", model, guide, steps=3, precision=precision, **more)
-    assert any(seen) == (precision is None)
-    assert seen
-
-
-def test_unknown_engines_and_precisions_are_named() -> None:
-    model, guide = parts()
+def test_an_unknown_engine_is_named() -> None:
     with pytest.raises(ValueError, match="engine.*'compiled'"):
-        trained("compile", model, guide)
-    with pytest.raises(ValueError, match="precision"):
-        trained("auto", model, guide, precision="float16")
-
-
-def test_precisions_are_of_float32_alone(recwarn: pytest.WarningsRecorder) -> None:
-    """Autocast leaves float64 as it is, without a word, and has no float32 on a CPU, with a warning at every step."""
-    plain, named = (trained("pyro", *parts(), steps=2, precision=each) for each in (None, "float32"))
-    assert torch.equal(plain.history, named.history)
-    assert not recwarn
-    model, guide = (part.double() for part in parts())
-    for train in (pyrodrop.fit, functools.partial(pyrodrop.fit_replicates, count=2)):
-        for precision in ("float32", "bfloat16"):
-            with pytest.raises(
-                ValueError, match=f"precision='{precision}' is of products of float32, and .* are float64"
-            ):
-                train(model, guide, (X.double(), Y.double()), steps=2, precision=precision)
+        trained("compile", *parts())
 
 
 def test_narrow_products_are_turned_and_stay_what_they_were() -> None:
@@ -549,9 +500,7 @@ def test_a_compiled_program_that_cannot_be_run_is_said() -> None:
         raise IndexError("first\nsecond")
 
     graph = SimpleNamespace(evaluate=lambda *inputs: [torch.zeros(2)], constants=[], shapes=list)
-    step = inductor.Compiled(
-        SimpleNamespace(leaves=[], buffers=[], precision=None), torch.optim.SGD([torch.zeros(1)], 0.1)
-    )  # type: ignore[arg-type]
+    step = inductor.Compiled(SimpleNamespace(leaves=[], buffers=[]), torch.optim.SGD([torch.zeros(1)], 0.1))  # type: ignore[arg-type]
     batch: Any = SimpleNamespace(tensors=[], device=torch.device("cpu"))
     with pytest.raises(Untraceable, match="^its compiled program cannot be run: IndexError: first$"):
         step._try(program, graph, [], batch, torch.ones(2))

@@ -14,7 +14,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.compiled import inductor
 from pyrodrop.compiled.inductor import Compiled
 from pyrodrop.compiled.replays import Captured, Replayed
-from pyrodrop.devices import tf32_products
+from pyrodrop.devices import products_of_float32
 
 
 def recorder(call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
@@ -131,28 +131,19 @@ def test_what_a_step_carries_stays_where_the_next_one_reads_it() -> None:
     assert q.tolist() == [1.0, 2.0]
 
 
-def test_tf32_is_for_gpus() -> None:
-    model = models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-    with pytest.raises(ValueError, match="precision='tf32' needs an NVIDIA GPU; the device is cpu"):
-        pyrodrop.fit(model, guides.MeanField(model), (torch.ones(4, 1),) * 2, steps=1, precision="tf32", device="cpu")
-
-
 @pytest.mark.parametrize("users", ["tf32", "ieee"])
-def test_tf32_is_allowed_for_a_while(users: str) -> None:
+def test_products_are_of_float32_for_a_while(users: str) -> None:
     """By default PyTorch's convolutions are short. The user may have set its new names, beside which the old ones raise."""
     owners: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn]
     before = [owner.fp32_precision for owner in owners]
     assert before[1:] == ["tf32", "tf32"]
     owners[1].fp32_precision = users
     try:
-        for allowed in (True, False):
-            with tf32_products(allowed, torch.device("cuda")):
-                assert {owner.fp32_precision for owner in owners} == {"tf32" if allowed else "ieee"}
-        with tf32_products(False, torch.device("cpu")):
-            assert [owner.fp32_precision for owner in owners] == [before[0], users, before[2]]
+        with products_of_float32():
+            assert {owner.fp32_precision for owner in owners} == {"ieee"}
+        assert [owner.fp32_precision for owner in owners] == [before[0], users, before[2]]
     finally:
         owners[1].fp32_precision = before[1]
-    assert [owner.fp32_precision for owner in owners] == before
     assert torch.backends.cudnn.allow_tf32
 
 

@@ -176,9 +176,7 @@ def test_new_starts_of_replicates_are_those_of_their_seeds(model: models.Network
     with drawn_as_alone(6, 7, 8):
         many = fitted(model, guide, count=3, starts="new", seed=6)
     for r, one in enumerate(many):
-        alone = fitted(model, guide, starts="new", seed=6 + r)
-        by_hand = fitted(*pyrodrop.restart(model, guide, 6 + r), seed=6 + r)
-        assert torch.equal(alone.history, by_hand.history)
+        alone = fitted(*pyrodrop.restart(model, guide, 6 + r), seed=6 + r)
         torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(one.guide.mean(), alone.guide.mean(), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(many[0].guide.mean()["head.weight"], many[1].guide.mean()["head.weight"], atol=0.05)
@@ -265,4 +263,4 @@ def test_what_cannot_start_anew_is_named(model: models.NetworkModel) -> None:
     with pytest.raises(TypeError, match="OwnGuide has no means"):
         pyrodrop.restart(model, OwnGuide(model), 0)
     with pytest.raises(ValueError, match="starts must be 'model' or 'new'; got 'old'"):
-        fitted(model, guides.Point(model), starts="old")
+        fitted(model, guides.Point(model), count=2, starts="old")

@@ -158,10 +158,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "drop rate": ({"drop_rate": 0.3}, {}, "guide.drop_rate is 0.2 there and 0.3 here"),
     "drop rates": ({"drop_rate": {"layers.0.weight": 0.2, "*": 0.3}}, {}, r"drop_rate \(values\) is float64 \[2\] .* there"),
     "estimator": ({}, {"estimator": "local"}, "estimator is shared there and local here"),
-    "likelihood_power": ({}, {"likelihood_power": 0.5}, "likelihood_power is 1.0 there and 0.5 here"),
     "batch_size": ({}, {"batch_size": 5}, "batch_size is 7 there and 5 here"),
     "seed": ({}, {"seed": 1}, "seed is 0 there and 1 here"),
-    "starts": ({}, {"starts": "new"}, "starts is model there and new here"),
     "data": ({}, {"data": (X, Y + 1)}, r"data is \w{32} \(20 rows\) there and \w{32} \(20 rows\) here"),
     "dtype of data": ({}, {"data": (X, Y.double())}, "data.y.dtype is float32 there and float64 here"),
     "standardisation": ({}, {"data": Dataset(X, Y).standardized()}, r"model.inputs.loc \(values\) is 0.0 there"),
@@ -177,7 +175,6 @@ TAKEN: dict[str, tuple[dict[str, Any], str]] = {
         r"optimizer is Adam\(fused=True\) there and Adam\(fused=True, eps=1e-06\) here",
     ),
     "engine": ({"engine": "traced"}, "engine is pyro there and traced here"),
-    "precision": ({"precision": "bfloat16"}, "precision is None there and bfloat16 here"),
 }
 
 

@@ -57,7 +57,8 @@ def test_eight_replicates_are_the_eight_fits(starts: Any) -> None:
     with drawn_as_alone(*range(COUNT)):
         many = pyrodrop.fit_replicates(model, guide, train, count=COUNT, starts=starts, engine="traced", **SETTINGS)
     for r, one in enumerate(many):
-        alone = pyrodrop.fit(model, guide, train, seed=r, starts=starts, engine="pyro", **SETTINGS)
+        pair = pyrodrop.restart(model, guide, r) if starts == "new" else (model, guide)
+        alone = pyrodrop.fit(*pair, train, seed=r, engine="pyro", **SETTINGS)
         got, wanted = state_of(one), state_of(alone)
         for name, value in wanted.items():
             torch.testing.assert_close(got[name], value, rtol=1e-6, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}")

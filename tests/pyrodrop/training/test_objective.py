@@ -36,8 +36,8 @@ def evidence() -> float:
 @pytest.mark.more
 @pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "in an ensemble"])
 @pytest.mark.parametrize(
-    "settings", [{}, {"kl_weight": 0.1}, {"kl_weight": schedules.linear(1000)}, {"likelihood_power": 3.0}],
-    ids=["as it is", "kl_weight", "scheduled", "likelihood_power"],
+    "settings", [{}, {"kl_weight": 0.1}, {"kl_weight": schedules.linear(1000)}],
+    ids=["as it is", "kl_weight", "scheduled"],
 )  # fmt: skip
 def test_an_elbo_never_exceeds_the_evidence(wrapped: bool, settings: dict[str, Any]) -> None:
     """With a divergence counted at a tenth in training."""
@@ -48,14 +48,13 @@ def test_an_elbo_never_exceeds_the_evidence(wrapped: bool, settings: dict[str, A
     elbo, objective = fit.elbo(400), fit.objective(400)
     assert elbo.value < evidence() + 4 * elbo.se
     assert str(elbo.convention) == "exact"
-    power, weight = settings.get("likelihood_power", 1.0), float(fit.history[-1, 2])
+    weight = float(fit.history[-1, 2])
     assert objective.nll == pytest.approx(elbo.nll)
     assert objective.kl == pytest.approx(0.1 * weight * elbo.kl, rel=1e-4)
-    assert objective.value == pytest.approx(-(power * objective.nll + objective.kl))
+    assert objective.value == pytest.approx(-(objective.nll + objective.kl))
     assert objective.convention.kind == "objective"
     assert "kl_scale 0.1" in objective.convention.detail
     assert ("kl_weight" in objective.convention.detail) == ("kl_weight" in settings)
-    assert ("power 3" in objective.convention.detail) == ("likelihood_power" in settings)
 
 
 def test_the_objective_exceeds_the_evidence_where_the_elbo_does_not() -> None:
@@ -77,14 +76,14 @@ def test_the_objective_is_minus_the_loss_of_the_last_step() -> None:
     """By `elbo_terms`, whose terms are those of Pyro's TraceMeanField_ELBO, and with a latent variance."""
     model = line(priors.ARD("layer", dist.InverseGamma(2.0, 1.0)))
     guide = guides.VariationalDropout(model, "B", kl_scale=0.25)
-    settings: dict[str, Any] = {"steps": 4, "kl_weight": 0.5, "likelihood_power": 2.0}
+    settings: dict[str, Any] = {"steps": 4, "kl_weight": 0.5}
     fit = pyrodrop.fit(model, guide, (X, Y), engine="pyro", **settings)
     objective = fit.objective(1, seed=7)
     drawn = int(torch.randint(2**62, (1,), generator=torch.Generator().manual_seed(7)))
     torch.manual_seed(drawn)
     with torch.no_grad():
         terms = elbo_terms(fit.model, fit.guide, X, Y)
-    assert objective.value == pytest.approx(-float(2 * terms.nll + 0.5 * terms.kl_weights + terms.kl_hyper), rel=1e-5)
+    assert objective.value == pytest.approx(-float(terms.nll + 0.5 * terms.kl_weights + terms.kl_hyper), rel=1e-5)
     assert math.isnan(objective.se)
 
 

@@ -131,15 +131,6 @@ def test_a_run_that_was_broken_off_goes_on(engine: str, tmp_path: Path) -> None:
     alike(rest, whole, tolerance=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
-@pytest.mark.parametrize("engine", ["traced", "compiled"])
-def test_short_products(engine: str, precision: str) -> None:
-    plain, short = (trained(parts(), engine=engine, precision=each) for each in (None, precision))
-    assert short.settings["engine"] == engine
-    assert not torch.equal(plain.history, short.history)
-    torch.testing.assert_close(short.history[:5], plain.history[:5], rtol=0.05, atol=1.0)
-
-
 @pytest.mark.parametrize("guide", ["Bernoulli", "mean field"])
 def test_predictions_are_those_of_a_cpu(guide: str) -> None:
     fit = trained(parts(guide), engine="traced")

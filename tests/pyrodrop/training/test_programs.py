@@ -16,7 +16,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import SVI, RenyiELBO, Trace_ELBO, TraceEnum_ELBO, config_enumerate
-from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal, init_to_mean
+from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 from pyro.nn import PyroModule, PyroParam
 from torch import Tensor
 
@@ -411,18 +411,3 @@ def test_fits_of_pyro_modules_share_nothing(begun: bool) -> None:
         assert same.elbo(20).value == elbo
         assert all(torch.equal(value, before[site]) for site, value in same.predict(num_samples=20).items())
     assert other.elbo(20).value < elbo - 20
-
-
-def test_short_products_do_not_reach_the_parameters_of_an_autoguide() -> None:
-    """Which its first call makes: here of a latent site whose mean is a product."""
-    x = torch.randn(8, 3)
-
-    def model(x: Tensor, y: Tensor | None = None) -> None:
-        weight = pyro.sample("weight", dist.Normal(torch.zeros(3, 1), 1.0).to_event(2))
-        with pyro.plate("rows", len(x)):
-            f = pyro.sample("f", dist.Normal((x @ weight)[:, 0], 1.0))
-            pyro.sample("y", dist.Normal(f, 1.0), obs=y)
-
-    guide = AutoNormal(model, init_loc_fn=init_to_mean)
-    pyrodrop.fit(model, guide, {"x": x, "y": x[:, 0]}, steps=3, precision="bfloat16", device="cpu", progress=False)
-    assert {value.dtype for value in guide.parameters()} == {torch.float32}

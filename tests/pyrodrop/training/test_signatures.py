@@ -23,7 +23,7 @@ def arguments(function: object) -> dict[str, inspect.Parameter]:
 def test_options_have_one_default() -> None:
     """`Settings` has every option, and signatures and types of the options are made of it."""
     fields = {field.name: field.default for field in dataclasses.fields(Settings)}
-    assert set(fields) == set(get_type_hints(TrainingOptions)) | {"steps"}
+    assert set(fields) == set(get_type_hints(TrainingOptions)) | {"steps", "starts"}
     names = get_type_hints(TrainingOptions)
     for function in (pyrodrop.fit, pyrodrop.fit_replicates, pyrodrop.Training):
         own = arguments(function)
