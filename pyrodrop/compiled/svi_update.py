@@ -188,6 +188,7 @@ class WholeStep(Compiled):
             raise Untraceable("its arguments are not on the device of its parameters")
         super().__init__(loss, _Joint([own for own, _ in optimizers]))
         self._fixed = [(type(own.optimizer), numbers[1:]) for own, numbers in optimizers]
+        self._counts: dict[Tensor, tuple[int, int]] = {}  # of a step, the version that it had, and its value
         self._graph = loss.graph(call)
         self._program = self._call(self._graph, self._held, call)
 
@@ -203,14 +204,19 @@ class WholeStep(Compiled):
         if not all([leaf.is_contiguous() for leaf in self.leaves]):  # noqa: C419
             return None
         owns, numbers = [own for own, _ in optimizers], [1.0, 1.0]
-        for own, rule in zip(owns, self.rules, strict=True):
-            numbers += rule.schedule(int(own.state.get("step", 0)) + 1, own.settings["lr"])
+        counts = [self._count(own.state.get("step", 0)) for own in owns]
+        schedules: dict[Any, tuple[float, ...]] = {}  # most parameters have the same
+        for (own, read), rule, count in zip(optimizers, self.rules, counts, strict=True):
+            key = type(rule), count, read
+            if key not in schedules:
+                schedules[key] = rule.schedule(count + 1, own.settings["lr"])
+            numbers += schedules[key]
         held = [leaf.detach() for leaf in self.leaves]
         held += [moment for own in owns for moment in own.moments]
         held += self.loss.buffers
         rest = [
             *tensors,
-            torch.tensor(numbers, dtype=torch.float64).to(held[0]),
+            torch.tensor(numbers, dtype=held[0].dtype),
             *self._graph.constants,
             *self._graph.draw(),
         ]
@@ -218,11 +224,29 @@ class WholeStep(Compiled):
             terms = self._program([*held, *(rest if held[0].device.type == "cpu" else on(held[0].device, rest))])[0]
         torch.autograd.graph.increment_version(held)
         loss = terms[0].item()
-        for own in owns if math.isfinite(loss) else ():
-            own.settings["lr"] *= own.settings.get("lrd", 1.0)
-            if "step" in own.state:
-                own.state["step"] += 1
+        if math.isfinite(loss):
+            self._made(owns, counts)
         return loss
+
+    def _made(self, owns: Sequence[_Own], counts: Sequence[int]) -> None:
+        """Count a step of the optimisers."""
+        steps = {
+            own.state["step"]: n
+            for own, n in zip(owns, counts, strict=True)
+            if isinstance(own.state.get("step"), Tensor)
+        }
+        if steps:  # SGD counts none
+            torch._foreach_add_(list(steps), 1)
+        self._counts = {step: (step._version, count + 1) for step, count in steps.items()}
+        for own in owns:
+            if "lrd" in own.settings:
+                own.settings["lr"] *= own.settings["lrd"]
+                own.state["step"] += 1
+
+    def _count(self, step: Any) -> int:
+        """The number of steps of an optimiser, without reading a tensor that only `_made` has written to."""
+        version, count = self._counts.get(step, (-1, 0)) if isinstance(step, Tensor) else (-1, 0)
+        return count if isinstance(step, Tensor) and step._version == version else int(step)
 
 
 def _adam(group: _Group, decoupled: bool = False) -> None:

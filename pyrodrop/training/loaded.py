@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Check, Loader
 from pyrodrop.inputs import mapped
-from pyrodrop.steps import Batch
+from pyrodrop.steps import Arguments, Batch
 
 
 class LoadedMinibatches:
@@ -37,7 +37,7 @@ class LoadedMinibatches:
         """A sample minibatch, which is not part of the training order."""
         return batch_of(self.data.sample, self.num_rows, self.device)
 
-    def samples(self, steps: int | None) -> list[Batch]:
+    def samples(self, steps: int | None) -> list[Arguments]:
         """A minibatch of the loader's size, and one of the size of an epoch's last if that is smaller and is reached."""
         rest = self.num_rows - (self.per_epoch - 1) * self.size
         last = (

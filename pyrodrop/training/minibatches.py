@@ -75,7 +75,7 @@ class Minibatches:
         """A minibatch of the first rows, which is not part of the training order."""
         return self.all_rows if self.size == self.num_rows else self._first(self.size)
 
-    def samples(self, steps: int | None) -> list[Batch]:
+    def samples(self, steps: int | None) -> list[Arguments]:
         """A minibatch of each shape in `steps` steps, or any number of steps if None; not part of the training order."""
         rest = self.num_rows % self.size
         left = self.order.shape[-1] - self.position or self.num_rows
@@ -167,7 +167,7 @@ class WholeCall:
         """The arguments."""
         return self.call
 
-    def samples(self, steps: int | None) -> list[Call]:
+    def samples(self, steps: int | None) -> list[Arguments]:
         """The arguments, which are those of every step."""
         return [self.call]
 

@@ -20,7 +20,7 @@ from .kinds import COUNT, FLAG, INSIDE, NAME, NOT_NEGATIVE, OBJECT, POSITIVE, SE
 from .parts import prediction
 from .shared import LABELS, N, X, Y, fit, mlp, model, process, replicates, sampled
 from .test_predictions import DATA
-from .test_training import NO_LABELS, NO_X, NO_Y, OPTIONAL_FLAG
+from .test_training import NO_LABELS, NO_X, NO_Y
 
 SEEDS = SEED.only("float", "string", "negative", "NaN", "bool")
 COUNTS = COUNT.only("zero", "negative", "float", "string", "None", "bool", "infinity")
@@ -118,7 +118,7 @@ CALLS = [
             "num_samples": COUNTS,
             "force": FLAG,
             "seed": SEEDS,
-            "progress": OPTIONAL_FLAG,
+            "progress": FLAG.but("None"),
         },
         function=compare,
     ),
@@ -191,7 +191,7 @@ CALLS = [
             "starts": NAME,
             "memory": POSITIVE.but("None"),
             "seed": SEEDS,
-            "progress": OPTIONAL_FLAG,
+            "progress": FLAG.but("None"),
         },
         function=sbc,
     ),
@@ -229,7 +229,7 @@ CALLS = [
             "learn": FLAG,
             "inducing": COUNT.but("None"),
             "seed": SEED,
-            "progress": OPTIONAL_FLAG,
+            "progress": FLAG.but("None"),
         },
         function=regression,
         works={"y: vector": (lambda: Y[:, 0].numpy(), lambda gp: gp.log_evidence == regression().log_evidence)},

@@ -334,6 +334,8 @@ def test_an_optimiser_that_is_changed_between_steps(engine: str) -> None:
         for own in svi.optim.optim_objs.values():
             if number == 8:
                 own.param_groups[0]["lr"] = 0.1
+            elif number == 10:
+                own.param_groups[0]["betas"] = (0.5, 0.9)
             elif number == 12:
                 own.load_state_dict(own.state_dict())
             elif number == 16:
