@@ -47,7 +47,6 @@ _PACKAGES = str(Path(torch.__file__).parents[1])
 _ABSENT = object()
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _BATCH_NORMS = {torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default}
-_ROLES = ("model", "guide", "loss")
 
 Read = Callable[[], Any]
 Write = Callable[[Any], object]
@@ -77,7 +76,9 @@ class Contents:
         self._packages = {
             (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
         }
-        for role, program in zip(itertools.chain(_ROLES, map(str, itertools.count(3))), programs, strict=False):
+        for role, program in zip(
+            itertools.chain(("model", "guide"), map(str, itertools.count(2))), programs, strict=False
+        ):
             if all(map(_of_package, programs)):  # whose modules are all there is
                 self.modules |= dict(program.named_modules(set(self.modules.values()), role))
             else:
@@ -478,8 +479,11 @@ def _written_places(operation: Any) -> list[tuple[int, str]]:
 
 
 def _address(tensor: Tensor) -> int:
-    """The address of a tensor's memory; 0 for layouts other than strided."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+    """The address of a tensor's memory; 0 for layouts other than strided, and for lazy weights, which have no memory."""
+    try:
+        return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+    except RuntimeError:  # the only way to know
+        return 0
 
 
 def _whole(tensor: Tensor) -> Tensor:

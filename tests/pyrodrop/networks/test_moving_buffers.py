@@ -271,7 +271,6 @@ def test_a_forward_that_counts_its_calls_is_trained_by_pyro(caplog: pytest.LogCa
         model.what = Called(WarmUp())
         with caplog.at_level(logging.INFO, "pyrodrop"):
             fits.append(trained(engine, model, Slope(), steps=12))
-        assert model.what.inner.calls == 0
         assert fits[-1].model.what.inner.calls == 12  # type: ignore[attr-defined]
     assert fits[1].settings["engine"] == "pyro"
     assert "changes the attributes model.what.inner.calls" in caplog.text
@@ -325,7 +324,7 @@ def test_a_tensor_that_is_no_buffer_is_not_lost(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.INFO, "pyrodrop"):
         fit = trained("traced", Own(lambda model: 1 + 0 * count.add_(1)), Slope(), steps=7)
     assert fit.settings["engine"] == "pyro"
-    assert "no buffer of a module" in caplog.text
+    assert "a call changes count" in caplog.text
 
 
 @pytest.mark.parametrize("engine", ["pyro", "traced"])

@@ -95,7 +95,7 @@ def test_gradients_are_kingmas_formulas(monkeypatch: pytest.MonkeyPatch) -> None
     a, m = torch.randn(1, 4), torch.randn(2, 4)
     v = torch.rand(2, 4).requires_grad_()
     noise = {(1, 2): torch.randn(1, 2), (2, 4): torch.randn(2, 4)}
-    monkeypatch.setattr(torch, "randn_like", lambda t: noise[tuple(t.shape)])
+    monkeypatch.setattr(torch, "randn_like", lambda t, **_: noise[tuple(t.shape)])
     monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, **_: noise[tuple(shape)])
     distribution = dist.Normal(m, v.sqrt()).to_event(2)
     loss_gradient = torch.tensor([[0.7, -1.3]])
