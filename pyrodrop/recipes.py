@@ -155,6 +155,7 @@ class Recipe(Described):
                 [self.posterior(model) for model in models],
                 [self.data.rows(rows) for _ in self.models for rows in training],
                 count=len(models),
+                starts="new",
                 **settings,
             )
         few = settings["steps"] < self.settings["steps"]
@@ -427,7 +428,7 @@ def _recipe(
     steps = max(min(_STEPS + len(data), _MOST_STEPS), _EPOCHS * math.ceil(len(data) / _BATCH))
     settings = {
         "steps": steps, "batch_size": _even(len(data) - len(data) // _PARTS), "lr": _LR, "lr_schedule": cosine(steps),
-        "estimator": "local", "starts": "new", "seed": 0, "engine": "traced" if steps <= _MOST_STEPS else "auto",
+        "estimator": "local", "seed": 0, "engine": "traced" if steps <= _MOST_STEPS else "auto",
     }  # fmt: skip
     return Recipe(data, models, posterior, settings)
 

@@ -37,7 +37,6 @@ from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.prediction.predict import rows_at_once
 from pyrodrop.steps import Arguments, Batch
-from pyrodrop.surroundings import refuse
 from pyrodrop.training.minibatches import arguments_of, takes_num_data
 from pyrodrop.training.result_data import Trained, TrainingData
 
@@ -131,7 +130,6 @@ class Draws:
         *,
         whole: bool,
     ) -> None:
-        refuse("an estimate of the ELBO")
         self.noise: tuple[str, ...] = tuple(model.dropouts.noise) if isinstance(model, TrainedNetwork) else ()
         self.factors: list[Factor] = []
         drawn, seeds = DrawnTerms(model, guide, whole=whole), _seeds(num_samples, seed)

@@ -34,6 +34,7 @@ from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.result_files import StoredParts, contents_of
+from pyrodrop.surroundings import outside
 from pyrodrop.threads import exclusive
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.estimates import Elbo, Objective, convention_shown, elbo_of, objective_of
@@ -168,6 +169,7 @@ class Fit:
         )
 
     @checked
+    @outside("elbo")
     @exclusive()
     def elbo(
         self,
@@ -206,6 +208,7 @@ class Fit:
             return elbo_of(self, data_for(self, "elbo", data), num_samples, seed)
 
     @checked
+    @outside("objective")
     @exclusive()
     def objective(
         self,

@@ -14,7 +14,6 @@ import torch
 from scipy import stats
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data import Dataset as TorchDataset
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, recipes
@@ -153,23 +152,11 @@ def test_a_saved_fit_and_a_module_of_it_predict_the_same(tmp_path: Path) -> None
     torch.testing.assert_close(run.module(20)(data.x_of(some))[0] - COUNTER, want - COUNTER, atol=1e-5, rtol=0)
 
 
-class _Rows(TorchDataset[Any]):
-    def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.y = x, y
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, row: int) -> Any:
-        return self.x[row], self.y[row]
-
-
 DOOR: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "a pair": lambda x, y: fit((x, y)),
     "a Dataset": lambda x, y: fit(Dataset(x, y)),
     "a loader": lambda x, y: fit(DataLoader(TensorDataset(x, y), 35)),
     "minibatches": lambda x, y: fit([(x[:70], y[:70]), (x[70:], y[70:])], num_data=140),
-    "rows": lambda x, y: fit(_Rows(x, y), batch_size=35),
     "a frame": lambda x, y: fit(Dataset.from_frame(frame(x, y), "y", standardise=False)),
     "arrays": lambda x, y: fit((x.numpy(), y.numpy())),
     "whole numbers": lambda x, y: fit(((8 * x).long(), (8 * y).long())),

@@ -59,13 +59,14 @@ def test_networks_of_different_widths_priors_and_data_are_the_fits_alone() -> No
         "guides": [guides.Point(m) for m in own],
         "data": [(X, Y), (X[:20], Y[:20]), (X, Y), (X, Y)],
     }
-    options: dict[str, Any] = {"steps": 5, "starts": "new", "batch_size": None}
-    many = fit(parts, **options)
+    options: dict[str, Any] = {"steps": 5, "batch_size": None}
+    many = fit(parts, starts="new", **options)
     assert [one.settings["replicates"] for one in many] == [2, 1, 2, 1]
     assert [len(one.guide.mean()["layers.0.weight"]) for one in many] == [4, 6, 4, 4]  # type: ignore[attr-defined]
     for r, one in enumerate(many):
         each = [parts[name][r] for name in ("models", "guides", "data")]
-        alone = pyrodrop.fit(*each, **{**SETTINGS, **options, "seed": 5 + r, "engine": "pyro"})
+        started = pyrodrop.restart(*each[:2], 5 + r)
+        alone = pyrodrop.fit(*started, each[2], **{**SETTINGS, **options, "seed": 5 + r, "engine": "pyro"})
         torch.testing.assert_close(values(one), values(alone), rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-3)
         assert one.settings["seed"] == 5 + r
