@@ -62,7 +62,7 @@ slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 gpu: $(STAMP)
-	$(BIN)/python -m pyrodrop.analysis.pieces.gpu $(ARGS)
+	$(BIN)/python -m pyrodrop.analysis.lab.pieces.gpu $(ARGS)
 
 $(DOCS_STAMP): $(STAMP)
 	@echo "installing what builds the documentation (once)"

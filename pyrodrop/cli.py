@@ -110,7 +110,7 @@ def _version() -> str:
 
 def _job(name: str) -> tuple[Callable[..., Any], str]:
     """The function that runs under this name, and its summary."""
-    from pyrodrop.analysis.experiments import JOBS, job
+    from pyrodrop.analysis.jobs import JOBS, job
     from pyrodrop.names import known
     from pyrodrop.zoo import every
 
@@ -186,11 +186,11 @@ def run(name: str, /) -> None:
 
 def list_() -> None:
     """List what can be run, and the entries of the zoo."""
-    from pyrodrop.analysis.experiments import JOBS
+    from pyrodrop.analysis.jobs import JOBS
     from pyrodrop.analysis.reports.terminal import pairs, paragraph
     from pyrodrop.zoo import every
 
-    print("jobs (pyrodrop run JOB)")
+    print("jobs (pyrodrop run JOB, in a clone of the repository)")
     pairs(JOBS)
     print()
     paragraph("zoo entries (pyrodrop show, run, check ENTRY; pyrodrop.zoo.entry(ENTRY))")
@@ -279,6 +279,7 @@ def submit(
         name: of the method in the tables; that of the file if left out.
         output: a JSON file to write the rows to.
     """
-    from pyrodrop.analysis.experiments import league
+    from pyrodrop.analysis.jobs import of_lab
 
+    league = of_lab("experiments.league", "the league")
     league.submit(file, problem=problem, name=name, out=output)

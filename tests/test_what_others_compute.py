@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from pyro.distributions import Normal
 
 from pyrodrop import priors
-from pyrodrop.analysis.benchmarks import what_others_compute as others
-from pyrodrop.analysis.reports import generated
+from pyrodrop.analysis.lab import generated
+from pyrodrop.analysis.lab.benchmarks import what_others_compute as others
 from pyrodrop.divergences import divergence
 
 SCRIPTS = others.scripts()

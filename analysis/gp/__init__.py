@@ -4,11 +4,10 @@ process = gp.GaussianProcess(data, "matern-5/2")                         y [N, 1
 process = gp.GaussianProcess(data, gp.from_model(model), learn=False)    the model's prior, exact inference
 process = gp.GaussianProcessClassifier(data, "squared-exponential")      y [N], integer labels
 process.predict(x), process.log_density(data)
-priors.from_gp(model, data)                                              a `FittedPriors`, for training the network itself
+priors.from_gp(model, data)                                              priors for training the network itself
 """
 
 from pyrodrop.analysis.gp.classifier import GaussianProcessClassifier
-from pyrodrop.analysis.gp.fitted_priors import FittedPriors
 from pyrodrop.analysis.gp.from_model import bias_spread, from_model
 from pyrodrop.analysis.gp.inducing import Inducing
 from pyrodrop.analysis.gp.latent import EXACT_LIMIT
@@ -19,7 +18,6 @@ from pyrodrop.analysis.gp.starts import KERNELS, Start, matern, squared_exponent
 __all__ = [
     "EXACT_LIMIT",
     "KERNELS",
-    "FittedPriors",
     "GaussianProcess",
     "GaussianProcessClassifier",
     "Inducing",

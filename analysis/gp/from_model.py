@@ -11,7 +11,6 @@ Up to the effect of finite width, the model's posteriors approximate exact infer
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Mapping
 
@@ -26,8 +25,7 @@ from pyrodrop.guides import BernoulliDropout, DropConnect, Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.names import by_name
-
-TANH_GAIN = math.sqrt(math.pi) / 2  # gives erf(a u) the slope of tanh at 0; the two differ by at most 0.0354
+from pyrodrop.priors.infinite_width import TANH_GAIN
 
 
 def from_model(

@@ -1,19 +1,4 @@
-"""The kernel of an infinitely wide network: its prior over functions is a Gaussian process.
-
-    h_0(x) = W_0 x + b_0                           W_l ~ N(0, v_l / fan-in),   b_l ~ N(0, c_l)
-    h_l(x) = W_l diag(z_l) g(h_(l-1)(x)) + b_l     z_l ~ Bernoulli(1 - drop_rate_l), one per unit    l = 1 ... L
-
-    K_0(x, x') = c_0 + sum_q v_0q x_q x'_q / Q               v_0q = v_0, or one variance per column of x (ARD)
-    K_l(x, x') = c_l + v_l (1 - drop_rate_l) G(K_(l-1)(x, x), K_(l-1)(x, x'), K_(l-1)(x', x'))
-
-    G(k, c, k') = E[g(u) g(u')],   (u, u') ~ N(0, [[k, c], [c, k']])
-      relu         sqrt(k k') (sin t + (pi - t) cos t) / 2 pi,     cos t = c / sqrt(k k')
-      erf(a u)     (2 / pi) arcsin(2 a^2 c / sqrt((1 + 2 a^2 k) (1 + 2 a^2 k')))
-
-With L = 1, c_1 = 0 and v_1 = 1 it is K(x, x') = int p(w) p(b) g(w.x + b) g(w.x' + b) dw db, with the erf form of Williams
-(1997), Computing with Infinite Networks. ReLU: Cho & Saul (2009), Kernel Methods for Deep Learning, eq. 3 and 6, order 1,
-halved, as E[relu^2] is half of E[u^2]. Depth: Lee et al. (2018), Deep Neural Networks as Gaussian Processes,
-https://arxiv.org/abs/1711.00165, eq. 4-5.
+"""The kernel of an infinitely wide network, as a kernel of GPyTorch: `pyrodrop.priors.infinite_width` has its equations.
 
 Dropout. A sample of W has one mask for all x, and z^2 = z, so E[z_k g(h_k(x)) z_k g(h_k(x'))] = (1 - drop_rate) E[g g'] for
 equal and different x: the rate scales the variance of the next layer. (One mask per example, as in a layer in training,
@@ -27,18 +12,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.names import known
+from pyrodrop.priors.infinite_width import LARGEST, SECOND_MOMENTS, InfiniteWidth
 
-_LARGEST = 20 * math.log(10)  # bound of the logarithm of a variance
 
-
-class NetworkKernel(Kernel):
+class NetworkKernel(InfiniteWidth, Kernel):
     """Covariance of an infinitely wide network's output under the prior of its weights.
 
     Args:
@@ -67,124 +49,33 @@ class NetworkKernel(Kernel):
         drop_rate: float | Sequence[float] = 0.0,
         gain: float = 1.0,
     ) -> None:
-        super().__init__()
-        self.activation: str = known(activation, _SECOND_MOMENTS, "activation with a network kernel")
+        super().__init__(
+            known(activation, SECOND_MOMENTS, "activation with a network kernel"),
+            weight_variance, bias_variance, drop_rate=drop_rate, gain=gain,
+        )  # fmt: skip
         first, *others = weight_variance
-        self.hidden_layers: int = len(others)
-        self.columns: int = len(first) if isinstance(first, Sequence) else 1  # variances of the first layer
-        weights = torch.tensor([*(first if isinstance(first, Sequence) else [first]), *others]).double()
-        biases = torch.tensor(bias_variance).double()
-        rates = torch.as_tensor(drop_rate).double()
-        rates = rates.expand(self.hidden_layers) if rates.dim() == 0 else rates
-        _check(weights, self.columns, biases, rates, gain)
+        weights = [*(first if isinstance(first, Sequence) else [first]), *others]
+        _check(weights, self.columns, bias_variance, 1 - self.keep_rate, gain)
         if activation == "relu" and gain != 1:
             raise ValueError(f"gain must be 1 for relu, whose gain is part of the weight variances; got {gain}")
-        self.gain = gain
-        self.register_buffer("keep_rate", 1 - rates)
-        self.register_buffer("has_bias", biases > 0)
-        start = {"weight_variance": weights, "bias_variance": torch.where(biases > 0, biases, 1.0)}
-        for name, value in start.items():
-            raw = _LARGEST * torch.atanh(value.log() / _LARGEST)
-            self.register_parameter(f"raw_{name}", torch.nn.Parameter(raw))
-
-    @property
-    def weight_variance(self) -> Tensor:
-        """v_0 ... v_L, or v_01 ... v_0Q, v_1 ... v_L."""
-        return _variance(self.raw_weight_variance)
-
-    @property
-    def bias_variance(self) -> Tensor:
-        """c_0 ... c_L."""
-        return torch.where(self.has_bias, _variance(self.raw_bias_variance), 0.0)
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         if params.get("last_dim_is_batch"):
             raise ValueError("NetworkKernel needs all columns of x at once; got last_dim_is_batch=True")
-        x1, x2 = x1.double(), x2.double()
-        v, c = self.weight_variance, self.bias_variance
-        inner, hidden = v[: self.columns], v[self.columns :]
-        if self.columns > 1:
-            if x1.shape[-1] != self.columns:
-                raise ValueError(
-                    f"x must have a column for each of the {self.columns} variances of the first layer; got {x1.shape[-1]}"
-                )
-            x1, x2, inner = x1 * inner.sqrt(), x2 * inner.sqrt(), torch.ones_like(inner)
-        first, second = x1.square().mean(-1), x2.square().mean(-1)
-        if diag:
-            cross = (x1 * x2).mean(-1)
-        else:
-            cross = x1 @ x2.mT / x1.shape[-1]
-            first, second = first.unsqueeze(-1), second.unsqueeze(-2)
-        first, cross, second = (c[0] + inner[0] * k for k in (first, cross, second))
-        moment = _SECOND_MOMENTS[self.activation]
-        for layer in range(self.hidden_layers):
-            scale, a2 = hidden[layer] * self.keep_rate[layer], self.gain**2
-            left, right = a2 * first, a2 * second
-            cross = c[layer + 1] + scale * moment(left, a2 * cross, right)
-            first, second = (c[layer + 1] + scale * moment(k, k, k) for k in (left, right))
-        return cross
+        return self.covariance(x1, x2, diagonal=diag)
 
 
-def relu_moment(first: Tensor, cross: Tensor, second: Tensor) -> Tensor:
-    """E[relu(u) relu(u')] of zero-mean Gaussians with variances `first` and `second` and covariance `cross`."""
-    return _ReluMoment.apply(first, cross, second)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def erf_moment(first: Tensor, cross: Tensor, second: Tensor) -> Tensor:
-    """E[erf(u) erf(u')] of zero-mean Gaussians with variances `first` and `second` and covariance `cross`.
-
-    The arcsin is computed as arctan(2c / sqrt(1 + 2k + 2k' + 4 (k k' - c^2))), which is accurate at repeated points and has
-    a finite gradient there, as the root is at least 1.
-    """
-    determinant = (first * second - cross.square()).clamp_min(0)
-    return 2 / math.pi * torch.atan(2 * cross / (1 + 2 * (first + second) + 4 * determinant).sqrt())
-
-
-class _ReluMoment(torch.autograd.Function):
-    """The ReLU moment with its gradient in closed form, since that of arccos is infinite at repeated points.
-
-    dG/dc = (pi - t) / 2 pi,     dG/dk = sin t sqrt(k' / k) / 4 pi
-
-    k = 0 means that the input is 0 and has no bias; k then depends on no variance, and dG/dk is set to 0.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, first: Tensor, cross: Tensor, second: Tensor) -> Tensor:
-        size = first.sqrt() * second.sqrt()
-        cosine = torch.where(size > 0, cross / size, 0.0).clamp(-1, 1)
-        sine = ((1 - cosine) * (1 + cosine)).sqrt()
-        opposite = math.pi - torch.arccos(cosine)
-        ctx.save_for_backward(first, second, sine, opposite)
-        return size * (sine + opposite * cosine) / (2 * math.pi)
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        first, second, sine, opposite = ctx.saved_tensors
-        product = grad * sine / (4 * math.pi)
-        by_first = product * torch.where(first > 0, (second / first).sqrt(), 0.0)
-        by_second = product * torch.where(second > 0, (first / second).sqrt(), 0.0)
-        return by_first.sum_to_size(first.shape), grad * opposite / (2 * math.pi), by_second.sum_to_size(second.shape)
-
-
-_SECOND_MOMENTS = {"relu": relu_moment, "erf": erf_moment}
-
-
-def _variance(raw: Tensor) -> Tensor:
-    return (_LARGEST * torch.tanh(raw / _LARGEST)).exp()
-
-
-def _check(weights: Tensor, columns: int, biases: Tensor, rates: Tensor, gain: float) -> None:
+def _check(weights: Sequence[Any], columns: int, biases: Sequence[float], rates: Tensor, gain: float) -> None:
     layers = len(weights) - columns + 1
     if not layers == len(biases) == len(rates) + 1:
         raise ValueError(
             "a network with L hidden layers needs L + 1 weight variances, L + 1 bias variances and L drop rates; got "
             f"{layers}, {len(biases)} and {len(rates)}"
         )
-    if not all(_allowed(v) for v in weights.tolist()):
-        raise ValueError(f"weight variances must lie in (1e-20, 1e20); got {weights.tolist()}")
-    if not all(v == 0 or _allowed(v) for v in biases.tolist()):
-        raise ValueError(f"bias variances must be 0 or lie in (1e-20, 1e20); got {biases.tolist()}")
+    if not all(_allowed(v) for v in weights):
+        raise ValueError(f"weight variances must lie in (1e-20, 1e20); got {weights}")
+    if not all(v == 0 or _allowed(v) for v in biases):
+        raise ValueError(f"bias variances must be 0 or lie in (1e-20, 1e20); got {list(biases)}")
     if not (math.isfinite(gain) and gain > 0):
         raise ValueError(f"gain must be positive and finite; got {gain}")
     if len(rates):  # a network without hidden layers has none
@@ -192,4 +83,4 @@ def _check(weights: Tensor, columns: int, biases: Tensor, rates: Tensor, gain: f
 
 
 def _allowed(variance: float) -> bool:
-    return variance > 0 and abs(math.log(variance)) < _LARGEST
+    return variance > 0 and abs(math.log(variance)) < LARGEST

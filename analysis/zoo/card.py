@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import console, pairs, paragraph, print_table
-from pyrodrop.analysis.zoo import references, shifted
+from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.agreement import agreements, verdict
 from pyrodrop.analysis.zoo.train import load_splits
 from pyrodrop.zoo import Entry, trained
@@ -29,7 +29,7 @@ def show(entry: Entry) -> None:
     rows = scores(entry, reference["result"] if reference else None)
     if rows:
         print_table(score_table(rows, title="scores", corner="score", forms=FORMS))
-    if changed := shifted.stored(entry.name):
+    if changed := references.shifted().get(entry.name):
         print_table(score_table(changed["digits"], title="1,000 test digits", corner="digits"))
         paragraph(foreign(changed))
 

@@ -22,6 +22,7 @@ from pyrodrop.zoo.entry import guide_class
 from pyrodrop.zoo.sources import SOURCES
 
 FOLDER = Path(__file__).parents[1] / "reference"
+SHIFTED = FOLDER / "shifted.json"
 LATE = {"compression"}  # scores that a short run may lack
 KEYS = ("entry", "recipe", "result", "check", "versions", "machine")
 
@@ -64,6 +65,11 @@ def of_sparse(name: str) -> dict[str, Any] | None:
     """The stored results of ``pyrodrop run sparse`` with the recipe of an entry; None if there are none."""
     path = FOLDER / f"{name.replace('/', '-')}.json"
     return dict(read_record(path).content) if path.is_file() else None
+
+
+def shifted() -> dict[str, Any]:
+    """Scores of trained classifiers on shifted and foreign images, by entry; measured by ``analysis/lab/zoo/shifted.py``."""
+    return dict(read_record(SHIFTED).record("entries").content) if SHIFTED.is_file() else {}
 
 
 def scores(name: str) -> dict[str, float]:

@@ -21,7 +21,7 @@ KINDS = {"ours": "pyrodrop", "JAX, jitted": "jax.vmap", "torch.func, compiled": 
 
 def results(device: str) -> dict[int, dict[str, Any]]:
     """Of a device, by the number of networks."""
-    path = ROOT / "analysis" / "benchmarks" / "results" / f"crossing-{device}.json"
+    path = ROOT / "analysis" / "lab" / "benchmarks" / "results" / f"crossing-{device}.json"
     rows = json.loads(path.read_text(encoding="utf-8"))["networks"]
     return {int(count.replace(",", "")): row for count, row in rows.items()}
 

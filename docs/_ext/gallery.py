@@ -19,12 +19,12 @@ from sphinx.application import Sphinx
 from themes import THEMES, Theme, inked, themed
 from zoo_figures import uci, uci_cells
 
-from pyrodrop.analysis.experiments import kingma_fig1a, kingma_table1
-from pyrodrop.analysis.experiments.peers.figure import figure as peers
-from pyrodrop.analysis.experiments.references import facts
-from pyrodrop.analysis.experiments.references import figure as spreads
-from pyrodrop.analysis.experiments.sparse.figure import draw_progress
-from pyrodrop.analysis.zoo.references import FOLDER as REFERENCE
+from pyrodrop.analysis.lab.experiments import kingma_fig1a, kingma_table1
+from pyrodrop.analysis.lab.experiments.peers.figure import figure as peers
+from pyrodrop.analysis.lab.experiments.published.compare import place
+from pyrodrop.analysis.lab.experiments.references import facts
+from pyrodrop.analysis.lab.experiments.references import figure as spreads
+from pyrodrop.analysis.lab.experiments.sparse.figure import draw_progress
 
 DOCS = ROOT / "docs"
 
@@ -108,7 +108,7 @@ def of_notebook(notebook: str, number: int, title: str, shows: str) -> Item:
     """The card of a notebook's figure, which the notebook makes and explains."""
     return Item(
         f"notebook-{notebook.partition('_')[0]}-{number}", title, shows, Output(notebook, number),
-        f"analysis/notebooks/{notebook}.py", None, (f"notebooks/{notebook}.ipynb", "the notebook"),
+        f"analysis/lab/notebooks/{notebook}.py", None, (f"notebooks/{notebook}.ipynb", "the notebook"),
     )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def of_reference(problem: str, title: str, shows: str) -> Item:
     """The card of the spreads of every guide over those of an exact posterior."""
     return Item(
         f"spreads-{problem}", title, shows, Drawn(lambda: spreads(facts(problem))),
-        "analysis/experiments/references/figure.py", f"pyrodrop run references --problems {problem}",
+        "analysis/lab/experiments/references/figure.py", f"pyrodrop run references --problems {problem}",
         ("judging.md#distance-from-the-exact-posterior", "Judging"),
     )  # fmt: skip
 
@@ -124,7 +124,7 @@ def of_reference(problem: str, title: str, shows: str) -> Item:
 def of_sparse(record: str, title: str, shows: str, run: str) -> Item:
     """The card of the progress of a sparse training."""
     return Item(
-        record, title, shows, Drawn(lambda: progress(record)), "analysis/experiments/sparse/figure.py", run,
+        record, title, shows, Drawn(lambda: progress(record)), "analysis/lab/experiments/sparse/figure.py", run,
         ("project/results.md#compression", "Reference results"),
     )  # fmt: skip
 
@@ -138,8 +138,8 @@ def of_co2(entry: str, title: str, shows: str) -> Item:
 
 
 def stored(name: str) -> Any:
-    """The content of a file of ``analysis/reference``."""
-    return json.loads((REFERENCE / name).read_text(encoding="utf-8"))
+    """The content of a file of ``analysis/lab/results``, or the reference of an entry."""
+    return json.loads(place(name).read_text(encoding="utf-8"))
 
 
 def progress(record: str) -> Figure:
@@ -160,7 +160,7 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "co2", "CO2 at Mauna Loa by four models",
             "After the training months standard dropout is one curve, MC dropout with ReLU has a band that widens, "
             "with TanH it is sure of a constant, and a Gaussian process falls back to its prior.",
-            Stored("_static/co2-{}.png"), "analysis/experiments/co2/front.py", "pyrodrop run co2",
+            Stored("_static/co2-{}.png"), "analysis/lab/experiments/co2/front.py", "pyrodrop run co2",
             ("notebooks/4_mauna_loa.ipynb", "Mauna Loa: dropout against a GP"),
         ),
         of_co2(
@@ -230,7 +230,7 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "peers", "Other packages",
             "Distance from the exact posterior and core-seconds of methods of eight packages: the four "
             "nearest are samplers on each problem.",
-            Drawn(lambda: peers(stored("peers.json")["problems"])), "analysis/experiments/peers/figure.py",
+            Drawn(lambda: peers(stored("peers.json")["problems"])), "analysis/lab/experiments/peers/figure.py",
             "pyrodrop run peers --python PYTHON",
             ("project/results.md#other-packages-beside-the-exact-posterior", "Reference results"),
         ),
@@ -245,7 +245,7 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "kingma-table1", "Variance of gradients",
             "The local estimator has a smaller variance than noise per example, and this one than noise "
             "that rows share, as published.",
-            Drawn(variances), "analysis/experiments/kingma_table1.py", "pyrodrop run kingma-table1 --preset paper",
+            Drawn(variances), "analysis/lab/experiments/kingma_table1.py", "pyrodrop run kingma-table1 --preset paper",
             ("choosing.md#which-estimator", "Choosing an estimator"),
         ),
         Item(
@@ -253,7 +253,7 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "Test error on MNIST at three widths, of five seeds, or of one where there is no bar, and the published curves: "
             "no dropout is worse, Gaussian A and variational A2 too with 500 units; Gaussian B is better with 100 and 250.",
             Drawn(lambda: kingma_fig1a.draw(stored("kingma-fig1a-paper.json")["errors"])),
-            "analysis/experiments/kingma_fig1a.py", "pyrodrop run kingma-fig1a --preset paper --widths 100 250 500",
+            "analysis/lab/experiments/kingma_fig1a.py", "pyrodrop run kingma-fig1a --preset paper --widths 100 250 500",
             ("project/results.md#the-published-figures", "Reference results"),
         ),
     ),

@@ -19,7 +19,7 @@ PROJECT = {
     "CHANGELOG.md": "docs/project/changelog.md",
     "CONTRIBUTING.md": "docs/project/contributing.md",
     "SECURITY.md": "docs/project/security.md",
-    "analysis/reference/README.md": "docs/project/results.md",
+    "analysis/lab/results/README.md": "docs/project/results.md",
 }  # files elsewhere that are pages, and where
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 _FENCE = re.compile(r"(^[ ]*(```|~~~).*?^[ ]*\2[ ]*$)", re.MULTILINE | re.DOTALL)
@@ -68,9 +68,9 @@ def page_of(file: str) -> str | None:
     """The file of the page that shows a file of the repository; None if none does."""
     if file in PROJECT:
         return PROJECT[file]
-    if file in ("analysis/notebooks", "analysis/notebooks/README.md"):
+    if file in ("analysis/lab/notebooks", "analysis/lab/notebooks/README.md"):
         return "docs/notebooks/index.md"
     path = PurePosixPath(file)
-    if path.parent == PurePosixPath("analysis/notebooks") and (ROOT / path.with_suffix(".ipynb")).is_file():
+    if path.parent == PurePosixPath("analysis/lab/notebooks") and (ROOT / path.with_suffix(".ipynb")).is_file():
         return f"docs/notebooks/{path.stem}.ipynb"
     return file if path.parts[0] == "docs" and path.suffix == ".md" and (ROOT / file).is_file() else None

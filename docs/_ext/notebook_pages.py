@@ -17,7 +17,7 @@ from generated import Folder
 from links import ROOT, rewritten
 from sphinx.application import Sphinx
 
-NOTEBOOKS = ROOT / "analysis" / "notebooks"
+NOTEBOOKS = ROOT / "analysis" / "lab" / "notebooks"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def read(path: Path) -> Notebook:
     name, texts = path.stem, []
     for cell in content["cells"]:
         if cell["cell_type"] == "markdown":
-            lies = f"analysis/notebooks/{path.name}"
+            lies = f"analysis/lab/notebooks/{path.name}"
             cell["source"] = rewritten("".join(cell["source"]), lies, f"docs/notebooks/{path.name}")
             texts.append(cell["source"])
         elif cell["cell_type"] == "code" and cell["execution_count"] is None and "".join(cell["source"]).strip():

@@ -17,9 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from themes import THEMES, Theme, themed
 
-from pyrodrop.analysis.experiments.uci.page import reference
-from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
-from pyrodrop.analysis.experiments.uci.table import METRICS
+from pyrodrop.analysis.lab.experiments.uci.page import reference
+from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS
+from pyrodrop.analysis.lab.experiments.uci.table import METRICS
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.reports.style import GREY, RED
 from pyrodrop.zoo import Entry, load

@@ -16,7 +16,7 @@ from zoo_figures import Figures, figures
 
 from pyrodrop import zoo
 from pyrodrop.analysis.reports.score_table import cell
-from pyrodrop.analysis.zoo import references, shifted
+from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.agreement import verdict, waiting
 from pyrodrop.analysis.zoo.card import FORMS, facts, foreign
 from pyrodrop.analysis.zoo.card import scores as card_scores
@@ -57,7 +57,7 @@ def card(entry: Entry, drawn: Figures | None) -> str:
     for title, text in facts(entry, reference["recipe"] if reference else None, reference):
         lines += [f"* - {title}", f"  - {plain(text)}"]
     lines += ["```", "", "## Scores", "", *scores(entry, reference), ""]
-    if changed := shifted.stored(entry.name):
+    if changed := references.shifted().get(entry.name):
         lines += [
             "## Shifted and foreign images",
             "",

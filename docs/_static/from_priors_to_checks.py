@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from pyrodrop.analysis.reports.style import INK, transparent_png
 
 HERE = Path(__file__).parent
-NOTEBOOK = HERE.parents[1] / "analysis" / "notebooks" / "12_from_priors_to_checks.py"
+NOTEBOOK = HERE.parents[1] / "analysis" / "lab" / "notebooks" / "12_from_priors_to_checks.py"
 
 
 def main() -> None:

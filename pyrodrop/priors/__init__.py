@@ -17,6 +17,7 @@ from pyrodrop.priors.prior import Prior
 __all__ = [
     "ARD",
     "Anchored",
+    "FittedPriors",
     "Gaussian",
     "Horseshoe",
     "ImproperPrior",
@@ -33,13 +34,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from pyrodrop.analysis.gp.fitted_priors import from_gp
+    from pyrodrop.priors.fitted import FittedPriors, from_gp
 else:
 
     def __getattr__(name: str) -> Any:
-        if name != "from_gp":
+        if name not in ("FittedPriors", "from_gp"):  # they import models, which import this package
             missing(__name__, __all__)(name)
-        from pyrodrop.analysis.gp.fitted_priors import from_gp
+        from pyrodrop.priors import fitted
 
-        globals()[name] = from_gp
-        return from_gp
+        globals()[name] = getattr(fitted, name)
+        return globals()[name]

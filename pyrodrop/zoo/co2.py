@@ -6,10 +6,10 @@
     ReLU    three hidden layers of 256 units instead of the paper's four of 1024
 
 The share of the 23 yearly cycles that a layer can represent under dropout depends on its width and on where its units bend:
-the noise of a unit grows with its size, and a wide layer averages it (`pyrodrop.analysis.experiments.co2.learned.carried`).
-`input_gain` spreads the kinks over the data. At drop rate .1 the share is .44 for 1,024 tanh units with gain 100 and .74 for
-4,096, but .05 and .10 for layers of as many ReLU units. The ReLU network learns the trend here; the paper's,
-after a million steps, has the seasons as well.
+the noise of a unit grows with its size, and a wide layer averages it
+(`pyrodrop.analysis.lab.experiments.co2.learned.carried`). `input_gain` spreads the kinks over the data. At drop rate .1 the
+share is .44 for 1,024 tanh units with gain 100 and .74 for 4,096, but .05 and .10 for layers of as many ReLU units. The
+ReLU network learns the trend here; the paper's, after a million steps, has the seasons as well.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Three hidden ReLU layers of 1024 units, heteroscedastic noise, length scale 1e-4
 batches of 20 with a number of epochs that falls with N. Mean and log precision share a dropout mask here; the notebooks' two
 heads have separate masks. The published numbers are those of the Keras notebook, which uses the same minibatches as here. It
 starts from Glorot's initial weights; here they are PyTorch's, which are larger in the first layer. The PyTorch notebook
-trains on other minibatches, see `pyrodrop.analysis.experiments.concrete`.
+trains on other minibatches, see `pyrodrop.analysis.lab.experiments.concrete`.
 """
 
 from __future__ import annotations

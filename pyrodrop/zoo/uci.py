@@ -11,7 +11,7 @@ has the prior N(0, 1 / l^2). Biases have no penalty. https://github.com/yaringal
 
 The code that was committed with the results of 2016 is for the Keras of August to October 2015, which did not yet divide by
 p: there M has the start and the penalty that p M has here. In the re-run of 2018 Adam's learning rate is that of p M,
-and here, as in 2016, that of M. ``analysis/reference/README.md`` compares the three.
+and here, as in 2016, that of M. ``analysis/lab/results/README.md`` compares the three.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors
 from pyrodrop.analysis import sbc
-from pyrodrop.analysis.programs import PROGRAMS
-from pyrodrop.analysis.programs import on as on_a_device
+from pyrodrop.analysis.lab.programs import PROGRAMS
+from pyrodrop.analysis.lab.programs import on as on_a_device
 from pyrodrop.data import Dataset
 from pyrodrop.scaling import Standardize
 from pyrodrop.training.settings import Estimator

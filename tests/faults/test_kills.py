@@ -174,7 +174,7 @@ def test_trainings(guide: str, tmp_path: Path, counted: Counter[str]) -> None:
 
 def test_a_job(tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every network of the job continues from its own checkpoint: the table is that of a run without interruption."""
-    from pyrodrop.analysis.experiments.co2 import experiment as co2
+    from pyrodrop.analysis.lab.experiments.co2 import experiment as co2
 
     for constant in ("DRAWS", "ELBO_DRAWS", "CURVE_DRAWS"):
         monkeypatch.setattr(co2, constant, 2)

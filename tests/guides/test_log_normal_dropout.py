@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.networks.alone import drawn_as_alone
+from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.distributions import CorrelatedNormal, InputUnits
 from pyrodrop.divergences import NoDivergence, convention, divergence
 from pyrodrop.guides.log_normal_dropout import CorrelatedLogNormal

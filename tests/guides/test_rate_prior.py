@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.networks.alone import drawn_as_alone
+from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.elbo import DrawnTerms, elbo_terms
 from tests.small import mlp, normal
 

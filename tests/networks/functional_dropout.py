@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pyrodrop.analysis.networks import Case, Refused
+from pyrodrop.analysis.lab.networks import Case, Refused
 
 
 class Noisy(nn.Module):

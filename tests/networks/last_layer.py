@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pyrodrop.analysis.networks import Case
+from pyrodrop.analysis.lab.networks import Case
 
 CASE = Case(
     network=lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)),

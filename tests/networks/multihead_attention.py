@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pyrodrop.analysis.networks import Case
+from pyrodrop.analysis.lab.networks import Case
 
 
 class Attending(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from pyrodrop import models
-from pyrodrop.analysis.networks import Case, Refused
+from pyrodrop.analysis.lab.networks import Case, Refused
 
 CASE = Case(
     network=lambda: models.WithPriorFunction(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), scale=0.5),

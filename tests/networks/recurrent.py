@@ -7,7 +7,7 @@ import functools
 import torch
 from torch import nn
 
-from pyrodrop.analysis.networks import Case
+from pyrodrop.analysis.lab.networks import Case
 
 
 class Recurrent(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from pyrodrop.analysis.networks import Case, Refused
+from pyrodrop.analysis.lab.networks import Case, Refused
 
 CASE = Case(
     network=lambda: nn.Sequential(spectral_norm(nn.Linear(3, 5)), nn.Tanh(), nn.Linear(5, 2)),

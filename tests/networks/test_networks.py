@@ -1,7 +1,7 @@
 """Every kind of network in this folder against the brute-force meaning of its posterior.
 
-A file is a kind of network (`pyrodrop.analysis.networks.Case`); the contract is one for all
-(`pyrodrop.analysis.networks.contract`). Here each network has a thin slice of its cells; ``-m slow`` checks them all.
+A file is a kind of network (`pyrodrop.analysis.lab.networks.Case`); the contract is one for all
+(`pyrodrop.analysis.lab.networks.contract`). Here each network has a thin slice of its cells; ``-m slow`` checks them all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyrodrop.analysis.networks import THIN, Bench, Case, Cell, Draws, few_cells, load, usual_cells
+from pyrodrop.analysis.lab.networks import THIN, Bench, Case, Cell, Draws, few_cells, load, usual_cells
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch.vmap, over some operations
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from pyrodrop import likelihoods
-from pyrodrop.analysis.networks import Case, real
+from pyrodrop.analysis.lab.networks import Case, real
 
 
 def network() -> nn.Module:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pyrodrop import likelihoods
-from pyrodrop.analysis.networks import Case, Refused, real
+from pyrodrop.analysis.lab.networks import Case, Refused, real
 
 
 def network(name: str, **options: Any) -> nn.Module:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from pyrodrop.analysis.networks import Case
+from pyrodrop.analysis.lab.networks import Case
 
 
 class Normed(Case):

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import pytest
 
 from pyrodrop import __version__, cli, zoo
-from pyrodrop.analysis.experiments import JOBS
+from pyrodrop.analysis import jobs
+from pyrodrop.analysis.jobs import JOBS
 
 COMMANDS = ["run", "list", "show", "pull", "check", "compare", "league", "league submit"]
 RUNS = [f"run {name}" for name in (*JOBS, "uci/yacht")]
@@ -35,6 +36,18 @@ def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(cli, "_job", lambda name: (example, "an example"))
     return values
+
+
+def test_without_the_laboratory_entries_are_run_and_experiments_need_a_clone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As from a wheel."""
+    monkeypatch.setattr(jobs, "find_spec", lambda name: None)
+    assert cli.main(["run", "uci/yacht", "--help"]) == 0
+    assert cli.main(["list"]) == 0
+    for words, what in ((["run", "co2"], "the experiment 'co2'"), (["league", "submit", "mine.npz"], "the league")):
+        assert cli.main(words) == cli.FAILED
+        assert f"pyrodrop: {what} needs a clone of pyrodrop's repository" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import get_args
 import pytest
 
 from pyrodrop import guides, likelihoods, metrics, models, priors, reparam, zoo
-from pyrodrop.analysis.experiments import JOBS
+from pyrodrop.analysis.jobs import JOBS
 from pyrodrop.guides import Ensemble, Guide
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import NetworkModel
@@ -90,7 +90,7 @@ def test_every_metric_has_a_test_that_names_it() -> None:
 
 
 def test_every_experiment_is_a_job() -> None:
-    folder = ROOT / "analysis" / "experiments"
+    folder = ROOT / "analysis" / "lab" / "experiments"
     files = [*folder.glob("*.py"), *folder.glob("*/__init__.py")]
     runs = {p for p in files if re.search(r"^def run\(|import .*\brun\b", p.read_text(encoding="utf-8"), re.MULTILINE)}
     names = {(path.parent.name if path.name == "__init__.py" else path.stem).replace("_", "-") for path in runs}

@@ -23,7 +23,7 @@ import pyrodrop
 import pyrodrop.analysis.gp
 import pyrodrop.analysis.plots
 from pyrodrop import zoo
-from pyrodrop.analysis.experiments import JOBS
+from pyrodrop.analysis.jobs import JOBS
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.agreement import agreements
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from pyrodrop import cli, guides, likelihoods, models, priors, zoo
-from pyrodrop.analysis.zoo import card, check, record, references, train
+from pyrodrop.analysis.lab.zoo import record
+from pyrodrop.analysis.zoo import card, references, train
 from pyrodrop.data import Dataset, Split
 from pyrodrop.zoo import trained
 from pyrodrop.zoo.entry import Check, Entry
@@ -56,14 +57,14 @@ def test_a_reference_has_the_scores_of_what_loads(
     content = references.load("own/wide")
     content["result"]["seeds"], content["machine"] = {"0": {"brier": 1.0}, "3": {}}, {"processor": "another"}
     references.file("own/wide").write_text(json.dumps(content))
-    check.record(of, run=tmp_path / "own/wide")
+    record.record(of, run=tmp_path / "own/wide")
     again = references.load("own/wide")
     assert again["result"]["seeds"] == {"0": {"brier": 1.0}, "3": ran["models"]["own/wide"]}
     assert again["machine"] == {"processor": "another"}  # that of the check
 
     splits[0] = other
     with pytest.raises(ValueError, match="must be of the training data of own/wide"):
-        check.record(of, run=tmp_path / "own/wide")
+        record.record(of, run=tmp_path / "own/wide")
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from pyrodrop import data, priors, zoo
-from pyrodrop.analysis.benchmarks import small_fits
-from pyrodrop.analysis.benchmarks.small_problems import problem
+from pyrodrop.analysis.lab.benchmarks import small_fits
+from pyrodrop.analysis.lab.benchmarks.small_problems import problem
 from pyrodrop.analysis.zoo import references
 from pyrodrop.zoo import toys
 

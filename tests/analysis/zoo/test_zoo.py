@@ -17,7 +17,8 @@ import scipy.stats
 import torch
 
 from pyrodrop import Fit, cli, guides, zoo
-from pyrodrop.analysis.networks.alone import drawn_as_alone
+from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
+from pyrodrop.analysis.lab.zoo import record
 from pyrodrop.analysis.zoo import card, check, references, train
 from pyrodrop.analysis.zoo.agreement import agreements, verdict
 from pyrodrop.analysis.zoo.train import Measured, load_splits, measure
@@ -101,15 +102,15 @@ def test_tolerances_are_of_seeds_and_of_rounding(monkeypatch: pytest.MonkeyPatch
     split = Split(
         "ones", Dataset(torch.ones(3, 1), torch.ones(3)), Dataset(torch.ones(1, 1), torch.ones(1)), "", "", ""
     )
-    monkeypatch.setattr(check, "check_splits", lambda entry: [split])
+    monkeypatch.setattr(record, "check_splits", lambda entry: [split])
 
     def short(entry: Any, seed: int, quiet: bool = True, splits: Any = None) -> Any:
         units = float((splits[0].train.x.double() - 1).mean()) / torch.finfo(torch.float32).eps
         return SimpleNamespace(scores={"seed": 9.0 + seed, "rounding": 9.0 + units, "same": 9.0})
 
-    monkeypatch.setattr(check, "short", short)
+    monkeypatch.setattr(record, "short", short)
     wanted = {"seed": (5 / 3) ** 0.5, "rounding": 3 * (14 / 3) ** 0.5, "same": 0.09}
-    assert check._short_runs(YACHT)["tolerance"] == pytest.approx(wanted)
+    assert record._short_runs(YACHT)["tolerance"] == pytest.approx(wanted)
 
 
 @pytest.mark.more

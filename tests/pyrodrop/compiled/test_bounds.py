@@ -15,7 +15,7 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.experiments.remedies import bounds
+from pyrodrop.analysis.lab.experiments.remedies import bounds
 
 TAU, RATE = 4.0, 0.3
 X = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))

@@ -43,7 +43,7 @@ from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop.analysis.programs.program import parameters
+from pyrodrop.analysis.lab.programs.program import parameters
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(24, generator=G, dtype=torch.double)

@@ -38,8 +38,8 @@ from pyro.ops.indexing import Vindex
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop.analysis.programs.program import parameters, set_up
-from pyrodrop.analysis.reports import generated
+from pyrodrop.analysis.lab import generated
+from pyrodrop.analysis.lab.programs.program import parameters, set_up
 from tests.small import normal
 
 X = normal(24, seed=0, dtype=torch.double)

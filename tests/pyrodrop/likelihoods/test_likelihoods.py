@@ -18,7 +18,7 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors
 from pyrodrop.analysis import sbc
-from pyrodrop.analysis.networks.alone import drawn_as_alone
+from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.data import Dataset
 from pyrodrop.distributions.censored import Censored as CensoredNumbers
 from pyrodrop.likelihoods import Likelihood

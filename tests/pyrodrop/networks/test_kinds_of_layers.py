@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.networks.alone import drawn_as_alone
+from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 
 X = torch.randn(12, 5, 4, generator=torch.Generator().manual_seed(1))
 Y = X[:, 0, :1].sin()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.networks.alone import drawn_as_alone
+from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.modules import LocalModule
 
 X = torch.randn(20, 3, generator=torch.Generator().manual_seed(1)) * 2 + 1

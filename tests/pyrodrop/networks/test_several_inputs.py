@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.networks.alone import drawn_as_alone
+from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.data import Dataset
 from pyrodrop.training.minibatches import Minibatches
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import likelihoods, priors
-from pyrodrop.analysis.networks import real
+from pyrodrop.analysis.lab.networks import real
 from pyrodrop.reading import Reading
 
 Passes, Apart = Callable[..., Tensor], Callable[..., float]

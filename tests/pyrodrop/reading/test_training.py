@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods
-from pyrodrop.analysis.networks.alone import drawn_as_alone
+from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 
 
 class Tokens(nn.Module):

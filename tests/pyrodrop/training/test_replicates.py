@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.networks.alone import drawn_as_alone
+from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.compiled import choice, stacked
 from pyrodrop.compiled.recorder import recorded as recording
 from pyrodrop.compiled.stacked_compiled import group_size

@@ -15,7 +15,7 @@ from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoM
 from torch import Tensor
 
 import pyrodrop
-from pyrodrop.analysis.networks.alone import drawn_as_alone
+from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(12, generator=G)

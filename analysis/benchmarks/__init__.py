@@ -1,1 +1,0 @@
-"""Benchmarks: scripts, each run as ``python -m pyrodrop.analysis.benchmarks.NAME``."""

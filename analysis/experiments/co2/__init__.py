@@ -1,5 +1,0 @@
-"""Mauna Loa CO2: dropout networks and Gaussian processes."""
-
-from pyrodrop.analysis.experiments.co2.experiment import run
-
-__all__ = ["run"]

@@ -1,6 +1,0 @@
-"""The league of approximations of the exact posteriors: stored rows, and comparison of submitted draws with them."""
-
-from pyrodrop.analysis.experiments.league.rows import LEAGUE, compare, league
-from pyrodrop.analysis.experiments.league.submission import submit
-
-__all__ = ["LEAGUE", "compare", "league", "submit"]

@@ -1,9 +1,0 @@
-"""Other packages on the problems whose exact posterior is known: the same network, priors, noise and data.
-
-A peer is a script in ``analysis/peers/scripts/``, which needs its own package and not this one; `PEERS` lists them.
-"""
-
-from pyrodrop.analysis.experiments.peers.experiment import run, text
-from pyrodrop.analysis.peers.processes import PEERS
-
-__all__ = ["PEERS", "run", "text"]

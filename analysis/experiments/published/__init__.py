@@ -1,5 +1,0 @@
-"""The published figures of dropout as variational inference, each beside ours."""
-
-from pyrodrop.analysis.experiments.published.experiment import run, text
-
-__all__ = ["run", "text"]

@@ -1,5 +1,0 @@
-"""LeNet-5 on a rotated digit."""
-
-from pyrodrop.analysis.experiments.rotated_digit.experiment import run
-
-__all__ = ["run"]

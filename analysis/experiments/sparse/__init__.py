@@ -1,5 +1,0 @@
-"""Sparse LeNets on MNIST: pruning, compression and test error."""
-
-from pyrodrop.analysis.experiments.sparse.experiment import run
-
-__all__ = ["run"]

@@ -1,0 +1,1 @@
+"""Benchmarks: scripts, each run as ``python -m pyrodrop.analysis.lab.benchmarks.NAME``."""

@@ -1,0 +1,169 @@
+"""Network-steps per second by the number of networks that are trained at once: when a GPU becomes faster than a CPU.
+
+``python -m pyrodrop.analysis.lab.benchmarks.crossing [--counts '[1, 100]'] [--device cuda] [--out FILE]``: networks 13-50-1
+with Bernoulli masks and Adam, on the same data, each with its own weights, masks and minibatches of 128 rows. Ours are
+replicates with compiled steps; beside them `torch.func.vmap` of the same network under `torch.compile` with fused Adam, and
+`jax.vmap` of a jitted loop, if JAX is installed. One thread, process time (on a GPU wall time), interleaved medians; the
+time before the first step is measured separately. The file of results is written after every number of networks.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+from pyrodrop.analysis.lab.benchmarks.replicates import ROWS, stacked
+from pyrodrop.analysis.lab.benchmarks.timing import begin, clock_of, command, interleaved, moves_all, report, why, write
+from pyrodrop.analysis.lab.peers.networks import BATCH, RATE, Network, Parameters, networks
+
+COUNTS = (1, 10, 100, 1_000, 10_000, 100_000)
+STEPS = 20  # steps per call
+
+Steps = tuple[Callable[[], object], Parameters]
+
+
+def main(
+    counts: Sequence[int] = COUNTS, rounds: int = 3, out: Path | None = None, device: str = "cpu", seconds: float = 1e9
+) -> None:
+    """Time all variants.
+
+    Args:
+        counts: numbers of networks, in this order.
+        rounds: timings of every variant.
+        out: JSON file for the results.
+        device: cpu, cuda, cuda:1 ...
+        seconds: no further number of networks is begun after this time.
+    """
+    begin(device)
+    start, rows = time.perf_counter(), {}
+    network = networks(device)["13-50-1"]
+    makers = {"ours": ours, "torch.func, compiled": by_torch} | (
+        {"JAX, jitted": by_jax} if importlib.util.find_spec("jax") else {}
+    )
+    for count in counts:
+        if time.perf_counter() - start > seconds:
+            break
+        rows[f"{count:,}"] = row(network, count, makers, rounds)
+        report(
+            "network-steps a second",
+            {n: {k: v["steps a second"] for k, v in r.items()} for n, r in rows.items()},
+            ".3g",
+        )
+        write(out, "crossing", {"network": network.name, "rounds": rounds, "networks": rows}, device)
+
+
+def row(
+    network: Network, count: int, makers: Mapping[str, Callable[[Network, int], Steps]], rounds: int
+) -> dict[str, dict[str, Any]]:
+    """Every variant's network-steps per second for `count` networks, seconds before the steps, and bytes of a GPU."""
+    on_gpu, results, variants = network.x.is_cuda, dict[str, dict[str, Any]](), dict[str, Callable[[], object]]()
+
+    for name, make in makers.items():
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        before = time.perf_counter()
+        try:
+            steps, parameters = make(network, count)
+            moves_all(steps, parameters, name)
+        except Exception as error:  # out of memory, or an error of a compiler: the others continue
+            results[name] = {"error": why(error), "steps a second": float("nan")}
+            continue
+        results[name] = {"before, s": time.perf_counter() - before}
+        if on_gpu and name != "JAX, jitted":
+            results[name]["bytes"] = torch.cuda.max_memory_allocated()
+        variants[name] = steps
+    for name, taken in interleaved(variants, rounds, 1, clock_of(network.x.device)).items():
+        results[name]["steps a second"] = count * STEPS / taken
+    return results
+
+
+def ours(network: Network, count: int) -> Steps:
+    """Replicates of one model and guide."""
+    loop = stacked(network, count, own=False)
+    return (lambda: loop.advance(loop.done + STEPS)), list(loop.parameters.values())
+
+
+def by_torch(network: Network, count: int) -> Steps:
+    """Stacked parameters, their gradient by `vmap`, compiled, and fused Adam."""
+    x, y = network.x[:ROWS], network.y[:ROWS]
+    net = network.build(lambda: nn.Dropout(RATE)).to(x.device)
+    stack = {
+        name: one.detach() + 0.01 * torch.randn(count, *one.shape, device=x.device)
+        for name, one in net.named_parameters()
+    }
+    optimizer = torch.optim.Adam(stack.values(), fused=True)
+
+    def loss(weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return network.loss(functional_call(net, weights, (x,)), y)  # type: ignore[no-any-return]
+
+    gradient = torch.compile(vmap(grad(loss), randomness="different"))
+
+    def steps() -> None:
+        for _ in range(STEPS):
+            rows = torch.randint(len(x), (count, BATCH), device=x.device)
+            for name, value in gradient(stack, x[rows], y[rows]).items():
+                stack[name].grad = value
+            optimizer.step()
+
+    return steps, list(stack.values())
+
+
+def by_jax(network: Network, count: int) -> Steps:
+    """One jitted loop of steps, mapped over the networks."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax
+    import jax.numpy as jnp
+
+    x, y = (jnp.asarray(tensor[:ROWS].cpu().numpy()) for tensor in (network.x, network.y))
+    net = network.layers(nn.Identity)
+    first = [jnp.asarray(value.detach().numpy()) for value in net.parameters()]
+    keys = jax.random.split(jax.random.key(0), len(first))
+    weights = [w + 0.01 * jax.random.normal(k, (count, *w.shape)) for w, k in zip(first, keys, strict=True)]
+    state = (weights, [jnp.zeros_like(w) for w in weights], [jnp.zeros_like(w) for w in weights], jnp.zeros(()))
+
+    def loss(weights: Sequence[Any], x: Any, y: Any, key: Any) -> Any:
+        h = x
+        for layer in range(0, len(weights), 2):
+            key, of_mask = jax.random.split(key)
+            kept = jnp.where(jax.random.bernoulli(of_mask, 1 - RATE, h.shape), h / (1 - RATE), 0.0)
+            h = kept @ weights[layer].T + weights[layer + 1]
+            h = jax.nn.relu(h) if layer + 2 < len(weights) else h
+        return ((h - y) ** 2).mean()
+
+    def gradient(weights: Sequence[Any], key: Any) -> Any:
+        of_rows, of_masks = jax.random.split(key)
+        rows = jax.random.randint(of_rows, (BATCH,), 0, len(x))
+        return jax.grad(loss)(weights, x[rows], y[rows], of_masks)
+
+    def step(_: int, carry: Any) -> Any:
+        (weights, m, v, t), key = carry
+        key, of_step = jax.random.split(key)
+        g = jax.vmap(gradient)(weights, jax.random.split(of_step, count))
+        t = t + 1
+        m = [0.9 * a + 0.1 * b for a, b in zip(m, g, strict=True)]
+        v = [0.999 * a + 0.001 * b**2 for a, b in zip(v, g, strict=True)]
+        weights = [
+            w - 1e-3 * (a / (1 - 0.9**t)) / (jnp.sqrt(b / (1 - 0.999**t)) + 1e-8)
+            for w, a, b in zip(weights, m, v, strict=True)
+        ]
+        return (weights, m, v, t), key
+
+    advance = jax.jit(lambda state, key: jax.lax.fori_loop(0, STEPS, step, (state, key)))
+    held: dict[str, Any] = {"state": state, "key": jax.random.key(1)}
+
+    def steps() -> None:
+        held["state"], held["key"] = jax.block_until_ready(advance(held["state"], held["key"]))
+
+    return steps, lambda: [torch.from_numpy(w.__array__().copy()) for w in held["state"][0]]
+
+
+if __name__ == "__main__":
+    command(main)

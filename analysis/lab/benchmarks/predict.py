@@ -1,0 +1,139 @@
+"""Prediction by T passes of dropout, against the plain PyTorch loop: one thread, process time, interleaved medians.
+
+``python -m pyrodrop.analysis.lab.benchmarks.predict [--rounds 11] [--out FILE] [--device cuda]``: for each network the loop
+of T passes of ``nn.Dropout`` in training mode that collects its outputs, and the variants of ``predict``. Each must have
+the mean and variance of the loop at 20 points, within Monte Carlo error. On a GPU: wall time.
+
+The loop samples one mask per example. ``predict`` samples functions, with one mask for all examples, which has the same
+distribution at every single point; ``joint=False`` samples like the loop.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.lab.benchmarks.timing import begin, clock_of, command, interleaved, report, write
+
+RATE = 0.5
+CHECK_POINTS, CHECK_DRAWS, WITHIN = 20, 2000, 5.0  # check of distributions: points, draws, and most standard errors
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network with dropout at rate 0.5 after every hidden layer, and the prediction that is timed."""
+
+    widths: tuple[int, ...]
+    points: int
+    passes: int
+    target: float
+
+    @property
+    def name(self) -> str:
+        return "-".join(map(str, self.widths))
+
+
+CASES = (Case((784, 1000, 1000, 10), 1_000, 100, 0.50), Case((13, 50, 1), 10_000, 100, 0.25))
+
+
+def main(rounds: int = 11, out: Path | None = None, device: str = "cpu") -> None:
+    """Time predictions.
+
+    Args:
+        rounds: timings of every variant.
+        out: JSON file for the results.
+        device: cpu, cuda, cuda:1 ...
+    """
+    begin(device)
+    torch.manual_seed(0)
+    prediction = [compare(case, rounds, device) for case in CASES]
+    write(out, "predict", {"rounds": rounds, "prediction": prediction}, device)
+
+
+def compare(case: Case, rounds: int, device: str = "cpu") -> dict[str, Any]:
+    """Time the variants of one network, print their ratios to the loop, and return the results."""
+    fit, loop = twins(case, device)
+    x = torch.randn(case.points, case.widths[0], device=device)
+    variants = forms(fit, x, case)
+    deviations = {name: check_distribution(name, fit, loop, x[:CHECK_POINTS], case) for name in variants}
+    every: dict[str, Callable[[], object]] = {"loop": functools.partial(passes, loop, x, case.passes), **variants}
+    medians = interleaved(every, rounds, warmup=1, clock=clock_of(device))
+    ratio = {name: seconds / medians["loop"] for name, seconds in medians.items()}
+    title = f"{case.name}, {case.points:,} points, {case.passes} passes, ratio to the loop (target {case.target:.2f})"
+    report(
+        title, {name: {"ratio": value, "s.e. off": deviations.get(name, 0.0)} for name, value in ratio.items()}, ".3f"
+    )
+    return {
+        "network": case.name,
+        "points": case.points,
+        "passes": case.passes,
+        "target": case.target,
+        "seconds": medians,
+        "ratio": ratio,
+        "largest_deviation_se": deviations,
+    }
+
+
+def twins(case: Case, device: str = "cpu") -> tuple[pyrodrop.Fit, nn.Sequential]:
+    """The same posterior in pyrodrop and in PyTorch; ``nn.Dropout`` divides by 1 - rate, so its weights are the means."""
+    model = models.MLP(case.widths, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    guide = guides.BernoulliDropout(model, RATE, mask_input=False)
+    layers: list[nn.Module] = []
+    for index, (inputs, outputs) in enumerate(itertools.pairwise(case.widths)):
+        layer = nn.Linear(inputs, outputs)
+        with torch.no_grad():
+            layer.weight.copy_(guide.posterior(f"layers.{index}.weight").mean)
+            assert layer.bias is not None
+            layer.bias.copy_(model.free[f"layers.{index}.bias"])
+        layers += [layer, nn.ReLU(), nn.Dropout(RATE)]
+    fit = pyrodrop.Fit(model.to(device), guide.to(device), None, torch.zeros(1, 3), {}, torch.device(device))
+    return fit, nn.Sequential(*layers[:-2]).to(device).train()
+
+
+def forms(fit: pyrodrop.Fit, x: Tensor, case: Case) -> dict[str, Callable[[], object]]:
+    """The timed variants of `predict`."""
+    variants: dict[str, Callable[[], object]] = {
+        "draws": functools.partial(fit.predict, x, case.passes),
+        "moments": functools.partial(fit.predict, x, case.passes, keep="moments"),
+        "joint=False": functools.partial(fit.predict, x, case.passes, joint=False),
+    }
+    if len(case.widths) == 3:
+        variants["analytic"] = functools.partial(fit.predict, x, method="analytic")
+    return variants
+
+
+@torch.no_grad()
+def passes(loop: nn.Module, x: Tensor, count: int) -> Tensor:
+    """The plain loop: outputs ``[count, N, D]``."""
+    return torch.stack([loop(x) for _ in range(count)])
+
+
+def check_distribution(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor, case: Case) -> float:
+    """The largest deviation of a variant's mean or variance from the loop's, in standard errors; exits if it is large."""
+    draws = passes(loop, x, CHECK_DRAWS)
+    squares = (draws - draws.mean(0)) ** 2
+    few = Case(case.widths, len(x), CHECK_DRAWS, case.target)
+    got: Any = forms(fit, x, few)[name]()
+    f_mean, f_variance = (got.mean, got.spread**2)
+    share = 1.0 if name == "analytic" else 2.0  # 2 if the variant has Monte Carlo error, too
+    of_mean = (f_mean - draws.mean(0)) / (share * draws.var(0) / CHECK_DRAWS).sqrt()
+    of_variance = (f_variance - squares.mean(0)) / (share * squares.var(0) / CHECK_DRAWS).sqrt()
+    worst = float(torch.maximum(of_mean.abs(), of_variance.abs()).max())
+    if not worst < WITHIN:
+        raise SystemExit(
+            f"{name} of {case.name} differs from the loop's distribution by {worst:.1f} s.e. and is not timed"
+        )
+    return worst
+
+
+if __name__ == "__main__":
+    command(main)

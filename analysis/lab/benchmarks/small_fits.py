@@ -1,0 +1,219 @@
+"""Guides on twenty small problems, compared with the exact posterior and with a Gaussian process.
+
+    python -m pyrodrop.analysis.lab.benchmarks.small_fits FILE [--settings NAME ...] [--problems NAME ...] [--seed N]
+
+A network D-50-K with tanh and priors for weights and biases; x and real y are standardised. Six guides are trained by 3,000
+steps of Adam on all rows, in these settings:
+
+    default                  priors N(0, 1), noise learned from 1 / Var(y)
+    from gp                  priors and noise of `priors.from_gp`, noise fixed
+
+and some of them in further settings of the noise:
+
+    default, GP's noise      noise fixed at that of `priors.from_gp`
+    default, late            noise fixed at a tenth of sd(y) for half of the steps, then learned from the mean square error
+    from gp, learned         noise learned from that of `priors.from_gp`
+
+The exact posterior, by Hamiltonian Monte Carlo, has the priors of ``default`` or of ``from gp``, and the noise of the
+latter, since the precision is not a latent variable here. They are compared with a constant, N(mean, variance), Poisson or
+frequencies, and with a Gaussian process: Matern-5/2, or of class labels. Counts and labels have only ``default``, since
+`priors.from_gp` needs Gaussian noise. Scores are log densities in nats per row, of the rows inside and away
+(`small_problems`). FILE is written after every cell, and cells that it contains are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
+from pyrodrop.analysis.lab.benchmarks.small_problems import PROBLEMS, Problem, problem
+from pyrodrop.files import write_json
+
+UNITS, STEPS, LR, DRAWS = 50, 3000, 1e-2, 1000
+CURVE, SIDE, MARGIN = 80, 16, 0.15  # points of a curve and of a side of a map, and how far beyond the data
+HMC: Mapping[str, Any] = {"chains": 16, "draws": 100, "tune": 250, "max_steps": 128, "device": "cpu"}
+GUIDES: Mapping[str, Callable[[Any], Any]] = {
+    "mean field": guides.MeanField,
+    "variational B": lambda model: guides.VariationalDropout(model, "B"),
+    "MC dropout": lambda model: guides.BernoulliDropout(model, 0.05, mask_input=False),
+    "concrete": lambda model: guides.ConcreteDropout(model, mask_input=False),
+    "point": guides.Point,
+    "exact last layer": guides.ExactLastLayer,  # only for Gaussian noise
+}
+STUDIED = ("mean field", "MC dropout")
+SETTINGS: Mapping[str, Sequence[str]] = {
+    "default": (*GUIDES, "exact"),
+    "from gp": (*GUIDES, "exact"),
+    "default, GP's noise": STUDIED,
+    "default, late": STUDIED,
+    "from gp, learned": STUDIED,
+}
+
+
+def network(of: Problem, setting: str, noise_sd: float) -> models.MLP:
+    """The network of a setting; `noise_sd` is the fixed noise of the setting ``default, GP's noise``."""
+    gaussian = not of.classes and not of.counts
+    likelihood = (
+        likelihoods.Categorical() if of.classes else likelihoods.Poisson() if of.counts else likelihoods.Gaussian()
+    )
+    if setting == "default, GP's noise":
+        likelihood = likelihoods.Gaussian(noise_sd**-2)
+    widths = [of.train.x.shape[1], UNITS, max(1, of.classes)]
+    options: dict[str, Any] = {
+        "prior": priors.Gaussian(),
+        "bias_prior": priors.Gaussian(),
+        "likelihood": likelihood,
+        "seed": of.seed,
+    }
+    if setting.startswith("default"):
+        return models.MLP(widths, "tanh", **options)
+    model = priors.from_gp(models.MLP(widths, "tanh", **options), of.train).model
+    if gaussian and setting != "from gp":
+        model.likelihood = likelihoods.Gaussian(float(model.likelihood.precision), learned=True)
+    return model
+
+
+def fitted(of: Problem, model: Any, guide: str, *, late: bool) -> Any:
+    """A fit; with `late` the noise is fixed in the first half of the steps, and learned in the second."""
+    options: dict[str, Any] = {"lr": LR, "seed": of.seed, "progress": False}
+    make = GUIDES[guide]
+    if not late:
+        return pyrodrop.fit(model, make(model), of.train, steps=STEPS, **options)
+    model.likelihood = likelihoods.Gaussian(100 / float(of.train.y.var()))
+    first: Any = pyrodrop.fit(model, make(model), of.train, steps=STEPS // 2, **options)
+    error = float((first.predict(of.train.x, DRAWS).mean - of.train.y).square().mean())
+    model.likelihood = likelihoods.Gaussian(1 / error, learned=True)
+    second: Any = make(model)
+    second.load_state_dict(first.guide.state_dict())
+    return pyrodrop.fit(model, second, of.train, steps=STEPS - STEPS // 2, **options)
+
+
+def measured(of: Problem, setting: str, method: str, noise_sd: float) -> dict[str, Any]:
+    """The scores of a cell, and the values that its figure shows."""
+    began = time.process_time()
+    if method == "exact":
+        of_gp = "default, GP's noise" if setting == "default" and noise_sd else setting
+        run: Any = pyrodrop.sample(network(of, of_gp, noise_sd), of.train, seed=of.seed, progress=False, **HMC)
+    else:
+        run = fitted(of, network(of, setting, noise_sd), method, late=setting.endswith("late"))
+    seconds = time.process_time() - began
+    likelihood: Any = run.model.likelihood
+    extra = {"noise_sd": float(likelihood.precision.detach()) ** -0.5} if hasattr(likelihood, "precision") else {}
+    if method == "exact":
+        extra |= {"r_hat_f": run.settings["diagnostics"]["r_hat_f"]}
+    scores = scored(of, run, drawn=setting in ("default", "from gp"))
+    return scores | extra | {"seconds": seconds}
+
+
+def noise(of: Problem) -> float:
+    """The standard deviation of the noise by `priors.from_gp`; 0 if the noise is not Gaussian."""
+    if of.classes or of.counts:
+        return 0.0
+    return float(priors.from_gp(network(of, "default", 0.0), of.train).noise_sd)
+
+
+def process(of: Problem) -> dict[str, Any]:
+    """The cell of the Gaussian process; empty for counts."""
+    began = time.process_time()
+    if of.counts:
+        return {}
+    kind, kernel = (GaussianProcessClassifier, "squared-exponential") if of.classes else (GaussianProcess, "matern-5/2")
+    run: Any = kind(of.train, kernel, progress=False)
+    extra = {} if of.classes else {"noise_sd": run.noise_sd}
+    return scored(of, run) | extra | {"seconds": time.process_time() - began}
+
+
+def scored(of: Problem, run: Any, *, drawn: bool = True) -> dict[str, Any]:
+    """Log densities of both parts, and mean and standard deviation of y, or of the label, at the points of the figure."""
+    scores = {
+        part: float(run.predict(rows.x, DRAWS).log_density(rows.y).mean())
+        for part, rows in (("inside", of.inside), ("away", of.away))
+    }
+    if not drawn:
+        return scores
+    predicted = run.predict(points(of), DRAWS)
+    if of.classes:
+        p = predicted.f.softmax(-1).mean(0)
+        mean, sd = p[:, -1], -(p * p.log()).sum(-1)
+    else:
+        mean, sd = predicted.mean[:, 0], predicted.sd[:, 0]
+    return scores | {
+        name: " ".join(f"{v:.5g}" for v in values.tolist()) for name, values in (("mean", mean), ("sd", sd))
+    }
+
+
+def points(of: Problem) -> Tensor:
+    """A line over all rows and beyond, or a map ``[SIDE * SIDE, 2]`` whose first input changes slowest."""
+    x = torch.cat([of.train.x, of.inside.x, of.away.x])
+    low, high = x.min(0).values, x.max(0).values
+    margin = MARGIN * (high - low)
+    count = CURVE if x.shape[1] == 1 else SIDE
+    axes = [torch.linspace(float(a), float(b), count) for a, b in zip(low - margin, high + margin, strict=True)]
+    return torch.cartesian_prod(*axes).reshape(-1, x.shape[1])
+
+
+def constant(of: Problem) -> dict[str, float]:
+    """The log densities under a distribution of y that does not depend on x."""
+    y = of.train.y
+    if of.classes:
+        frequency = torch.bincount(y, minlength=of.classes).double() / len(y)
+        law: Any = torch.distributions.Categorical(frequency)
+    elif of.counts:
+        law = torch.distributions.Poisson(y.mean())
+    else:
+        law = torch.distributions.Normal(y.mean(), y.std(correction=0))
+    return {part: float(law.log_prob(rows.y).mean()) for part, rows in (("inside", of.inside), ("away", of.away))}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what is missing in the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--settings", nargs="+", choices=tuple(SETTINGS), default=tuple(SETTINGS))
+    parser.add_argument("--problems", nargs="+", choices=tuple(PROBLEMS), default=tuple(PROBLEMS))
+    parser.add_argument("--seed", type=int, default=0, help="of rows, networks and training: a file for each")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    about = {"units": UNITS, "steps": STEPS, "lr": LR, "hmc": HMC, "seed": options.seed}
+    content: dict[str, Any] = {"about": about, "problems": {}}
+    if options.file.is_file():
+        content = json.loads(options.file.read_text(encoding="utf-8"))
+        if content["about"].get("seed", 0) != options.seed:
+            parser.error(f"{options.file} has another seed than --seed {options.seed}: take another file")
+    for setting in options.settings:
+        for name in options.problems:
+            of, cells = problem(name, options.seed), content["problems"].setdefault(name, {})
+            if not cells:
+                cells |= {"rows": len(of.train), "constant": constant(of), "GP": process(of), "noise_sd": noise(of)}
+            if setting != "default" and (of.classes or of.counts):
+                continue
+            for method in SETTINGS[setting]:
+                if method == "exact last layer" and (of.classes or of.counts):
+                    continue
+                if f"{setting}: {method}" not in cells:
+                    cell = measured(of, setting, method, cells["noise_sd"])
+                    cells[f"{setting}: {method}"] = cell
+                    write_json(options.file, content)
+                    print(
+                        f"{name:16} {setting}: {method:14}",
+                        *(f"{cell[part]:8.3f}" for part in ("inside", "away")),
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # of this process alone
+    logging.getLogger("pyrodrop").setLevel(logging.ERROR)
+    main()

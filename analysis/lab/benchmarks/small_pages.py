@@ -1,0 +1,129 @@
+"""The tables and the figure of the twenty small problems, from their stored results.
+
+python -m pyrodrop.analysis.lab.benchmarks.small_pages        writes docs/_static/twenty-problems.png
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pyrodrop.analysis.lab import ROOT, generated
+from pyrodrop.analysis.lab.benchmarks.small_fits import GUIDES, SETTINGS, SIDE, STUDIED, points
+from pyrodrop.analysis.lab.benchmarks.small_problems import Problem, problem
+from pyrodrop.analysis.reports.style import BLACK, BLUE, RED, SEQUENTIAL, SERIES, styled, write_figure
+from pyrodrop.json_files import read_record
+
+RESULTS = Path(__file__).with_name("results") / "small-problems.json"
+FIGURE = ROOT / "docs" / "_static" / "twenty-problems.png"
+CLOSE = 0.15  # nats per row
+MIXED = 1.2  # R-hat of f, above which chains have not mixed
+_PANEL = (1.45, 1.15)  # inches
+Cells = Mapping[str, Any]
+
+
+def text(problems: Mapping[str, Cells], setting: str) -> str:
+    """The table of a setting in Markdown: log densities inside / away, and numbers of problems close to the exact one."""
+    methods = [f"{setting}: {method}" for method in SETTINGS[setting]]
+    columns = ["GP", f"{setting}: exact", *(method for method in methods if not method.endswith("exact"))]
+    lines = [["problem", "rows", "constant", *(name.split(": ")[-1] for name in columns)]]
+    of_setting = {name: cells for name, cells in problems.items() if f"{setting}: exact" in cells}
+    for name, cells in of_setting.items():
+        lines.append([name, str(cells["rows"]), *(_scores(cells.get(column)) for column in ("constant", *columns))])
+    guides = columns[2:]
+    mixed = [cells for cells in of_setting.values() if _mixed(cells[columns[1]])]
+    close = [sum(c[g]["inside"] > c[columns[1]]["inside"] - CLOSE for c in mixed if g in c) for g in guides]
+    below = [sum(c[g]["inside"] < c["constant"]["inside"] for c in of_setting.values() if g in c) for g in guides]
+    lines.append([f"within {CLOSE} of exact, of {len(mixed)}", "", "", "", "", *map(str, close)])
+    lines.append([f"below a constant, of {len(of_setting)}", "", "", "", "", *map(str, below)])
+    return generated.table(lines) + "\n"
+
+
+def noise_text(problems: Mapping[str, Cells]) -> str:
+    """How the noise is chosen, on problems that have all settings, in Markdown: the median over problems of the log density
+    inside less that of the exact posterior with the same priors, and counts."""
+    needed = [
+        f"{setting}: {guide}" for setting in SETTINGS for guide in (*STUDIED, "exact") if guide in SETTINGS[setting]
+    ]
+    met = [cells for cells in problems.values() if cells.keys() >= set(needed)]
+    met = [cells for cells in met if all(_mixed(cells[f"{prior}: exact"]) for prior in ("default", "from gp"))]
+    lines = [[f"noise, {len(met)} problems", *STUDIED]]
+    for setting in SETTINGS:
+        exact = f"{setting.split(',')[0]}: exact"
+        row = []
+        for column in (f"{setting}: {guide}" for guide in STUDIED):
+            off = [cells[column]["inside"] - cells[exact]["inside"] for cells in met]
+            below = sum(cells[column]["inside"] < cells["constant"]["inside"] for cells in met)
+            row.append(f"{np.median(off):+.2f} ({sum(less > -CLOSE for less in off)}, {below})")
+        lines.append([setting, *row])
+    return generated.table(lines) + "\n"
+
+
+def _mixed(cell: Any) -> bool:
+    """Whether the chains of an exact posterior have mixed; True for methods without chains."""
+    return bool(cell.get("r_hat_f", 1.0) <= MIXED)
+
+
+def _scores(cell: Any) -> str:
+    """Both log densities, with a star if the chains have not mixed."""
+    return f"{cell['inside']:.2f} / {cell['away']:.2f}{'' if _mixed(cell) else ' *'}" if cell else ""
+
+
+@styled()
+def figure(problems: Mapping[str, Cells]) -> Figure:
+    """A row for each problem: a Gaussian process, the exact posterior, and the guides, with the priors of `priors.from_gp`
+    or, where there are none, with N(0, 1): mean and two standard deviations of y by x, or a map of the standard deviation or
+    the entropy of y."""
+    methods = ["GP", "exact", *GUIDES]
+    made = Figure(figsize=(len(methods) * _PANEL[0], len(problems) * _PANEL[1]), layout="constrained")
+    panels = made.subplots(len(problems), len(methods), squeeze=False, sharey="row")
+    for row, (name, cells) in zip(panels, problems.items(), strict=True):
+        of = problem(name)
+        prior = "from gp" if "from gp: exact" in cells else "default"
+        shown = [cells[method] if method == "GP" else cells.get(f"{prior}: {method}", {}) for method in methods]
+        most = max(max(_numbers(cell["sd"])) for cell in shown if cell)
+        for axes, cell in zip(row, shown, strict=True):
+            axes.set(xticks=[], yticks=[])
+            if cell:
+                _draw(axes, of, np.array(_numbers(cell["mean"])), np.array(_numbers(cell["sd"])), most)
+                axes.set_xlabel(f"{cell['inside']:.2f} / {cell['away']:.2f}", fontsize=6, labelpad=1)
+            else:
+                axes.spines[:].set_visible(False)
+        row[0].set_ylabel(name, fontsize=7)
+    for axes, method in zip(panels[0], methods, strict=True):
+        axes.set_title(method, fontsize=8)
+    return made
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(number) for number in text.split()]
+
+
+def _draw(axes: Axes, of: Problem, mean: np.ndarray, sd: np.ndarray, most: float) -> None:
+    """A curve, or a map whose brightest value is `most`."""
+    x = points(of).numpy()
+    rows = of.train.x.numpy()
+    if x.shape[1] == 1:
+        axes.fill_between(x[:, 0], mean - 2 * sd, mean + 2 * sd, color=BLUE, alpha=0.25, linewidth=0)
+        axes.plot(x[:, 0], mean, color=BLUE, linewidth=0.9)
+        for part, colour in ((of.train, RED), (of.away, BLACK)):
+            axes.plot(part.x[:, 0], part.y.reshape(len(part)), ".", color=colour, markersize=1.3)
+        y = np.concatenate([part.y.numpy().ravel() for part in (of.train, of.inside, of.away)])
+        margin = 0.35 * (y.max() - y.min())
+        axes.set_ylim(y.min() - margin, y.max() + margin)
+        return
+    ends = (x[0, 0], x[-1, 0], x[0, 1], x[-1, 1])
+    axes.imshow(
+        sd.reshape(SIDE, SIDE).T, origin="lower", extent=ends, aspect="auto", cmap=SEQUENTIAL, vmin=0, vmax=most
+    )
+    colours: Sequence[str] = [SERIES[2 + int(label)] for label in of.train.y] if of.classes else [BLUE] * len(rows)
+    axes.scatter(rows[:, 0], rows[:, 1], s=1.5, c=colours)
+
+
+if __name__ == "__main__":
+    write_figure(FIGURE, figure(read_record(RESULTS).content["problems"]))

@@ -1,0 +1,211 @@
+"""Foong, Burt, Li & Turner (2020): the spread between two clusters of data.
+
+The network and data of the paper's figure 1: the set `origin`, ReLU layers of 50, w ~ N(0, 16 / fan-in), b ~ N(0, 1),
+noise of standard deviation .1. The slice is the diagonal, with t = x_1 sqrt(2); the clusters are at t = -sqrt(2)
+and sqrt(2).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.gp import GaussianProcess, from_model
+from pyrodrop.analysis.lab import RESULTS
+from pyrodrop.analysis.lab.experiments.critiques.panel import Panel, Size, fitted, sized
+from pyrodrop.analysis.reports.style import BLACK, GREY, SERIES, png, styled
+from pyrodrop.data import foong2020
+from pyrodrop.guides import Guide
+
+RATE, MEMBERS, DRAWS, WIDTH, NOISE = 0.05, 5, 1000, 50, 0.1
+SAMPLED, PROCESS, PUBLISHED = "HMC (ours)", "Gaussian process, wide limit", "HMC, published"
+DISTANCE = "mean |ln sd / ref.|"
+BOUNDED = ("MC dropout, rate .05", "mean field", "variational dropout")  # by the theorems for one hidden layer
+LOW_RANK = "low rank"
+ENSEMBLE, MANY_DROPOUTS = "deep ensemble", "ensemble of MC dropout"
+GUIDES: Mapping[str, Callable[[Any], Guide]] = {
+    "MC dropout, rate .05": lambda model: guides.BernoulliDropout(model, RATE, mask_input=False),
+    "mean field": guides.MeanField,
+    "variational dropout": lambda model: guides.VariationalDropout(
+        model, "B", "weight", max_alpha=math.inf, drop_rate=0.01
+    ),
+    LOW_RANK: lambda model: guides.LowRank(model, rank=4),
+    ENSEMBLE: guides.Point,
+}
+ESTIMATOR: Mapping[str, Any] = {LOW_RANK: "shared"}  # local for the others
+STARTS: Mapping[str, int] = {LOW_RANK: 2}  # `MEMBERS` for the others; low rank costs several times as much
+# By number of hidden layers. The chains of two layers need hours to mix, so that only `long` has them.
+CHAINS: dict[Size, dict[int, dict[str, Any]]] = {
+    "default": {1: {"chains": 32, "draws": 400, "tune": 400}},
+    "quick": {1: {"chains": 4, "draws": 8, "tune": 100, "max_steps": 4}},
+    "long": {
+        1: {"chains": 64, "draws": 500, "tune": 500},
+        2: {"chains": 64, "draws": 500, "tune": 2000, "thin": 5},
+    },
+}
+STEPS: dict[Size, int] = {"default": 4000, "quick": 40}
+
+
+def panel(size: Size, seed: int) -> Panel:
+    """The panel; every posterior is trained from several starts."""
+    t, published = published_slice()
+    x = (t / math.sqrt(2))[:, None].expand(-1, 2).contiguous()
+    spreads = {depth: approximations(depth, x, sized(STEPS, size), seed) for depth in (1, 2)}
+    mixing = {}
+    for depth, chains in sized(CHAINS, size).items():
+        spreads[depth][SAMPLED], mixing[f"{depth} hidden"] = sampled(depth, x, chains, seed)
+    references = {depth: SAMPLED if SAMPLED in by_name else PROCESS for depth, by_name in spreads.items()}
+    table = {
+        f"{depth} hidden, {name}": _row(t, sd, by_name[references[depth]])
+        for depth, by_name in spreads.items()
+        for name, sd in by_name.items()
+    }
+    table[f"1 hidden, {PUBLISHED}"] = _row(t, published, spreads[1][SAMPLED])
+    bounded = [table[f"1 hidden, {name}"] for name in BOUNDED]
+    ours, theirs = table[f"1 hidden, {SAMPLED}"], table[f"1 hidden, {PUBLISHED}"]
+    deeper = table[f"2 hidden, {references[2]}"]
+    return Panel(
+        title="Between two clusters, approximations are nearly as sure as at the data",
+        paper="Foong, Burt, Li & Turner (2020), On the Expressiveness of Approximate Inference in Bayesian Neural Networks",
+        link="https://arxiv.org/abs/1909.00719",
+        shown=(
+            "A regression in the plane with observations around (1, 1) and (-1, -1). The exact posterior is 43 times less "
+            "sure between the clusters than at them. With one hidden ReLU layer this is impossible for a factorised "
+            "Gaussian (theorem 1: the variance at 0 is at most the sum of those at the clusters) and for MC dropout "
+            "(theorem 2: the variance is convex in x). With two layers both could express it, but the ELBO does not find it."
+        ),
+        tables={
+            f"standard deviation of f along the diagonal; the reference is {references[1]} for one hidden layer and "
+            f"{references[2]} for two": table,
+            "whether the chains have mixed (R-hat of f below 1.05)": mixing,
+        },
+        facts={
+            "one hidden layer: factorised and dropout posteriors obey the bound of the theorems": all(
+                row["sd between"] ** 2 <= 1.05 * row["sum of variances at the clusters"] for row in bounded
+            ),
+            "one hidden layer: sampling finds the published ratio within a factor of 1.5": (
+                2 / 3 < ours["ratio"] / theirs["ratio"] < 1.5
+            ),
+            "our sampled sd lies within 25 % of the published one along the slice, on average": (
+                theirs[DISTANCE] < math.log(1.25)
+            ),
+            "all chains have mixed (R-hat of f below 1.05)": all(row["R-hat of f"] < 1.05 for row in mixing.values()),
+            f"two hidden layers: no single approximation reaches half the ratio of the reference, {references[2]}": all(
+                table[f"2 hidden, {name}"]["ratio"] < deeper["ratio"] / 2 for name in GUIDES if name != ENSEMBLE
+            ),
+        },
+        helps=_helps(table),
+        figure=png(_figure(t, spreads, published)),
+    )
+
+
+def network(depth: int) -> models.MLP:
+    """The network of the paper with this number of hidden layers."""
+    first, other = priors.Gaussian(4 / math.sqrt(2)), priors.Gaussian(4 / math.sqrt(WIDTH))
+    return models.MLP(
+        [2, *[WIDTH] * depth, 1],
+        prior={"layers.0.*": first, "*": other},
+        likelihood=likelihoods.Gaussian(NOISE**-2),
+        bias_prior=priors.Gaussian(1.0),
+    )
+
+
+def approximations(depth: int, x: Tensor, steps: int, seed: int) -> dict[str, Tensor]:
+    """Standard deviation of f at x by posterior; that of single fits is the mean over the starts."""
+    deviations: dict[str, Tensor] = {}
+    data = foong2020().train
+    for name, guide in GUIDES.items():
+        torch.manual_seed(seed)
+        model = network(depth)
+        fits = fitted(
+            model,
+            guide(model),
+            data,
+            count=STARTS.get(name, MEMBERS),
+            steps=steps,
+            lr=5e-3,
+            estimator=ESTIMATOR.get(name, "local"),
+            seed=seed,
+        )
+        if name != ENSEMBLE:
+            deviations[name] = torch.stack([fit.predict(x, DRAWS, seed=seed).spread[:, 0] for fit in fits]).mean(0)
+        if name in (ENSEMBLE, next(iter(GUIDES))):
+            deviations[ENSEMBLE if name == ENSEMBLE else MANY_DROPOUTS] = fits.predict(x, DRAWS, seed=seed).spread[:, 0]
+    process = GaussianProcess(data, from_model(network(depth)), learn=False, progress=False)
+    deviations[PROCESS] = process.predict(x, 2).spread[:, 0]
+    return {name: sd.double() for name, sd in deviations.items()}
+
+
+def sampled(depth: int, x: Tensor, chains: dict[str, Any], seed: int) -> tuple[Tensor, dict[str, float]]:
+    """Standard deviation of f at x under the exact posterior, by sampling, and the diagnostics of the chains."""
+    run = pyrodrop.sample(network(depth), foong2020().train, seed=seed, device="cpu", progress=False, **chains)
+    mixed = run.diagnostics(x)
+    row = {"R-hat of f": mixed.r_hat_f, "effective draws of f, least": mixed.ess_f, "median": mixed.ess_f_median}
+    return run.predict(x, 2000, seed=seed).spread[:, 0].double(), row
+
+
+def published_slice() -> tuple[Tensor, Tensor]:
+    """t and the standard deviation of f by the HMC of the paper for one hidden layer, at 51 points."""
+    content = json.loads((RESULTS / "foong2020.json").read_text(encoding="utf-8"))
+    return torch.tensor(content["t"]), torch.tensor(content["sd"]).double()
+
+
+def _row(t: Tensor, sd: Tensor, reference: Tensor) -> dict[str, float]:
+    at = [float(sd[(t - end).abs().argmin()]) for end in (-math.sqrt(2), math.sqrt(2))]
+    between = float(sd[t.abs().argmin()])
+    return {
+        "sd between": between,
+        "sd at the clusters": sum(at) / 2,
+        "ratio": between / (sum(at) / 2),
+        "sum of variances at the clusters": at[0] ** 2 + at[1] ** 2,
+        DISTANCE: float((sd.log() - reference.log()).abs().mean()),
+    }
+
+
+def _helps(table: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
+    def ratio(depth: int, name: str) -> str:
+        return f"{table[f'{depth} hidden, {name}']['ratio']:.1f}"
+
+    first = next(iter(GUIDES))
+    lines = [
+        f"Ratio of the sd between the clusters to that at them: {ratio(1, SAMPLED)} by sampling with one hidden layer, "
+        f"{ratio(1, PROCESS)} and {ratio(2, PROCESS)} in the Gaussian process of the wide limit with one and two.",
+        f"Depth: MC dropout goes from {ratio(1, first)} to {ratio(2, first)}, mean field from {ratio(1, 'mean field')} to "
+        f"{ratio(2, 'mean field')}.",
+        f"Ensembles: a mixture is not bound by the theorems. {MEMBERS} dropout networks together have "
+        f"{ratio(1, MANY_DROPOUTS)} and {ratio(2, MANY_DROPOUTS)}, a deep ensemble of {MEMBERS} {ratio(1, ENSEMBLE)} and "
+        f"{ratio(2, ENSEMBLE)}.",
+        f"Low rank: correlated weights are not bound by theorem 1 either, but {ratio(1, LOW_RANK)} and "
+        f"{ratio(2, LOW_RANK)} is what training finds.",
+    ]
+    return tuple(lines)
+
+
+@styled()
+def _figure(t: Tensor, spreads: Mapping[int, Mapping[str, Tensor]], published: Tensor) -> Figure:
+    figure = Figure(figsize=(9.5, 4.2), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    styles = {SAMPLED: (BLACK, "-", 2.0), PROCESS: (GREY, "-", 1.2)}
+    singles = [name for name in spreads[1] if name not in styles]
+    styles |= {name: (colour, "-", 1.2) for name, colour in zip(singles, SERIES, strict=False)}
+    for axes, (depth, by_name) in zip(panels, spreads.items(), strict=True):
+        for name, sd in by_name.items():
+            colour, line, width = styles[name]
+            axes.semilogy(t, sd, line, color=colour, linewidth=width, label=name)
+        if depth == 1:
+            axes.semilogy(t, published, "--", color=BLACK, linewidth=1, label=PUBLISHED)
+        for end in (-math.sqrt(2), math.sqrt(2)):
+            axes.axvline(end, color=GREY, linestyle=":", linewidth=0.8)
+        axes.set(title=f"{depth} hidden layer{'s' if depth > 1 else ''}", xlabel="t, along the diagonal")
+    panels[0].set_ylabel("standard deviation of f")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
+    return figure

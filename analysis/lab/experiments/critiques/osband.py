@@ -1,0 +1,269 @@
+"""Osband (2016): the spread of dropout with a fixed rate does not shrink with data.
+
+The panel has one weight in closed form (`one_weight`) and networks at growing N. N observations with precision tau have the
+same log likelihood, up to a constant, as k copies of each with precision tau / k. Copies give all data sets the same shape,
+so that all networks of one posterior are trained together as replicates.
+
+The remedies are ensembles of randomised point estimates: by a bootstrap of the rows, by anchors, or by prior functions, the
+latter two with noise added to y (`pyrodrop.data.resampled`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.gp import GaussianProcess, from_model
+from pyrodrop.analysis.lab.experiments.critiques import one_weight
+from pyrodrop.analysis.lab.experiments.critiques.panel import Panel, Size, Table, fitted, learning_rate, sized
+from pyrodrop.analysis.reports.style import BLACK, SERIES, png, styled
+from pyrodrop.data import Dataset, bootstrapped, perturbed
+from pyrodrop.guides import Guide, Point
+
+RATE, UNITS, MEMBERS = 0.1, 50, 10
+COUNTS = (1, 10, 100, 1000)
+NOISE = 0.2
+POINTS = torch.linspace(-1, 1, 50)[:, None]
+DRAWS = 300
+SIZES: dict[Size, tuple[tuple[int, ...], int, int]] = {  # numbers of observations, steps, data sets
+    "default": ((25, 100, 250, 1000), 4000, 4),
+    "quick": ((20, 80), 60, 2),
+}
+GUIDES: Mapping[str, Callable[[Any], Guide]] = {
+    "fixed rate .1": lambda model: guides.BernoulliDropout(model, RATE, mask_input=False),
+    "learned rates (concrete)": lambda model: guides.ConcreteDropout(model, "input", drop_rate=RATE, mask_input=False),
+    "learned noise (variational)": lambda model: guides.VariationalDropout(
+        model, "B", "weight", max_alpha=math.inf, drop_rate=0.01
+    ),
+    "mean field": guides.MeanField,
+}
+WIDE = "Gaussian process (wide limit)"
+RANDOMISED = ("ensemble, anchors and noise", "ensemble, prior functions and noise")
+SCALES = {"0": 2.0, "1": 2 / math.sqrt(UNITS)}  # of the weights of a layer
+
+
+class _OfPrior(nn.Linear):
+    """A layer whose initial values are draws from the prior, so that prior functions are draws from it, too."""
+
+    def __init__(self, layer: str, inputs: int, outputs: int) -> None:
+        self.scale = SCALES[layer]
+        super().__init__(inputs, outputs)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, 0, self.scale)
+        nn.init.normal_(self.bias, 0, 1.0)
+
+
+Randomised = tuple[Callable[[int], models.NetworkModel], Callable[[Dataset, int], list[Dataset]]]
+ENSEMBLES: Mapping[str, Randomised] = {  # the model for a number of copies, and the data sets of the members
+    "ensemble of points": (lambda copies: network(copies), lambda data, seed: [data] * MEMBERS),
+    "ensemble, bootstrap": (lambda copies: network(copies), lambda data, seed: bootstrapped(data, MEMBERS, seed=seed)),
+    "ensemble, anchors and noise": (
+        lambda copies: network(copies, priors.Anchored),
+        lambda data, seed: perturbed(data, MEMBERS, noise=NOISE, seed=seed),
+    ),
+    "ensemble, prior functions and noise": (
+        lambda copies: network_with_prior_function(copies),
+        lambda data, seed: perturbed(data, MEMBERS, noise=NOISE, seed=seed),
+    ),
+}
+
+
+def panel(size: Size, seed: int) -> Panel:
+    """The panel, with networks trained on several data sets of each size."""
+    counts, steps, sets = sized(SIZES, size)
+    weight = weight_table()
+    spreads = {name: network_spreads(name, counts, steps, sets, seed) for name in GUIDES}
+    spreads |= {name: ensemble_spreads(name, counts, steps, sets, seed) for name in ENSEMBLES}
+    spreads[WIDE] = [process_spread(n, sets, seed) for n in counts]
+    slopes = {name: slope(counts, values) for name, values in spreads.items()}
+    networks = {
+        name: {f"N = {n}": value for n, value in zip(counts, values, strict=True)} | {"power of N": slopes[name]}
+        for name, values in spreads.items()
+    }
+    fixed, wide = slopes["fixed rate .1"], slopes[WIDE]
+    return Panel(
+        title="The spread of a fixed rate does not shrink with data",
+        paper="Osband (2016), Risk versus Uncertainty in Deep Learning: Bayes, Bootstrap and the Dangers of Dropout",
+        link="http://bayesiandeeplearning.org/2016/papers/BDL_4.pdf",
+        shown=(
+            "A posterior should concentrate as data accumulate. With one weight everything is known in closed form: the "
+            "exact standard deviation falls as 1/sqrt(N), that of dropout with a fixed rate rises to a constant, because it "
+            "is always sqrt(r / (1 - r)) times the mean. In a network of 50 units the same is seen: training could make the "
+            "noise of the units cancel, but the spread at a fixed rate stays where it is, while Gaussian posteriors that "
+            "learn their variances fall with N as the exact posterior of the wide limit does. Ensembles of point estimates "
+            "that are randomised do so, too."
+        ),
+        tables={
+            "one weight, standard deviation after N observations, in closed form": weight,
+            f"networks 1-50-1, mean spread of f over [-1, 1] by N, mean of {sets} data sets": networks,
+        },
+        facts={
+            "one weight: the spread of a fixed rate at N = 1000 is above that at N = 1": (
+                weight["dropout, rate .1, weight decay"]["N = 1000"] > weight["dropout, rate .1, weight decay"]["N = 1"]
+            ),
+            "networks: the spread of the fixed rate changes with N by less than the power .1": abs(fixed) < 0.1,
+            "networks: the Gaussian process's falls by more than the power -.3": wide < -0.3,
+            "networks: the spread of every learned noise falls faster with N than that of the fixed rate": all(
+                slopes[name] < fixed - 0.1 for name in list(GUIDES)[1:]
+            ),
+            "networks: learned Bernoulli rates go too far: at the largest N their spread is below the Gaussian process's": (
+                spreads["learned rates (concrete)"][-1] < spreads[WIDE][-1]
+            ),
+            "networks: the spread of both randomised ensembles is within a factor of 1.5 of the Gaussian process's": all(
+                max(a / b, b / a) < 1.5
+                for name in RANDOMISED
+                for a, b in zip(spreads[name], spreads[WIDE], strict=True)
+            ),
+        },
+        helps=_helps(weight, networks, slopes, counts),
+        figure=png(_figure(weight, counts, spreads)),
+    )
+
+
+def weight_table() -> dict[str, dict[str, float]]:
+    """Standard deviations of one weight by posterior and N; see `one_weight`."""
+    alpha = RATE / (1 - RATE)
+    columns: dict[str, Callable[[int], float]] = {
+        "exact": one_weight.exact_sd,
+        "dropout, rate .1, weight decay": lambda n: one_weight.dropout(n, RATE, "decay")[1],
+        "dropout, rate .1, ELBO": lambda n: one_weight.dropout(n, RATE, "elbo")[1],
+        "Gaussian noise, alpha 1/9": lambda n: one_weight.gaussian_noise(n, alpha)[1],
+        "dropout, learned rate": lambda n: one_weight.dropout(n, one_weight.learned_rate(n), "elbo")[1],
+        "Gaussian noise, learned alpha": one_weight.exact_sd,
+    }
+    return {name: {f"N = {n}": sd(n) for n in COUNTS} for name, sd in columns.items()}
+
+
+def sample(n: int, seed: int) -> Dataset:
+    """n observations of a smooth function with noise of standard deviation `NOISE`."""
+    generator = torch.Generator().manual_seed(seed)
+    x = 2 * torch.rand(n, 1, generator=generator) - 1
+    return Dataset(x, torch.sin(3 * x) + NOISE * torch.randn(n, 1, generator=generator))
+
+
+def repeated(data: Dataset, copies: int) -> Dataset:
+    """Every observation `copies` times."""
+    return Dataset(data.x.repeat(copies, 1), data.y.repeat(copies, 1))
+
+
+def network(copies: int = 1, prior: Callable[[float], priors.Prior] = priors.Gaussian) -> models.MLP:
+    """1-50-1 with the prior scales of a wide network, for data with `copies` of every observation."""
+    return models.MLP(
+        [1, UNITS, 1],
+        prior={"layers.0.*": prior(SCALES["0"]), "*": prior(SCALES["1"])},
+        likelihood=likelihoods.Gaussian(NOISE**-2 / copies),
+        bias_prior=prior(1.0),
+    )
+
+
+def network_with_prior_function(copies: int = 1) -> models.NetworkModel:
+    """The network of `network` plus a fixed draw of its prior, for data with `copies` of every observation."""
+    net = nn.Sequential(_OfPrior("0", 1, UNITS), nn.ReLU(), _OfPrior("1", UNITS, 1))
+    return models.from_module(
+        models.WithPriorFunction(net),
+        prior={"net.0.*": priors.Gaussian(SCALES["0"]), "*": priors.Gaussian(SCALES["1"])},
+        likelihood=likelihoods.Gaussian(NOISE**-2 / copies),
+        bias_prior=priors.Gaussian(1.0),
+    )
+
+
+def _trained(several: Any, guide: Any, data: Any, rows: int, steps: int, seed: int) -> Any:
+    """A fit of each model to its data, all together."""
+    return fitted(
+        several,
+        [guide(model) for model in several],
+        data,
+        count=len(several),
+        steps=steps,
+        batch_size=min(rows, 100),
+        lr=learning_rate,
+        seed=seed,
+    )
+
+
+def network_spreads(name: str, counts: tuple[int, ...], steps: int, sets: int, seed: int) -> list[float]:
+    """Spread of f by N, averaged over x and over data sets of N observations."""
+    torch.manual_seed(seed)
+    copies = [max(counts) // n for n in counts for _ in range(sets)]
+    data = [repeated(sample(n, seed + s), max(counts) // n) for n in counts for s in range(sets)]
+    several = [network(k) for k in copies]
+    fits = _trained(several, GUIDES[name], data, max(counts), steps, seed)
+    spreads = [fit.predict(POINTS, DRAWS, seed=seed).spread for fit in fits]
+    return [_mean(spreads[i * sets : (i + 1) * sets]) for i in range(len(counts))]
+
+
+def ensemble_spreads(name: str, counts: tuple[int, ...], steps: int, sets: int, seed: int) -> list[float]:
+    """Spread of f by N for ensembles of `MEMBERS` point estimates, the root of the unbiased variance of their functions."""
+    make, randomised = ENSEMBLES[name]
+    torch.manual_seed(seed)
+    data, several = [], []
+    for place, n in enumerate(counts):
+        for s in range(sets):
+            copies = max(counts) // n
+            randomised_sets = randomised(sample(n, seed + s), MEMBERS * (sets * place + s) + 1000 * seed)
+            data += [repeated(dataset, copies) for dataset in randomised_sets]
+            several += [make(copies) for _ in randomised_sets]
+    fits = _trained(several, Point, data, max(counts), steps, seed)
+    f = torch.cat([fit.predict(POINTS, 1, seed=seed).f for fit in fits]).unflatten(0, (len(counts), sets, MEMBERS))
+    return [float(of_count.double().std(1).mean()) for of_count in f]
+
+
+def process_spread(n: int, sets: int, seed: int) -> float:
+    """Spread of f for N = `n`, for exact inference under the prior of the infinitely wide network."""
+    processes = [
+        GaussianProcess(sample(n, seed + s), from_model(network()), learn=False, progress=False) for s in range(sets)
+    ]
+    return _mean([process.predict(POINTS, 2).spread for process in processes])
+
+
+def slope(counts: tuple[int, ...], values: list[float]) -> float:
+    """Least-squares slope of the logarithm of the spread over that of N: -1/2 for a regular posterior of fixed size."""
+    return float(np.polyfit(np.log(counts), np.log(values), 1)[0])
+
+
+def _mean(spreads: list[Tensor]) -> float:
+    return float(torch.stack([spread.double() for spread in spreads]).mean())
+
+
+def _helps(weight: Table, networks: Table, slopes: Mapping[str, float], counts: tuple[int, ...]) -> tuple[str, ...]:
+    last = f"N = {counts[-1]}"
+    process = networks[WIDE][last]
+    return (
+        "One weight: learning the variance of Gaussian noise gives the exact posterior. Learning a Bernoulli rate goes too "
+        f"far: its spread is {weight['dropout, learned rate']['N = 10']:.3f} at N = 10 (exact .302) and 0 in all digits at "
+        "N = 100, since the optimal rate falls exponentially with N.",
+        *(
+            f"Networks, {name}: the spread changes as N^{slopes[name]:.2f} (fixed rate: N^{slopes['fixed rate .1']:.2f}; "
+            f"Gaussian process: N^{slopes['Gaussian process (wide limit)']:.2f}), to {networks[name][last]:.4f} at {last} "
+            f"(Gaussian process: {process:.4f})."
+            for name in [*list(GUIDES)[1:], *ENSEMBLES]
+        ),
+    )
+
+
+@styled()
+def _figure(weight: Table, counts: tuple[int, ...], spreads: Mapping[str, list[float]]) -> Figure:
+    figure = Figure(figsize=(9.5, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for (name, row), colour in zip(weight.items(), (BLACK, *SERIES), strict=False):
+        shown = [(n, row[f"N = {n}"]) for n in COUNTS if row[f"N = {n}"] > 1e-4]
+        if name != "Gaussian noise, learned alpha":
+            left.loglog(*zip(*shown, strict=True), "o-", color=colour, markersize=3, linewidth=1, label=name)
+    left.set(title="one weight, closed form", xlabel="N", ylabel="standard deviation", ylim=(6e-3, 1))
+    left.legend(fontsize=7)
+    for name, values in spreads.items():
+        group = list(ENSEMBLES if name in ENSEMBLES else GUIDES)
+        colour = BLACK if name == WIDE else SERIES[group.index(name)]
+        style = "s--" if name in ENSEMBLES else "o-"
+        right.loglog(counts, values, style, color=colour, markersize=3, linewidth=1, label=name)
+    right.set(title="networks 1-50-1", xlabel="N", ylabel="mean spread of f")
+    right.legend(fontsize=6)
+    return figure

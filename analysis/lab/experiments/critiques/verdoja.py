@@ -1,0 +1,246 @@
+"""Verdoja & Kyrki (2020): the spread of MC dropout depends on rate, width and depth as much as on the data.
+
+One grid of networks on one data set with a gap. All rates, kinds of dropout and seeds of one architecture are replicates of
+one training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.gp import GaussianProcess, from_model
+from pyrodrop.analysis.lab.experiments.critiques.panel import Panel, Size, fitted, learning_rate, sized
+from pyrodrop.analysis.reports.style import BLACK, SERIES, png, styled
+from pyrodrop.data import Dataset
+
+NOISE, ROWS, DRAWS = 0.1, 80, 300
+RATES = (0.05, 0.1, 0.2, 0.35, 0.5)
+PLACES: Mapping[str, tuple[float, float]] = {"at the data": (-0.9, -0.4), "between": (-0.1, 0.1), "outside": (1.4, 1.6)}
+SIZES: dict[Size, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {  # widths, depths, steps, seeds
+    "default": ((20, 100), (1, 2, 3), 1500, 2),
+    "quick": ((10,), (1,), 40, 2),
+}
+FIXED, BERNOULLI, GAUSSIAN = "fixed rate", "learned Bernoulli rates", "learned Gaussian noise"
+STARTS = (RATES[0], RATES[-1])
+FLOOR = 1e-3  # smallest spread that the figure shows
+Row = dict[str, float]
+Grid = dict[tuple[int, int], list[Row]]  # by width and depth, a row per rate
+
+
+def panel(size: Size, seed: int) -> Panel:
+    """The grid of fixed rates, learned noise from two starts, and Gaussian processes of the same priors."""
+    widths, depths, steps, seeds = sized(SIZES, size)
+    cells = [(width, depth) for depth in depths for width in widths]
+    grids = {
+        kind: {cell: trained(*cell, kind, rates, steps, seeds, seed) for cell in cells}
+        for kind, rates in {FIXED: RATES, BERNOULLI: STARTS, GAUSSIAN: STARTS}.items()
+    }
+    fixed = grids[FIXED]
+    processes = {depth: process(depth) for depth in depths}
+    table = {f"{depth} x {width}": _spreads(grids, (width, depth)) for width, depth in cells}
+    for depth in depths:
+        table[f"{depth} hidden, Gaussian process"] = {"exact": processes[depth]["at the data"]}
+    changes = {kind: [_change(rows) for rows in grid.values()] for kind, grid in grids.items()}
+    narrow, wide = min(widths), max(widths)
+    by_width = [fixed[narrow, depth][1]["at the data"] / fixed[wide, depth][1]["at the data"] for depth in depths]
+    every = [row["at the data"] for rows in fixed.values() for row in rows]
+    return Panel(
+        title="The spread depends on rate, width and depth",
+        paper="Verdoja & Kyrki (2020), Notes on the Behavior of MC Dropout",
+        link="https://arxiv.org/abs/2008.02627",
+        shown=(
+            f"The same {ROWS} observations of one function, in two clusters, and networks that differ in rate, width and "
+            f"depth. At the data, where the posterior is tight, the spread of MC dropout ranges from {min(every):.3f} to "
+            f"{max(every):.3f}: it is set by the rate and the architecture, as the observations are the same. Exact "
+            f"inference for wide networks gives {_range([row['at the data'] for row in processes.values()])}. All networks "
+            "of one architecture are trained together as replicates."
+        ),
+        tables={
+            f"spread of f at the data, hidden layers x width, mean of {seeds} seeds": table,
+            "spread of f by place": _by_place(grids, processes, cells),
+        },
+        facts={
+            "in every architecture the spread at the data grows with the rate, from .05 to .5": all(
+                change > 1 for change in changes[FIXED]
+            ),
+            "learned Gaussian noise depends less on its start than the spread on a fixed rate, in the geometric mean": (
+                _typical(changes[GAUSSIAN]) < _typical(changes[FIXED])
+            ),
+            "learned Bernoulli rates end below the spread of exact inference, in every architecture": all(
+                row["at the data"] < processes[depth]["at the data"]
+                for (_, depth), rows in grids[BERNOULLI].items()
+                for row in rows
+            ),
+            f"at rate .1 the spread of width {narrow} is above that of width {wide} at every depth": (
+                len(widths) == 1 or all(change > 1 for change in by_width)
+            ),
+        },
+        helps=(
+            f"Learned Gaussian noise: from starts of {STARTS[0]:g} and {STARTS[1]:g} the spreads at the data differ by a "
+            f"factor of {_typical(changes[GAUSSIAN]):.2f} (geometric mean over architectures), where fixed rates of .05 and "
+            f".5 differ by {_typical(changes[FIXED]):.2f}. They lie in {_range(_at_data(grids[GAUSSIAN]))}, which is too "
+            "much as well: mean-field posteriors of wide networks give up fit for a smaller KL divergence.",
+            f"Learned Bernoulli rates go too far: {_range(_at_data(grids[BERNOULLI]))}, since the ELBO prefers "
+            "never to drop units once the data determine them. The RMSE from the function is "
+            f"{_errors(grids[BERNOULLI]):.3f}, against {_errors(fixed):.3f} for fixed rates.",
+            f"Width: from {narrow} to {wide} units the spread at rate .1 changes by a factor of {_shrinks(by_width):.2f}.",
+            *(
+                f"Depth {depth}: between the clusters the spread at rate .1 and width {wide} is "
+                f"{_between(fixed[wide, depth][1]):.1f} times that at the data; exact inference for wide networks gives "
+                f"{_between(processes[depth]):.0f} times."
+                for depth in depths
+            ),
+        ),
+        figure=png(_figure(grids, processes, widths, depths)),
+    )
+
+
+def sample() -> Dataset:
+    """Two clusters of observations of sin(4 x), with a gap around 0."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.cat([torch.linspace(-1, -0.3, ROWS // 2), torch.linspace(0.3, 1, ROWS // 2)])[:, None]
+    return Dataset(x, torch.sin(4 * x) + NOISE * torch.randn(x.shape, generator=generator))
+
+
+def network(width: int, depth: int) -> models.MLP:
+    """ReLU layers of equal width; prior variances are 4 over the fan-in, as in the wide limit."""
+    scales = {f"layers.{i}.*": priors.Gaussian(2 / math.sqrt(1 if i == 0 else width)) for i in range(depth + 1)}
+    return models.MLP(
+        [1, *[width] * depth, 1],
+        prior=scales,
+        likelihood=likelihoods.Gaussian(NOISE**-2),
+        bias_prior=priors.Gaussian(1.0),
+    )
+
+
+def trained(
+    width: int, depth: int, kind: str, rates: tuple[float, ...], steps: int, seeds: int, seed: int
+) -> list[Row]:
+    """Spreads by place and the RMSE, a row per rate, of all rates and seeds trained together."""
+    torch.manual_seed(seed)
+    several = [network(width, depth) for _ in range(len(rates) * seeds)]
+    rates_of_models = [rate for rate in rates for _ in range(seeds)]
+    fits = fitted(
+        several,
+        [_guide(model, kind, rate) for model, rate in zip(several, rates_of_models, strict=True)],
+        sample(),
+        count=len(several),
+        steps=steps,
+        lr=learning_rate,
+        seed=seed,
+    )
+    rows = [measured(fit.predict(_points(), DRAWS, seed=seed)) for fit in fits]
+    return [
+        {key: float(np.mean([row[key] for row in rows[i * seeds : (i + 1) * seeds]])) for key in rows[0]}
+        for i in range(len(rates))
+    ]
+
+
+def process(depth: int) -> Row:
+    """Exact inference under the prior of the infinitely wide network of this depth."""
+    gp = GaussianProcess(sample(), from_model(network(50, depth)), learn=False, progress=False)
+    return measured(gp.predict(_points(), 2))
+
+
+def measured(prediction: Any) -> Row:
+    """Mean spread by place, and the RMSE of the mean from the function at the data."""
+    x, spread = _points()[:, 0], prediction.spread[:, 0]
+    row = {name: float(spread[_inside(x, ends)].mean()) for name, ends in PLACES.items()}
+    near = _inside(x, PLACES["at the data"])
+    return row | {"rmse": float((prediction.mean[near, 0] - torch.sin(4 * x[near])).square().mean().sqrt())}
+
+
+def _guide(model: models.MLP, kind: str, rate: float) -> guides.Guide:
+    if kind == FIXED:
+        return guides.BernoulliDropout(model, rate, mask_input=False)
+    if kind == BERNOULLI:
+        return guides.ConcreteDropout(model, "input", drop_rate=rate, mask_input=False)
+    return guides.VariationalDropout(model, "B", "weight", max_alpha=math.inf, drop_rate=rate)
+
+
+def _spreads(grids: Mapping[str, Grid], cell: tuple[int, int]) -> Row:
+    """Spreads at the data of one architecture, by rate and start."""
+    named = {f"rate {rate:g}": row for rate, row in zip(RATES, grids[FIXED][cell], strict=True)}
+    for kind in (BERNOULLI, GAUSSIAN):
+        named |= {f"{kind}, from {start:g}": row for start, row in zip(STARTS, grids[kind][cell], strict=True)}
+    return {name: row["at the data"] for name, row in named.items()}
+
+
+def _by_place(grids: Mapping[str, Grid], processes: Mapping[int, Row], cells: list[tuple[int, int]]) -> dict[str, Row]:
+    """Spreads at the data, between the clusters and outside."""
+    rows = {
+        f"{depth} x {width}": {f"{place}, rate .1": grids[FIXED][width, depth][1][place] for place in PLACES}
+        | {f"{place}, {GAUSSIAN}": grids[GAUSSIAN][width, depth][0][place] for place in PLACES}
+        for width, depth in cells
+    }
+    for depth, row in processes.items():
+        rows[f"{depth} hidden, Gaussian process"] = {f"{place}, exact": row[place] for place in PLACES}
+    return rows
+
+
+def _points() -> Tensor:
+    return torch.cat([torch.linspace(low, high, 10) for low, high in PLACES.values()])[:, None]
+
+
+def _inside(x: Tensor, ends: tuple[float, float]) -> Tensor:
+    return (x >= ends[0] - 1e-6) & (x <= ends[1] + 1e-6)
+
+
+def _change(rows: list[Row]) -> float:
+    """The spread at the data for the last rate or start over that for the first."""
+    return rows[-1]["at the data"] / max(rows[0]["at the data"], 1e-12)
+
+
+def _typical(changes: list[float]) -> float:
+    return math.exp(sum(abs(math.log(change)) for change in changes) / len(changes))
+
+
+def _shrinks(changes: list[float]) -> float:
+    return math.exp(-sum(math.log(change) for change in changes) / len(changes))
+
+
+def _between(row: Row) -> float:
+    return row["between"] / row["at the data"]
+
+
+def _at_data(grid: Grid) -> list[float]:
+    return [row["at the data"] for rows in grid.values() for row in rows]
+
+
+def _range(values: list[float]) -> str:
+    return f"{min(values):.3f} to {max(values):.3f}"
+
+
+def _errors(grid: Grid) -> float:
+    return float(np.mean([row["rmse"] for rows in grid.values() for row in rows]))
+
+
+@styled()
+def _figure(
+    grids: Mapping[str, Grid], processes: Mapping[int, Row], widths: tuple[int, ...], depths: tuple[int, ...]
+) -> Figure:
+    figure = Figure(figsize=(3.2 * len(depths), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(depths), sharey=True, squeeze=False)[0]
+    for axes, depth in zip(panels, depths, strict=True):
+        for width, colour in zip(widths, SERIES, strict=False):
+            for kind, rates, line in ((FIXED, RATES, "o-"), (GAUSSIAN, STARTS, "s:"), (BERNOULLI, STARTS, "^:")):
+                spreads = [max(row["at the data"], FLOOR) for row in grids[kind][width, depth]]
+                label = f"{kind}, width {width}"
+                axes.loglog(rates, spreads, line, color=colour, markersize=4, linewidth=1, label=label)
+        exact = processes[depth]["at the data"]
+        axes.axhline(exact, color=BLACK, linestyle="--", linewidth=0.8, label="Gaussian process, wide limit")
+        axes.set(title=f"{depth} hidden layer{'s' if depth > 1 else ''}", xlabel="drop rate, or start")
+        axes.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
+        axes.minorticks_off()
+    panels[0].set_ylabel(f"spread of f at the data (at least {FLOOR:g})")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    return figure

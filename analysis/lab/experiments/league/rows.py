@@ -1,0 +1,128 @@
+"""Distances of methods from the exact posterior of a problem, from the stored draws of `pyrodrop.zoo.load("exact/NAME")`.
+
+    wasserstein       W_2 of f at a test point over the mean standard deviation of f, mean over points
+    wasserstein_se    standard error of its mean over fits from different starts; none for a single one
+    spread, away      standard deviation of f over the exact posterior's, median over test points, and over points three
+                      times as far from the mean as training inputs (`places`)
+    covariance, total_variation, to_reference    see `pyrodrop.analysis.comparison.to_reference`
+
+Every method has at most as many draws as are stored. The references contain the rows of our posteriors, means over single
+fits and their equal mixtures, in ``league.json``, and those of other packages in ``peers.json``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop import zoo
+from pyrodrop.analysis.comparison.between_points import without_shift
+from pyrodrop.analysis.comparison.spreads import spread_ratio
+from pyrodrop.analysis.lab import RESULTS
+from pyrodrop.analysis.lab.experiments.peers.experiment import Judge
+from pyrodrop.analysis.lab.experiments.references.places import places
+from pyrodrop.analysis.lab.experiments.references.stored import facts
+from pyrodrop.analysis.reports.score_table import best_first, mean_and_error
+from pyrodrop.data import Dataset
+from pyrodrop.json_files import read_record
+from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.zoo.exact import NAMED, PROBLEMS
+from pyrodrop.zoo.posterior import ExactPosterior
+
+COLUMNS = ("wasserstein", "wasserstein_se", "spread", "away", "covariance", "total_variation", "to_reference")
+AGAIN = ("pyrodrop, point", "pyrodrop, MC dropout .05", "pyrodrop, mean field", "pyrodrop, low rank 4",
+         "pyrodrop, ensemble of 5 points")  # of peers.json: posteriors of league.json after fewer steps  # fmt: skip
+LEAGUE = RESULTS / "league.json"
+Row = dict[str, float | None]
+
+
+class Referee:
+    """Rows of the league of one problem.
+
+    Attributes:
+        target: the exact posterior.
+        draws: the number of its draws, of which every method has at most as many.
+        away: inputs away from the training data, in the units of the data.
+    """
+
+    def __init__(self, name: str, seed: int = 0) -> None:
+        self.target = ExactPosterior(PROBLEMS[name])
+        sampled, test = self.target.sampled, self.target.test
+        self.draws: int = sampled.chains * sampled.draws
+        judged = test if PROBLEMS[name].observed else Dataset(test.x, torch.tensor(facts(name)["y"])[:, None])
+        self.judge = Judge(sampled, judged, self.draws, seed)
+        self.away: Tensor = places(self.target.train)["away"]
+
+    def row(self, method: str, prediction: Prediction, away: Tensor | None = None) -> Row:
+        """The row of a method: its prediction at the test points and, if not None, f at `self.away`, ``[S, P, outputs]``.
+
+        Values that are not finite are None.
+        """
+        values = self.judge(method, prediction)
+        row = {c: value if (value := values.get(c)) is not None and math.isfinite(value) else None for c in COLUMNS}
+        if away is not None:
+            f, exact = away, self.target.sampled.predict(self.away, self.draws).f
+            if self.target.noise_sd is None:
+                f, exact = without_shift(f), without_shift(exact)
+            row["away"] = float(spread_ratio(f, exact).nanquantile(0.5))
+        return row
+
+
+def mean_row(rows: Sequence[Row]) -> Row:
+    """The mean of rows of fits from different starts, with the standard error of the mean W2."""
+    known = {column: [value for row in rows if (value := row[column]) is not None] for column in COLUMNS}
+    mean: Row = {column: sum(values) / len(values) if values else None for column, values in known.items()}
+    return mean | {"wasserstein_se": mean_and_error(known["wasserstein"])[1]}
+
+
+@functools.cache
+def _contents() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The problems in ``league.json`` and in ``peers.json``."""
+    ours, peers = (read_record(path).content["problems"] for path in (LEAGUE, RESULTS / "peers.json"))
+    return ours, peers
+
+
+def league(name: str) -> dict[str, Row]:
+    """The stored rows of a problem by method, the nearest first."""
+    ours, peers = _contents()
+    others = {
+        method: {column: row["values"].get(column) for column in COLUMNS}
+        for method, row in peers[name]["rows"].items()
+        if "values" in row and method not in AGAIN
+    }
+    return best_first({**ours[name]["rows"], **others}, "wasserstein", smallest=True)
+
+
+def chance(name: str) -> Row:
+    """The distances between two halves of the stored draws, each with half as many draws as a method."""
+    return {column: _contents()[1][name]["chance"].get(column) for column in COLUMNS}
+
+
+def compare(pattern: str) -> dict[str, Row]:
+    """Rows of trained approximations of one exact posterior, the nearest first.
+
+    Args:
+        pattern: shell pattern of their names, such as ``exact/yacht.*``.
+
+    Raises:
+        ValueError: the names match no approximation that can be loaded, or approximations of several exact posteriors.
+    """
+    names = [name for name in zoo.names(pattern, loads=True) if name in NAMED and "." in name]
+    of = sorted({name.partition(".")[0] for name in names})
+    if len(of) != 1:
+        raise ValueError(
+            f"pattern must name approximations of one exact posterior, such as 'exact/yacht.*'; got {pattern!r}, which has "
+            f"{len(names)} of {', '.join(of) or 'none'}"
+        )
+    referee = Referee(of[0].removeprefix("exact/"))
+    rows = {}
+    for name in names:
+        fit = zoo.load(name, device="cpu")
+        predicted, away = (fit.predict(x, referee.draws) for x in (referee.target.test.x, referee.away))
+        rows[name] = referee.row(name, predicted, away.f)
+    return best_first(rows, "wasserstein", smallest=True)

@@ -1,0 +1,235 @@
+"""Other packages and the exact posteriors of six small problems: distances and core-seconds."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from pyrodrop.analysis.comparison.to_reference import distances, independent_of_fits, log_density_difference, two_of
+from pyrodrop.analysis.lab import RESULTS, generated
+from pyrodrop.analysis.lab.experiments.experiment import Experiment
+from pyrodrop.analysis.lab.experiments.peers.figure import figure
+from pyrodrop.analysis.lab.experiments.references import PROBLEMS, load
+from pyrodrop.analysis.lab.experiments.references.stored import facts
+from pyrodrop.analysis.lab.peers.processes import OURS, PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
+from pyrodrop.analysis.reports.folder import Cells
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.score_table import best_first, score_table
+from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.data import Dataset
+from pyrodrop.json_files import Record, read_record
+from pyrodrop.names import known
+from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.sampling import Sampled
+
+SECONDS = 600.0  # time limit of a method
+HEADERS = {
+    "wasserstein": "W2 / sd", "total_variation": "TV", "covariance": "cov.", "to_reference": "to ref.",
+    "to_reference_se": "s.e.", "seconds": "core-s",
+}  # fmt: skip
+FORMS = {"wasserstein": ".3f", "total_variation": ".3f", "covariance": ".2f", "to_reference": ".3g",
+         "to_reference_se": ".2g", "seconds": ".1f"}  # fmt: skip
+CAPTION = (
+    "W2 / sd: Wasserstein-2 distance of f from the exact posterior's, over the standard deviation of f, means over points\n"
+    "TV: total variation distance of the distributions of y, mean over points; cov.: of the covariance of f, relative\n"
+    "to ref.: log density of held-out y minus the exact posterior's, nats per observation\n"
+    "core-s: processor time of training and drawing; chance alone: between two halves of the exact posterior's draws"
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Gradient steps of every training; draws of every method, None for those of the stored reference."""
+
+    steps: int = 3000
+    draws: int | None = None
+
+
+SIZES = {"default": Size(), "quick": Size(steps=20, draws=32)}
+
+
+@with_job_options()
+def run(
+    job: JobOptions,
+    *,
+    problems: list[str] = list(PROBLEMS),  # noqa: B006
+    peers: list[str] = [],  # noqa: B006
+    python: list[Path] = [],  # noqa: B006
+    preset: Literal["default", "quick"] = "default",
+    out: Path = Path("runs/peers"),
+) -> dict[str, Any]:
+    """Run other packages on problems whose exact posterior is known, and print and store how far they are from it.
+
+    Args:
+        problems: which of co2, mnist, foong, yacht, boston and energy.
+        peers: packages, such as laplace-torch; all if left out. One that no interpreter has is skipped.
+        python: interpreters with the packages of analysis/lab/peers/requirements.txt; this one is tried after them.
+        preset: default takes half an hour on one core; quick is too short to show anything.
+        out: folder for results.json, peers.png and the finished rows: an interrupted run continues there.
+
+    Returns:
+        What is written to results.json.
+
+    Raises:
+        ValueError: a problem or package is unknown, or an interpreter cannot be started.
+    """
+    names = [known(name, PROBLEMS, "problem") for name in problems]
+    packages = list(dict.fromkeys(peer.package for peer in PEERS.values()))
+    asked = [known(name, packages, "package") for name in peers] or packages
+    chosen = {name: peer for name, peer in PEERS.items() if peer.package in asked}
+    interpreter_of = interpreters(python, asked)
+    for package in asked:
+        if package not in interpreter_of:
+            paragraph(f"without {package}, which no interpreter has: see analysis/lab/peers/requirements.txt")
+    size = SIZES[preset]
+    with Experiment.begin("peers", out, job, {"preset": preset}) as experiment:
+        measured: dict[str, Any] = {}
+        for name in names:
+            cells = experiment.cells(_checked, lambda peer: {"peer": peer}, where=name)
+            measured[name] = of_problem = _measured(name, chosen, interpreter_of, size, job.seed, cells)
+            print_table(table(name, of_problem))
+            for peer, row in of_problem["rows"].items():
+                if "fault" in row:
+                    paragraph(f"{peer}: {row['fault']}")
+        figures = {"peers": figure(measured)}
+        return experiment.write({"problems": measured}, settings={"steps": size.steps}, threads=1, figures=figures)
+
+
+def _checked(record: Record) -> None:
+    """Check that a stored row has its values, unless the method failed."""
+    if "fault" not in record.content:
+        for key in ("values", "about"):
+            record.record(key)
+
+
+def _measured(
+    name: str, peers: Mapping[str, Peer], python: Mapping[str, str], size: Size, seed: int, cells: Cells
+) -> dict[str, Any]:
+    """The rows of a problem."""
+    problem, reference = PROBLEMS[name], load(name)
+    train, test = problem.data()
+    judged = test if problem.observed else Dataset(test.x, torch.tensor(facts(name)["y"])[:, None])
+    draws = size.draws or problem.kept
+    judge = Judge(reference, judged, draws, seed)
+    content = arrays(problem, train, test.x, draws=draws, steps=size.steps, seed=seed)
+    rows: dict[str, dict[str, Any]] = {}
+    for each, peer in peers.items():
+        if peer.package not in python or not (peer.classes or content["precision"]):
+            continue
+        kept = cells.kept(each)
+        if kept is None:
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    f, about = run_script(
+                        SCRIPTS / peer.script, peer.method, python[peer.package], content, Path(folder), SECONDS
+                    )
+                    prediction = Prediction.of_draws(
+                        f, problem.likelihood(), joint=about["joint"], targets=train.targets
+                    )
+                    kept = cells.keep(each, {"values": judge(each, prediction), "about": about})
+                except Fault as error:
+                    kept = cells.keep(each, {"fault": str(error)})
+        rows[each] = {key: value for key, value in kept.items() if key != "cell"}
+    return {"summary": problem.summary, "draws": draws, "spread": judge.spread, "chance": judge.chance(), "rows": rows}
+
+
+class Judge:
+    """Distances from a reference at the points of `data`, estimated from `draws` draws of it."""
+
+    def __init__(self, reference: Sampled, data: Dataset, draws: int, seed: int) -> None:
+        self.reference: Sampled = reference
+        self.data: Dataset = data
+        self.draws: int = draws
+        self.seed: int = seed
+        self.predicted: Prediction = independent_of_fits(reference, data.x, draws, seed)
+        self.spread: float = float(self.predicted.spread.double().mean())
+
+    def __call__(self, name: str, prediction: Prediction) -> dict[str, float | None]:
+        """All distances, W2 of f in units of its mean standard deviation, and log densities, in nats per observation."""
+        values = self._scaled(distances(name, prediction, self.predicted).values)
+        ours, its = (p.log_density(self.data.y).double() for p in (prediction, self.predicted))
+        return values | {"log_density": float(ours.mean())} | log_density_difference(ours, its)
+
+    def chance(self) -> dict[str, float | None]:
+        """The distances between the two halves of the reference's draws."""
+        halves = two_of(self.reference, self.data.x, self.draws, self.seed)
+        return self._scaled(distances("reference", *halves).values)
+
+    def _scaled(self, values: dict[str, float | None]) -> dict[str, float | None]:
+        w2 = values["wasserstein"]
+        return values | {"wasserstein": None if w2 is None else w2 / self.spread}
+
+
+def table(name: str, of_problem: Mapping[str, Any]) -> Any:
+    """The rows of a problem, the nearest first."""
+    rows = {
+        f"{peer}{' *' if PEERS[peer].differs else ''}": {
+            column: row["about"]["seconds"] if column == "seconds" else row["values"][column] for column in HEADERS
+        }
+        for peer, row in of_problem["rows"].items()
+        if "values" in row
+    }
+    by = "total_variation" if of_problem["chance"]["wasserstein"] is None else "wasserstein"
+    chance = {column: of_problem["chance"].get(column) for column in HEADERS}
+    differs = [f"* {peer}: {PEERS[peer].differs}" for peer in of_problem["rows"] if PEERS[peer].differs]
+    return score_table(
+        best_first(rows, by, smallest=True), title=f"{name}: {of_problem['summary']}",
+        caption="\n".join([CAPTION, *differs]),
+        headers=HEADERS, forms=FORMS, apart={"chance alone": chance},
+    )  # fmt: skip
+
+
+def text(path: Path = RESULTS / "peers.json") -> str:
+    """Distance and core-seconds by problem and method, in Markdown."""
+    content = read_record(path).content
+    problems: dict[str, Any] = content["problems"]
+    seed = content["settings"]["seed"]
+    head = [
+        f"{name}{', TV' if of_problem['chance']['wasserstein'] is None else ''}"
+        for name, of_problem in problems.items()
+    ]
+    rows = [["method", *head]]
+    methods = [name for name in PEERS if any(name in of_problem["rows"] for of_problem in problems.values())]
+    for method in methods:
+        mark = " *" if PEERS[method].differs else ""
+        rows.append([f"{method}{mark}", *(_cell(of_problem, method) for of_problem in problems.values())])
+    rows.append(
+        ["chance alone", *(f"{of_problem['chance'][_key(of_problem)]:.2f}" for of_problem in problems.values())]
+    )
+    notes = [f"* {method}: {PEERS[method].differs}." for method in methods if PEERS[method].differs]
+    faults = [
+        f"{method} on {name}: {row['fault']}."
+        for name, of_problem in problems.items()
+        for method, row in of_problem["rows"].items()
+        if "fault" in row
+    ]
+    return (
+        "Wasserstein-2 distance of f from the exact posterior's, mean over test points, in units of the mean standard "
+        "deviation of f; total variation of the predictive distribution where y are classes. In brackets core-seconds, of "
+        f"imports, training, compilation and drawing. One run each, seed {seed}; *chance alone* is between two halves of "
+        f"the reference's draws, fewer than the rows have:\n\n{generated.table(rows)}\n\n"
+        + "".join(f"{note}\n\n" for note in (*notes, *faults))
+        + f"Versions: {_versions(problems)}.\n"
+    )
+
+
+def _key(of_problem: Any) -> str:
+    return "total_variation" if of_problem["chance"]["wasserstein"] is None else "wasserstein"
+
+
+def _cell(of_problem: Any, method: str) -> str:
+    row = of_problem["rows"].get(method)
+    if row is None or "fault" in row:
+        return "-" if row is None else "failed"
+    return f"{row['values'][_key(of_problem)]:.2f} ({row['about']['seconds']:.0f})"
+
+
+def _versions(problems: Any) -> str:
+    rows = [row for of_problem in problems.values() for row in of_problem["rows"].values() if "about" in row]
+    versions = {name: version for row in rows for name, version in row["about"]["versions"].items() if name != OURS}
+    return ", ".join(f"{name} {version}" for name, version in versions.items())

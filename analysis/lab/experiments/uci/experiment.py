@@ -1,0 +1,118 @@
+"""The UCI regression table (Gal & Ghahramani 2016, table 1, and its re-run of 2018), for MC dropout and other posteriors.
+
+A cell is a posterior on all splits of a data set; its splits and grid points are trained as replicates. Cells run in
+parallel, one thread each, and are stored when they finish: repeat the command to resume. If only one cell is missing, the
+processes share its replicates.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from joblib import parallel_config
+
+from pyrodrop.analysis.lab.experiments.parallel import on_this_machine, train_each
+from pyrodrop.analysis.lab.experiments.uci.cell import POSTERIORS, Cell, checked, run_cell, store
+from pyrodrop.analysis.lab.experiments.uci.plan import Penalty, Precision
+from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS, SETTINGS, chosen_sets
+from pyrodrop.analysis.lab.experiments.uci.table import markdown, print_tables, results
+from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.data import uci
+from pyrodrop.files import whole, write_json
+from pyrodrop.json_files import read_record
+from pyrodrop.names import known, some
+
+
+@with_job_options("device", "jobs")
+def run(
+    job: JobOptions,
+    *,
+    data: list[str] | None = None,
+    guides: list[str] | None = None,
+    protocol: str = "quick",
+    precision: Precision = "auto",
+    penalty: Penalty = "released",
+    splits: int | None = None,
+    out: Path | None = None,
+) -> dict[str, Any]:
+    """Compute the missing cells of the table and print it next to the published one.
+
+    Args:
+        data: data sets: boston, concrete, energy, kin8nm, naval, power, protein, wine, yacht, year; small for the five that
+            take minutes, all for the nine. Small if not given.
+        guides: posteriors: bernoulli, none, mean-field, variational-a, variational-b, sparse, ard, concrete, ensemble, gp,
+            nngp; bernoulli if not given.
+        protocol: quick and gal2016 train 400 epochs with the published settings; gal2016-100x trains 4,000 and gal2016-500x
+            20,000 of two hidden layers; gal2018 trains 4,000 with a grid search.
+        precision: noise precision: from the published grid, learned or heteroscedastic; auto is the posterior's default.
+        penalty: weight penalty of MC dropout: that of the released code, or that of the paper.
+        splits: number of splits, the first ones; all if not given.
+        out: folder of the cells and of results.json and table.md; runs/uci-PROTOCOL if not given.
+
+    Returns:
+        The cells of the folder, by set and guide: those of earlier runs stay in the table.
+    """
+    names = chosen_sets(some(data, ["small"], "data"))
+    protocol = known(protocol, PROTOCOLS, "protocol of the UCI table")
+    columns = [
+        known(guide, POSTERIORS, "posterior of the UCI table") for guide in some(guides, ["bernoulli"], "guides")
+    ]
+    if splits is not None and splits < 1:
+        raise ValueError(f"splits is how many of the published splits to take and must be at least 1; got {splits}")
+    cells = {}
+    for name in names:
+        count = min(splits or len(uci(name)), len(uci(name)))  # which also says early what file is missing
+        for column in columns:
+            cell = Cell(name, column, protocol, precision, penalty, count, job.seed)
+            cell.points()
+            cells[cell.name] = cell
+    about = {"protocol": protocol, "device": job.device.type}
+    with run_folder(out or Path("runs") / f"uci-{protocol}", "uci", about) as folder:
+        keep = store(folder, cells)
+        missing = [name for name in cells if keep.kept(name) is None]
+        if len(missing) == 1:
+            say_reused([name for name in cells if name not in missing], folder)
+            with (
+                nullcontext() if job.jobs is None else parallel_config(n_jobs=job.jobs)
+            ):  # for shares of its replicates
+                run_cell(cells[missing[0]], folder, job.device, job.progress)
+        else:
+            order = sorted(cells, key=lambda name: -_work(cells[name]))
+            train_each(_run_cell, order, job, keep=keep, cells=cells, folder=folder.resolve())
+        done = _all(folder, protocol)
+        _write(folder, done, protocol)
+        return {f"{name}/{column}": content for (name, column), content in done.items()}
+
+
+def _all(folder: Path, protocol: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Every cell of this protocol in the folder, in the order of sets and posteriors."""
+    files = {(name, guide): folder / f"{name}-{guide}.json" for guide in POSTERIORS for name in SETTINGS}
+    advice = "remove this file and run the same command again"
+    contents = {key: checked(read_record(file, advice)) for key, file in files.items() if file.exists()}
+    return {key: content for key, content in contents.items() if content["cell"]["protocol"] == protocol}
+
+
+def _run_cell(
+    name: str, *, cells: dict[str, Cell], folder: Path, device: torch.device, progress: bool | None
+) -> dict[str, Any]:
+    with on_this_machine(folder) as shared:
+        return run_cell(cells[name], shared, device, progress)
+
+
+def _work(cell: Cell) -> float:
+    """A rough measure of a cell's cost: rows times epochs, splits, grid points and hidden units."""
+    epochs = PROTOCOLS[cell.protocol].epochs(cell.data)
+    return len(uci(cell.data).x) * epochs * cell.splits * len(cell.points()) * SETTINGS[cell.data].hidden
+
+
+def _write(folder: Path, cells: dict[tuple[str, str], dict[str, Any]], protocol: str) -> None:
+    published = PROTOCOLS[protocol].published
+    write_json(folder / "results.json", results(cells, protocol))
+    with whole(folder / "table.md") as file:
+        file.write_text(markdown(cells, published))
+    print_tables(cells, published)
+    print(f"table: {folder / 'table.md'}\nresults: {folder / 'results.json'}")

@@ -1,0 +1,426 @@
+"""Priors that maximise the evidence of the Gaussian process to which a network converges as its layers become wider.
+
+    f_d ~ GP(0, K),   y_d = f_d(x) + noise_d e_d,   e_d ~ N(0, I)     d = 1 ... D columns of y, K of `InfiniteWidth`
+    evidence  = sum_d ln N(y_d; 0, S_d),   S_d = K + noise_d^2 I
+    maximised : evidence + ln p(scales),   ln scale ~ N(ln of a usual value, width^2)
+
+    gradient      d evidence / dS_d = (a_d a_d' - S_d^-1) / 2,   a_d = S_d^-1 y_d
+    leave-one-out y_nd | others ~ N(y_nd - a_nd / P_nd, 1 / P_nd),   P_nd = (S_d^-1)_nn
+
+A scale is the standard deviation of the weights of a column of x, of the weights or the biases of a layer, or of the noise
+of a column of y. Its units are those in which columns of x and y have standard deviation 1. The distribution p(scales)
+selects between scales with nearly the same evidence: a ReLU network computes the same functions if the weights of one layer
+are multiplied and those of the next divided, and erf units with small inputs and large outputs are nearly polynomials.
+
+Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 2.30, 5.9 and 5.12.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pyrodrop import priors
+from pyrodrop.arguments import shown
+from pyrodrop.cards import Card, carded, number
+from pyrodrop.constraints import Flag, Seed, checked
+from pyrodrop.data import Data, Dataset
+from pyrodrop.likelihoods import Gaussian
+from pyrodrop.models import MLP, NetworkModel
+from pyrodrop.models.mlp import ACTIVATIONS
+from pyrodrop.priors.infinite_width import TANH_GAIN, InfiniteWidth
+from pyrodrop.scaling import varies
+
+ROWS = 2000  # most rows that are used; of larger data they are drawn at random
+_FIRST = 125, 12  # rows and iterations of the search from every start
+_STAGES = ((125, 25), (500, 12), (ROWS, 5))  # the same for the searches that continue from the best of these
+_USUAL = {"erf": 2.5, "relu": 0.75}  # scale of the inputs of the first hidden units, by activation
+_STARTS = (0.3, 1.0, 3.0)  # multiples of the usual scale at which searches start
+_WIDTH = 1.0  # width of the distribution of the logarithm of a scale, except of the output weights:
+_OUTPUT = {"erf": 0.25, "relu": 1.0}  # functions that are small differences of large units are hard to fit by SVI
+_NOISE, _LEAST = 0.3, 1e-3  # usual and smallest noise
+_APART = 10.0  # largest ratio of the standard deviations of columns of y, in the units of the network
+_ENOUGH = 1e-4  # nats, or change of the logarithm of a variance: a search ends at a smaller one
+_IMPOSSIBLE = 1e10  # nats: minus the evidence where rounding makes the covariance matrix indefinite
+_KERNELS: dict[Callable[[Tensor], Tensor], tuple[str, float, str]] = {  # kernel, gain, what the card says
+    torch.relu: ("relu", 1.0, "ReLU"),
+    nn.functional.relu: ("relu", 1.0, "ReLU"),
+    torch.erf: ("erf", 1.0, "erf"),
+    torch.special.erf: ("erf", 1.0, "erf"),
+    torch.tanh: ("erf", TANH_GAIN, "erf(sqrt(pi) u / 2) for tanh"),
+    nn.functional.tanh: ("erf", TANH_GAIN, "erf(sqrt(pi) u / 2) for tanh"),
+    nn.functional.leaky_relu: ("relu", 1.0, "ReLU for leaky ReLU"),
+    nn.functional.gelu: ("relu", 1.0, "ReLU for GELU"),
+    nn.functional.silu: ("relu", 1.0, "ReLU for SiLU"),
+    nn.functional.elu: ("relu", 1.0, "ReLU for ELU"),
+    nn.functional.softplus: ("relu", 1.0, "ReLU for softplus"),
+}
+
+
+@carded
+@dataclass(frozen=True, repr=False)
+class FittedPriors:
+    """The priors and the noise of `priors.from_gp`. Printing it shows a short table.
+
+    Attributes:
+        model: the same network under these priors and this noise. The initial values of its hidden layers are draws from
+            their priors, so that units start where functions under the prior vary; those of the last layer are kept.
+        prior: priors of the weights by name; that of the first layer has one scale per column of x.
+        bias_prior: priors of the biases by name.
+        likelihood: the likelihood with the noise.
+        evidence: log marginal likelihood of y, in its units and in nats, under the Gaussian process to which the network
+            converges as its hidden layers become infinitely wide. It can be compared with ELBOs of `model` on the same rows.
+        leave_one_out: log density of one row of y given all others under this process, in nats, the mean over rows.
+        constant: the mean log density of y under the best Gaussian without x, in nats.
+        noise_sd: standard deviation of the noise, in the units of y, one value per column ``[D]``.
+        rows, of_rows: the number of rows that were used, and the number of rows of the data.
+        kernel: a description of the activation whose kernel is used.
+        seconds: duration of the search.
+    """
+
+    model: MLP
+    prior: dict[str, priors.Gaussian]
+    bias_prior: dict[str, priors.Gaussian]
+    likelihood: Gaussian
+    evidence: float
+    leave_one_out: float
+    constant: float
+    noise_sd: Tensor
+    rows: int
+    of_rows: int
+    kernel: str
+    seconds: float
+
+    def card(self) -> Card:
+        """The summary that is printed and shown in notebooks."""
+        layers = zip(self.prior.items(), self.bias_prior.values(), strict=True)
+        facts = {
+            f"sd in {name.removesuffix('.weight')}": f"weights {_listed(prior.scale)}, biases {_listed(bias.scale)}"
+            for (name, prior), bias in layers
+        }
+        drawn = "" if self.rows == self.of_rows else f", drawn at random of {self.of_rows:,}"
+        facts |= {
+            "sd of noise": _listed(self.noise_sd.tolist())
+            + (", learned from there" if self.likelihood.learned else ""),
+            "evidence": f"{number(self.evidence)} nats of {self.rows:,} rows{drawn}",
+            "leave-one-out": f"{self.leave_one_out:.3g} nats per row; a constant has {self.constant:.3g}",
+            "kernel": self.kernel,
+            "seconds": f"{self.seconds:.1f}",
+        }
+        return Card("Priors by the evidence of the network of infinite width", facts)
+
+
+@checked
+def from_gp(
+    model: NetworkModel,
+    data: Data,
+    *,
+    learn_noise: Annotated[bool, Flag("whether fits of the model train the noise, from the value found,")] = False,
+    seed: Seed = 0,
+) -> FittedPriors:
+    """Gaussian priors for a network's layers, and its noise, by maximising the evidence of its Gaussian process.
+
+    Args:
+        model: an MLP of any depth under a `likelihoods.Gaussian`, for one or several columns of y, each with its own noise;
+            the time grows with the number of columns. The model's priors and noise have no influence. The kernel is that of
+            ReLU or erf; tanh is replaced by the erf with the same slope at 0, leaky ReLU, GELU, SiLU, ELU and softplus by
+            ReLU.
+        data: x ``[N, Q]`` and y ``[N]`` or ``[N, D]``, as for `pyrodrop.fit`. If there are more than 2,000 rows, 2,000 are
+            drawn at random.
+        learn_noise: whether fits of the model train the noise. The ELBO of a posterior that is wider than the exact one
+            prefers too much noise.
+        seed: seed of the choice of rows.
+
+    Raises:
+        TypeError: the model is no `models.MLP`, or an argument is of the wrong kind.
+        ValueError: the activation has no kernel; the likelihood is not Gaussian; x or y do not fit the model; y has missing
+            values, does not vary, or has columns of very different standard deviations; or rounding makes every covariance
+            matrix indefinite, as where y is very far from 0.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import data, likelihoods, models, priors
+        >>> x = torch.linspace(-2.0, 2.0, 60)
+        >>> model = models.MLP([1, 50, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+        >>> fitted = priors.from_gp(model, data.Dataset(x, torch.sin(3 * x)).standardized())
+        >>> list(fitted.prior), fitted.model.likelihood.learned
+        (['layers.0.weight', 'layers.1.weight'], False)
+    """
+    began = time.perf_counter()
+    network = _checked(model)
+    activation, gain, kernel = _KERNELS[network.network.activation]  # type: ignore[index, union-attr]
+    data = Dataset.of(data)
+    network = copy.deepcopy(network)
+    network.standardize(data)
+    network.check(data)
+    rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:ROWS].sort().values
+    x = copy.deepcopy(network.inputs).cpu().double()(data.x.double()[rows].cpu())
+    y_units = copy.deepcopy(network.targets).cpu().double()
+    y = y_units(data.y[rows].cpu().double().reshape(len(rows), -1))
+    if not bool(varies(y).any()):
+        raise ValueError(f"y must vary for from_gp; got {len(y)} equal rows")
+    sizes = y.std(0, correction=0)[varies(y)]
+    if float(sizes.max()) > _APART * float(sizes.min()):
+        raise ValueError(
+            "y must have columns of similar standard deviations, as the last layer's weights have one scale: standardise "
+            f"them, data.Dataset(x, y).standardized(); got {_listed(sizes.tolist())}"
+        )
+    spread, unit = _spread(x), float(y.var(0, correction=0).mean().sqrt())
+    layers = list(network.network.layers)  # type: ignore[arg-type, union-attr]
+    make = functools.partial(_Process, activation, gain, len(layers) - 1, x / spread, y / unit)
+    process = _search(make, len(x), seed)
+    try:
+        solved = process.solved(slice(None))
+    except torch.linalg.LinAlgError:
+        raise ValueError(
+            "data must leave a covariance matrix that is positive definite up to rounding, at all scales tried; got x and y "
+            "with which there is none: standardise them, data.Dataset(x, y).standardized()"
+        ) from None
+    left_out = ((solved.precision / (2 * math.pi)).log() - solved.solution.square() / solved.precision) / 2
+    units = (unit * y_units.scale.expand(y.shape[1])).log()  # of the columns of y
+    constant = -((2 * math.pi * math.e * y.var(0, correction=0)).clamp_min(1e-36).log() / 2 + y_units.scale.log()).sum()
+    noise_sd = units.exp() * process.noise.detach()
+    prior, bias_prior = _priors(process.kernel, spread, unit, [layer.in_features for layer in layers])
+    tau = noise_sd.pow(-2).tolist()
+    likelihood = Gaussian(tau if len(tau) > 1 else tau[0], learned=learn_noise)
+    return FittedPriors(
+        model=_rebuilt(network, prior=prior, bias_prior=bias_prior, likelihood=likelihood),
+        prior=prior,
+        bias_prior=bias_prior,
+        likelihood=likelihood,
+        evidence=float(solved.evidence - len(y) * units.sum()),
+        leave_one_out=float((left_out - units).sum(1).mean()),
+        constant=float(constant),
+        noise_sd=noise_sd,
+        rows=len(rows),
+        of_rows=len(data),
+        kernel=kernel,
+        seconds=time.perf_counter() - began,
+    )
+
+
+class _Solved(NamedTuple):
+    """The evidence of some rows, with its gradients and the terms of leave-one-out."""
+
+    evidence: Tensor  # in nats
+    solution: Tensor  # a, [N, D]
+    precision: Tensor  # P, [N, D]
+    slope: Tensor  # gradient of minus the evidence with respect to K, [N, N]
+    of_noise: Tensor  # the same with respect to the variances of the noise, [D]
+
+
+class _Process(nn.Module):
+    """The process of a network and its noise, for x ``[N, Q]`` and y ``[N, D]`` in units of their standard deviation.
+
+    Args:
+        start: scale of the inputs of the first hidden units at which a search starts, in multiples of the usual one.
+    """
+
+    def __init__(self, activation: str, gain: float, hidden: int, x: Tensor, y: Tensor, start: float) -> None:
+        super().__init__()
+        self.x, self.y = x, y
+        self.kernel, usual = (
+            _kernel(activation, gain, hidden, x, y, each * _USUAL[activation]) for each in (start, 1.0)
+        )
+        self.log_noise = nn.Parameter(torch.full((y.shape[1],), math.log(_NOISE), dtype=torch.float64))
+        with torch.no_grad():
+            self.usual = torch.cat([_log_scales(usual), self.log_noise])
+        self.width = torch.full_like(self.usual, _WIDTH)
+        if hidden:
+            self.width[x.shape[1] + hidden - 1] = _OUTPUT[activation]
+
+    @property
+    def noise(self) -> Tensor:
+        """Standard deviations of the noise, ``[D]``."""
+        return (_LEAST**2 + (2 * self.log_noise).exp()).sqrt()
+
+    def _covariance(self, rows: Tensor | slice) -> Tensor:
+        """K of these rows."""
+        return self.kernel.covariance(self.x[rows], self.x[rows])
+
+    def log_prior(self) -> Tensor:
+        """Log density of the logarithms of the scales, up to a constant."""
+        logs = torch.cat([_log_scales(self.kernel), self.log_noise])
+        return -((logs - self.usual) / self.width).square().sum() / 2
+
+    @torch.no_grad()
+    def solved(self, rows: Tensor | slice, covariance: Tensor | None = None) -> _Solved:
+        """The evidence of some rows, with its gradients and the terms of leave-one-out.
+
+        Args:
+            covariance: K of these rows; computed if None.
+
+        Raises:
+            torch.linalg.LinAlgError: S_d is not positive definite up to rounding.
+        """
+        k = self._covariance(rows) if covariance is None else covariance
+        evidence, total, columns = k.new_zeros(()), torch.zeros_like(k), []
+        for noise, y in zip(self.noise, self.y[rows].split(1, 1), strict=True):
+            s = k.clone()
+            s.diagonal().add_(noise**2)
+            root = torch.linalg.cholesky(s)
+            inverse = torch.cholesky_inverse(root)
+            solution = inverse @ y
+            determinant = 2 * root.diagonal().log().sum() + len(y) * math.log(2 * math.pi)
+            evidence -= ((y * solution).sum() + determinant) / 2
+            slope = (inverse - solution @ solution.T) / 2
+            total += slope
+            columns.append((solution, inverse.diagonal().clone()[:, None], slope.trace()[None]))
+        solutions, precisions, traces = zip(*columns, strict=True)
+        return _Solved(evidence, torch.cat(solutions, 1), torch.cat(precisions, 1), total, torch.cat(traces))
+
+    def score(self, rows: Tensor) -> float:
+        """The objective of the search for these rows; minus infinity if S_d is not positive definite."""
+        try:
+            return float(self.solved(rows).evidence + self.log_prior().detach())
+        except torch.linalg.LinAlgError:
+            return -math.inf
+
+    def search(self, rows: Tensor, iterations: int) -> None:
+        """Maximise the evidence of some rows plus the log density of the scales, by L-BFGS."""
+        parameters = list(self.parameters())
+        best = math.inf, [p.detach().clone() for p in parameters]
+
+        def closure() -> float:
+            nonlocal best
+            search.zero_grad()
+            covariance = self._covariance(rows)
+            try:
+                solved = self.solved(rows, covariance.detach())
+            except torch.linalg.LinAlgError:  # the step was too long
+                return _IMPOSSIBLE
+            covariance.backward(solved.slope)
+            log_prior = self.log_prior()
+            ((self.noise.square() * solved.of_noise).sum() - log_prior).backward()
+            value = -float(solved.evidence + log_prior.detach())
+            if value < best[0]:
+                best = value, [p.detach().clone() for p in parameters]
+            return value
+
+        evaluations = iterations * 5 // 4
+        search = torch.optim.LBFGS(
+            parameters,
+            max_iter=iterations,
+            max_eval=evaluations,
+            tolerance_change=_ENOUGH,
+            line_search_fn="strong_wolfe",
+        )
+        search.step(closure)  # type: ignore[arg-type]
+        with torch.no_grad():
+            for parameter, value in zip(parameters, best[1], strict=True):
+                parameter.copy_(value)
+
+
+def _search(make: Callable[[float], _Process], size: int, seed: int) -> _Process:
+    """The process with the largest evidence: from several starts on a few rows, then from the best of them on more."""
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+    few, iterations = _FIRST
+    processes = [make(start) for start in _STARTS]
+    for process in processes:
+        process.search(order[:few], iterations)
+    best = max(processes, key=lambda process: process.score(order[: 4 * few]))
+    for rows, iterations in _STAGES:
+        best.search(order[:rows], iterations)
+        if rows >= size:
+            break
+    return best
+
+
+def _kernel(activation: str, gain: float, hidden: int, x: Tensor, y: Tensor, scale: float) -> InfiniteWidth:
+    """A kernel whose functions have a variance of about 1 and offsets as large as those of x and y."""
+    far = 1 + float(x.mean(0).square().mean())
+    inner, weights, biases = [scale**2] * x.shape[1], [2.0] * hidden, [scale**2 * far, *[1.0] * hidden]
+    with torch.no_grad():
+        kernel = InfiniteWidth(activation, [inner, *weights], [*biases[:-1], 0.0], gain=gain)
+        level = max(float(kernel.covariance(x, x, diagonal=True).mean()), 1e-6)
+    if hidden:
+        weights[-1] /= level
+    else:
+        inner = [value / level for value in inner]
+    return InfiniteWidth(
+        activation, [inner, *weights], [*biases[:-1], 0.25 + float(y.mean(0).square().mean())], gain=gain
+    )
+
+
+def _log_scales(kernel: InfiniteWidth) -> Tensor:
+    return torch.cat([kernel.weight_variance, kernel.bias_variance]).log() / 2
+
+
+def _spread(x: Tensor) -> Tensor:
+    """The standard deviation of every column; for a constant column its absolute value, or 1 if it is 0."""
+    sizes = x.abs().amax(0)
+    return torch.where(varies(x), x.std(0, correction=0), torch.where(sizes > 0, sizes, 1.0))
+
+
+@torch.no_grad()
+def _priors(
+    kernel: InfiniteWidth, spread: Tensor, unit: float, fan_in: list[int]
+) -> tuple[dict[str, priors.Gaussian], dict[str, priors.Gaussian]]:
+    """The priors of weights and biases in the units of x and y: v_l = fan-in scale_l^2, c_l = bias scale_l^2."""
+    columns, variances = len(spread), kernel.weight_variance
+    weights = [(variances[:columns] / columns).sqrt() / spread]
+    weights += (variances[columns:] / torch.tensor(fan_in[1:])).sqrt()
+    biases = list(kernel.bias_variance.sqrt())
+    weights[-1], biases[-1] = unit * weights[-1], unit * biases[-1]
+    return tuple(  # type: ignore[return-value]
+        {
+            f"layers.{i}.{kind}": priors.Gaussian(v.tolist() if v.numel() > 1 else float(v), drawn=i < len(values) - 1)
+            for i, v in enumerate(values)
+        }
+        for kind, values in (("weight", weights), ("bias", biases))
+    )
+
+
+def _checked(model: NetworkModel) -> MLP:
+    """The model; an error unless from_gp has a kernel for it."""
+    if type(model) is not MLP:
+        raise TypeError(f"from_gp needs a model that is a models.MLP; got {shown(model)}")
+    if type(model.likelihood) is not Gaussian:
+        raise ValueError(
+            f"model must have a likelihoods.Gaussian for from_gp; got {shown(model)} with {model.likelihood.describe()}: "
+            "choose the scales, sqrt(2 / inputs) of every layer, and for class labels 2 to 30 times that of the last "
+            "(docs/choosing.md, Which prior)"
+        )
+    if model.fixed:
+        raise ValueError(
+            f"from_gp needs a network whose parameters are all trained; got {', '.join(model.fixed)} fixed"
+        )
+    function = model.network.activation
+    if function not in _KERNELS:
+        names = ", ".join(dict.fromkeys(each.__name__ for each in _KERNELS))
+        raise ValueError(
+            f"activation must be one of {names} for from_gp; got {getattr(function, '__name__', function)}"
+        )
+    return model
+
+
+def _rebuilt(network: MLP, **parts: Any) -> MLP:
+    """The model with the priors and the likelihood in `parts`; the last layer keeps its initial values."""
+    layers: list[nn.Linear] = list(network.network.layers)  # type: ignore[arg-type, union-attr]
+    function = network.network.activation
+    made = MLP(
+        [layers[0].in_features, *(layer.out_features for layer in layers)],
+        next((name for name, each in ACTIVATIONS.items() if each is function), function),  # type: ignore[arg-type]
+        seed=network.made_with()["arguments"].get("seed", 0),
+        **parts,
+    )
+    last = f"layers.{len(layers) - 1}"
+    kept = {**network.weight_sites(), **{name: network.free[name] for name in network.free}}
+    made.to(next(iter(kept.values())))
+    made._set_initial({name: value for name, value in kept.items() if name.startswith(last)})
+    made.inputs, made.targets, made.columns = network.inputs, network.targets, network.columns
+    return made
+
+
+def _listed(scale: float | Sequence[float]) -> str:
+    """Scales with three digits; of more than eight, the first eight and the last."""
+    values = [scale] if isinstance(scale, float) else list(scale)
+    return ", ".join(f"{value:.3g}" for value in values[:8]) + (f" ... {values[-1]:.3g}" if len(values) > 8 else "")

@@ -1,0 +1,158 @@
+"""The benchmark of prediction, at a small size: it checks distributions, times every form and writes what it prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop.analysis.lab.benchmarks import likelihoods, predict, replicates, sampling, sampling_chains
+from pyrodrop.analysis.lab.benchmarks.timing import command, elsewhere, moves_all
+from pyrodrop.analysis.lab.peers import networks
+
+
+@pytest.mark.more
+def test_the_benchmark_of_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(predict, "CASES", [predict.Case((3, 8, 7, 2), 30, 4, 0.5), predict.Case((3, 8, 1), 30, 4, 0.5)])
+    command(predict.main, ["--rounds", "2", "--out", str(tmp_path / "out.json")])
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert [list(part["ratio"]) for part in record["prediction"]] == [
+        ["loop", "draws", "moments", "joint=False"],
+        ["loop", "draws", "moments", "joint=False", "analytic"],
+    ]
+    for part in record["prediction"]:
+        seconds = part["seconds"]
+        assert part["ratio"] == pytest.approx({name: each / seconds["loop"] for name, each in seconds.items()})
+        assert all(0 < deviation < predict.WITHIN for deviation in part["largest_deviation_se"].values())
+    assert "3-8-7-2, 30 points, 4 passes" in " ".join(capsys.readouterr().out.split())  # as wide as its numbers are
+
+
+def test_a_variant_with_another_distribution_is_not_timed() -> None:
+    case = predict.Case((3, 8, 1), 30, 4, 0.5)
+    fit, loop = predict.twins(case)
+    with torch.no_grad():
+        loop[0].weight.mul_(1.5)  # type: ignore[operator]
+    with pytest.raises(SystemExit, match="draws of 3-8-1 differs from the loop's distribution"):
+        predict.check_distribution("draws", fit, loop, torch.randn(20, 3), case)
+
+
+def test_the_benchmark_of_sampling_counts_effective_samples() -> None:
+    f = np.random.default_rng(0).standard_normal((8, 500, 3))
+    row = sampling.row(f, seconds=2.0, before=6.0, steps=10_000)
+    assert row["effective"] == pytest.approx(4000, rel=0.1)  # independent draws
+    assert row["median per s"] == row["effective"] / 2
+    assert row["median, tuning too"] == row["effective"] / 8
+    assert row["us per step"] == 200
+    assert row["R-hat"] == pytest.approx(1, abs=0.01)
+
+
+def test_the_benchmark_of_sampling_sees_another_posterior() -> None:
+    random = np.random.default_rng(0)
+    one, other = random.standard_normal((2, 8, 500, 3))
+    assert max(sampling.agreement(one, other).values()) < 4
+    assert sampling.agreement(one, other + 0.2)["mean"] > 4
+    assert sampling.agreement(one, other * 1.2)["sd"] > 4
+
+
+@pytest.mark.more
+def test_the_benchmark_of_many_chains_goes_on_after_a_failure(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [sampling_chains.Run("origin", how, 4, 100, 4, "traced") for how in ("nuts", "mclmc")]
+    monkeypatch.setattr(sampling_chains, "RUNS", runs)
+    sampling_chains.main(out=tmp_path / "out.json")
+    wrong, done = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert "kernel must be" in wrong["error"]
+    assert done["engine"] == "traced"
+    assert done["effective"] > 0
+    sampling_chains.main(seconds=0.0, out=tmp_path / "out.json")
+    assert {each["error"] for each in json.loads((tmp_path / "out.json").read_text())["runs"]} == {"no time was left"}
+
+
+@pytest.mark.more
+def test_the_benchmark_of_likelihoods(data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    likelihoods.main(splits=2, steps=3, rows=60, draws=4, out=tmp_path / "out.json")
+    tables = json.loads((tmp_path / "out.json").read_text())["tables"]
+    assert {name: list(own["splits"]) for name, own in tables.items()} == {
+        case.table: list(case.likelihoods) for case in likelihoods.CASES
+    }
+    for own in tables.values():
+        first = next(iter(own["splits"]))
+        for title, rows in own["splits"].items():
+            mean = sum(row["log_density"] for row in rows) / 2
+            assert own["summary"][title]["log_density"] == pytest.approx(mean)
+            assert own["summary"][title]["log_density_se"] == pytest.approx(
+                abs(rows[0]["log_density"] - rows[1]["log_density"]) / 2
+            )
+            assert ("gain" in own["summary"][title]) == (title != first)
+    assert {title for title, rows in tables["bike"]["splits"].items() if "log_density_of_reals" in rows[0]} == {
+        "Gaussian"
+    }
+    assert "coverage" not in tables["wine quality"]["splits"]["Ordinal"][0]
+    assert "Gaussian, rounded" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"--only takes bike, airfoil, wine quality; got wine"):
+        likelihoods.main(only=["wine"])
+
+
+def test_the_benchmark_of_likelihoods_divides_rows() -> None:
+    x = torch.arange(20.0)[:, None]
+    train, test = likelihoods.divided(pyrodrop.data.Dataset(x, 2 * x), seed=1)
+    assert sorted([*train.x[:, 0].tolist(), *test.x[:, 0].tolist()]) == x[:, 0].tolist()
+    assert len(test) == 4
+    assert train.targets is not None
+    assert train.targets.loc == train.y.mean()
+    labels, _ = likelihoods.divided(pyrodrop.data.Dataset(x, x[:, 0].long()), seed=1, rows=10)
+    assert (len(labels), labels.targets) == (8, None)
+    assert labels.inputs is not None
+
+
+def test_what_a_gaussian_rounds_to_a_count_has_a_probability() -> None:
+    """Probabilities of all whole numbers sum to 1; far above it is the density; the mixture's, not a component's."""
+    f = torch.tensor([0.0, 3.0]).reshape(2, 1, 1).expand(2, 61, 1)
+    y = torch.arange(-30.0, 31.0)[:, None]
+    narrow = pyrodrop.Prediction(f, dist.Normal(f, 1.5).to_event(1))
+    found = likelihoods.log_probability(narrow, y)
+    assert found.exp().sum() == pytest.approx(1, abs=1e-7)
+    want = (math.erf(0.5 / 1.5 / 2**0.5) + (math.erf(3.5 / 1.5 / 2**0.5) - math.erf(2.5 / 1.5 / 2**0.5)) / 2) / 2
+    assert found[30].exp() == pytest.approx(want, rel=1e-6)
+    assert bool(found.isfinite().all())
+    assert found[-1] == pytest.approx(float(narrow.log_density(y)[-1]), rel=1e-5)
+
+
+def test_what_was_measured_of_likelihoods_is_of_the_benchmark() -> None:
+    """At its own settings: a dispersion is worth nats where the variance of counts is not their mean."""
+    path = Path(predict.__file__).resolve().parent / "results" / "likelihoods-cpu.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert {name: own["steps"] for name, own in record["tables"].items()} == {
+        case.table: case.steps for case in likelihoods.CASES
+    }
+    assert (record["about"]["rows"], record["about"]["draws"]) == (None, likelihoods.DRAWS)
+    bike = record["tables"]["bike"]["summary"]
+    assert bike["NegativeBinomial"]["gain"] > 2 * bike["NegativeBinomial"]["gain_se"] > 0
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("name", ["13-50-1", "LSTM"])
+def test_the_networks_train(name: str) -> None:
+    """All variants make steps that change every parameter, but for compiled ones."""
+    network = networks.networks()[name]
+    network = dataclasses.replace(network, steps=2, x=network.x[:, :5] if name == "LSTM" else network.x)
+    for steps, parameters in (networks.plain(network), networks.ours(network, "Bernoulli", "traced")):
+        moves_all(steps, parameters, name)
+    loop = replicates.stacked(network, 2, "traced")
+    moves_all(lambda: loop.advance(2), loop.parameters.values(), name)
+
+
+def test_a_function_runs_in_a_process_of_its_own() -> None:
+    assert elsewhere(os.getenv, "PYRODROP_CACHE", PYRODROP_CACHE="there") == "there"
+    assert elsewhere(os.getpid) != os.getpid()

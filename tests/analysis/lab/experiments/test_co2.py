@@ -1,0 +1,288 @@
+"""The main job, as it is run by default: its own output has the facts of figure 2."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from PIL import Image
+
+import pyrodrop
+from pyrodrop import cli, guides, likelihoods, models, priors
+from pyrodrop.analysis.lab.experiments.co2 import experiment as co2
+from pyrodrop.analysis.lab.experiments.co2 import front, learned
+from pyrodrop.analysis.zoo.averaged import averaged, last_units
+from pyrodrop.data import Dataset, mauna_loa
+from pyrodrop.zoo import co2_paper
+
+KEYS = {
+    "elbo", "elbo_se", "elbo_convention", "log_density", "rmse", "crps", "coverage_50", "coverage_95", "sd_last_train",
+    "sd_far", "noise_sd", "seconds", "rmse_train", "yearly_cycle", "yearly_cycle_possible",
+}  # fmt: skip
+
+
+def _run(out: Path, *options: str, num_threads: int = 1) -> Path:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    assert cli.main(["run", "co2", "--out", str(out), "--quiet", *options]) == 0
+    torch.set_num_threads(threads)
+    return out
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a short run: what is written and how it is read, not what the figure shows."""
+    return _run(tmp_path_factory.mktemp("co2"), "--steps", "20")
+
+
+@pytest.fixture(scope="module")
+def whole_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The results of the job as `make co2` runs it."""
+    out = _run(tmp_path_factory.mktemp("whole"), num_threads=2)
+    return json.loads((out / "results.json").read_text())  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "results.json").read_text())  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_figure_2(whole_results: dict[str, Any]) -> None:
+    """(a) no spread, (b) back to the prior, (c) growing, (d) bounded, from the numbers and not only the job's word."""
+    results = whole_results
+    missed = [fact for fact, holds in results["facts"].items() if not holds]
+    assert not missed
+    models, prior_sd = results["models"], results["settings"]["gaussian_processes"]["gp-se"]["prior_sd"]
+    assert models["weight-averaging"]["sd_last_train"] == models["weight-averaging"]["sd_far"] == 0
+    assert models["gp-se"]["sd_far"] == pytest.approx(prior_sd, rel=0.02)
+    assert models["mc-dropout-relu"]["sd_far"] > 1.5 * models["mc-dropout-relu"]["sd_last_train"] > 0
+    tanh = [models[f"mc-dropout-tanh-{rate}"] for rate in ("0.1", "0.2")]
+    assert all(0 < row["sd_far"] < 2 * row["sd_last_train"] for row in tanh)
+    assert 0.5 < tanh[0]["sd_far"] / tanh[1]["sd_far"] < 2
+    assert 0.7 < tanh[0]["yearly_cycle"] < 1.1 * tanh[0]["yearly_cycle_possible"]
+    assert models["mc-dropout-relu"]["yearly_cycle_possible"] < 0.1  # which is why its curve is the trend
+
+
+@pytest.mark.more
+def test_twenty_steps_teach_little(results: dict[str, Any]) -> None:
+    """What only training does is not there yet, and the facts say so from numbers that NumPy finds as well."""
+    series = mauna_loa()
+    x, y = (column[:, 0].double().numpy() for column in (series.train.x, series.train.y))
+    parabola = float(np.sqrt(np.mean((y - np.polynomial.Polynomial.fit(x, y, 2)(x)) ** 2)))
+    facts, models = results["facts"], results["models"]
+    trends, cycles = ([fact for fact in facts if words in fact] for words in ("than a parabola", "nine tenths"))
+    assert (len(trends), len(cycles)) == (3, 2)
+    assert not any(facts[fact] for fact in trends + cycles), facts
+    assert all(f"{parabola:.2f}" in fact for fact in trends)
+    dropout = [row for name, row in models.items() if name.startswith("mc-dropout")]
+    assert all(row["rmse_train"] > parabola for row in dropout)
+    assert models["gp-strong"]["yearly_cycle"] == pytest.approx(1, abs=0.05)
+
+
+def test_share_of_the_yearly_cycle() -> None:
+    """Of a known share of a known cycle on any parabola."""
+    series = mauna_loa()
+    t = series.train.x.double()
+    cycle = torch.sin(2 * torch.pi * t) + 0.3 * torch.cos(4 * torch.pi * t)
+    made = dataclasses.replace(series, train=Dataset(t, 5 * cycle + t**2 / 100, inputs=series.train.inputs))
+    assert learned.cycle_share(made, 2 * cycle - 3 * t) == pytest.approx(0.4, rel=1e-6)
+    assert learned.rmse(made, made.train.y + 2) == pytest.approx(2)
+
+
+def test_what_a_layer_can_carry_is_the_least_squares_fit_over_all_masks() -> None:
+    """Every mask of three units with its probability, as rows of one least-squares problem."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(12, 3, generator=generator, dtype=torch.float64)
+    y, rate = torch.randn(12, 1, generator=generator, dtype=torch.float64), 0.3
+    rows, targets = [], []
+    for mask in itertools.product((0.0, 1.0), repeat=3):
+        root = math.prod(1 - rate if kept else rate for kept in mask) ** 0.5
+        masked = features * torch.tensor(mask, dtype=torch.float64) / (1 - rate)
+        rows.append(root * torch.cat([masked, torch.ones(12, 1)], 1))
+        targets.append(root * y)
+    best = torch.linalg.lstsq(torch.cat(rows), torch.cat(targets)).solution
+    torch.testing.assert_close(learned.carried(features, y, rate), features @ best[:3] + best[3])
+
+
+def test_the_last_units_times_the_last_weight_are_the_mean_of_weight_averaging() -> None:
+    train = mauna_loa().train
+    model = models.MLP([1, 5, 4, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
+    average = averaged(pyrodrop.fit(model, guides.BernoulliDropout(model, 0.2), train, steps=1))
+    bias, weight = average.model.free["layers.2.bias"], average.guide.mean()["layers.2.weight"]
+    mean = train.targets.inverse(last_units(average, train.x) @ weight.T + bias)
+    torch.testing.assert_close(mean, average.predict(train.x, 1).mean)
+
+
+def test_distance_alone_is_what_an_untrained_relu_network_shows() -> None:
+    series = mauna_loa()
+    far = co2._far(series)
+    points = torch.cat([series.train.x, far])
+    x = torch.stack([(p - series.train.x.mean()) / series.train.x.std(correction=0) for p in points])
+    torch.manual_seed(0)
+    f = torch.stack([torch.nn.Sequential(
+        torch.nn.Linear(1, 30, bias=False), torch.nn.ReLU(), torch.nn.Linear(30, 1, bias=False)
+    )(x)[:, 0] for _ in range(3000)]).detach()  # fmt: skip
+    spread = f.std(0)
+    assert learned.distance_alone(series, far) == pytest.approx(float(spread[-1] / spread[:-1].mean()), rel=0.05)
+
+
+@pytest.mark.more
+def test_results_have_every_model_and_key(results: dict[str, Any]) -> None:
+    assert list(results) == ["models", "facts", "settings", "date", "versions", "machine"]
+    assert set(results["models"]) == set(co2.PANELS)
+    for name, row in results["models"].items():
+        assert set(row) == KEYS
+        trained = name in co2.NETWORKS
+        assert (row["elbo"] is not None) == trained
+        assert (row["yearly_cycle_possible"] is not None) == name.startswith("mc-dropout")
+        assert all(
+            row[key] is not None for key in KEYS - {"elbo", "elbo_se", "elbo_convention", "yearly_cycle_possible"}
+        )
+    assert results["models"]["mc-dropout-relu"]["elbo_convention"].startswith("up_to_constant")
+    assert results["models"]["mean-field"]["elbo_convention"] == "exact"
+
+
+@pytest.mark.slow
+def test_numbers_are_in_the_range_they_should_be(whole_results: dict[str, Any]) -> None:
+    """The strong GP predicts within a few ppm; a network that follows the trend beats one that flattens out."""
+    models = whole_results["models"]
+    assert models["gp-strong"]["rmse"] < 3
+    assert models["mc-dropout-relu"]["rmse"] < 6
+    assert models["mc-dropout-relu"]["log_density"] > models["weight-averaging"]["log_density"]
+    assert (
+        models["gp-strong"]["log_density"] > models["mc-dropout-relu"]["log_density"] > models["gp-se"]["log_density"]
+    )
+
+
+@pytest.mark.more
+def test_the_nets_own_prior_as_a_process_finds_more_evidence_and_less_future(results: dict[str, Any]) -> None:
+    """With its variances learned it explains the training data better than a squared exponential can, and then its
+    piecewise linear functions run away, far more than the net of finite width with its dropout posterior does."""
+    evidence = {name: process["log_evidence"] for name, process in results["settings"]["gaussian_processes"].items()}
+    assert evidence["gp-strong"] > evidence["gp-nngp"] > evidence["gp-se"]
+    models = results["models"]
+    assert models["gp-nngp"]["sd_far"] > 10 * models["mc-dropout-relu"]["sd_far"]
+    assert models["gp-nngp"]["log_density"] < models["mc-dropout-relu"]["log_density"]
+
+
+@pytest.mark.more
+def test_draws_can_be_read_back(folder: Path, results: dict[str, Any]) -> None:
+    series = mauna_loa()
+    with xr.open_datatree(folder / "draws.nc", engine="h5netcdf") as tree:
+        assert tree.attrs["y_unit"] == "ppm"
+        assert tree["observed_data"]["y"].shape == (272,)
+        for name, row in results["models"].items():
+            group = tree[f"{name}/predictions"]
+            assert group["f"].dims == ("chain", "draw", "obs_id")
+            assert group["f"].shape == group["y"].shape == (1, co2.DRAWS, 249)
+            assert group["f"].attrs["units"] == "ppm"
+            error = group["f"].mean(("chain", "draw")).values - series.test.y[:, 0].numpy()
+            of_the_mean = float((group["f"].var(("chain", "draw")).mean() / co2.DRAWS) ** 0.5)  # its standard error
+            assert float((error**2).mean() ** 0.5) == pytest.approx(row["rmse"], rel=0.05, abs=4 * of_the_mean)
+
+
+@pytest.mark.more
+def test_figure_is_a_picture(folder: Path) -> None:
+    head = (folder / "figure.png").read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", head[16:24])
+    assert width > 900
+    assert height > 700
+
+
+@pytest.mark.more
+def test_front_page_figure(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    front.main([str(folder), str(tmp_path)])
+    assert capsys.readouterr().out.split() == [str(tmp_path / f"co2-{theme}.png") for theme in ("light", "dark")]
+    for theme in front.THEMES:
+        path = tmp_path / f"co2-{theme}.png"
+        assert path.stat().st_size < 150_000
+        with Image.open(path) as picture:
+            alpha = np.asarray(picture.convert("RGBA"))[..., 3]
+        assert alpha[0, 0] == 0
+        assert alpha.max() > 240
+    for words, said in (
+        ([str(tmp_path), str(tmp_path)], "draws.nc"),
+        ([str(folder), str(tmp_path / "no")], "existing"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            front.main(words)
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.more
+def test_only_whole_files_are_left(folder: Path) -> None:
+    assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == [
+        "checkpoints", "draws.nc", "figure.png", "results.json", "run.json",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_paper_preset_runs_resumes_and_uses_the_papers_series(
+    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two steps of the released settings, then one more from the checkpoints; no truth, so no scores."""
+    for constant in ("DRAWS", "ELBO_DRAWS", "CURVE_DRAWS"):
+        monkeypatch.setattr(co2, constant, 2)
+    words = ["run", "co2", "--preset", "paper", "--data", "gal2016", "--quiet", "--out", str(tmp_path)]
+    assert cli.main([*words, "--steps", "2"]) == 0
+    assert cli.main([*words, "--steps", "3"]) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["models"]["gp-se"]["rmse"] is None
+    assert results["models"]["mc-dropout-relu"]["elbo"] is not None
+    assert len(list((tmp_path / "checkpoints").glob("*.safetensors"))) == len(co2.NETWORKS)
+
+
+@pytest.mark.more
+def test_paper_preset_takes_caffes_step(monkeypatch: pytest.MonkeyPatch, float64: None) -> None:
+    """One SGD step of the entry moves keep * M as Caffe's moves V, for the same masks.
+
+    Caffe: mean |y - f|^2 / 2 + decay |V|^2 / 2, dropout that divides by keep behind every hidden activation.
+    """
+    x = torch.linspace(-1, 1, 50)[:, None]
+    data = Dataset(x, torch.sin(3 * x))
+    keep, decay, lr = 0.9, 1e-2, 0.01
+    mask = (torch.arange(1024) % 10 > 0).double()
+    model = co2_paper._dropout(data, activation="relu", drop_rate=1 - keep, decay=decay)
+    guide = guides.BernoulliDropout(model, 1 - keep, mask_input=False)
+    model, guide = model.double(), guide.double()
+    start = {n: w.clone() for n, w in guide.loc.named_parameters()}  # type: ignore[attr-defined]
+    monkeypatch.setattr("pyrodrop.distributions.bernoulli_mixture.coins", lambda rates, shape: mask.expand(shape))
+    rate = functools.partial(co2_paper.learning_rate, lr=lr, keep=keep, num_data=50)
+    trained = pyrodrop.fit(model, guide, data, steps=1, lr=rate, optimizer=torch.optim.SGD)
+    moved = dict(trained.guide.loc.named_parameters())  # type: ignore[attr-defined]
+
+    factor = {n: keep if n.endswith("weight_unconstrained") and "layers.0" not in n else 1.0 for n in start}
+    v = {n: (factor[n] * w).detach().requires_grad_() for n, w in start.items()}
+    h = data.x
+    for layer in range(5):
+        h = h @ v[f"layers.{layer}.weight_unconstrained"].T + v[f"layers.{layer}.bias_unconstrained"]
+        h = torch.relu(h) * mask / keep if layer < 4 else h
+    loss = (data.y - h).square().mean() / 2 + decay / 2 * sum(w.square().sum() for w in v.values())
+    loss.backward()
+    for n, w in v.items():
+        assert w.grad is not None
+        step = -(2 if n.endswith("bias_unconstrained") else 1) * lr * w.grad
+        torch.testing.assert_close(factor[n] * (moved[n] - start[n]), step, rtol=1e-6, atol=1e-14)
+
+
+def test_learning_rates_of_the_paper_preset() -> None:
+    assert co2_paper.inverse_decay(0) == 1
+    assert co2_paper.inverse_decay(150_000) == pytest.approx(0.5)
+    masked = co2_paper.learning_rate("guide.loc.layers.1.weight", lr=0.01, keep=0.9, num_data=272)
+    free = co2_paper.learning_rate("loc.layers.0.weight", lr=0.01, keep=0.9, num_data=272)
+    bias = co2_paper.learning_rate("loc.layers.3.bias", lr=0.01, keep=0.9, num_data=272)
+    assert masked / free == pytest.approx(1 / 0.81)
+    assert bias == 2 * free

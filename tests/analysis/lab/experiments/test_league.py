@@ -1,0 +1,292 @@
+"""The league: rows by our own arithmetic, files of every kind, and the page from what is stored."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+import xarray as xr
+
+import pyrodrop
+from pyrodrop import cli, guides, zoo
+from pyrodrop.analysis.lab import RESULTS
+from pyrodrop.analysis.lab.experiments.league import LEAGUE, measure, page, rows, submission
+from pyrodrop.analysis.lab.experiments.references import PROBLEMS, facts
+from pyrodrop.zoo.exact import TAGS
+
+if not os.environ.get("PYRODROP_DATA"):  # the exact posterior that all tests are of is one of data that are downloaded
+    pytest.skip("needs the data sets: set PYRODROP_DATA to a folder that holds them", allow_module_level=True)
+
+ROOT = Path(__file__).parents[4]
+TARGET = zoo.problem("foong")
+PRIOR = torch.randn(40, TARGET.num_weights, generator=torch.Generator().manual_seed(0)) * torch.cat(
+    [torch.full((int(np.prod(shape)),), TARGET.prior_sd[name]) for name, shape in TARGET.shapes.items()]
+)  # draws of the prior
+BY_NAME = {name: value.numpy() for name, value in TARGET.by_name(PRIOR).items()}
+
+
+def npz(folder: Path, **arrays: Any) -> Path:
+    np.savez(folder / "mine.npz", **arrays)
+    return folder / "mine.npz"
+
+
+def netcdf(folder: Path, arrays: dict[str, Any]) -> Path:
+    values = {n: (("chain", "draw", *(f"{n}_{i}" for i in range(v.ndim - 1))), v[None]) for n, v in arrays.items()}
+    xr.Dataset(values).to_netcdf(folder / "mine.nc", group="posterior", engine="h5netcdf")
+    return folder / "mine.nc"
+
+
+def as_json(folder: Path, content: Any) -> Path:
+    (folder / "mine.json").write_text(json.dumps(content))
+    return folder / "mine.json"
+
+
+def of(file: Path, **options: Any) -> Any:
+    return submission.submit(file, **options)["problems"]["foong"]
+
+
+def same(row: rows.Row, other: rows.Row) -> None:
+    known = {column: value for column, value in row.items() if value is not None}
+    assert known == pytest.approx({column: value for column, value in other.items() if value is not None}, rel=1e-5)
+
+
+def test_a_row_is_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = of(npz(tmp_path, **{"foong.weights": PRIOR.numpy()}))
+    exact = TARGET.f(TARGET.sampled.samples).flatten(0, 1)[..., 0].double().numpy()
+    f = TARGET.f(PRIOR)[..., 0].double().numpy()
+    w2 = np.sqrt(((np.repeat(np.sort(f, 0), 16, 0) - np.sort(exact, 0)) ** 2).mean(0)).mean()  # each of ours is 16
+    row = result["row"]
+    assert row["wasserstein"] == pytest.approx(w2 / exact.std(0).mean(), rel=1e-4)
+    assert row["spread"] == pytest.approx(np.median(f.std(0, ddof=1) / exact.std(0, ddof=1)), rel=1e-3)
+    x = TARGET.train.x.double().numpy()
+    far = x.mean(0) + 3 * (x - x.mean(0))
+    nearest = (((far[:, None] - x) / x.std(0, ddof=1)) ** 2).sum(-1).min(1)
+    away = torch.tensor(far[np.argsort(-nearest)[: len(x) // 2]])
+    spreads = [TARGET.f(w, away).double().flatten(0, -3).std(0) for w in (PRIOR, TARGET.sampled.samples)]
+    assert row["away"] == pytest.approx(float((spreads[0] / spreads[1]).quantile(0.5)), rel=1e-3)
+    nearer = sum(row["wasserstein"] > other["wasserstein"] for other in rows.league("foong").values())  # type: ignore[operator]
+    assert (result["place"], result["of"], result["draws"]) == (nearer + 1, len(rows.league("foong")) + 1, 40)
+    shown = capsys.readouterr().out
+    assert "> mine" in shown
+    assert (
+        f"mine is number {nearer + 1} of {result['of']} on foong, by 40 draws, which is fewer than the 640 of" in shown
+    )
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: npz(folder, **{f"foong.{name}": value for name, value in BY_NAME.items()}),
+        lambda folder: npz(folder, **{"exact/foong.weights": PRIOR.double().reshape(4, 10, -1).numpy()}),
+        lambda folder: netcdf(folder, {f"foong.{name}": value for name, value in BY_NAME.items()}),
+        lambda folder: as_json(folder, {"foong": [
+            dict(zip(TARGET.parameters(), chain.T.tolist(), strict=True)) for chain in PRIOR.reshape(2, 20, -1)
+        ]}),
+        lambda folder: as_json(folder, {"foong.weights": PRIOR.tolist()}),
+    ],
+)  # fmt: skip
+def test_every_kind_of_file_has_the_same_row(write: Callable[[Path], Path], tmp_path: Path) -> None:
+    want = of(npz(tmp_path, **{"foong.weights": PRIOR.numpy()}))["row"]
+    same(of(write(tmp_path))["row"], want)
+
+
+def test_functions_have_the_row_of_their_weights_but_for_what_is_elsewhere(tmp_path: Path) -> None:
+    want = of(npz(tmp_path, weights=PRIOR.numpy()), problem="foong")["row"]
+    got = of(npz(tmp_path, f=TARGET.f(PRIOR).numpy()), problem="exact/foong", name="a method")["row"]
+    same(got, want | {"away": None})
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("name", list(PROBLEMS))
+def test_the_exact_draws_are_first(name: str, tmp_path: Path) -> None:
+    content = {name: zoo.problem(name).to_json()}
+    result = submission.submit(as_json(tmp_path, content), out=tmp_path / "out.json")
+    assert json.loads((tmp_path / "out.json").read_text()) == result
+    of_problem = result["problems"][name]
+    assert of_problem["place"] == 1
+    assert of_problem["row"]["wasserstein"] < 1e-3
+    assert of_problem["row"]["away"] == pytest.approx(1, abs=1e-3)
+    assert of_problem["row"]["to_reference"] == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, "has no arrays"),
+        ({"fong.f": PRIOR}, "names must begin with a problem, co2, mnist.*got 'fong.f'"),
+        ({"foong.g": PRIOR}, "must have of exact/foong one of f, weights, or layers.0.weight.*; it has g"),
+        ({"foong.f": PRIOR}, r"f must be \[draws, 100, 1\] or \[chains, draws, 100, 1\]; got shape \[40, 201\]"),
+        ({"foong.f": np.zeros((0, 100, 1))}, "got shape"),
+        ({"foong.weights": PRIOR[0]}, r"weights must be \[draws, 201\].*got shape \[201\]"),
+        ({"foong.weights": PRIOR / 0}, "weights must be finite; got 8040 NaN or infinite"),
+        ({"foong.weights": PRIOR.double() * 1e120}, "draws of foong that are too large"),
+        ({"foong.weights": np.full((3, 201), "x")}, "weights must be a tensor.*dtype <U1"),
+        ({"foong.weights": np.array([None])}, "is no .npz file with arrays: Object arrays cannot be loaded"),
+        ({"foong.layers.0.weight": BY_NAME["layers.0.weight"]}, "it has layers.0.weight"),
+        ({**{f"foong.{n}": v for n, v in BY_NAME.items()}, "foong.layers.1.bias": np.zeros((39, 1))}, "as many draws"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_file_is_said(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        of(npz(tmp_path, **arrays))
+
+
+def test_damaged_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chains = [dict(zip(TARGET.parameters(), PRIOR[:5].T.tolist(), strict=True))]
+    ragged = [{**chains[0], "layers.1.bias[1]": [0.0]}]
+    short = [{"layers.0.weight[1,1]": [0.0]}]
+    for content, message in (
+        (
+            {"foong": short},
+            "must be a list of chains, each with draws by parameter.*201 in all.*got a dict with 1 entries",
+        ),
+        ({"foong": 3.0}, "must be a list of chains.*got the float 3.0"),
+        ({"foong": ragged}, "foong must be a tensor.*equally long"),
+        ([chains], "must be a JSON object"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            of(as_json(tmp_path, content))
+    for name in ("mine.npz", "mine.nc", "mine.json", "mine.txt"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04 no such thing")
+        with pytest.raises(ValueError, match=f"{name} (is no .n|is not valid|must be a .npz, .nc, .json file; got)"):
+            of(tmp_path / name)
+    np.savez_compressed(tmp_path / "mine.npz", f=np.zeros((9, 100, 1)))
+    content = bytearray((tmp_path / "mine.npz").read_bytes())
+    content[60:70] = b"\xff" * 10
+    (tmp_path / "mine.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="is no .npz file with arrays"):
+        of(tmp_path / "mine.npz", problem="foong")
+    with pytest.raises(ValueError, match="no exact posterior is called 'fong'"):
+        of(tmp_path / "mine.npz", problem="fong")
+    for write in (
+        lambda: npz(tmp_path, f=np.zeros((9, 100, 1))),
+        lambda: netcdf(tmp_path, {"f": np.zeros((9, 100, 1))}),
+    ):
+        monkeypatch.setattr(submission, "LARGEST", 2**20)
+        file = write()
+        monkeypatch.setattr(submission, "LARGEST", 1000)
+        with pytest.raises(ValueError, match="must be at most 1,000 bytes when it is read; it is 7,"):
+            of(file, problem="foong")
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = npz(tmp_path, f=TARGET.f(PRIOR).numpy())
+    out = tmp_path / "out.json"
+    assert cli.main(["league", "submit", str(file), "--problem", "foong", "--name", "prior", "-o", str(out)]) == 0
+    assert json.loads(out.read_text())["method"] == "prior"
+    assert "> prior" in capsys.readouterr().out
+    assert cli.main(["league", "submit", str(tmp_path / "none.npz")]) == 1
+    assert cli.main(["league", "submit", str(file), "--problem", "fong"]) == 2
+    assert "none.npz does not exist" in capsys.readouterr().err
+
+
+# What is stored
+
+
+@pytest.mark.parametrize("column", list(page.FORMS))
+def test_the_tables_have_the_stored_numbers(column: str) -> None:
+    ours = json.loads(LEAGUE.read_text())["problems"]
+    peers = json.loads((RESULTS / "peers.json").read_text())["problems"]
+    head, _, *body = (line.strip("| ").split(" | ") for line in page.text(column).splitlines())
+    assert head[1:] == list(PROBLEMS)
+    table = {line[0]: dict(zip(PROBLEMS, line[1:], strict=True)) for line in body}
+    assert len(table) == {"away": 16}.get(column, 16 + 15 + 1)
+    for name in PROBLEMS:
+        for method in table.keys() - {"*chance*"}:
+            row = ours[name]["rows"].get(method) or peers[name]["rows"].get(method, {}).get("values")
+            want = None if row is None else row[column]
+            shown = table[method][name].split(" ± ")[0]
+            assert shown == ("-" if want is None else format(want, page.FORMS[column]))
+
+
+def test_the_rows_are_those_of_the_problems_as_they_are() -> None:
+    """By as many draws, and in the same units as those of other packages."""
+    ours = json.loads(LEAGUE.read_text())["problems"]
+    peers = json.loads((RESULTS / "peers.json").read_text())["problems"]
+    for name in PROBLEMS:
+        assert ours[name]["draws"] == peers[name]["draws"] == facts(name)["stored"]["draws"]
+        assert ours[name]["spread"] == pytest.approx(peers[name]["spread"], rel=1e-4)
+
+
+def test_single_fits_are_about_where_an_earlier_training_left_them() -> None:
+    """The earlier ones were measured by more draws, which brings what is near a little nearer."""
+    for name, of_problem in json.loads(LEAGUE.read_text())["problems"].items():
+        earlier = facts(name)["table"]
+        for method, row in of_problem["rows"].items():
+            ratio = row["wasserstein"] * of_problem["spread"] / earlier[method]["wasserstein"]
+            assert 0.8 < ratio < 1.45, (name, method, ratio)
+
+
+def test_what_the_page_says_of_the_league() -> None:
+    leagues = {name: rows.league(name) for name in PROBLEMS}
+    w2: dict[str, dict[str, float]] = {
+        name: {method: row["wasserstein"] or 0.0 for method, row in each.items()} for name, each in leagues.items()
+    }
+    nearer = [each[f"ensemble {m}"] < each[m] for each in w2.values() for m in each if f"ensemble {m}" in each]
+    text = (ROOT / "docs" / "league.md").read_text()
+    assert f"{sum(nearer)} of {len(nearer)} cells" in text
+    chains = {m for m in w2["co2"] if m.startswith(("blackjax, ", "numpyro, NUTS", "pyrodrop, sample"))}
+    for name in set(PROBLEMS) - {"mnist"}:
+        assert min(w2[name].keys() - chains, key=lambda method: w2[name][method]) == "pyrodrop, exact last layer"
+    for name in ("co2", "foong"):
+        for method in ("mean field", "numpyro, AutoNormal", "tyxe, mean field"):
+            assert 0.89 < w2[name][method] / w2[name]["point"] < 1.05
+    counts = {name: zoo.problem(name).sampled.chains * zoo.problem(name).sampled.draws for name in ("co2", "mnist")}
+    assert f"{counts['co2']} on co2 and foong" in text
+    assert f"{counts['mnist']} on mnist" in text
+
+
+@pytest.mark.more
+def test_approximations_are_compared_with_the_exact_draws_of_their_problem() -> None:
+    """Those of the zoo are the first starts, of which the league has the mean."""
+    compared = rows.compare("exact/foong.m*")
+    assert set(compared) == {f"exact/foong.{tag}" for tag in TAGS if tag.startswith("m")}
+    assert list(compared) == sorted(compared, key=lambda name: compared[name]["wasserstein"] or 0)
+    for name, row in compared.items():
+        stored: Any = zoo.load(name).settings["zoo"]["result"]["scores"]  # type: ignore[union-attr]
+        same(row, stored)
+    assert list(compared["exact/foong.mean-field"]) == list(rows.COLUMNS)
+    for pattern, problems in (("exact/*.point", "6 of exact/boston, exact/co2"), ("uci/*", "0 of none")):
+        with pytest.raises(ValueError, match=f"such as 'exact/yacht.\\*'; got '.*', which has {problems}"):
+            rows.compare(pattern)
+
+
+@pytest.mark.more
+def test_a_league_is_measured_from_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyro.set_rng_seed(0)
+    model = PROBLEMS["foong"].model()
+    fits = pyrodrop.fit_replicates(
+        model, guides.MeanField(model), TARGET.train, count=2, steps=1, engine="traced", progress=False
+    )
+    (tmp_path / "foong").mkdir()
+    fits.save(tmp_path / "foong" / "mean-field.safetensors")
+    monkeypatch.setattr(measure, "POSTERIORS", {"mean field": guides.MeanField})
+    monkeypatch.setattr(measure, "TAGS", ["mean-field"])
+    made = measure.measured("foong", tmp_path)["rows"]
+    referee = rows.Referee("foong")
+    single = [referee.row("m", fit.predict(TARGET.test.x, 640)) for fit in fits]
+    w2 = [row["wasserstein"] for row in single]
+    assert made["mean field"]["wasserstein"] == pytest.approx(np.mean(w2), rel=1e-5)
+    assert made["mean field"]["wasserstein_se"] == pytest.approx(np.std(w2, ddof=1) / 2**0.5, rel=1e-4)
+    assert made["ensemble mean field"]["wasserstein_se"] is None
+    assert made["ensemble mean field"]["wasserstein"] == pytest.approx(
+        referee.row("m", fits.predict(TARGET.test.x, 640))["wasserstein"], rel=1e-5
+    )
+    monkeypatch.setenv("PYRODROP_ZOO", str(tmp_path))
+    kept = zoo.load("exact/foong.mean-field")
+    assert isinstance(kept, pyrodrop.Fit)
+    assert torch.equal(kept.predict(TARGET.test.x, 5).f, fits[0].predict(TARGET.test.x, 5).f)
+
+
+@pytest.mark.more
+def test_the_picture_has_every_method() -> None:
+    figure = page.figure()
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()][::-1] == page.methods()

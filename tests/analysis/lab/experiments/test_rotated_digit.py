@@ -1,0 +1,174 @@
+"""The rotated digit: Caffe's step, what crosses, paired scores, and the job at the size of a test."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import pyrodrop
+from pyrodrop import cli, guides, likelihoods, models, priors, zoo
+from pyrodrop.analysis.lab import RESULTS
+from pyrodrop.analysis.lab.experiments.paired_scores import compared
+from pyrodrop.analysis.lab.experiments.rotated_digit import experiment as rotated_digit
+from pyrodrop.analysis.lab.experiments.rotated_digit.report import Turned
+from pyrodrop.analysis.zoo.averaged import averaged
+from pyrodrop.analysis.zoo.check import _cut
+from pyrodrop.data import Dataset, mnist
+from pyrodrop.zoo import caffe
+from pyrodrop.zoo.rotated_digit import DECAY, DROPPED, KEEP, LR, RATES, learning_rate
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+
+
+def test_a_step_is_caffes(monkeypatch: pytest.MonkeyPatch, float64: None) -> None:
+    """One SGD step moves keep * M as Caffe's moves V, for the same masks.
+
+    Caffe: mean cross-entropy + decay |V|^2 / 2, dropout that divides by keep behind ip1, biases at twice the rate.
+    """
+    n = 12
+    data = Dataset(torch.rand(n, 1, 28, 28), torch.arange(n) % 10)
+    model = zoo.entry("rotated-digit/bernoulli").model(data).double()
+    guide = guides.BernoulliDropout(model, RATES).double()
+    start = {name: w.clone() for name, w in guide.loc.named_parameters()}  # type: ignore[attr-defined]
+    mask = (torch.arange(500) % 3 > 0).double()
+    monkeypatch.setattr("pyrodrop.distributions.bernoulli_mixture.coins", lambda rates, shape: mask.expand(shape))
+    rate = functools.partial(learning_rate, num_data=n)
+    trained = pyrodrop.fit(model, guide, data, steps=1, lr=rate, optimizer=torch.optim.SGD)
+    moved = dict(trained.guide.loc.named_parameters())  # type: ignore[attr-defined]
+
+    names = {name.removesuffix("_unconstrained"): name for name in start}
+    factor = {name: KEEP if name == DROPPED else 1.0 for name in names}
+    v = {name: (factor[name] * start[own]).detach().requires_grad_() for name, own in names.items()}
+    h = data.x
+    for conv in ("conv1", "conv2"):
+        h = F.max_pool2d(F.conv2d(h, v[f"{conv}.weight"], v[f"{conv}.bias"]), 2)
+    h = torch.relu(F.linear(h.flatten(1), v["ip1.weight"], v["ip1.bias"])) * mask / KEEP
+    f = F.linear(h, v["ip2.weight"], v["ip2.bias"])
+    (F.cross_entropy(f, data.y) + DECAY / 2 * sum(w.square().sum() for w in v.values())).backward()
+    for name, own in names.items():
+        gradient = v[name].grad
+        assert gradient is not None
+        step = -(2 if name.endswith("bias") else 1) * LR * gradient
+        torch.testing.assert_close(factor[name] * (moved[own] - start[own]), step, rtol=1e-6, atol=1e-14)
+
+
+def test_xavier_has_variance_one_over_fan_in_behind_the_mask() -> None:
+    model = zoo.entry("rotated-digit/bernoulli").model(Dataset(torch.rand(4, 1, 28, 28), torch.arange(4)))
+    for name, fan_in in (("conv2.weight", 500), ("ip1.weight", 800), (DROPPED, 500)):
+        weight = model.weight_sites()[name] * (KEEP if name == DROPPED else 1.0)
+        assert float(weight.var() * fan_in) == pytest.approx(1, rel=0.05)
+    assert float(model.weight_sites()["conv1.bias"].abs().max()) == 0
+
+
+def test_the_policy_inv_is_caffes() -> None:
+    schedule = zoo.entry("rotated-digit/bernoulli").training(Dataset(torch.rand(4, 1, 28, 28), torch.arange(4)))[
+        "lr_schedule"
+    ]
+    assert schedule(0) == 1
+    assert LR * schedule(10_000) == pytest.approx(0.00594604, rel=1e-5)  # as Caffe's log of LeNet prints it
+    assert caffe.inverse_decay(30_000, gamma=1e-4, power=0.25) == pytest.approx(4**-0.25)
+
+
+def test_what_crosses() -> None:
+    """Two angles: far apart, and two classes with the same distribution."""
+    torch.manual_seed(1)
+    logits = 0.5 * torch.randn(200, 2, 10)
+    logits[:, 0, 1] += 10
+    logits[:, 1, [5, 7]] += 10
+    flat = torch.zeros(2)
+    turned = Turned(torch.zeros(2, 28, 28), torch.tensor([0.0, 180.0]), logits, flat, flat)
+    assert turned.crosses() == [False, True]
+    assert turned.called[0] == 1
+    assert turned.called[1] in (5, 7)
+    assert turned.table()["180.0"]["p(5)"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_facts_are_asked_of_the_numbers() -> None:
+    logits = torch.zeros(50, 12, 10)
+    logits[:, :, 1] = 20
+    logits[:25, 5, 1] = -20
+    entropy = torch.tensor([0.0, 0.0, 0.0, 0.1, 0.3, 0.9, 0.4, 0.1, 0.0, 0.0, 0.0, 0.0])
+    degrees = torch.linspace(0, 180, 12)
+    turned = Turned(torch.zeros(12, 28, 28), degrees, logits, entropy, entropy)
+    assert all(rotated_digit.facts(turned, entropy.tolist()).values())
+    flat = Turned(torch.zeros(12, 28, 28), degrees, logits, entropy.flip(0).roll(4), entropy)
+    assert not all(rotated_digit.facts(flat, entropy.flip(0).roll(6).tolist()).values())
+
+
+def test_paired_scores_are_those_of_each_and_their_difference(small: Any) -> None:
+    fit = small.fitted(small.dropout, small.classifier(), small.classes())
+    test = small.classes(60, seed=1)
+    scores, difference = compared({"average": averaged(fit), "draws": fit}, test, 20, 0)
+    p = fit.predict(test.x, 20, seed=0).mean.double()
+    nll = -p.gather(1, test.y[:, None]).log().mean()
+    assert scores["draws"]["nll"] == pytest.approx(float(nll), rel=1e-4)
+    assert scores["average"]["mutual_information"] == pytest.approx(0, abs=1e-12)
+    for name, row in difference.items():
+        assert row["difference"] == pytest.approx(scores["draws"][name] - scores["average"][name])
+    each = -p.gather(1, test.y[:, None]).log()[:, 0]
+    q = averaged(fit).predict(test.x, 1).mean.double()
+    paired = each + q.gather(1, test.y[:, None]).log()[:, 0]
+    assert difference["nll"]["se"] == pytest.approx(float(paired.std()) / 60**0.5, rel=0.25)
+    assert compared({"draws": fit}, test, 5, 0)[1] == {}
+
+
+def test_digit_and_largest_angle_are_searched() -> None:
+    """A digit that stays a 1, and two that are a 1 up to 45 degrees, a 5 up to 65 and a 7 to the end, in whole degrees."""
+    turning = [1] * 46 + [5] * 20 + [7] * 115
+    found = rotated_digit.search([[1] * 181, turning, turning])
+    assert (found["digit"], found["turn"], found["same"]) == (1, 103, 12), "the eighth view, 7/11 of it, is past 65"
+    assert found["classes"] == list(rotated_digit.PUBLISHED)
+    assert (found["ones"], found["whole"]) == (3, 2)
+    assert rotated_digit.search([[1] * 181]) == {
+        "digit": 0, "turn": 0, "classes": [1] * 12, "same": 5, "ones": 1, "whole": 0,
+    }  # fmt: skip
+
+
+def test_averaged_weights_are_keep_times_m() -> None:
+    x, y = torch.randn(20, 3), torch.randn(20, 1)
+    model = models.MLP([3, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
+    fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3), (x, y), steps=2, progress=False)
+    for name in ("layers.0.weight", "layers.1.weight"):
+        torch.testing.assert_close(averaged(fit).guide.loc[name], 0.7 * fit.guide.loc[name])  # type: ignore[attr-defined]
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("guide", ["bernoulli", "ensemble"])
+def test_the_job_runs(
+    guide: str, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_set = _cut(mnist(flat=False), 300, 100)
+    monkeypatch.setattr(rotated_digit, "mnist", lambda **_: small_set)
+    monkeypatch.setattr(rotated_digit, "DRAWS", 4)
+    monkeypatch.setattr(rotated_digit, "SHOWN", 10)
+    monkeypatch.setattr(rotated_digit, "SEARCHED", 1)
+    words = ["run", "rotated-digit", "--guide", guide, "--steps", "3", "--out", str(tmp_path), "--quiet"]
+    assert cli.main(words) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert list(results["angles"])[-1] == "180.0"
+    assert list(results["scores"]) == (["weight averaging", "T = 4"] if guide == "bernoulli" else ["T = 4"])
+    assert 0 <= results["auroc"]["mean"]["T = 4"] <= 1
+    assert {p.name for p in tmp_path.iterdir() if not p.name.startswith(".")} == {
+        "results.json", "figure.png", "fit.safetensors", "run.json", "training.safetensors", "training.json",
+    }  # fmt: skip
+    if guide == "bernoulli":
+        capsys.readouterr()
+        assert cli.main(words) == 0
+        assert "reused from" in capsys.readouterr().out
+        assert json.loads((tmp_path / "results.json").read_text()) == results
+
+
+def test_the_reference_shows_what_the_figure_shows() -> None:
+    results = json.loads((RESULTS / "rotated-digit.json").read_text())
+    assert all(results["facts"].values())
+    rows = list(results["angles"].values())
+    assert rows[0]["entropy"] < 0.1 < 0.5 < max(row["entropy"] for row in rows[1:-1])
+    assert rows[0]["class"] == 1
+    assert results["search"]["same"] == 12
+    assert results["settings"]["steps"] == 10_000

@@ -1,0 +1,465 @@
+"""The UCI table: protocol, units, penalties, resumption, and that a cell is what its networks are alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from scipy.stats import norm
+from torch import Tensor
+
+import pyrodrop
+from pyrodrop import cli
+from pyrodrop.analysis.lab.experiments.uci import cell as uci_cell
+from pyrodrop.analysis.lab.experiments.uci.cell import Cell, Scores, divided, run_cell, score
+from pyrodrop.analysis.lab.experiments.uci.columns import COLUMNS
+from pyrodrop.analysis.lab.experiments.uci.plan import Part, Plan
+from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS, RATES, SETTINGS, Point, Protocol, chosen_sets
+from pyrodrop.analysis.lab.experiments.uci.table import (
+    gains_of,
+    markdown,
+    paired,
+    results,
+    treatment,
+    z_score,
+)
+from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
+from pyrodrop.analysis.reports.score_table import mean_and_error
+from pyrodrop.data import uci
+from pyrodrop.data.uci import TABLES
+from pyrodrop.elbo import elbo_terms
+from pyrodrop.prediction.blocks import blocks
+from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.training.replicates import Replicates
+from pyrodrop.zoo.uci import PUBLISHED
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+CPU = torch.device("cpu")
+PLAN = Plan(3, 128, (50,), "grid", "released", 7, CPU)
+SEARCH = Cell("yacht", "bernoulli", "gal2018", "auto", "released", 2, 0)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch, data_folder: Path) -> None:
+    """Protocols of two epochs and 20 draws."""
+    for name, protocol in list(PROTOCOLS.items()):
+        monkeypatch.setitem(PROTOCOLS, name, replace(protocol, factor=1, draws=20))
+    monkeypatch.setitem(SETTINGS, "yacht", replace(SETTINGS["yacht"], epochs=2))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_grid_is_that_of_the_published_files(name: str, data_folder: Path) -> None:
+    folder = data_folder / "uci" / TABLES[name].folder
+    read = {f: np.loadtxt(folder / f"{f}.txt") for f in ("dropout_rates", "tau_values", "n_epochs", "n_hidden")}
+    assert list(RATES) == read["dropout_rates"].tolist()
+    assert list(SETTINGS[name].precisions) == read["tau_values"].tolist()
+    assert (SETTINGS[name].epochs, SETTINGS[name].hidden) == (read["n_epochs"], read["n_hidden"])
+    points = PROTOCOLS["gal2018"].points(name)
+    assert len(points) == 12
+    assert {point.length_scale for point in points} == {0.01}
+    assert PROTOCOLS["gal2018"].epochs(name) == (2000 if name == "protein" else 4000)
+
+
+def test_the_last_fifth_of_the_training_rows_validates(data_folder: Path) -> None:
+    """As the released code divides: the first int(.8 n) train, and standardise."""
+    table = uci("boston")
+    train, held_out = divided(table, 4)
+    raw = np.loadtxt(data_folder / "uci" / "bostonHousing" / "data.txt")[table.rows[4][0].numpy()]
+    count = int(0.8 * len(raw))
+    np.testing.assert_allclose(train.y.numpy(), raw[:count, 13:], rtol=1e-6)
+    np.testing.assert_allclose(held_out.x.numpy(), raw[count:, :13], rtol=1e-6)
+    assert float(train.targets.scale) == pytest.approx(raw[:count, 13].std(), rel=1e-6)  # type: ignore[union-attr]
+    assert held_out.targets is train.targets
+
+
+@pytest.mark.parametrize("penalty", ["released", "paper"])
+def test_the_penalty_is_the_released_codes_or_the_papers(penalty: Any, data_folder: Path, float64: None) -> None:
+    """Gradients of the divergence, against the penalties written out for Keras' weight p M."""
+    data, point = uci("boston")[0].train, Point(0.15, 0.1, 0.5)
+    model, guide = COLUMNS["bernoulli"].build(data, replace(PLAN, penalty=penalty), point, 0)
+    model.standardize(data)
+    kl = elbo_terms(model, guide, data.x, data.y).kl
+    ours = torch.autograd.grad(kl, [guide.loc[name] for name in guide.sites])  # type: ignore[attr-defined]
+    n, s, p, length, tau = len(data), float(data.targets.scale), 0.9, 0.5, 0.15  # type: ignore[union-attr]
+    weights = [guide.loc[name].detach().requires_grad_() for name in guide.sites]  # type: ignore[attr-defined]
+    if penalty == "released":
+        loss = n * tau * s**2 / 2 * sum(length**2 * p / (2 * n * tau) * (p * m).square().sum() for m in weights)
+    else:
+        loss = n * tau * sum(p * length**2 / (2 * n * tau) * m.square().sum() for m in weights)
+    for mine, theirs in zip(ours, torch.autograd.grad(loss, weights), strict=True):  # type: ignore[arg-type]
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=0)
+    assert model.weight_sites().keys() == {"layers.0.weight", "layers.1.weight"}, "biases have no prior"
+
+
+def test_the_network_starts_as_keras_starts_it(data_folder: Path) -> None:
+    """Glorot & Bengio's uniform distribution for p M, and zeros."""
+    data = uci("boston")[0].train
+    model, guide = COLUMNS["bernoulli"].build(data, replace(PLAN, hidden=(2000,)), Point(0.1, 0.1, 0.01), 0)
+    first = 0.9 * guide.loc["layers.0.weight"].detach()  # type: ignore[attr-defined]
+    bound = math.sqrt(6 / (13 + 2000))
+    assert float(first.abs().max()) == pytest.approx(bound, rel=1e-3)
+    assert float(first.square().mean()) == pytest.approx(bound**2 / 3, rel=0.03)
+    assert float(first.mean()) == pytest.approx(0, abs=4 * bound / math.sqrt(3 * first.numel()))
+    assert all(bool((bias == 0).all()) for bias in model.parameters())
+
+
+def test_the_longer_runs_of_2016(data_folder: Path) -> None:
+    """100 and 500 times the table's number of epochs, in batches of 128; the second has two hidden layers."""
+    plans = {
+        (name, protocol): Cell(name, "bernoulli", protocol, "auto", "released", 5, 0).plan(CPU)
+        for name in ("boston", "protein")
+        for protocol in ("gal2016-100x", "gal2016-500x")
+    }
+    assert {key: (plan.epochs, plan.hidden) for key, plan in plans.items()} == {
+        ("boston", "gal2016-100x"): (4000, (50,)),
+        ("boston", "gal2016-500x"): (20_000, (50, 50)),
+        ("protein", "gal2016-100x"): (2000, (100,)),
+        ("protein", "gal2016-500x"): (10_000, (100, 100)),
+    }
+    assert {plan.batch for plan in plans.values()} == {128}
+    (point,) = PROTOCOLS["gal2016-500x"].points("boston")
+    assert (point.precision, point.drop_rate, point.length_scale) == (0.159707652696, 0.05, 0.01)
+    model, guide = COLUMNS["bernoulli"].build(uci("boston")[0].train, plans["boston", "gal2016-500x"], point, 0)
+    assert [tuple(site.shape) for site in model.weight_sites().values()] == [(50, 13), (50, 50), (1, 50)]
+    assert set(guide.rates().values()) == {0.05}, "inputs and both layers"  # type: ignore[attr-defined]
+
+
+def test_tau_is_in_raw_units(data_folder: Path) -> None:
+    """RMSE and log density from the weights alone, in float64 by numpy and scipy, for y in its own units."""
+    split = uci("concrete")[0]
+    (fit,) = COLUMNS["bernoulli"].predictors([Part(split.train, Point(0.05, 0.05, 0.01))], PLAN, 0, False)
+    assert isinstance(fit, pyrodrop.Fit)
+    ours = score(fit, split.test, 200, seed=11)
+    torch.manual_seed(11)
+    (block,) = blocks(fit.guide, fit.model.weight_sites(), split.test.x[:1], 200, 2**28)  # type: ignore[attr-defined]
+    loc = {name: fit.guide.loc[name].detach() for name in block.noise}  # type: ignore[attr-defined]
+    weights = {name: loc[name] * noise[:, None] for name, noise in block.noise.items()}  # columns kept or dropped
+    bias = [fit.model.free[f"layers.{i}.bias"].detach().double().numpy() for i in (0, 1)]  # type: ignore[attr-defined]
+    raw_x, raw_y = split.train.x.double().numpy(), split.train.y.double().numpy()
+    x = (split.test.x.double().numpy() - raw_x.mean(0)) / raw_x.std(0)
+    first, second = (weights[f"layers.{i}.weight"].double().numpy() for i in (0, 1))
+    hidden = np.maximum(np.einsum("thq,nq->tnh", first, x) + bias[0], 0)
+    f = (np.einsum("toh,tnh->tno", second, hidden) + bias[1]) * raw_y.std() + raw_y.mean()
+    y = split.test.y.double().numpy()
+    densities = (
+        logsumexp(-0.5 * 0.05 * (y - f[..., :]) ** 2, axis=0) - math.log(200) + 0.5 * math.log(0.05 / (2 * math.pi))
+    )
+    rows = np.arange(len(y))
+    assert ours.rmse == pytest.approx(np.sqrt(((f.mean(0) - y) ** 2).mean()), rel=1e-5)
+    assert ours.rmse_of_one_pass == pytest.approx(np.sqrt(((f[rows, rows] - y) ** 2).mean()), rel=1e-5)
+    assert ours.log_density == pytest.approx(densities.mean(), rel=1e-5)
+
+
+class Far:
+    """Draws whose densities underflow without a shift."""
+
+    def __init__(self, draws: Tensor) -> None:
+        self.draws = draws
+
+    def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
+        import pyro.distributions as dist
+
+        f = self.draws[:num_samples, x[:, 0].long()]
+        return Prediction(f, dist.Normal(f, torch.ones_like(f)).to_event(1))
+
+
+@pytest.mark.more
+def test_ten_thousand_draws_do_not_underflow(data_folder: Path) -> None:
+    """Densities of exp(-500) to exp(-50,000), and chunks of rows that come together again in order."""
+    draws = torch.randn(10_000, 900, 1) + 100 * torch.linspace(0.3, 3, 900)[:, None]
+    test = pyrodrop.data.Dataset(torch.arange(900.0)[:, None], torch.zeros(900, 1))
+    ours = score(Far(draws), test, 10_000, seed=0)
+    f = draws.double().numpy()[..., 0]
+    want = logsumexp(-0.5 * f**2, axis=0) - math.log(10_000) - 0.5 * math.log(2 * math.pi)
+    assert want.max() < -300
+    assert ours.log_density == pytest.approx(want.mean(), rel=1e-6)
+    assert ours.rmse == pytest.approx(np.sqrt((f.mean(0) ** 2).mean()), rel=1e-6)
+    rows = np.arange(900)
+    assert ours.rmse_of_one_pass == pytest.approx(np.sqrt((f[rows, rows] ** 2).mean()), rel=1e-6)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("guide", ["bernoulli", "variational-b", "ensemble"])
+def test_a_network_of_the_table_is_the_same_alone(guide: str, short: None) -> None:
+    """The second of three that differ in rows and grid point, as a fit of its own by Pyro: parameters and scores."""
+    column = COLUMNS[guide]
+    plan = replace(PLAN, precision=column.noises[0])
+    grid = PROTOCOLS["gal2018"].points("yacht", with_rate=column.with_rate)
+    trains, tests = zip(*(divided(uci("yacht"), split) for split in (0, 3, 5)), strict=True)
+    parts = [Part(train, point) for train, point in zip(trains, grid[:3], strict=True)]
+    first = plan.seed + 5 * column.members
+    with drawn_as_alone(*range(first, first + 3 * column.members)):
+        many = column.predictors(parts, plan, 5, False)
+    members = many[1].fits if isinstance(many[1], Replicates) else [many[1]]
+    assert len(members) == column.members
+    for number, one in enumerate(members):
+        seed = plan.seed + 6 * column.members + number
+        model, posterior = column.build(trains[1], plan, grid[1], seed)
+        cosine = (lambda step: 0.5 * (1 + math.cos(math.pi * step / 6))) if column.decays else None
+        alone = pyrodrop.fit(
+            model, posterior, trains[1], steps=6, batch_size=128, lr=column.rate_of, lr_schedule=cosine,
+            estimator="local", engine="pyro", seed=seed, progress=False,
+        )  # fmt: skip
+        for a, b in zip(one.guide.parameters(), alone.guide.parameters(), strict=True):  # type: ignore[union-attr, attr-defined]
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        ours, theirs = (score(fit, tests[1], 50, seed) for fit in (one, alone))  # type: ignore[arg-type]
+        assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+@pytest.mark.parametrize("guide", COLUMNS)
+def test_every_column_has_an_elbo(guide: str, data_folder: Path) -> None:
+    """With each kind of noise; a learned precision has a learning rate of its own."""
+    column, data = COLUMNS[guide], uci("yacht")[0].train
+    for kind, outputs in (("grid", 1), ("learned", 1), ("heteroscedastic", 2)):
+        model, posterior = column.build(data, replace(PLAN, precision=kind), Point(0.5, 0.1, 0.01), 0)
+        model.standardize(data)
+        terms = elbo_terms(model, posterior, data.x, data.y)
+        assert bool(torch.isfinite(terms.loss))
+        assert model.outputs(posterior.draw(3), data.x).shape == (3, len(data), outputs)
+    assert column.rate_of("likelihood.precision") == 10 * column.rate_of("loc.layers.0.weight")
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("guide", ["gp", pytest.param("nngp", marks=pytest.mark.slow)])
+def test_gaussian_processes_are_columns(guide: str, tmp_path: Path, data_folder: Path) -> None:
+    """Scores against the closed form of their own Gaussian distribution; no grid, and no other noise than their own."""
+    cell = replace(SEARCH, guide=guide, splits=1)
+    content = run_cell(cell, tmp_path, CPU, False)
+    assert content["validation"] is None
+    split = uci("yacht")[0]
+    (process,) = uci_cell.POSTERIORS[guide].predictors(
+        [Part(split.train, cell.points()[0])], cell.plan(CPU), 100_000, False
+    )
+    distribution = process.predict(split.test.x, 1).distribution  # type: ignore[union-attr]
+    mean, sd = distribution.mean[0].numpy(), distribution.variance[0].sqrt().numpy()
+    y = split.test.y.double().numpy()
+    assert content["rmse"][0] == pytest.approx(np.sqrt(((y - mean) ** 2).mean()), rel=1e-5)
+    assert content["log_density"][0] == pytest.approx(norm.logpdf(y, mean, sd).mean(), rel=1e-5)
+    assert content["rmse"][0] < 1.5
+    with pytest.raises(ValueError, match=f"precision of {guide} is auto or learned; got grid"):
+        replace(cell, precision="grid").points()
+
+
+@pytest.mark.slow  # tests/faults kills jobs, and test_run_folder goes on with their cells
+def test_a_killed_run_ends_with_the_same_numbers(short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the fifth of six validation fits, then in the second of two tests; nor does it matter that they are many."""
+    monkeypatch.setattr("pyrodrop.analysis.lab.experiments.uci.columns._STEPS", 11)
+    monkeypatch.setattr("pyrodrop.analysis.lab.experiments.uci.protocol.RATES", (0.01, 0.1))
+    assert COLUMNS["bernoulli"].at_once(221, SEARCH.plan(CPU)) == 2, "two epochs of two minibatches"
+    for folder in "abc":
+        (tmp_path / folder).mkdir()
+    whole = run_cell(SEARCH, tmp_path / "a", CPU, False)
+    with monkeypatch.context() as at_once:
+        at_once.setattr("pyrodrop.analysis.lab.experiments.uci.columns._STEPS", 1000)
+        in_one = run_cell(SEARCH, tmp_path / "c", CPU, False)
+    np.testing.assert_allclose(in_one["validation"], whole["validation"], rtol=1e-4)
+    calls = 0
+
+    def killed(*arguments: Any, **options: Any) -> Scores:
+        nonlocal calls
+        calls += 1
+        if calls in (9, 15):
+            raise KeyboardInterrupt
+        return score(*arguments, **options)
+
+    monkeypatch.setattr(uci_cell, "score", killed)
+    for left in (["validation 8"], ["test 1", "validation 12"]):
+        with pytest.raises(KeyboardInterrupt):
+            run_cell(SEARCH, tmp_path / "b", CPU, False)
+        counts = [(path, len(json.loads(path.read_text())["scores"])) for path in sorted((tmp_path / "b").iterdir())]
+        assert [f"{path.stem.split('.')[1]} {count}" for path, count in counts] == left
+    resumed = run_cell(SEARCH, tmp_path / "b", CPU, False)
+    assert [p.name for p in (tmp_path / "b").iterdir()] == ["yacht-bernoulli.json"]
+    for key in ("validation", "chosen", "rmse", "rmse_of_one_pass", "log_density"):
+        assert resumed[key] == whole[key]
+    assert len(whole["validation"]) == 6
+    for split, choice in enumerate(whole["chosen"]):
+        assert max(range(6), key=lambda point: whole["validation"][point][split]) == choice
+    calls = 10_000
+    assert run_cell(SEARCH, tmp_path / "b", CPU, False) == resumed, "nothing is trained again"
+    assert calls == 10_000
+    with pytest.raises(ValueError, match="has a result of other settings .*choose another folder with --out"):
+        run_cell(replace(SEARCH, seed=1), tmp_path / "b", CPU, False)
+
+
+def test_a_point_whose_training_fails_is_not_chosen() -> None:
+    assert uci_cell._best([-3.0, -math.inf, -2.0]) == 2
+    with pytest.raises(FloatingPointError, match="no point of the grid"):
+        uci_cell._best([-math.inf, -math.inf])
+
+
+def published(protocol: str, name: str, score: str) -> list[float]:
+    """The numbers of the splits, as the file has them."""
+    file = Path(__file__).parents[4] / "analysis" / "reference" / "uci" / "published" / f"{protocol}.json"
+    numbers: list[float] = json.loads(file.read_text(encoding="utf-8"))["sets"][name][score]
+    return numbers
+
+
+@pytest.mark.parametrize("protocol", PUBLISHED)
+def test_published_means_are_those_of_the_splits(protocol: str) -> None:
+    for name, row in PUBLISHED[protocol].items():
+        if name != "year":
+            for score in ("rmse", "log_density"):
+                values = np.array(published(protocol, name, score))
+                assert len(values) == TABLES[name].splits
+                error = values.std(ddof=1) / math.sqrt(len(values))
+                assert getattr(row, score) == pytest.approx((values.mean(), error), rel=1e-5)
+
+
+@pytest.mark.more
+def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "run",
+        "uci",
+        "--data",
+        "yacht",
+        "--splits",
+        "2",
+        "--guides",
+        "bernoulli",
+        "--out",
+        str(tmp_path),
+        "--quiet",
+    ]
+    assert cli.main(words) == 0
+    first = (tmp_path / "table.md").read_text()
+    content = json.loads((tmp_path / "yacht-bernoulli.json").read_text())
+    mean, error = mean_and_error(content["rmse"])
+    cell = re.search(r"\| yacht \| 1\.109 ± 0\.087 \| ([\d.]+) ± ([\d.]+) \(([+-][\d.]+)\) \|", first)
+    assert cell is not None, first
+    assert float(cell[1]) == pytest.approx(mean, abs=0.05 * (error or 0.0))  # two digits of the error are shown
+    assert float(cell[2]) == pytest.approx(error, rel=0.05)
+    apart = np.array(content["rmse"]) - published("gal2016", "yacht", "rmse")[:2]
+    assert float(cell[3]) == pytest.approx(apart.mean() / apart.std(ddof=1) * math.sqrt(2), abs=0.051)
+    assert error == pytest.approx(np.std(content["rmse"], ddof=1) / math.sqrt(2))
+    assert content["plan"]["draws"] == 20
+    assert content["machine"]["processor"]
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["models"]["bernoulli"]["rmse"] == pytest.approx(np.mean(content["rmse"]))
+    assert results["models"]["bernoulli"]["log_density"] == pytest.approx(np.mean(content["log_density"]))
+    assert results["standard_errors"]["bernoulli"]["rmse"] == pytest.approx(error)
+    assert results["data_of_models"] == {"bernoulli": "UCI yacht, 2 splits"}
+    capsys.readouterr()
+    assert cli.main(words) == 0
+    assert (tmp_path / "table.md").read_text() == first
+    shown = capsys.readouterr().out
+    assert f"reused from {tmp_path}: yacht/bernoulli" in shown
+    assert "published" in shown
+    assert cli.main([w if w != "bernoulli" else "ensemble" for w in words]) == 0
+    assert "| set | published | bernoulli, τ fixed | ensemble, τ learned |" in (tmp_path / "table.md").read_text()
+    capsys.readouterr()
+    assert cli.main(["compare", str(tmp_path)]) == 0
+    assert f"{tmp_path.name}/ensemble" in (shown := capsys.readouterr().out)
+    assert "UCI yacht, 2 splits, by held-out log density" in shown
+
+
+def test_year_has_no_grid() -> None:
+    with pytest.raises(ValueError, match="year was not in the search of 2018"):
+        PROTOCOLS["gal2018"].points("year")
+    assert PROTOCOLS["gal2016"].points("year") == [Point(0.0128363911266, 0.05, 1e-4)]
+
+
+def test_names_of_several_sets() -> None:
+    assert chosen_sets(["small", "yacht"]) == ["yacht", "boston", "energy", "concrete", "wine"]
+    assert len(chosen_sets(["all"])) == 9
+
+
+PLANS = {"cell": {"protocol": "gal2016"}, "plan": {"precision": "grid"}}
+
+
+def test_a_table_by_hand() -> None:
+    """Three splits of yacht, paired with the first three published ones; none is recorded for year."""
+    assert mean_and_error([1.1, 1.2, 1.3]) == pytest.approx((1.2, 0.1 / math.sqrt(3)))
+    assert mean_and_error([2.0]) == (2.0, None)
+    assert paired([1.0, 2.0], [0.5, 1.9, 7.0]) == pytest.approx((0.3, 0.2))
+    assert z_score((0.3, 0.2)) == pytest.approx(1.5)
+    assert z_score((0.3, None)) is None
+    scores = {"rmse": [1.1, 1.2, 1.3], "log_density": [-1.5, -1.5, -1.5]}
+    cells = {(name, "bernoulli"): scores | PLANS for name in ("yacht", "year")}
+    apart = np.array([1.1, 1.2, 1.3]) - published("gal2016", "yacht", "rmse")[:3]
+    z = apart.mean() / (apart.std(ddof=1) / math.sqrt(3))
+    text = markdown(cells, "gal2016")
+    assert f"| yacht | 1.109 ± 0.087 | 1.200 ± 0.058 ({z:+.1f}) |" in text
+    assert "| year | 8.849 | 1.200 ± 0.058 |" in text
+    assert "less that of" not in text
+
+
+def test_gains_by_hand() -> None:
+    """Gains of .1, .2 and .3: .2 in the mean, with a standard error of .1 / sqrt 3. Other splits are not compared."""
+    base = {"rmse": [1.0, 1.0, 1.0], "log_density": [-1.5, -1.6, -1.7]} | PLANS
+    cells = {
+        ("yacht", "bernoulli"): base,
+        ("yacht", "sparse"): base | {"log_density": [-1.4, -1.4, -1.4]},
+        ("yacht", "ard"): base | {"rmse": [1.0], "log_density": [-1.4]},
+        ("boston", "bernoulli"): base,
+    }
+    counts = [["better by two s.e.", "1 of 1", "0 of 0"], ["worse by two s.e.", "0 of 1", "0 of 0"]]
+    assert gains_of(cells) == [["set", "sparse", "ard"], ["yacht", f"+0.20 (+{2 * math.sqrt(3):.1f})", ""], *counts]
+    cells["boston", "sparse"] = base | {"log_density": [-1.4, -1.7, -1.5]}  # .067 ± .088
+    assert gains_of(cells)[2] == ["boston", "+0.07 (+0.8)", ""]
+    cells["boston", "sparse"] = base | {"log_density": [-1.6, -1.8, -2.0]}  # the gains of yacht, as losses
+    counts = [["better by two s.e.", "1 of 2", "0 of 0"], ["worse by two s.e.", "1 of 2", "0 of 0"]]
+    assert gains_of(cells)[2:] == [["boston", "-0.20 (-3.5)", ""], *counts]
+    assert "| yacht | +0.20 (+3.5) |  |" in markdown(cells, "gal2016")
+    assert gains_of({key: cell for key, cell in cells.items() if key[1] == "bernoulli"}) == []
+
+
+def test_headers_say_what_is_done_about_tau() -> None:
+    scores = {"rmse": [1.0, 1.1], "log_density": [-1.0, -1.1]} | PLANS
+    kinds = {"grid": "fixed", "learned": "learned", "heteroscedastic": "of x"}
+    for precision, kind in kinds.items():
+        assert treatment(scores | {"plan": {"precision": precision}}) == kind
+    assert treatment(scores | {"cell": {"protocol": "gal2018"}}) == "searched"
+    cells = {("yacht", "bernoulli"): scores, ("yacht", "ard"): scores | {"plan": {"precision": "learned"}}}
+    text = markdown(cells, "gal2016")
+    assert "| set | published | bernoulli, τ fixed | ard, τ learned |" in text
+    assert "| set | ard, τ learned |" in text
+
+
+def test_protocols_are_what_they_say() -> None:
+    assert PROTOCOLS["gal2016"] == Protocol(10, 32, False, 10_000, "gal2016")
+    assert PROTOCOLS["gal2018"] == Protocol(100, 128, True, 10_000, "gal2018")
+    assert PROTOCOLS["gal2018"].points("boston", fixed_precision=False, with_rate=False) == [Point(None, None, 0.01)]
+
+
+def test_without_network_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def offline(name: str) -> None:
+        raise ConnectionError(f"data.txt of {name} could not be fetched")
+
+    monkeypatch.setattr("pyrodrop.analysis.lab.experiments.uci.experiment.uci", offline)
+    assert cli.main(["run", "uci", "--data", "yacht"]) == 1
+    assert capsys.readouterr().err == "pyrodrop: data.txt of yacht could not be fetched\n"
+
+
+def test_a_table_of_several_sets_is_compared_by_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Log densities of different data, or of different splits, are in no common order."""
+
+    def made(folder: str, cells: dict[tuple[str, str], int]) -> str:
+        contents = {
+            key: {"rmse": [1.0 + number] * splits, "log_density": [-2.0 - number] * splits, "seconds": 1.0,
+                  "cell": {"seed": 0}}
+            for number, (key, splits) in enumerate(cells.items())
+        }  # fmt: skip
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "results.json").write_text(json.dumps(results(contents, "quick")))
+        return str(tmp_path / folder)
+
+    several = made("several", {("yacht", "bernoulli"): 2, ("boston", "bernoulli"): 2, ("yacht", "mean-field"): 2})
+    yacht, longer = made("yacht", {("yacht", "ard"): 2}), made("longer", {("yacht", "ard"): 3})
+    assert cli.main(["compare", several, yacht]) == 0
+    first, second = capsys.readouterr().out.split("\n\n")
+    assert first.startswith("UCI yacht, 2 splits")
+    assert second.startswith("UCI boston, 2 splits")
+    names = [line.split()[0] for line in first.splitlines() if "/" in line.split()[0]][1:]
+    assert names == ["several/yacht/bernoulli", "yacht/ard", "several/yacht/mean-field"]
+    assert "several/boston/bernoulli" in second
+    assert cli.main(["compare", yacht, longer]) == 1
+    assert "UCI yacht, 2 splits, UCI yacht, 3 splits" in capsys.readouterr().err

@@ -1,0 +1,116 @@
+"""Pyro programs that `pyrodrop.fit` trains as Pyro does: everyday ones, and random ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pyro
+import pytest
+import torch
+
+from pyrodrop.analysis.lab.programs import PROGRAMS, Trained, by_pyro, fuzz
+from pyrodrop.analysis.lab.programs.program import set_up, svi
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+NAMES = [
+    pytest.param(name, marks=pytest.mark.more) if name == "markov" else name for name in PROGRAMS
+]  # it takes seconds
+CASES = [
+    pytest.param(name, dtype, id=f"{name}-{str(dtype)[6:]}", marks=pytest.mark.more if name == "markov" else ())
+    for name in PROGRAMS
+    for dtype in TOLERANCE
+]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning:pyro"
+)  # also programs that Pyro would have done differently
+
+
+def check(name: str, dtype: torch.dtype, engine: str, steps: int = 50) -> None:
+    """Losses and parameters of `fit` are those of `SVI`."""
+    program = PROGRAMS[name]
+    expected = by_pyro(program, steps, 3, dtype)
+    pyro.clear_param_store()
+    model, guide, data = program.make(dtype)
+    set_up(guide, data)
+    trained, used = fuzz.fitted(model, guide, data, program.loss(), steps, 3, engine=engine, lr=program.lr)
+    assert used == engine
+    assert not fuzz.differs(trained, expected, TOLERANCE[dtype])
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_traced_programs_are_trained_as_by_pyro(name: str, dtype: torch.dtype) -> None:
+    check(name, dtype, "traced")
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "markov" else n for n in PROGRAMS])
+def test_compiled_programs_are_trained_as_by_pyro(name: str) -> None:
+    check(name, torch.float64, "compiled")
+
+
+@pytest.mark.parametrize("name", ["vae", "cells"])
+def test_fit_continues_what_svi_has_begun(name: str) -> None:
+    program = PROGRAMS[name]
+    found: list[Trained] = []
+    for finish in ("svi", "fit"):
+        pyro.clear_param_store()
+        model, guide, data = program.make(torch.float64)
+        svi(model, guide, data, program.loss(), 3, 1, lr=program.lr)
+        if finish == "svi":
+            found.append(svi(model, guide, data, program.loss(), 5, 2, lr=program.lr))
+        else:
+            found.append(fuzz.fitted(model, guide, data, program.loss(), 5, 2, engine="pyro", lr=program.lr)[0])
+    assert not fuzz.differs(*found, 1e-10)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("name", NAMES)
+def test_pyro_trains_every_program_in_both_dtypes(name: str) -> None:
+    for dtype in TOLERANCE:
+        one, same = (by_pyro(PROGRAMS[name], 30, 1, dtype) for _ in range(2))
+        assert {value.dtype for value in one.constrained.values()} == {dtype}
+        assert one.losses[-5:].mean() < one.losses[:5].mean()
+        assert not fuzz.differs(one, same, 0.0)
+
+
+def test_what_differs_is_found() -> None:
+    names = {"w": torch.ones(2)}
+    one = Trained(torch.ones(3), names, names, 0.0)
+    assert not fuzz.differs(one, one, 0.0)
+    assert fuzz.differs(replace(one, losses=torch.tensor([1, 1.1, 1])), one, 1e-5).startswith("loss of step 1: 1.1")
+    assert fuzz.differs(replace(one, losses=torch.tensor([1, float("nan"), 1])), one, 1e-5).startswith("loss of step 1")
+    assert fuzz.differs(replace(one, losses=torch.ones(2)), one, 1e-5) == "2 losses instead of 3"
+    other = {"w": torch.tensor([1, 1.5])}
+    assert fuzz.differs(replace(one, unconstrained=other), one, 1e-5) == "unconstrained w: differs by 0.5"
+    assert "['w']" in fuzz.differs(replace(one, constrained={}, unconstrained={}), one, 1e-5)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("seed", range(100))
+def test_random_programs_are_trained_as_by_pyro(seed: int) -> None:
+    found = fuzz.compare(seed)
+    assert found.verdict in ("right", "trained by pyro"), f"{found.reason}; of {', '.join(found.contents)}"
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("seed", [*range(0, 100, 10), 2001])
+def test_random_programs_are_trained_as_by_pyro_when_compiled(seed: int) -> None:
+    found = fuzz.compare(seed, "compiled")
+    assert found.verdict in ("right", "trained by pyro"), f"{found.reason}; of {', '.join(found.contents)}"
+
+
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 200), marks=pytest.mark.more)])
+def test_pyro_trains_every_random_program(seeds: range) -> None:
+    for seed in seeds:
+        one, same = (fuzz.by_pyro(seed, 3) for _ in range(2))
+        assert one.losses.isfinite().all()
+        assert one.unconstrained
+        assert not fuzz.differs(one, same, 0.0)
+
+
+def test_random_programs_have_everything() -> None:
+    words = Counter(word for seed in range(1000) for word in set(fuzz.draw(seed).contents()))
+    known = [*fuzz.GUIDES, *fuzz.LOSSES, *fuzz.FAMILIES, *fuzz.FEATURES, *(f"{name} y" for name in fuzz.LIKELIHOODS)]
+    assert not {word: words[word] for word in known if words[word] < 10}

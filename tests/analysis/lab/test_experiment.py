@@ -1,0 +1,92 @@
+"""`Experiment`: cells that are found again, and what is written and printed at the end."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from pyrodrop.analysis.lab.experiments.experiment import Experiment, numbers, rows_of_numbers
+from pyrodrop.analysis.reports.job_options import job_options
+from pyrodrop.analysis.reports.runs import read_run
+from pyrodrop.failed import Failed
+
+JOB = job_options(device="cpu", jobs=1, seed=3, quiet=True)
+NAMES = ("a", "bb", "ccc")
+
+
+class Measured:
+    """The length of a name; every call is recorded, and the second one is interrupted once."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.interrupted = False
+
+    def __call__(self, name: str, **options: Any) -> dict[str, Any]:
+        if len(self.calls) == 1 and not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        self.calls.append(name)
+        return {"length": len(name), "options": {key: str(value) for key, value in options.items()}}
+
+
+def run(out: Path, function: Any, *, in_turn: bool, steps: int = 5) -> dict[str, Any]:
+    with Experiment.begin("made-up", out, JOB, {"steps": steps, "sizes": [1, 2], "more": None}) as experiment:
+        cells = experiment.cells(numbers("length"))
+        if in_turn:
+            rows = experiment.measure_in_turn(function, NAMES, cells)
+        else:
+            rows = experiment.measure(function, NAMES, cells, steps=steps)
+        table = Table(title="lengths")
+        table.add_row(*(str(row["length"]) for row in rows.values()))
+        content = {"rows": rows, "facts": {"they grow": True}, "command": experiment.command, "versions": {"more": "1"}}
+        return experiment.write(content, table, settings={"draws": 7}, threads=1, figures={"lengths": Figure()})
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_an_interrupted_run_goes_on_and_writes_the_same(
+    in_turn: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every cell is measured once; what is broken or of other settings is refused."""
+    measured = Measured()
+    with pytest.raises(KeyboardInterrupt, match="continues from what is finished"):
+        run(tmp_path, measured, in_turn=in_turn)
+    assert "reused" not in capsys.readouterr().out
+    content = run(tmp_path, measured, in_turn=in_turn)
+    shown = capsys.readouterr().out
+    assert f"reused from {tmp_path}" in shown
+    assert measured.calls == list(NAMES)
+    assert run(tmp_path, None, in_turn=in_turn) == content
+    assert list(content["rows"]) == list(NAMES)
+    assert [row["length"] for row in content["rows"].values()] == [1, 2, 3]
+
+    results = read_run(tmp_path).results
+    assert results == json.loads(json.dumps(content))
+    assert results["settings"] == {"device": "cpu", "seed": 3, "steps": 5, "sizes": [1, 2], "more": None, "draws": 7}
+    assert results["command"] == "pyrodrop run made-up --steps 5 --sizes 1 2 --seed 3"
+    assert results["machine"]["threads"] == 1
+    assert results["versions"]["more"] == "1"
+    assert torch.__version__.startswith(results["versions"]["torch"])  # which adds what it was built for
+    assert re.search(rf"lengths.*yes +they grow.*{tmp_path}/lengths.png.*{tmp_path}/results.json", shown, re.DOTALL)
+    assert (tmp_path / "lengths.png").stat().st_size > 100
+
+    with pytest.raises(Failed, match="steps is 5 there and 6 here"):
+        run(tmp_path, measured, in_turn=in_turn, steps=6)
+    next(tmp_path.glob("*/a.json")).write_text('{"cell": {"name": "a"}}')
+    with pytest.raises(Failed, match="a.json has a result of other settings"):
+        run(tmp_path, measured, in_turn=in_turn)
+
+
+def test_cells_of_other_content_are_refused(tmp_path: Path) -> None:
+    with Experiment.begin("made-up", tmp_path, JOB, {}) as experiment:
+        for check, content in ((numbers("x"), {"x": "high"}), (rows_of_numbers("x"), {"x": [1.0, None]})):
+            cells = experiment.cells(check, lambda _: {}, where="")
+            cells.keep("a", content)
+            with pytest.raises(Failed, match=r"a.json must have .*x"):
+                experiment.measure_in_turn(lambda name: {}, ["a"], cells)

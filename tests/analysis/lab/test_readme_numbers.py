@@ -1,0 +1,234 @@
+"""Measured numbers of README, of the paper and of the table of docs/scale.md are those of the stored results.
+
+`QUOTED` has a phrase with its numbers in braces and a function that takes them from a file of ``analysis/``. A row of the
+table of docs/scale.md names its file and entry itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+UCI = ROOT / "analysis" / "lab" / "results" / "uci"
+PAGES = ("README.md", "docs/measured.md", "docs/paper/paper.md")
+SCALE = re.findall(
+    r"^\| (.+) \| (.+) \| `([\w-]+\.json): (.+)` \|$",
+    (ROOT / "docs" / "scale.md").read_text(encoding="utf-8"),
+    flags=re.MULTILINE,
+)
+
+
+def result(path: str) -> Any:
+    return json.loads((ROOT / "analysis" / path).read_text(encoding="utf-8"))
+
+
+def text_of(page: str) -> str:
+    return re.sub(r"\s+", " ", (ROOT / page).read_text(encoding="utf-8"))
+
+
+def z_of_uci(protocol: str, score: str) -> list[float]:
+    """MC dropout less the published figure of the same splits, in standard errors, by set."""
+    published = result(f"reference/uci/published/{protocol}.json")["sets"]
+    cells = [json.loads(path.read_text()) for path in (UCI / protocol).glob("*-bernoulli.json")]
+    assert len(cells) == 9
+    return [z(cell[score], published[cell["cell"]["data"]][score]) for cell in cells]
+
+
+def z_of_ensembles() -> list[float]:
+    """The log density of five point networks less that of one network with dropout, in standard errors, by set."""
+    pairs = [
+        (path, path.with_name(path.name.replace("ensemble", "bernoulli")))
+        for path in UCI.glob("gal2016/*-ensemble.json")
+    ]
+    return [z(*(json.loads(path.read_text())["log_density"] for path in pair)) for pair in pairs]
+
+
+def z(ours: list[float], theirs: list[float]) -> float:
+    apart = [a - b for a, b in zip(ours, theirs, strict=True)]
+    return statistics.fmean(apart) / statistics.stdev(apart) * len(apart) ** 0.5
+
+
+def of_figures(stored: Any) -> tuple[int, ...]:
+    """Published figures with a standard error, those within two of it, of these on UCI data, those outside, not run."""
+    tally = stored["tally"]["all"]
+    errors, near, far = (tally[name] for name in ("with an error", "within 2 s.e.", "outside"))
+    figures = [row["figure"] | row["outcome"] for row in stored["figures"]]
+    sets = {figure["data"] for figure in figures if figure["paper"] == "released"}
+    of_uci = [f for f in figures if f["data"] in sets and f["where"] != "Table 1" and f["status"] == "within"]
+    return errors, near, len(of_uci), far, errors - near - far
+
+
+def of_fits(stored: Any) -> tuple[float, float]:
+    row = stored["rows"]["13-50-1, minibatches of 128 of 506, 30,000 steps"]
+    return row["later"], row["first"]
+
+
+def of_chains(peer: str) -> Callable[[Any], tuple[float, ...]]:
+    """Effective samples a second beside those of a peer, tuning included, on two networks."""
+    key = "median, tuning too"
+    cases = ("2-50-1, origin", "6-50-1, yacht")
+    return lambda stored: tuple(
+        stored["cases"][case]["rows"]["ours"][key] / stored["cases"][case]["rows"][peer][key] for case in cases
+    )
+
+
+def of_programs(stored: Any) -> tuple[float, ...]:
+    rows = [row for row in stored["programs"].values() if row["steps"] == 20_000]
+    later, first = ([row["SVI.step us"] / row[key] for row in rows] for key in ("later us", "first us"))
+    return len(rows), min(later), max(later), min(first), max(first)
+
+
+def of_clusters(stored: Any) -> tuple[float, ...]:
+    tables = stored["panels"]["foong"]["tables"]
+    rows = next(table for name, table in tables.items() if name.startswith("standard deviation"))
+    names = ("1 hidden, MC dropout, rate .05", "2 hidden, MC dropout, rate .05", "1 hidden, HMC (ours)")
+    return tuple(rows[name]["ratio"] for name in names)
+
+
+def of_whole_runs(stored: Any) -> tuple[float, ...]:
+    seconds = [
+        [problem["rows"][name]["about"]["seconds"] for name in ("pyrodrop, sample", "numpyro, NUTS", "blackjax, MCLMC")]
+        for problem in stored["problems"].values()
+    ]
+    energy = list(stored["problems"]).index("energy")
+    return sum(ours > nuts for ours, nuts, _ in seconds), len(seconds), *seconds[energy]
+
+
+def of_sparse(first: Any) -> tuple[float, ...]:
+    """Error in percent and one over the share of weights, of two runs."""
+    again = result("reference/sparse/lenet-300-100-molchanov2017.json")["result"]["scores"]
+    own = first["result"]
+    return 100 * own["error"], again["error_percent"], own["compression"], again["compression"]
+
+
+def of_seeds(stored: Any) -> tuple[float, ...]:
+    errors, ratios = ([run["result"][name] for run in stored["runs"]] for name in ("error", "compression"))
+    return 100 * min(errors), 100 * max(errors), min(ratios), max(ratios)
+
+
+def distances(method: str) -> Callable[[Any], tuple[float, ...]]:
+    return lambda stored: tuple(
+        problem["rows"][method]["values"]["wasserstein"] for problem in stored["problems"].values()
+    )
+
+
+SIX = "{:.2f}, {:.2f}, {:.2f}, {:.2f}, {:.2f} and {:.2f} for "
+PEERS = "lab/results/peers.json"
+# A phrase of a page, the file of its numbers, and how they are computed.
+QUOTED: list[tuple[str, str, Callable[[Any], tuple[float, ...]]]] = [
+    ("of {} with a standard error, our result is within two standard errors for {} ({} of them of MC dropout on UCI data) "
+     "and outside for {}, of figure 1a of Kingma et al.; {} have not been run",
+     "lab/results/published-results.json", of_figures),
+    ("of {} published figures with a standard error, our result is within two standard errors for {} ({} of them of MC "
+     "dropout on UCI data) and outside for {}; {} have not been run", "lab/results/published-results.json", of_figures),
+    ("our log density is worse than published on {} of 9 sets by the protocol of 2018, and on {} by the contaminated one",
+     PEERS, lambda _: tuple(sum(z < 0 for z in z_of_uci(name, "log_density")) for name in ("gal2018", "gal2016"))),
+    ("`Ensemble` of five `Point`s, on {} of 9 UCI sets", PEERS, lambda _: (sum(z > 2 for z in z_of_ensembles()),)),
+    ("takes {:.2f} of the time of plain PyTorch with fused Adam, and {:.1f} where nothing has been compiled yet",
+     "lab/benchmarks/results/fits-cpu.json", of_fits),
+    ("takes {:.2f} of the time of plain PyTorch, and {:.1f} where nothing has been compiled yet",
+     "lab/benchmarks/results/fits-cpu.json", of_fits),
+    ("a step of {} replicates, on one thread, is {:.1f} times as fast as", "lab/benchmarks/results/replicates-cpu.json",
+     lambda stored: (stored["count"], stored["times as fast as compiled fits"])),
+    ("and {:.0f} times as fast as {} of plain PyTorch with fused Adam", "lab/benchmarks/results/replicates-cpu.json",
+     lambda stored: (stored["times as fast"], stored["count"])),
+    ("{:.1f} and {:.1f} times as many effective samples a second, tuning included, as blackjax's ChEES",
+     "lab/benchmarks/results/sampling-cpu.json", of_chains("blackjax, ChEES")),
+    ("and {:.1f} and {:.1f} times as many as NumPyro's NUTS", "lab/benchmarks/results/sampling-cpu.json",
+     of_chains("NumPyro, NUTS")),
+    ("longer than NUTS on {} of {} problems: on energy {:.0f} core-seconds, NUTS {:.0f} and blackjax's MCLMC {:.0f}",
+     PEERS, of_whole_runs),
+    ("20,000 steps of {} programs, {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times where",
+     "lab/benchmarks/results/programs-cpu.json", of_programs),
+    ("Whole fits of {} programs were {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times",
+     "lab/benchmarks/results/programs-cpu.json", of_programs),
+    ("is {:.1f} times that at them ({:.1f} times with two), the exact posterior's {:.0f} times",
+     "lab/results/critiques.json",
+     of_clusters),
+    ("is {0:.1f} times that at the clusters, and that of the exact posterior {2:.0f} times", "lab/results/critiques.json",
+     of_clusters),
+    ("LeNet-300-100 at {:.2f} and {:.2f} % error with 1 of {:.0f} and {:.0f} weights, two runs",
+     "reference/sparse-lenet-300-100-molchanov2017.json", of_sparse),
+    ("three seeds, a fifth as long: {:.2f} to {:.2f} % with 1 of {:.0f} to {:.0f}",
+     "lab/results/sparse-seeds.json", of_seeds),
+    (f"{SIX}dropout at rate 0.05", PEERS, distances("pyrodrop, MC dropout .05")),
+    (f"{SIX}a mean field", PEERS, distances("pyrodrop, mean field")),
+    (f"{SIX}a last-layer Laplace approximation", PEERS, distances("laplace-torch, last layer")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("phrase", "file", "numbers"), QUOTED, ids=[phrase[:40] for phrase, *_ in QUOTED])
+def test_numbers_are_those_of_the_stored_results(
+    phrase: str, file: str, numbers: Callable[[Any], tuple[float, ...]]
+) -> None:
+    quoted = phrase.format(*numbers(result(file)))
+    assert any(quoted in text_of(page) for page in PAGES), quoted
+
+
+@pytest.mark.parametrize(("what", "ratio", "file", "entry"), SCALE)
+def test_the_table_of_scale_is_that_of_the_files_it_names(what: str, ratio: str, file: str, entry: str) -> None:
+    path = ROOT / "analysis" / "lab" / "benchmarks" / "results" / file
+    if ratio == "to be measured":
+        assert not path.exists(), f"{file} is there: fill in the row {what!r}"
+        return
+    value: Any = json.loads(path.read_text(encoding="utf-8"))
+    for key in entry.split(" / "):
+        value = value[int(key) if isinstance(value, list) else key]
+    assert ratio == f"{value:.2f}"
+
+
+ON_A_GPU = ("13-50-1", "13-50-1, 1024 rows", "MLP", "MLP, 1024 rows", "LeNet")
+
+
+def rows_of_steps() -> list[str]:
+    ratios = result("lab/benchmarks/results/steps-cuda.json")["ratios"]
+    kinds = [kind for kind in ratios if kind != "plain PyTorch, ms"]
+    return [f"| {kind} | " + " | ".join(f"{ratios[kind][name]:.2f}" for name in ON_A_GPU) + " |" for kind in kinds]
+
+
+def rows_of_crossing() -> list[str]:
+    """Network-steps a second in thousands."""
+    there, here = (result(f"lab/benchmarks/results/crossing-{device}.json")["networks"] for device in ("cuda", "cpu"))
+    rows = []
+    for count, row in there.items():
+        cells = [*row.values(), *here.get(count, {}).values()]
+        speeds = [f"{cell['steps a second'] / 1e3:,.1f}" for cell in cells]
+        rows.append(f"| {count} | " + " | ".join(speeds + [""] * (6 - len(speeds))) + " |")
+    return rows
+
+
+def rows_of_chains() -> list[str]:
+    runs = result("lab/benchmarks/results/sampling_chains-cuda.json")["runs"]
+    chains = {f"{run['chains']:,} {run['how']}": run for run in runs}
+    here = result("lab/benchmarks/results/sampling-cpu.json")["cases"]["2-50-1, origin"]["rows"]["ours"]
+    order = ["64 hmc", "1,000 hmc", "64 mclmc", "1,000 mclmc"]
+    rows = {
+        **{name: chains[name] for name in order},
+        "64 NUTS, NumPyro": chains["64 NUTS"],
+        "64 hmc, one CPU thread": here,
+    }
+    return [
+        f"| {name} | {row['median per s']:,.0f} | {row['median, tuning too']:,.0f} | {row['R-hat']:.2f} |"
+        for name, row in rows.items()
+    ]
+
+
+@pytest.mark.parametrize("rows", [rows_of_steps, rows_of_crossing, rows_of_chains])
+def test_tables_of_a_gpu_are_those_of_the_files(rows: Callable[[], list[str]]) -> None:
+    assert "\n".join(rows()) in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+
+
+def test_the_verdict_of_calibration() -> None:
+    """By simulation, of three inputs."""
+    verdict = result("lab/results/sbc.json")["posteriors"]["mc-dropout"]["verdict"]
+    assert "f[0], f[1], f[2]: too narrow" in verdict
+    assert "MC dropout at rate 0.1, of inputs and units, is too narrow at all three inputs tried" in text_of(
+        "docs/measured.md"
+    )

@@ -1,0 +1,277 @@
+"""`priors.from_gp`: its kernel, evidence and scales against NumPy and SciPy, what it promises, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import erf
+from scipy.stats import multivariate_normal
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import data, guides, likelihoods, models, priors
+from pyrodrop.analysis import gp
+from pyrodrop.priors import FittedPriors
+from pyrodrop.priors import fitted as fitted_priors
+
+
+def mlp(widths: list[int] | None = None, activation: Any = "tanh", **options: Any) -> models.MLP:
+    return models.MLP(
+        widths or [2, 30, 1],
+        activation,
+        **{"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(), **options},
+    )
+
+
+def noisy(size: int = 40, seed: int = 0) -> data.Dataset:
+    """A function of the first of two columns, in units of their own."""
+    x, noise = torch.randn(size, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).split([2, 1], 1)
+    return data.Dataset(7 + 3 * x, 50 + 20 * torch.sin(2 * x[:, :1]) + 4 * noise)
+
+
+def scales_of(fitted: FittedPriors) -> list[np.ndarray]:
+    """Scales of weights and biases, layer after layer."""
+    return [
+        np.array(p.scale) for pair in zip(fitted.prior.values(), fitted.bias_prior.values(), strict=True) for p in pair
+    ]
+
+
+def arcsine(x: np.ndarray, fitted: FittedPriors, units: int, a: float) -> np.ndarray:
+    """Williams (1997), eq. 11, of units erf(a u), of standardised y, from the scales of single weights."""
+    weights, bias, last, last_bias = scales_of(fitted)
+    inner = a**2 * ((x * weights**2) @ x.T + bias**2)
+    size = 1 + 2 * np.diag(inner)
+    moment = 2 / np.pi * np.arcsin(2 * inner / np.sqrt(np.outer(size, size)))
+    return units * last**2 * moment + last_bias**2
+
+
+@pytest.mark.parametrize("standardised", [True, False])
+def test_evidence_and_leave_one_out_are_those_of_a_multivariate_normal(standardised: bool) -> None:
+    """In the units of y: SciPy's density of all rows; of each row given the others, the ratio of two of these."""
+    train = noisy().standardized() if standardised else noisy()
+    fitted = priors.from_gp(mlp(), train)
+    inputs, targets = fitted.model.inputs, fitted.model.targets
+    x, y = inputs(train.x).numpy(), train.y[:, 0].numpy() - float(targets.loc)
+    of_f = arcsine(x, fitted, 30, math.sqrt(math.pi) / 2) * float(targets.scale) ** 2
+    covariance = of_f + float(fitted.noise_sd) ** 2 * np.eye(len(x))
+    joint = multivariate_normal(cov=covariance).logpdf(y)
+    assert fitted.evidence == pytest.approx(joint, rel=1e-6)
+    others = [
+        multivariate_normal(cov=np.delete(np.delete(covariance, i, 0), i, 1)).logpdf(np.delete(y, i))
+        for i in range(len(y))
+    ]
+    assert fitted.leave_one_out == pytest.approx(np.mean(joint - np.array(others)), rel=1e-6)
+    assert fitted.constant == pytest.approx(np.mean(-(np.log(2 * np.pi * y.var()) + (y - y.mean()) ** 2 / y.var()) / 2))
+
+
+def test_every_column_has_a_noise_of_its_own() -> None:
+    """Of standard deviations .1 and 3, within three errors; evidence and leave-one-out are the sums over columns."""
+    g = torch.Generator().manual_seed(0)
+    x = 4 * torch.rand(100, 1, generator=g, dtype=torch.float64) - 2
+    noise = torch.randn(100, 2, generator=g, dtype=torch.float64) * torch.tensor([0.1, 3.0])
+    train = data.Dataset(x, torch.cat([torch.sin(2 * x), torch.cos(x)], 1) + noise).standardized()
+    fitted = priors.from_gp(mlp([1, 30, 2]), train)
+    np.testing.assert_allclose(fitted.noise_sd, [0.1, 3.0], rtol=3 / math.sqrt(2 * 100))
+    inputs, targets = fitted.model.inputs, fitted.model.targets
+    of_f = arcsine(inputs(x).numpy(), fitted, 30, math.sqrt(math.pi) / 2)
+    evidence = left_out = 0.0
+    for n, y in enumerate((train.y - targets.loc).T.numpy()):
+        covariance = of_f * float(targets.scale[n]) ** 2 + float(fitted.noise_sd[n]) ** 2 * np.eye(100)
+        joint = multivariate_normal(cov=covariance).logpdf(y)
+        evidence += joint
+        for i in range(100):
+            others = multivariate_normal(cov=np.delete(np.delete(covariance, i, 0), i, 1)).logpdf(np.delete(y, i))
+            left_out += (joint - others) / 100
+    assert fitted.evidence == pytest.approx(evidence, rel=1e-6)
+    assert fitted.leave_one_out == pytest.approx(left_out, rel=1e-6)
+
+
+def test_gradients_are_those_of_multivariate_normals() -> None:
+    """Of the density that torch differentiates, by the covariance of f and the variances of the noise."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(9, 5, generator=g, dtype=torch.float64).split([2, 3], 1)
+    process = fitted_priors._Process("erf", 1.0, 1, x, y, 1.0)
+    process.log_noise.data = torch.tensor([-1.0, 0.0, 0.5], dtype=torch.float64)
+    covariance = process._covariance(slice(None)).detach().requires_grad_()
+    variance = process.noise.detach().square().requires_grad_()
+    s = covariance + torch.diag_embed(variance[:, None].expand(3, 9))
+    evidence = torch.distributions.MultivariateNormal(torch.zeros(9).double(), s).log_prob(y.T).sum()
+    slopes = torch.autograd.grad(-evidence, (covariance, variance))
+    solved = process.solved(slice(None))
+    torch.testing.assert_close(solved.evidence, evidence.detach())
+    torch.testing.assert_close(solved.slope, (slopes[0] + slopes[0].T) / 2)
+    torch.testing.assert_close(solved.of_noise, slopes[1])
+
+
+@pytest.mark.parametrize(("activation", "of"), [(torch.erf, erf), ("relu", lambda u: np.maximum(u, 0))])
+def test_kernel_is_the_covariance_of_wide_networks(activation: Any, of: Any) -> None:
+    """E[f(x) f(x')] over the 200,000 units of a layer that NumPy draws, with a scale per column, to four errors."""
+    prior = {"layers.0.weight": priors.Gaussian([1.5, 0.3]), "layers.1.weight": priors.Gaussian(0.2)}
+    model = mlp([2, 30, 1], activation, prior=prior, bias_prior=priors.Gaussian(0.7))
+    x = np.array([[0.5, -1.0], [2.0, 0.3], [-0.4, 3.0]])
+    rng = np.random.default_rng(0)
+    units = of(x @ (rng.standard_normal((200_000, 2)) * [1.5, 0.3]).T + 0.7 * rng.standard_normal(200_000))
+    products = units[:, None] * units[None]
+    want, error = products.mean(-1), products.std(-1) / len(units.T) ** 0.5
+    got = gp.from_model(model).kernel(torch.tensor(x)).to_dense().detach().numpy()
+    assert (np.abs(got - 0.7**2 - 30 * 0.2**2 * want) < 4 * 30 * 0.2**2 * error).all()
+
+
+def test_scales_of_functions_drawn_from_a_prior_are_recovered() -> None:
+    """Four functions of 150 rows of a network of 3,000 erf units. First-layer scales 3 and .3 and noise .1, within 35 %."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-2, 2, (150, 2))
+    hidden = erf(x @ (rng.standard_normal((3000, 2)) * [3.0, 0.3]).T + 2 * rng.standard_normal(3000))
+    y = hidden @ rng.standard_normal((3000, 4)) / 3000**0.5 + 0.1 * rng.standard_normal((150, 4))
+    fitted = priors.from_gp(mlp([2, 50, 4], torch.erf), (x, y))
+    weights, bias, last, _ = scales_of(fitted)
+    np.testing.assert_allclose([*weights, bias, last * 50**0.5], [3.0, 0.3, 2.0, 1.0], rtol=0.35)
+    np.testing.assert_allclose(fitted.noise_sd.numpy(), 0.1, rtol=0.1)
+    assert fitted.noise_sd.shape == (4,)
+
+
+@pytest.mark.parametrize("standardised", [True, False])
+def test_other_units_of_x_and_y_give_the_same_functions(standardised: bool) -> None:
+    plain = noisy()
+    other = data.Dataset(plain.x * torch.tensor([1000.0, 0.01]), plain.y * 1e-3)
+    one, two = (priors.from_gp(mlp(), d.standardized() if standardised else d) for d in (plain, other))
+    here, there = scales_of(one), scales_of(two)
+    if not standardised:
+        there[0] *= [1000.0, 0.01]
+        there[2:] = [scale * 1e3 for scale in there[2:]]
+    for a, b in zip(here, there, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-2)
+    assert two.evidence == pytest.approx(one.evidence + 40 * math.log(1000), abs=0.02)
+    assert float(two.noise_sd) * 1000 == pytest.approx(float(one.noise_sd), rel=1e-2)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_a_kink_far_from_zero(activation: str) -> None:
+    """Standardised, the process fits it. As it is, few units bend within the data: no scales are better than a constant."""
+    x = torch.linspace(1000, 1010, 60)
+    train = data.Dataset(x, (x - 1005).abs())
+    fitted = priors.from_gp(mlp([1, 50, 1], activation), train.standardized())
+    assert fitted.leave_one_out > fitted.constant + 1.5
+    assert float(fitted.noise_sd) < 0.1
+    fitted = priors.from_gp(mlp([1, 50, 1], activation), train)
+    assert fitted.leave_one_out > fitted.constant - 0.1
+
+
+def test_columns_that_do_not_matter_have_small_scales() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 3, generator=g)
+    x[:, 2] = 5.0  # a constant
+    y = torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(200, generator=g)
+    fitted = priors.from_gp(mlp([3, 50, 1]), data.Dataset(x, y).standardized())
+    used, unused, constant = fitted.prior["layers.0.weight"].scale  # type: ignore[misc]
+    assert unused < used / 10
+    assert 0.1 < constant < 10
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_few_rows_leave_usual_scales(size: int) -> None:
+    fitted = priors.from_gp(mlp(), noisy(size).standardized())
+    assert all(0.02 < scale < 50 for scales in scales_of(fitted) for scale in scales.reshape(-1))
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("widths", [[2, 1], [2, 20, 1], [2, 20, 10, 1]])
+@pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "silu", "elu", "softplus", nn.functional.leaky_relu])
+def test_the_model_is_the_network_under_these_priors(widths: list[int], activation: Any) -> None:
+    model, train = mlp(widths, activation, seed=3), noisy(60).standardized()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    fitted = priors.from_gp(model, train)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert fitted.model.priors == {**fitted.prior, **fitted.bias_prior}
+    assert not fitted.model.likelihood.learned
+    last = f"layers.{len(widths) - 2}.weight"
+    assert torch.equal(fitted.model.weight_sites()[last], model.weight_sites()[last])
+    again = priors.from_gp(model, train)
+    assert all(torch.equal(v, again.model.state_dict()[n]) for n, v in fitted.model.state_dict().items())
+    assert priors.from_gp(model, train, learn_noise=True).model.likelihood.learned
+
+
+def test_a_gaussian_process_from_the_model_has_the_evidence() -> None:
+    train = noisy().standardized()
+    fitted = priors.from_gp(mlp([2, 30, 20, 1]), train)
+    process = gp.GaussianProcess(train, gp.from_model(fitted.model, tanh_as_erf=True), learn=False)
+    per_row = math.log(float(train.targets.scale))  # type: ignore[union-attr]
+    assert fitted.evidence == pytest.approx(process.log_evidence - len(train) * per_row, rel=1e-5)
+
+
+def test_a_fit_of_the_model_can_be_saved(tmp_path: Path) -> None:
+    train = noisy().standardized()
+    model = priors.from_gp(mlp(), train).model
+    run = pyrodrop.fit(model, guides.MeanField(model), train, steps=20, progress=False)
+    run.save(tmp_path / "fit.safetensors")
+    again = pyrodrop.Fit.load(tmp_path / "fit.safetensors")
+    torch.testing.assert_close(again.predict(train.x, 3).f, run.predict(train.x, 3).f)
+
+
+def test_of_many_rows_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitted_priors, "ROWS", 50)
+    fitted, other = (priors.from_gp(mlp(), noisy(70).standardized(), seed=seed) for seed in (0, 1))
+    assert (fitted.rows, fitted.of_rows) == (50, 70)
+    assert "50 rows, drawn at random of 70" in repr(fitted)
+    assert fitted.evidence != other.evidence
+
+
+def test_500_rows_of_5_columns_take_less_than_2_seconds() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(500, 5, generator=g)
+    train = data.Dataset(x, torch.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2]).standardized()
+    began = time.process_time()
+    priors.from_gp(mlp([5, 50, 1]), train)
+    assert time.process_time() - began < 2 * max(1, torch.get_num_threads())
+
+
+def nan(y: Tensor) -> Tensor:
+    y = y.clone()
+    y[3] = math.nan
+    return y
+
+
+REFUSED: dict[str, tuple[Any, Any, str]] = {
+    "another model": (
+        lambda: models.from_module(nn.Linear(2, 1), priors.Gaussian(), likelihoods.Gaussian()),
+        noisy,
+        "models.MLP; got",
+    ),
+    "another likelihood": (
+        lambda: mlp(likelihood=likelihoods.StudentT()),
+        noisy,
+        "likelihoods.Gaussian for from_gp; got a MLP with StudentT.*: choose the scales",
+    ),
+    "another activation": (lambda: mlp(activation="sigmoid"), noisy, "activation must be one of relu, .*; got sigmoid"),
+    "a function": (lambda: mlp(activation=lambda u: u.sin()), noisy, "activation must be one of"),
+    "missing y": (mlp, lambda: (noisy().x, nan(noisy().y)), "y must be finite; got NaN in 1 of 40 rows"),
+    "missing x": (mlp, lambda: (nan(noisy().x), noisy().y), "x"),
+    "constant y": (mlp, lambda: (noisy().x, torch.ones(40)), "y must vary"),
+    "one row": (mlp, lambda: (noisy().x[:1], noisy().y[:1]), "y must vary"),
+    "columns of x": (lambda: mlp([3, 5, 1]), noisy, "3"),
+    "columns of y": (lambda: mlp([2, 5, 2]), noisy, "y"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str) -> None:
+    make_model, make_data, message = REFUSED[case]
+    with pytest.raises((TypeError, ValueError), match=message):
+        priors.from_gp(make_model(), make_data())
+
+
+def test_columns_of_y_in_other_units_are_standardised_or_refused() -> None:
+    """The last layer has one scale, which cannot be that of functions of both columns."""
+    x = torch.linspace(-2.0, 2.0, 60)[:, None]
+    y = torch.cat([1e4 * torch.sin(3 * x), torch.cos(2 * x)], 1)
+    model = models.MLP([1, 20, 2], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    with pytest.raises(ValueError, match=r"y must have columns of similar standard deviations.*got .*e\+03, 0\."):
+        priors.from_gp(model, (x, y))
+    noise = priors.from_gp(model, data.Dataset(x, y).standardized()).noise_sd
+    assert bool((noise < 0.1 * y.std(0)).all())
