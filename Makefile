@@ -17,7 +17,7 @@ help:
 	@echo "make any-processor    all tests as on other processors, and with other seeds: hours"
 	@echo "make any-torch TORCH=2.14.1    the tests with other releases of PyTorch, on Python 3.12: gigabytes each"
 	@echo "make slow    the long reproductions"
-	@echo "make gpu     all that waits for a GPU, in pieces that continue where they were; ARGS='--list' shows them"
+	@echo "make gpu     all that waits for a GPU, in pieces that continue where they were; ARGS=-n shows them"
 	@echo "make docs    build the documentation site, without the network: docs/_build/html/index.html"
 	@echo "make paper   docs/_build/paper.pdf, with pandoc and XeLaTeX of your own"
 	@echo "make lint    ruff; make types: mypy; make clean: remove the environment and what was built"
@@ -62,7 +62,7 @@ slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 gpu: $(STAMP)
-	$(BIN)/python -m pyrodrop.analysis.lab.pieces.gpu $(ARGS)
+	@$(MAKE) --no-print-directory --keep-going -f analysis/lab/gpu.mk PYTHON=$(BIN)/python $(ARGS)
 
 $(DOCS_STAMP): $(STAMP)
 	@echo "installing what builds the documentation (once)"

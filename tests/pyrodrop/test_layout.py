@@ -68,7 +68,7 @@ LAYERS = (
     + ("analysis/lab/zoo",),
     ("analysis/lab/peers",),
     ("analysis/lab/benchmarks", "analysis/lab/experiments"),
-    ("analysis/lab/pages.py", "analysis/lab/pieces"),
+    ("analysis/lab/pages.py",),
 )
 LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
 FACADES = (

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import math
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,8 @@ import pytest
 import torch
 
 import pyrodrop
+from pyrodrop.analysis.jobs import JOBS
+from pyrodrop.analysis.lab import ROOT
 from pyrodrop.analysis.lab.benchmarks import likelihoods, predict, replicates, sampling, sampling_chains
 from pyrodrop.analysis.lab.benchmarks.timing import command, elsewhere, moves_all
 from pyrodrop.analysis.lab.peers import networks
@@ -151,6 +156,16 @@ def test_the_networks_train(name: str) -> None:
         moves_all(steps, parameters, name)
     loop = replicates.stacked(network, 2, "traced")
     moves_all(lambda: loop.advance(2), loop.parameters.values(), name)
+
+
+def test_every_piece_of_make_gpu_starts_what_there_is() -> None:
+    command = ["make", "--dry-run", "--file", "analysis/lab/gpu.mk"]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    jobs = [match[1] for line in lines if (match := re.search(r"-m pyrodrop run ([\w-]+)", line))]
+    scripts = [match[1] for line in lines if (match := re.search(r"-m (pyrodrop\.[\w.]+) --device", line))]
+    assert len(jobs) + len(scripts) == len(lines) - 1 > 10
+    assert set(jobs) <= JOBS.keys()
+    assert all(importlib.util.find_spec(script) for script in scripts)
 
 
 def test_a_function_runs_in_a_process_of_its_own() -> None:
