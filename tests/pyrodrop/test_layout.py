@@ -65,7 +65,7 @@ LAYERS = (
     ("pyrodrop/__main__.py",),
     ("analysis/lab/__init__.py",),
     ("analysis/lab/divergences", "analysis/lab/generated.py", "analysis/lab/networks", "analysis/lab/programs")
-    + ("analysis/lab/zoo",),
+    + ("analysis/lab/tidy.py", "analysis/lab/zoo"),
     ("analysis/lab/peers",),
     ("analysis/lab/benchmarks", "analysis/lab/experiments"),
     ("analysis/lab/pages.py",),

@@ -6,6 +6,7 @@ table of docs/scale.md names its file and entry itself.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import statistics
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[3]
-UCI = ROOT / "analysis" / "lab" / "results" / "uci"
+UCI = ROOT / "analysis" / "lab" / "results" / "uci.csv"
 PAGES = ("README.md", "docs/measured.md", "docs/paper/paper.md")
 SCALE = re.findall(
     r"^\| (.+) \| (.+) \| `([\w-]+\.json): (.+)` \|$",
@@ -33,21 +34,27 @@ def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", (ROOT / page).read_text(encoding="utf-8"))
 
 
+def uci(protocol: str, method: str, score: str) -> dict[str, list[float]]:
+    """The scores of the splits by set."""
+    with UCI.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["study"], row["method"]) == (protocol, method)]
+    return {
+        name: [float(row[score]) for row in rows if row["problem"] == name] for name in {r["problem"] for r in rows}
+    }
+
+
 def z_of_uci(protocol: str, score: str) -> list[float]:
     """MC dropout less the published figure of the same splits, in standard errors, by set."""
     published = result(f"reference/uci/published/{protocol}.json")["sets"]
-    cells = [json.loads(path.read_text()) for path in (UCI / protocol).glob("*-bernoulli.json")]
-    assert len(cells) == 9
-    return [z(cell[score], published[cell["cell"]["data"]][score]) for cell in cells]
+    ours = uci(protocol, "bernoulli", score)
+    assert len(ours) == 9
+    return [z(values, published[name][score]) for name, values in ours.items()]
 
 
 def z_of_ensembles() -> list[float]:
     """The log density of five point networks less that of one network with dropout, in standard errors, by set."""
-    pairs = [
-        (path, path.with_name(path.name.replace("ensemble", "bernoulli")))
-        for path in UCI.glob("gal2016/*-ensemble.json")
-    ]
-    return [z(*(json.loads(path.read_text())["log_density"] for path in pair)) for pair in pairs]
+    networks = uci("gal2016", "bernoulli", "log_density")
+    return [z(values, networks[name]) for name, values in uci("gal2016", "ensemble, grid", "log_density").items()]
 
 
 def z(ours: list[float], theirs: list[float]) -> float:
@@ -59,7 +66,8 @@ def of_figures(stored: Any) -> tuple[int, ...]:
     """Published figures with a standard error, those within two of it, of these on UCI data, those outside, not run."""
     tally = stored["tally"]["all"]
     errors, near, far = (tally[name] for name in ("with an error", "within 2 s.e.", "outside"))
-    figures = [row["figure"] | row["outcome"] for row in stored["figures"]]
+    published = result("lab/results/published.json")["figures"]
+    figures = [figure | row for figure, row in zip(published, stored["outcomes"], strict=True)]
     sets = {figure["data"] for figure in figures if figure["paper"] == "released"}
     of_uci = [f for f in figures if f["data"] in sets and f["where"] != "Table 1" and f["status"] == "within"]
     return errors, near, len(of_uci), far, errors - near - far

@@ -22,6 +22,7 @@ from pyrodrop.analysis.lab.experiments.concrete import figures as concrete_figur
 from pyrodrop.analysis.lab.experiments.published.outcome import Outcome, apart, measured, missing, same
 from pyrodrop.analysis.lab.experiments.published_figures import FOREIGN, Figure
 from pyrodrop.analysis.lab.experiments.sparse.published import DENSE, units_left
+from pyrodrop.analysis.lab.experiments.uci.stored import cells
 from pyrodrop.analysis.lab.experiments.uci.table import paired, z_score
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.zoo.published import by_split
@@ -138,8 +139,8 @@ def _uci(figure: Figure, protocol: str) -> Outcome:
     if figure.data not in SETS:
         return missing("515,345 rows: the data set does not ship, and one split has no standard error")
     name, metric = SETS[figure.data], METRICS[figure.metric]
-    file = f"uci/{protocol}/{name}-bernoulli.json"
-    cell, command = _stored(file), f"pyrodrop run uci --protocol {protocol}"
+    file = "uci.csv"
+    cell, command = cells(protocol).get((name, "bernoulli")), f"pyrodrop run uci --protocol {protocol}"
     if cell is None:
         return missing(f"not run yet: {command}")
     if metric == "precision":
@@ -158,13 +159,12 @@ def _uci(figure: Figure, protocol: str) -> Outcome:
 def _section(figure: Figure) -> Outcome:
     """Medians over splits, with the standard error of their difference from resampled splits, in pairs."""
     if figure.method == "p=0":
-        file = "uci/gal2016/boston-none.json"
-        content, unknown = _stored(file), "whether theirs is a mean or a median, and its precision, is not said"
+        content = cells("gal2016").get(("boston", "none"))
+        unknown = "whether theirs is a mean or a median, and its precision, is not said"
         mean = content and mean_and_error(content[METRICS[figure.metric]])[0]
-        return _without_error(mean, figure, file, unknown)
-    metric, file = METRICS[figure.metric.removeprefix("median ")], f"uci/gal2016/{SETS[figure.data]}-bernoulli.json"
-    cell = _stored(file)
-    assert cell is not None
+        return _without_error(mean, figure, "uci.csv", unknown)
+    metric, file = METRICS[figure.metric.removeprefix("median ")], "uci.csv"
+    cell = cells("gal2016")[SETS[figure.data], "bernoulli"]
     ours = torch.tensor(cell[metric]).double()
     theirs = torch.tensor(by_split("gal2016")[SETS[figure.data]][metric]).double()
     rows = torch.randint(len(ours), (_RESAMPLES, len(ours)), generator=torch.Generator().manual_seed(0))

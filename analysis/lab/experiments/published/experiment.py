@@ -20,7 +20,7 @@ from pyrodrop.analysis.lab import RESULTS, generated
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.published.compare import SETS, outcome
 from pyrodrop.analysis.lab.experiments.published.outcome import Outcome
-from pyrodrop.analysis.lab.experiments.published_figures import PAPERS, Figure, figures
+from pyrodrop.analysis.lab.experiments.published_figures import FOREIGN, PAPERS, Figure, figures
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
@@ -48,7 +48,7 @@ def run(job: JobOptions, *, out: Path = Path("runs/published")) -> dict[str, Any
     """Print how many published figures agree with ours, by paper, and for all others why not.
 
     Args:
-        out: folder for results.json, which has every figure, and published.md.
+        out: folder for results.json, which has every outcome, and published.md.
 
     Returns:
         What is written to results.json.
@@ -87,8 +87,9 @@ def _outcome(number: int, figure: Figure) -> Outcome:
 
 def stored() -> list[Row]:
     """The outcomes in ``analysis/lab/results/published-results.json``, in the order of the figures."""
-    rows = read_record(STORED).content["figures"]
-    return [(figure, Outcome(**row["outcome"])) for figure, row in zip(figures(), rows, strict=True)]
+    rows = read_record(STORED).content["outcomes"]
+    reasons = [{"reason": FOREIGN.get(figure.method, "")} for figure in figures()]
+    return [(figure, Outcome(**(why | row))) for figure, why, row in zip(figures(), reasons, rows, strict=True)]
 
 
 def text() -> str:
@@ -100,12 +101,18 @@ def results(rows: Sequence[Row]) -> dict[str, Any]:
     """Everything as JSON."""
     return {
         "tally": tally(rows),
-        "figures": [{"figure": asdict(figure), "outcome": asdict(result)} for figure, result in rows],
+        "outcomes": [_brief(result) for _, result in rows],
         "date": f"{date.today()}",
         "versions": versions(),
         "machine": {"processor": processor()},
         "command": "pyrodrop run published",
     }
+
+
+def _brief(result: Outcome) -> dict[str, Any]:
+    """What differs from the defaults; the reason of a foreign figure is that of its method."""
+    content = asdict(result) | ({"reason": ""} if result.status == "foreign" else {})
+    return {name: value for name, value in content.items() if value not in (None, "")}
 
 
 def tally(rows: Sequence[Row]) -> dict[str, dict[str, int]]:

@@ -1,4 +1,4 @@
-"""The UCI tables of ``analysis/lab/results/README.md``, from the cells in ``analysis/lab/results/uci``.
+"""The UCI tables of ``analysis/lab/results/README.md``, from the cells in ``uci.csv``.
 
 They show Bernoulli dropout beside the published figures of the same splits, first by the protocol of 2018. For the other
 posteriors they show paired differences of the log density from that of Bernoulli dropout with the same treatment of the
@@ -7,13 +7,13 @@ noise precision tau.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyrodrop.analysis.lab import RESULTS, generated
+from pyrodrop.analysis.lab import generated
 from pyrodrop.analysis.lab.experiments.uci.protocol import ALL, PROTOCOLS, RATES, SETTINGS
+from pyrodrop.analysis.lab.experiments.uci.stored import cells
 from pyrodrop.analysis.lab.experiments.uci.table import (
     BASE,
     METRICS,
@@ -27,25 +27,20 @@ from pyrodrop.analysis.lab.experiments.uci.table import (
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.zoo.published import by_split
 
-REFERENCE = RESULTS / "uci"
-
 
 def reference(protocol: str) -> Cells:
-    """Our cells of a protocol, by set and guide, in the order of the sets."""
-    files = sorted((REFERENCE / protocol).glob("*.json"))
-    contents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    columns = {(content["cell"]["data"], _column(content["cell"])): content for content in contents}
-    return {key: columns[key] for key in sorted(columns, key=lambda key: (list(SETTINGS).index(key[0]), key[1]))}
+    """Our cells of a protocol, by set and posterior, in the order of the sets."""
+    return {(name, _column(cell["cell"])): cell for (name, _), cell in cells(protocol).items()}
 
 
 def text(protocol: str) -> str:
     """Bernoulli dropout beside the published figures of a protocol, in Markdown."""
-    cells = _bernoulli(protocol)
+    ours = _bernoulli(protocol)
     splits = by_split(PROTOCOLS[protocol].published)
     header = ["set", "splits", "minutes"]
     rows = [[*header, *(word for title in METRICS.values() for word in (f"{title}, published", "ours", "z"))]]
     for name in (name for name in SETTINGS if name in ALL):
-        cell, theirs = cells.get(name), splits[name]
+        cell, theirs = ours.get(name), splits[name]
         row = [name] + (["-", "-"] if cell is None else [str(len(cell["rmse"])), f"{cell['seconds'] / 60:.1f}"])
         for metric in METRICS:
             row.append(pair(*mean_and_error(theirs[metric])))
@@ -54,19 +49,19 @@ def text(protocol: str) -> str:
             else:
                 row += [pair(*mean_and_error(cell[metric])), f"{z_score(paired(cell[metric], theirs[metric])):+.1f}"]
         rows.append(row)
-    return f"{generated.table(rows)}\n\n{_lean(protocol, cells)}\n"
+    return f"{generated.table(rows)}\n\n{_lean(protocol, ours)}\n"
 
 
 def _bernoulli(protocol: str) -> dict[str, Any]:
     return {name: cell for (name, guide), cell in reference(protocol).items() if guide == BASE}
 
 
-def _lean(protocol: str, cells: Mapping[str, Any]) -> str:
+def _lean(protocol: str, ours: Mapping[str, Any]) -> str:
     """Sentences on how many sets ours is better and worse, with z of all sets together."""
     splits = by_split(PROTOCOLS[protocol].published)
     sentences = []
     for (metric, title), sign in zip(METRICS.items(), (-1, 1), strict=True):
-        z = [sign * (z_score(paired(cell[metric], splits[name][metric])) or 0) for name, cell in cells.items()]
+        z = [sign * (z_score(paired(cell[metric], splits[name][metric])) or 0) for name, cell in ours.items()]
         better, worse = sum(value > 0 for value in z), sum(value < 0 for value in z)
         sentences.append(
             f"{title} better than published on {better} of {len(z)} sets and worse on {worse} of {len(z)}, all sets "
@@ -109,9 +104,8 @@ def validation() -> str:
 
 def posteriors() -> str:
     """Gains of other posteriors over Bernoulli dropout with the same treatment of tau, and of a noise that depends on x."""
-    cells = reference("gal2016")
     by_kind: dict[str, dict[tuple[str, str], Any]] = {}
-    for (name, _), cell in cells.items():
+    for (name, _), cell in reference("gal2016").items():
         by_kind.setdefault(treatment(cell), {})[name, cell["cell"]["guide"]] = cell
     base = {key: cell for key, cell in by_kind.get("learned", {}).items() if key[1] == BASE}
     of_x = {(name, f"{guide}, τ of x"): cell for (name, guide), cell in by_kind.get("of x", {}).items()}

@@ -1,0 +1,86 @@
+"""Results of a study as one table, ``NAME.csv``, with what they were made with in ``NAME.json`` beside it.
+
+    study,problem,method,seed, then a column per score, and ``SCORE se`` for a standard error
+
+A row is one measurement of a method on a problem. `seed` counts repetitions: seeds, splits or folds; it is empty if there is
+one for all. Numbers have seven significant digits, and a cell is empty if it was not measured. ``NAME.json`` has settings,
+commit, date, machine and versions; if these differ, they are in the list `made`, with the rows of each.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import subprocess
+from collections.abc import Iterable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from pyrodrop.analysis.lab import ROOT
+from pyrodrop.analysis.reports.console import versions
+from pyrodrop.devices import processor
+from pyrodrop.files import whole, write_json
+from pyrodrop.json_files import read_record
+
+KEYS = ("study", "problem", "method", "seed")
+Row = dict[str, Any]
+
+
+def write(path: Path, rows: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> None:
+    """Write the rows to `path`, and what they were made with to the JSON file beside it."""
+    rows = list(rows)
+    scores = dict.fromkeys(name for row in rows for name in row if name not in KEYS)
+    with whole(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow([*KEYS, *scores])
+        table.writerows([_text(row.get(name)) for name in (*KEYS, *scores)] for row in rows)
+    write_json(path.with_suffix(".json"), about)
+
+
+@functools.cache
+def read(path: Path) -> tuple[Row, ...]:
+    """The rows of a study, each without what was not measured; numbers are numbers, and seeds are whole."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return tuple({name: _value(name, text) for name, text in row.items() if text} for row in csv.DictReader(file))
+
+
+def about(path: Path) -> Mapping[str, Any]:
+    """What the rows were made with: the content of the JSON file beside them."""
+    return read_record(path.with_suffix(".json")).content
+
+
+def put(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Put new rows in place of those of the same study, problem and method, and say with what they were made."""
+    new = list(rows)
+    names = list(dict.fromkeys("/".join(row[key] for key in KEYS[:3]) for row in new))
+    kept = [row for row in read(path) if "/".join(row[key] for key in KEYS[:3]) not in names]
+    beside = dict(about(path))
+    groups = [group | {"rows": [name for name in group["rows"] if name not in names]} for group in beside["made"]]
+    beside["made"] = [group for group in [*groups, made() | {"rows": names}] if group["rows"]]
+    write(path, [*kept, *new], beside)
+    read.cache_clear()
+
+
+def made() -> dict[str, Any]:
+    """Commit, date, processor and versions of this moment."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    return {"commit": commit.strip(), "date": f"{date.today()}", "processor": processor(), "versions": versions()}
+
+
+def scores(row: Mapping[str, Any]) -> Row:
+    """The scores of a row, without its keys."""
+    return {name: value for name, value in row.items() if name not in KEYS}
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _value(name: str, text: str) -> Any:
+    if name in KEYS:
+        return int(text) if name == "seed" else text
+    try:
+        return float(text)
+    except ValueError:
+        return text
