@@ -10,19 +10,16 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from pyrodrop.analysis.lab import ROOT, generated
-from pyrodrop.analysis.lab.benchmarks import small_pages
+from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
 from pyrodrop.analysis.lab.benchmarks.tables import report
 from pyrodrop.analysis.lab.experiments import peers, published, remedies, uci
 from pyrodrop.analysis.lab.experiments.league import page as league
 from pyrodrop.analysis.lab.experiments.references import page as references_page
-from pyrodrop.json_files import read_record
 from pyrodrop.names import known
 
 DOCS, NETWORKS = ROOT / "docs", ROOT / "tests" / "networks"
-RESULTS = Path(__file__).parent / "benchmarks" / "results"
 
 
 def networks(folder: Path = NETWORKS) -> str:
@@ -33,10 +30,6 @@ def networks(folder: Path = NETWORKS) -> str:
         if about and not file.name.startswith("test_"):
             rows.append([f"`{file.stem}`", about.splitlines()[0].replace("|", "/")])
     return generated.table(rows) + "\n"
-
-
-def _stored(name: str, key: str) -> Any:
-    return read_record(RESULTS / name).content[key]
 
 
 PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
@@ -67,13 +60,13 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     },
     "default": (
         DOCS / "twenty-problems.md",
-        lambda: small_pages.text(_stored("small-problems.json", "problems"), "default"),
+        lambda: small_pages.text(small_fits.read(small_pages.RESULTS), "default"),
     ),
     "from gp": (
         DOCS / "twenty-problems.md",
-        lambda: small_pages.text(_stored("small-problems.json", "problems"), "from gp"),
+        lambda: small_pages.text(small_fits.read(small_pages.RESULTS), "from gp"),
     ),
-    "noise": (DOCS / "elbo.md", lambda: small_pages.noise_text(_stored("small-problems.json", "problems"))),
+    "noise": (DOCS / "elbo.md", lambda: small_pages.noise_text(small_fits.read(small_pages.RESULTS))),
     **{
         f"{section} of remedies": (DOCS / "what-helps.md", functools.partial(remedies.text, section))
         for section in remedies.SECTIONS

@@ -36,6 +36,7 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]], about: Mapping[str, Any
         table.writerow([*KEYS, *scores])
         table.writerows([_text(row.get(name)) for name in (*KEYS, *scores)] for row in rows)
     write_json(path.with_suffix(".json"), about)
+    read.cache_clear()
 
 
 @functools.cache
@@ -59,7 +60,6 @@ def put(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     groups = [group | {"rows": [name for name in group["rows"] if name not in names]} for group in beside["made"]]
     beside["made"] = [group for group in [*groups, made() | {"rows": names}] if group["rows"]]
     write(path, [*kept, *new], beside)
-    read.cache_clear()
 
 
 def made() -> dict[str, Any]:

@@ -24,7 +24,6 @@ frequencies, and with a Gaussian process: Matern-5/2, or of class labels. Counts
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import time
 import warnings
@@ -32,14 +31,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.benchmarks.small_problems import PROBLEMS, Problem, problem
-from pyrodrop.files import write_json
+from pyrodrop.files import whole
 
 UNITS, STEPS, LR, DRAWS = 50, 3000, 1e-2, 1000
 CURVE, SIDE, MARGIN = 80, 16, 0.15  # points of a curve and of a side of a map, and how far beyond the data
@@ -149,9 +150,48 @@ def scored(of: Problem, run: Any, *, drawn: bool = True) -> dict[str, Any]:
         mean, sd = p[:, -1], -(p * p.log()).sum(-1)
     else:
         mean, sd = predicted.mean[:, 0], predicted.sd[:, 0]
-    return scores | {
-        name: " ".join(f"{v:.5g}" for v in values.tolist()) for name, values in (("mean", mean), ("sd", sd))
-    }
+    return scores | {"mean": mean.numpy(), "sd": sd.numpy()}
+
+
+def read(file: Path) -> dict[str, dict[str, Any]]:
+    """The cells of a file by problem and ``SETTING: METHOD``, with the scores alone; empty if there is no file."""
+    problems: dict[str, dict[str, Any]] = {}
+    for row in tidy.read(file) if file.is_file() else ():
+        cells, scores = problems.setdefault(row["problem"], {}), tidy.scores(row)
+        if row["method"] == "constant":
+            cells |= {"rows": int(scores.pop("rows")), "noise_sd": scores.pop("noise_sd")}
+        cells[row["method"]] = scores
+    return problems
+
+
+def bands(file: Path) -> dict[str, np.ndarray]:
+    """Means and standard deviations at the points of the figure, ``PROBLEM/METHOD/mean`` and ``.../sd``."""
+    beside = file.with_suffix(".npz")
+    return dict(np.load(beside)) if beside.is_file() else {}
+
+
+def write(file: Path, problems: Mapping[str, Mapping[str, Any]], about: Mapping[str, Any]) -> None:
+    """Write the scores, and beside them the means and standard deviations that the figure shows, in float16."""
+    curves, rows = bands(file), []
+    for name, cells in problems.items():
+        of_data = {key: cells[key] for key in ("rows", "noise_sd")}
+        for method, cell in cells.items():
+            if not (isinstance(cell, Mapping) and cell):
+                continue
+            scores = {key: value for key, value in cell.items() if key not in ("mean", "sd")}
+            rows.append({"study": "small problems", "problem": name, "method": method, "seed": about["seed"]} | scores)
+            rows[-1] |= of_data if method == "constant" else {}
+            if method in shown(cells).values():
+                curves |= {f"{name}/{method}/{n}": cell[n].astype(np.float16) for n in ("mean", "sd") if n in cell}
+    tidy.write(file, rows, {**about, "made": tidy.made()})
+    with whole(file.with_suffix(".npz")) as part, part.open("wb") as out:
+        np.savez_compressed(out, **curves)  # type: ignore[arg-type]
+
+
+def shown(cells: Mapping[str, Any]) -> dict[str, str]:
+    """The cells of the figure by method: with the priors of `priors.from_gp`, or with N(0, 1) where there are none."""
+    prior = "from gp" if "from gp: exact" in cells else "default"
+    return {"GP": "GP"} | {method: f"{prior}: {method}" for method in ("exact", *GUIDES)}
 
 
 def points(of: Problem) -> Tensor:
@@ -187,14 +227,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     about = {"units": UNITS, "steps": STEPS, "lr": LR, "hmc": HMC, "seed": options.seed}
-    content: dict[str, Any] = {"about": about, "problems": {}}
-    if options.file.is_file():
-        content = json.loads(options.file.read_text(encoding="utf-8"))
-        if content["about"].get("seed", 0) != options.seed:
-            parser.error(f"{options.file} has another seed than --seed {options.seed}: take another file")
+    problems = read(options.file)
+    if problems and tidy.about(options.file)["seed"] != options.seed:
+        parser.error(f"{options.file} has another seed than --seed {options.seed}: take another file")
     for setting in options.settings:
         for name in options.problems:
-            of, cells = problem(name, options.seed), content["problems"].setdefault(name, {})
+            of, cells = problem(name, options.seed), problems.setdefault(name, {})
             if not cells:
                 cells |= {"rows": len(of.train), "constant": constant(of), "GP": process(of), "noise_sd": noise(of)}
             if setting != "default" and (of.classes or of.counts):
@@ -205,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 if f"{setting}: {method}" not in cells:
                     cell = measured(of, setting, method, cells["noise_sd"])
                     cells[f"{setting}: {method}"] = cell
-                    write_json(options.file, content)
+                    write(options.file, problems, about)
                     print(
                         f"{name:16} {setting}: {method:14}",
                         *(f"{cell[part]:8.3f}" for part in ("inside", "away")),

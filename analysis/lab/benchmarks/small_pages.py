@@ -14,12 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pyrodrop.analysis.lab import ROOT, generated
-from pyrodrop.analysis.lab.benchmarks.small_fits import GUIDES, SETTINGS, SIDE, STUDIED, points
+from pyrodrop.analysis.lab.benchmarks.small_fits import GUIDES, SETTINGS, SIDE, STUDIED, bands, points, read, shown
 from pyrodrop.analysis.lab.benchmarks.small_problems import Problem, problem
 from pyrodrop.analysis.reports.style import BLACK, BLUE, RED, SEQUENTIAL, SERIES, styled, write_figure
-from pyrodrop.json_files import read_record
 
-RESULTS = Path(__file__).with_name("results") / "small-problems.json"
+RESULTS = Path(__file__).with_name("results") / "small-problems.csv"
 FIGURE = ROOT / "docs" / "_static" / "twenty-problems.png"
 CLOSE = 0.15  # nats per row
 MIXED = 1.2  # R-hat of f, above which chains have not mixed
@@ -75,7 +74,7 @@ def _scores(cell: Any) -> str:
 
 
 @styled()
-def figure(problems: Mapping[str, Cells]) -> Figure:
+def figure(problems: Mapping[str, Cells], curves: Mapping[str, np.ndarray]) -> Figure:
     """A row for each problem: a Gaussian process, the exact posterior, and the guides, with the priors of `priors.from_gp`
     or, where there are none, with N(0, 1): mean and two standard deviations of y by x, or a map of the standard deviation or
     the entropy of y."""
@@ -84,13 +83,13 @@ def figure(problems: Mapping[str, Cells]) -> Figure:
     panels = made.subplots(len(problems), len(methods), squeeze=False, sharey="row")
     for row, (name, cells) in zip(panels, problems.items(), strict=True):
         of = problem(name)
-        prior = "from gp" if "from gp: exact" in cells else "default"
-        shown = [cells[method] if method == "GP" else cells.get(f"{prior}: {method}", {}) for method in methods]
-        most = max(max(_numbers(cell["sd"])) for cell in shown if cell)
-        for axes, cell in zip(row, shown, strict=True):
+        drawn = shown(cells)
+        most = max(float(curves[key].max()) for each in drawn.values() if (key := f"{name}/{each}/sd") in curves)
+        for axes, method in zip(row, methods, strict=True):
             axes.set(xticks=[], yticks=[])
-            if cell:
-                _draw(axes, of, np.array(_numbers(cell["mean"])), np.array(_numbers(cell["sd"])), most)
+            if cell := cells.get(drawn[method]):
+                mean, sd = (curves[f"{name}/{drawn[method]}/{what}"].astype(float) for what in ("mean", "sd"))
+                _draw(axes, of, mean, sd, most)
                 axes.set_xlabel(f"{cell['inside']:.2f} / {cell['away']:.2f}", fontsize=6, labelpad=1)
             else:
                 axes.spines[:].set_visible(False)
@@ -98,10 +97,6 @@ def figure(problems: Mapping[str, Cells]) -> Figure:
     for axes, method in zip(panels[0], methods, strict=True):
         axes.set_title(method, fontsize=8)
     return made
-
-
-def _numbers(text: str) -> list[float]:
-    return [float(number) for number in text.split()]
 
 
 def _draw(axes: Axes, of: Problem, mean: np.ndarray, sd: np.ndarray, most: float) -> None:
@@ -126,4 +121,4 @@ def _draw(axes: Axes, of: Problem, mean: np.ndarray, sd: np.ndarray, most: float
 
 
 if __name__ == "__main__":
-    write_figure(FIGURE, figure(read_record(RESULTS).content["problems"]))
+    write_figure(FIGURE, figure(read(RESULTS), bands(RESULTS)))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from pyrodrop import data, priors, zoo
-from pyrodrop.analysis.lab.benchmarks import small_fits
+from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
 from pyrodrop.analysis.lab.benchmarks.small_problems import problem
 from pyrodrop.analysis.zoo import references
 from pyrodrop.zoo import toys
 
-STORED = json.loads((Path(small_fits.__file__).parent / "results" / "small-problems.json").read_text())["problems"]
+STORED = small_fits.read(small_pages.RESULTS)
 NAMES = tuple(toys.SCALES)
 
 

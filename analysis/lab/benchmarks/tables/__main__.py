@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyrodrop.analysis.lab.benchmarks.tables import cells, methods
 from pyrodrop.analysis.lab.benchmarks.tables.chosen import FOLDS, Kind, names
-from pyrodrop.files import write_json
+from pyrodrop.analysis.lab.tidy import made
 
 PACKAGES = ("scikit-learn", "quantile-forest", "ngboost", "catboost", "torch", "pyro-ppl")
 
@@ -36,11 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     if options.merge:
-        write_json(options.file, cells.merged([cells.read(file) for file in (options.file, *options.merge)]))
+        about = {"versions": _versions(), "made": made()}
+        cells.write(options.file, cells.merged([options.file, *options.merge]), about)
         return
     kinds: list[Kind] = [options.kind] if options.kind else ["regression", "classification"]
     tables = options.tables or [name for kind in kinds for name in names(kind, options.half)]
-    cells.continued(options.file, tables, options.fold, options.methods, {"versions": _versions()})
+    cells.continued(options.file, tables, options.fold, options.methods, {"versions": _versions(), "made": made()})
 
 
 def _versions() -> dict[str, str]:

@@ -1,28 +1,27 @@
 """The cells of the benchmark: the scores of a method on a fold of a table, in a file that later calls extend.
 
-    content = {"about": {...}, "cells": {table: {fold: {method: scores}}}}
-
-The scores are those of `methods`, and ``seconds``: the processor time of fit and prediction in one thread, without the
-imports of the first fit in a process. If a method raises an error or a score is not finite, ``failed`` is the message.
+The file is a table of `tidy` with a row per table (`problem`), method and fold (`seed`), and has versions beside it. The
+scores are those of `methods`, and ``seconds``: the processor time of fit and prediction in one thread, without the imports
+of the first fit in a process. If a method raises an error or a score is not finite, ``failed`` is the message.
 """
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.benchmarks.tables import methods
 from pyrodrop.analysis.lab.benchmarks.tables.chosen import chosen, fold
-from pyrodrop.files import write_json
 from pyrodrop.names import known
 
 Cell = dict[str, Any]
+Cells = dict[str, dict[str, dict[str, Cell]]]  # by table, fold and method
 
 
 def measure(table: str, k: int, method: str) -> Cell:
@@ -66,39 +65,49 @@ def _warm_up(method: str, regression: bool) -> None:
             methods.CLASSIFICATIONS[method]((x, np.arange(30) % 2), x, 0)
 
 
-def read(file: Path) -> dict[str, Any]:
-    """The content of a file of cells; without cells if there is no file."""
-    if not file.is_file():
-        return {"about": {}, "cells": {}}
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
+def read(file: Path) -> Cells:
+    """The scores by table, fold and method; empty if there is no file."""
+    cells: Cells = {}
+    for row in tidy.read(file) if file.is_file() else ():
+        cells.setdefault(row["problem"], {}).setdefault(str(row["seed"]), {})[row["method"]] = tidy.scores(row)
+    return cells
+
+
+def write(file: Path, cells: Cells, about: Mapping[str, Any]) -> None:
+    """Write the scores, and with what they were made."""
+    rows = (
+        {"study": "judged tables", "problem": table, "method": method, "seed": int(k), **cell}
+        for table, folds in cells.items()
+        for k, methods_of in folds.items()
+        for method, cell in methods_of.items()
+    )
+    tidy.write(file, rows, about)
 
 
 def continued(file: Path, tables: Sequence[str], folds: Sequence[int], wanted: Sequence[str], about: Any) -> None:
     """Measure what is missing in the file, fold by fold, and write it after every table of a fold."""
-    content = read(file)
-    content["about"] |= about
+    cells = read(file)
+    whole = {**(tidy.about(file) if file.is_file() else {}), **about}
     for k in folds:
         for table in tables:
             known(table, chosen(), "table")
             of_kind = methods.REGRESSIONS if chosen()[table].kind == "regression" else methods.CLASSIFICATIONS
-            done = content["cells"].setdefault(table, {}).setdefault(str(k), {})
+            done = cells.setdefault(table, {}).setdefault(str(k), {})
             missing = [method for method in of_kind if method in wanted and method not in done]
             for method in missing:
                 done[method] = measure(table, k, method)
             if missing:
-                write_json(file, content)
+                write(file, cells, whole)
                 print(k, table, {name: _short(done[name]) for name in missing}, flush=True)
 
 
-def merged(contents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merged(files: Sequence[Path]) -> Cells:
     """The cells of several files; if several files have a cell, that of the last one."""
-    whole: dict[str, Any] = {"about": {}, "cells": {}}
-    for content in contents:
-        whole["about"] |= content["about"]
-        for table, folds in content["cells"].items():
+    whole: Cells = {}
+    for file in files:
+        for table, folds in read(file).items():
             for k, cells in folds.items():
-                whole["cells"].setdefault(table, {}).setdefault(k, {}).update(cells)
+                whole.setdefault(table, {}).setdefault(k, {}).update(cells)
     return whole
 
 

@@ -21,11 +21,11 @@ from scipy.stats import rankdata, studentized_range
 
 from pyrodrop.analysis.lab import ROOT, generated
 from pyrodrop.analysis.lab.benchmarks.tables import methods
+from pyrodrop.analysis.lab.benchmarks.tables.cells import read
 from pyrodrop.analysis.lab.benchmarks.tables.chosen import Half, Kind, chosen, names
 from pyrodrop.analysis.reports.style import BLACK, BLUE, styled, write_figure
-from pyrodrop.json_files import read_record
 
-RESULTS = Path(__file__).parents[1] / "results" / "judged-tables.json"
+RESULTS = Path(__file__).parents[1] / "results" / "judged-tables.csv"
 FIGURE = ROOT / "docs" / "_static" / "judged-tables.png"
 OURS = "pyrodrop"
 RANKED: Mapping[Kind, tuple[str, ...]] = {
@@ -86,7 +86,7 @@ def judged(cells: Cells, kind: Kind, half: Half) -> Judged:
 
 def part(kind: Kind, half: Half) -> str:
     """The part of the page for a kind and half, from the stored cells."""
-    return text(read_record(RESULTS).content["cells"], kind, half)
+    return text(read(RESULTS), kind, half)
 
 
 def text(cells: Cells, kind: Kind, half: Half) -> str:
@@ -163,4 +163,4 @@ def figure(cells: Cells) -> Figure:
 
 
 if __name__ == "__main__":
-    write_figure(FIGURE, figure(read_record(RESULTS).content["cells"]))
+    write_figure(FIGURE, figure(read(RESULTS)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -215,20 +214,18 @@ def test_cells_are_continued_merged_and_failures_are_kept(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(methods, "REGRESSIONS", {"ridge": mean, "GP": broken})
     monkeypatch.setattr(cells, "_WARM", set())
-    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    one, two = tmp_path / "one.csv", tmp_path / "two.csv"
     command.main([str(one), "--tables", "sklearn/diabetes", "--fold", "0", "--methods", "ridge"])
     command.main([str(one), "--tables", "sklearn/diabetes", "--fold", "0", "--methods", "ridge", "GP"])
     assert measured == [89]
-    content: Any = json.loads(one.read_text())
-    cell = content["cells"]["sklearn/diabetes"]["0"]
+    cell = cells.read(one)["sklearn/diabetes"]["0"]
     assert cell["GP"] == {"failed": "RuntimeError: no such thing"}
     (_, y_train), (_, y) = fold("sklearn/diabetes", 0)
     assert cell["ridge"]["rmse"] == pytest.approx(np.sqrt(np.mean((y - y_train.mean()) ** 2)))
     assert cell["ridge"]["seconds"] >= 0
     command.main([str(two), "--tables", "sklearn/diabetes", "--fold", "1", "--methods", "ridge"])
     command.main([str(one), "--merge", str(two)])
-    content = json.loads(one.read_text())
-    assert {k: list(each) for k, each in content["cells"]["sklearn/diabetes"].items()} == {
+    assert {k: list(each) for k, each in cells.read(one)["sklearn/diabetes"].items()} == {
         "0": ["ridge", "GP"],
         "1": ["ridge"],
     }
