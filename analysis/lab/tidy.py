@@ -5,13 +5,17 @@
 A row is one measurement of a method on a problem. `seed` counts repetitions: seeds, splits or folds; it is empty if there is
 one for all. Numbers have seven significant digits, and a cell is empty if it was not measured. ``NAME.json`` has settings,
 commit, date, machine and versions; if these differ, they are in the list `made`, with the rows of each.
+``python -m pyrodrop.analysis.lab.tidy FILE ...`` shortens the numbers of results that are JSON.
 """
 
 from __future__ import annotations
 
 import csv
 import functools
+import json
+import re
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
@@ -84,3 +88,24 @@ def _value(name: str, text: str) -> Any:
         return float(text)
     except ValueError:
         return text
+
+
+def compact(path: Path) -> None:
+    """Write a JSON file of results again with numbers of seven digits, and each list of numbers on one line."""
+
+    def short(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: short(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [short(each) for each in value]
+        return float(f"{value:.7g}") if isinstance(value, float) else value
+
+    content = json.dumps(short(json.loads(path.read_text(encoding="utf-8"))), indent=1, allow_nan=False)
+    lists = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", content)
+    with whole(path) as file:
+        file.write_text(lists + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        compact(Path(name))

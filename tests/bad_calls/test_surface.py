@@ -25,7 +25,7 @@ NOT_CALLED: dict[str, str] = {
         ["Elbo", "Objective", "StepLosses", "compression.CompressionReport", "compression.Measured",
          "distributions.ConstantLeftOut", "guides.RateKind", "metrics.CalibrationCurve", "metrics.Uncertainty",
          "metrics.Conformal", "Moments", "Replicates", "Report", "Sampled", "Worth", "analysis.acquire.Batch",
-         "analysis.Comparison", "analysis.KFold", "analysis.Loo", "analysis.SBC"],
+         "priors.FittedPriors", "analysis.Comparison", "analysis.KFold", "analysis.Loo", "analysis.SBC"],
         "a record that functions return, without checks of its own",
     ),
     **dict.fromkeys(["divergences.NoDivergence", "priors.ImproperPrior", "analysis.UnreliableLoo"], "an error or a warning"),

@@ -167,7 +167,11 @@ def read(file: Path) -> dict[str, dict[str, Any]]:
 def bands(file: Path) -> dict[str, np.ndarray]:
     """Means and standard deviations at the points of the figure, ``PROBLEM/METHOD/mean`` and ``.../sd``."""
     beside = file.with_suffix(".npz")
-    return dict(np.load(beside)) if beside.is_file() else {}
+    if not beside.is_file():
+        return {}
+    whole_file = np.load(beside)
+    lines = np.split(whole_file["values"], whole_file["ends"][:-1])
+    return dict(zip(whole_file["names"].tolist(), lines, strict=True))
 
 
 def write(file: Path, problems: Mapping[str, Mapping[str, Any]], about: Mapping[str, Any]) -> None:
@@ -185,7 +189,8 @@ def write(file: Path, problems: Mapping[str, Mapping[str, Any]], about: Mapping[
                 curves |= {f"{name}/{method}/{n}": cell[n].astype(np.float16) for n in ("mean", "sd") if n in cell}
     tidy.write(file, rows, {**about, "made": tidy.made()})
     with whole(file.with_suffix(".npz")) as part, part.open("wb") as out:
-        np.savez_compressed(out, **curves)  # type: ignore[arg-type]
+        ends = np.cumsum([len(line) for line in curves.values()])
+        np.savez_compressed(out, names=np.array(list(curves)), ends=ends, values=np.concatenate([*curves.values()]))
 
 
 def shown(cells: Mapping[str, Any]) -> dict[str, str]:
