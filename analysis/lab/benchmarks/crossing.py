@@ -9,9 +9,9 @@ time before the first step is measured separately. The file of results is writte
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from pyrodrop.analysis.lab.benchmarks.replicates import ROWS, stacked
-from pyrodrop.analysis.lab.benchmarks.timing import begin, clock_of, command, interleaved, moves_all, report, why, write
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, command, report
 from pyrodrop.analysis.lab.peers.networks import BATCH, RATE, Network, Parameters, networks
 
 COUNTS = (1, 10, 100, 1_000, 10_000, 100_000)
@@ -42,47 +42,30 @@ def main(
         device: cpu, cuda, cuda:1 ...
         seconds: no further number of networks is begun after this time.
     """
-    begin(device)
-    start, rows = time.perf_counter(), {}
     network = networks(device)["13-50-1"]
     makers = {"ours": ours, "torch.func, compiled": by_torch} | (
         {"JAX, jitted": by_jax} if importlib.util.find_spec("jax") else {}
     )
-    for count in counts:
-        if time.perf_counter() - start > seconds:
-            break
-        rows[f"{count:,}"] = row(network, count, makers, rounds)
-        report(
-            "network-steps a second",
-            {n: {k: v["steps a second"] for k, v in r.items()} for n, r in rows.items()},
-            ".3g",
-        )
-        write(out, "crossing", {"network": network.name, "rounds": rounds, "networks": rows}, device)
+
+    def show(measured: Measured) -> dict[str, Any]:
+        rows = {f"{count:,}": {n: scored(count, cell) for n, cell in measured[f"{count:,}"].items()} for count in counts
+                if f"{count:,}" in measured}  # fmt: skip
+        speeds = {n: {k: v["steps a second"] for k, v in r.items()} for n, r in rows.items()}
+        report("network-steps a second", speeds, ".3g")
+        return {"network": network.name, "networks": rows}
+
+    def variants(count: int) -> dict[str, Callable[[], Steps]]:
+        return {name: functools.partial(make, network, count) for name, make in makers.items()}
+
+    rows = {f"{count:,}": count for count in counts}
+    bench = Bench("crossing", variants, rows, warmup=1, failures=True)  # such as out of memory: the others continue
+    bench.run(rounds, show, out=out, device=device, seconds=seconds)
 
 
-def row(
-    network: Network, count: int, makers: Mapping[str, Callable[[Network, int], Steps]], rounds: int
-) -> dict[str, dict[str, Any]]:
-    """Every variant's network-steps per second for `count` networks, seconds before the steps, and bytes of a GPU."""
-    on_gpu, results, variants = network.x.is_cuda, dict[str, dict[str, Any]](), dict[str, Callable[[], object]]()
-
-    for name, make in makers.items():
-        if on_gpu:
-            torch.cuda.reset_peak_memory_stats()
-        before = time.perf_counter()
-        try:
-            steps, parameters = make(network, count)
-            moves_all(steps, parameters, name)
-        except Exception as error:  # out of memory, or an error of a compiler: the others continue
-            results[name] = {"error": why(error), "steps a second": float("nan")}
-            continue
-        results[name] = {"before, s": time.perf_counter() - before}
-        if on_gpu and name != "JAX, jitted":
-            results[name]["bytes"] = torch.cuda.max_memory_allocated()
-        variants[name] = steps
-    for name, taken in interleaved(variants, rounds, 1, clock_of(network.x.device)).items():
-        results[name]["steps a second"] = count * STEPS / taken
-    return results
+def scored(count: int, cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Network-steps per second, instead of seconds of a call."""
+    others = {name: value for name, value in cell.items() if name != "seconds"}
+    return others | {"steps a second": count * STEPS / cell["seconds"] if "seconds" in cell else float("nan")}
 
 
 def ours(network: Network, count: int) -> Steps:

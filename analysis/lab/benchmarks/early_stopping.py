@@ -17,7 +17,7 @@ import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.benchmarks.timing import begin, clock_of, command, interleaved, report, write
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, Timed, command, report
 
 ROWS, HELD_OUT, WIDTHS, BATCH, STEPS = 12_800, 1_000, (784, 400, 10), 128, 1_000
 
@@ -29,14 +29,18 @@ def main(rounds: int = 9, out: Path | None = None) -> None:
         rounds: timings of every variant.
         out: JSON file for the results.
     """
-    begin()
-    ratios = fits(rounds, STEPS)
-    report("a fit, as a ratio to one without", {name: {"ratio": value} for name, value in ratios.items()})
-    write(out, "early_stopping", {"ratios": ratios})
+
+    def show(measured: Measured) -> dict[str, Any]:
+        seconds = {name: cell["seconds"] for name, cell in measured["fit"].items()}
+        ratios = {name: round(value / seconds["nothing"], 3) for name, value in seconds.items()}
+        report("a fit, as a ratio to one without", {name: {"ratio": value} for name, value in ratios.items()})
+        return {"ratios": ratios}
+
+    Bench("early_stopping", fits, {"fit": STEPS}, warmup=5).run(rounds, show, out=out)
 
 
-def fits(rounds: int, steps: int) -> dict[str, float]:
-    """Duration of a fit by the function that it calls while it trains, as a ratio to a fit without one."""
+def fits(steps: int) -> dict[str, Callable[[], Timed]]:
+    """Fits by the function that they call while they train."""
     torch.manual_seed(0)
     x, y = torch.randn(ROWS + HELD_OUT, WIDTHS[0]), torch.randint(WIDTHS[-1], (ROWS + HELD_OUT,))
     model = models.MLP(list(WIDTHS), prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
@@ -57,14 +61,12 @@ def fits(rounds: int, steps: int) -> dict[str, float]:
     def stopping(every: int | None) -> Callable[[], Any]:
         return lambda: pyrodrop.EarlyStopping((x[ROWS:], y[ROWS:]), patience=steps, every=every)
 
-    variants = {
-        "nothing": variant(lambda: None),
-        "a function that does nothing, every epoch": variant(lambda: lambda fit, epoch: None),
-        "early stopping, every 500 steps": variant(stopping(500)),
-        "early stopping, every epoch of 100": variant(stopping(None)),
+    return {
+        "nothing": lambda: (variant(lambda: None), None),
+        "a function that does nothing, every epoch": lambda: (variant(lambda: lambda fit, epoch: None), None),
+        "early stopping, every 500 steps": lambda: (variant(stopping(500)), None),
+        "early stopping, every epoch of 100": lambda: (variant(stopping(None)), None),
     }
-    medians = interleaved(variants, rounds, clock=clock_of("cpu"))
-    return {name: round(value / medians["nothing"], 3) for name, value in medians.items()}
 
 
 if __name__ == "__main__":

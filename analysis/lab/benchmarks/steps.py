@@ -8,13 +8,13 @@ minutes. On a GPU the peers are `torch.compile` and NumPyro, and the results hav
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyrodrop.analysis.lab.benchmarks.timing import begin, clock_of, command, interleaved, moves_all, report, why, write
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, command, report
 from pyrodrop.analysis.lab.peers.networks import BATCH, TABLE, Network, Steps, networks, ours, plain
 from pyrodrop.analysis.lab.peers.training import Trainer, installed, releases
 from pyrodrop.constraints import EngineName as Name
@@ -47,68 +47,57 @@ def main(
         out: JSON file for the results.
         device: cpu, cuda, cuda:1 ...
     """
-    begin(device)
-    on_gpu = device != "cpu"
-    others = [peer for peer in installed() if not on_gpu or peer.package == "numpyro"]
-    ratios: dict[str, dict[str, float]] = {}
-    before: dict[str, dict[str, Any]] = {}
-    every = networks(device)
+    others = [peer for peer in installed() if device == "cpu" or peer.package == "numpyro"]
+    every, rows = networks(device), {}
     for size in sizes:
         for name in names:
-            title = name if size == BATCH else f"{name}, {size} rows"
             network = every[name]
             if size != BATCH:
-                x, y = (
-                    tensor.repeat(8 * size // len(tensor) + 1, *(1,) * (tensor.dim() - 1))
-                    for tensor in (network.x, network.y)
-                )
+                x, y = (t.repeat(8 * size // len(t) + 1, *(1,) * (t.dim() - 1)) for t in (network.x, network.y))
                 network = replace(network, size=size, x=x, y=y)
-            made, before[title] = prepared(
-                network, ON_A_GPU if on_gpu else OURS, others if name in TABLE else [], on_gpu
-            )
-            for variant, value in compared(network, made, rounds).items():
+            rows[name if size == BATCH else f"{name}, {size} rows"] = network
+
+    def show(measured: Measured) -> dict[str, Any]:
+        ratios: dict[str, dict[str, float]] = {}
+        for title, cells in measured.items():
+            for variant, value in relative(rows[title], cells).items():
                 ratios.setdefault(variant, {})[title] = value
-            report("one step, ratio to plain PyTorch", ratios)
-            about = {"rounds": rounds, "peers": releases(others), "seconds before": before, "ratios": ratios}
-            write(out, "steps", about, device)
+        report("one step, ratio to plain PyTorch", ratios)
+        before = {t: {v: c.get("error", c.get("before, s")) for v, c in cells.items()} for t, cells in measured.items()}
+        return {"peers": releases(others), "seconds before": before, "ratios": ratios}
+
+    bench(rows, others, device).run(rounds, show, out=out, device=device)
 
 
-def prepared(
-    network: Network, engines: Mapping[str, tuple[str, Name]], others: Sequence[Trainer], on_gpu: bool
-) -> tuple[dict[str, Steps], dict[str, Any]]:
-    """The steps of every variant, checked to train, and the seconds that this took, or on a GPU the error of the variant."""
-    makers: dict[str, Callable[[], Steps]] = {
-        "plain": lambda: plain(network),
-        "plain PyTorch, fused Adam": lambda: plain(network, fused=True),
-    }
-    if on_gpu:
-        makers |= {name: lambda mode=mode: plain(network, fused=True, compiled=mode) for name, mode in MODES.items()}  # type: ignore[misc]
-    makers |= {variant: lambda how=how: ours(network, *how) for variant, how in engines.items()}  # type: ignore[misc]
-    makers |= {peer.name: lambda peer=peer: peer.steps(network) for peer in others}  # type: ignore[misc]
-    made, seconds = dict[str, Steps](), dict[str, Any]()
-    for variant, make in makers.items():
-        start = time.perf_counter()
-        try:
-            steps = make()
-            moves_all(*steps, f"{network.name}, {variant}")
-        except Exception as error:
-            if not on_gpu:
-                raise
-            seconds[variant] = why(error)
-            continue
-        made[variant], seconds[variant] = steps, time.perf_counter() - start
-    return made, seconds
+def bench(
+    rows: Mapping[str, Network],
+    others: Sequence[Trainer],
+    device: str = "cpu",
+    engines: Mapping[str, tuple[str, Name]] = OURS,
+) -> Bench[Network]:
+    """The variants of a step; on a GPU the peers are others, and a variant may fail."""
+    on_gpu = device != "cpu"
+
+    def variants(network: Network) -> dict[str, Callable[[], Steps]]:
+        makers: dict[str, Callable[[], Steps]] = {
+            "plain": partial(plain, network),
+            "plain PyTorch, fused Adam": partial(plain, network, fused=True),
+        }
+        modes = MODES if on_gpu else {}
+        makers |= {name: partial(plain, network, fused=True, compiled=mode) for name, mode in modes.items()}
+        makers |= {name: partial(ours, network, *how) for name, how in (ON_A_GPU if on_gpu else engines).items()}
+        peers = [] if network.name == "LSTM" else others
+        return makers | {peer.name: partial(peer.steps, network) for peer in peers}
+
+    return Bench("steps", variants, rows, failures=on_gpu)
 
 
-def compared(network: Network, steps: Mapping[str, Steps], rounds: int) -> dict[str, float]:
+def relative(network: Network, cells: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Milliseconds of a plain step, and the cost of every other variant's step relative to it."""
-    seconds = interleaved(
-        {variant: call for variant, (call, _) in steps.items()}, rounds, 3, clock_of(network.x.device)
-    )
-    plain_seconds = seconds.pop("plain")
-    return {"plain PyTorch, ms": 1e3 * plain_seconds / network.steps} | {
-        variant: value / plain_seconds for variant, value in seconds.items()
-    }
+    seconds = {variant: cell["seconds"] for variant, cell in cells.items() if "seconds" in cell}
+    of_plain = seconds.pop("plain")
+    ratios = {variant: value / of_plain for variant, value in seconds.items()}
+    return {"plain PyTorch, ms": 1e3 * of_plain / network.steps} | ratios
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import platform
@@ -10,8 +11,9 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from unittest import mock
 
 import torch
@@ -26,6 +28,73 @@ from pyrodrop.devices import processor
 from pyrodrop.files import write_json
 
 T = TypeVar("T")
+Problem = TypeVar("Problem")
+Timed = tuple[Callable[[], object], Parameters | None]  # a call, and the parameters that it trains, if any
+Measured = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by row, variant and score
+
+
+@dataclass(frozen=True)
+class Bench(Generic[Problem]):
+    """Timings of variants, in a row per problem. Every variant is made and must train, and all are then called in turn.
+
+    Attributes:
+        name: of the benchmark.
+        variants: a function of a problem that returns makers of its variants by name.
+        rows: the problems by title.
+        warmup: calls of every variant that are not timed.
+        failures: whether a variant that raises an error has it in the results; otherwise the benchmark ends.
+    """
+
+    name: str
+    variants: Callable[[Problem], Mapping[str, Callable[[], Timed]]]
+    rows: Mapping[str, Problem]
+    warmup: int = 3
+    failures: bool = False
+
+    def measured(self, title: str, rounds: int, device: str | torch.device = "cpu") -> dict[str, dict[str, Any]]:
+        """The scores of a row: ``seconds`` of a call, ``before, s`` of making and checking it, ``bytes`` of a GPU."""
+        cells, calls = dict[str, dict[str, Any]](), dict[str, Callable[[], object]]()
+        on_gpu = torch.device(device).type == "cuda"
+        for name, make in self.variants(self.rows[title]).items():
+            if on_gpu:
+                torch.cuda.reset_peak_memory_stats()
+            start = time.perf_counter()
+            try:
+                call, parameters = make()
+                if parameters is not None:
+                    moves_all(call, parameters, f"{title}, {name}")
+            except Exception as error:
+                if not self.failures:
+                    raise
+                cells[name] = {"error": why(error)}
+                continue
+            cells[name], calls[name] = {"before, s": time.perf_counter() - start}, call
+            if on_gpu and (used := torch.cuda.max_memory_allocated()):
+                cells[name]["bytes"] = used
+        for name, seconds in interleaved(calls, rounds, self.warmup, clock_of(device)).items():
+            cells[name]["seconds"] = seconds
+        return cells
+
+    def run(
+        self, rounds: int, show: Callable[[Measured], Mapping[str, Any]], *, out: Path | None = None, device: str = "cpu",
+        seconds: float = math.inf,
+    ) -> None:  # fmt: skip
+        """Measure row after row, and write the results after each.
+
+        Args:
+            rounds: timings of every variant.
+            show: prints what is measured so far, and returns what is written.
+            out: JSON file for the results.
+            device: cpu, cuda, cuda:1 ...
+            seconds: no further row is begun after this time.
+        """
+        begin(device)
+        start, rows = time.perf_counter(), dict[str, dict[str, dict[str, Any]]]()
+        for title in self.rows:
+            if time.perf_counter() - start > seconds:
+                break
+            rows[title] = self.measured(title, rounds, device)
+            write(out, self.name, {"rounds": rounds, **show(rows)}, device)
 
 
 def command(main: Callable[..., object], arguments: list[str] | None = None) -> None:

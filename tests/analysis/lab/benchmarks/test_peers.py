@@ -64,7 +64,8 @@ def test_a_peer_that_imports_takes_part(small: Network) -> None:
     fake = Trainer("plain once more", "torch", "torch", plain)
     assert installed([fake], say=pytest.fail) == [fake]
     assert torch.__version__.startswith(releases([fake])["torch"])  # which adds what it was built for
-    found = steps.compared(small, steps.prepared(small, {}, [fake], False)[0], rounds=2)
+    cells = steps.bench({"small": small}, [fake], engines={}).measured("small", rounds=2)
+    found = steps.relative(small, cells)
     assert list(found) == ["plain PyTorch, ms", "plain PyTorch, fused Adam", "plain once more"]
     assert all(value > 0 for value in found.values())
 
@@ -79,7 +80,7 @@ def test_a_peer_that_leaves_a_parameter_unmoved_is_refused(small: Network) -> No
     with pytest.raises(
         RuntimeError, match=re.escape("3-4-1, lazy leaves 1 of 4 parameters as they are: shapes [(4,)]")
     ):
-        steps.prepared(small, {}, [Trainer("lazy", "torch", "torch", lazy)], False)
+        steps.bench({"3-4-1": small}, [Trainer("lazy", "torch", "torch", lazy)], engines={}).measured("3-4-1", 1)
 
 
 def test_parameters_that_a_step_makes_anew_are_read_again() -> None:
