@@ -56,23 +56,6 @@ def check_writable(path: Path) -> None:
         _scratch(target).cleanup()
 
 
-def writable_folder(path: str | Path) -> Path:
-    """Create the folder if it does not exist and check that it is writable.
-
-    Raises:
-        ValueError: the folder cannot be created or written to.
-    """
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".write-test-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(f"results need a folder that can be written to; got {folder}: {error.strerror}") from None
-    return folder
-
-
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON atomically.
 
@@ -141,6 +124,22 @@ def _object(path: Path, text: str) -> dict[str, Any]:
     if not isinstance(about, dict):
         raise ValueError(f"{path} is damaged: its header must be a mapping; got a {type(about).__name__}")
     return about
+
+
+def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Descriptions of the values of tensors: a number, or dtype, shape and digest."""
+    return {name: _digest(value) for name, value in tensors.items()}
+
+
+def _digest(value: Tensor) -> str:
+    if value.dim() == 0:
+        return str(value.item())
+    form = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    try:
+        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    except (RuntimeError, TypeError):  # a tensor without memory of its own, such as a sparse one
+        return form
+    return f"{form} {hashlib.blake2b(content, digest_size=8).hexdigest()}"
 
 
 def checksum(tensors: Mapping[str, Tensor], text: str = "") -> str:

@@ -1,6 +1,6 @@
-"""Read JSON files that may be truncated, modified or not ours: every entry is checked before it is used.
+"""Read entries of files that may be truncated, modified or not ours: every entry is checked before it is used.
 
-Nothing in a file is executed, numbers are finite, names can be printed, and size and depth are bounded.
+Of JSON files, numbers are finite, names can be printed, and size and depth are bounded.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _DEEPEST = 40  # objects within objects
 
 @dataclass(frozen=True)
 class Record:
-    """A JSON object from a file. Its methods return an entry, and raise a `Failed` if it is missing or of another kind.
+    """An object from a file, such as the header of tensors. Its methods return an entry, or raise a `Failed`.
 
     Attributes:
-        path: of the file.
+        path: of the file, in messages.
         content: the object.
         advice: how to fix a wrong entry, for error messages.
         where: the place of the object in the file, such as ``models.mean-field``; empty for the whole file.
     """
 
-    path: Path
+    path: str | Path
     content: Mapping[str, Any]
     advice: str = ""
     where: str = ""
@@ -58,9 +58,15 @@ class Record:
             raise self.fault(f"must have {wanted} as {self._name(key)}; it has {len(values)}")
         return [float(each) for each in values]
 
-    def text(self, key: str) -> str:
-        """A string of one line."""
-        return str(self._entry(key, "a line of text", lambda value: isinstance(value, str) and _line(value)))
+    def text(self, key: str, *, optional: bool = False) -> str:
+        """A string of one line; with `optional`, an empty one for null or a missing entry."""
+        if optional and self.content.get(key) is None:
+            return ""
+        return str(self._entry(key, "a line of text", _line))
+
+    def texts(self, key: str) -> list[str]:
+        """A list of strings of one line."""
+        return list(self._entry(key, "a list of lines of text", lambda value: _list_of(value, _line)))
 
     def record(self, key: str) -> Record:
         """An object."""
@@ -134,9 +140,10 @@ def _problem(value: Any, depth: int) -> str:
     return next(filter(None, (_problem(each, depth + 1) for each in inner)), "")
 
 
-def _line(text: str) -> bool:
-    """Whether a terminal shows it as one line: no control or format characters, no line separators."""
-    return not any(unicodedata.category(each)[0] == "C" or unicodedata.category(each) in ("Zl", "Zp") for each in text)
+def _line(text: object) -> bool:
+    """Whether a terminal shows a text as one line: no control or format characters, no line separators."""
+    kinds = [unicodedata.category(each) for each in text] if isinstance(text, str) else ["C"]
+    return not any(kind[0] == "C" or kind in ("Zl", "Zp") for kind in kinds)
 
 
 def _list_of(value: object, right: Callable[[Any], bool]) -> bool:
