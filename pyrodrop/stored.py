@@ -24,8 +24,7 @@ import pyrodrop.models  # noqa: F401  files name their classes
 from pyrodrop.data.columns import Columns
 from pyrodrop.devices import made_on, seeded
 from pyrodrop.failed import Failed
-from pyrodrop.files import read_tensors, under, write_tensors
-from pyrodrop.json_files import Record
+from pyrodrop.files import Record, read_tensors, under, write_tensors
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import check_assignable

@@ -18,9 +18,9 @@ from safetensors import SafetensorError
 
 from pyrodrop import parts
 from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.failed import Failed
-from pyrodrop.files import write_json
-from pyrodrop.json_files import Record, read_record
+from pyrodrop.files import Record
 
 RECORD = "run.json"
 _PACKAGES = ("pyrodrop", "torch", "pyro-ppl")  # results of other versions do not go into one table

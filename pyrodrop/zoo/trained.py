@@ -34,9 +34,8 @@ from torch import Tensor
 from pyrodrop.data import Dataset
 from pyrodrop.data.download import download
 from pyrodrop.failed import Failed
-from pyrodrop.files import under
+from pyrodrop.files import Record, under
 from pyrodrop.guides.sparse_dropout import SparseDropout
-from pyrodrop.json_files import Record
 from pyrodrop.sampling import Sampled
 from pyrodrop.scaling import Standardize
 from pyrodrop.stored import Stored

@@ -33,7 +33,6 @@ LAYERS = (
         "pyrodrop/distributions",
         "pyrodrop/files.py",
         "pyrodrop/inputs.py",
-        "pyrodrop/json_files.py",
     )
     + (
         "pyrodrop/parts.py",
