@@ -27,12 +27,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pooch
 import torch
 from torch import Tensor
 
 from pyrodrop.data import Dataset
-from pyrodrop.data.download import download
 from pyrodrop.failed import Failed
 from pyrodrop.files import Record, under
 from pyrodrop.guides.sparse_dropout import SparseDropout
@@ -44,8 +42,6 @@ from pyrodrop.training.result import Fit, stored_fit
 from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.exact import Problem
 
-ADDRESS = ""  # of the folder with released files, on the web; empty until there is a release
-RELEASED: dict[str, str] = {}  # SHA-256 of the released files by name
 SHIPPED = Path(__file__).parent / "posteriors"
 POINTS, DRAWS, STRETCHES, THRESHOLD = 10, 100, 100, 3.0
 TOLERANCE = 1e-6  # of predictions on any processor, relative to the largest of them
@@ -58,7 +54,7 @@ Trained = Fit | Replicates | Sampled
 
 
 def file(name: str) -> Path | None:
-    """The file of this name: in the folder that ``PYRODROP_ZOO`` names, in this package, or downloaded earlier.
+    """The file of this name: in the folder that ``PYRODROP_ZOO`` names, or in this package.
 
     Raises:
         Failed: ``PYRODROP_ZOO`` is no folder, or something other than a file has this name in a folder.
@@ -66,7 +62,7 @@ def file(name: str) -> Path | None:
     folder = os.environ.get("PYRODROP_ZOO")
     if folder and not Path(folder).is_dir():
         raise Failed(f"PYRODROP_ZOO must be a folder with trained posteriors; got {folder}")
-    places = [*([Path(folder)] if folder else []), SHIPPED, *([_downloads()] if name in RELEASED else [])]
+    places = [*([Path(folder)] if folder else []), SHIPPED]
     return next((path for place in places if _is_there(path := place / f"{name}.safetensors")), None)
 
 
@@ -85,28 +81,15 @@ def _is_there(path: Path) -> bool:
     raise Failed(f"a folder of trained posteriors must have files; cannot read {path}: {reason}")
 
 
-def pull(name: str, *, progress: bool = False) -> Path:
-    """The file of this name; a released one that is not here is downloaded.
-
-    Raises:
-        Failed: there is no such file, or the downloaded file is not the released one.
-        ConnectionError: the file cannot be downloaded.
-    """
+def pull(name: str) -> Path:
+    """The file of this name; a `Failed` if there is none, which says how to make it."""
     path = file(name)
-    if path is not None:
-        return path
-    if name not in RELEASED:
+    if path is None:
         raise Failed(
             f"no trained posterior of {name} comes with this package: pyrodrop run {name} --save FOLDER makes one, which is "
             "found if the environment variable PYRODROP_ZOO names the folder"
         )
-    url, path = f"{ADDRESS}/{name}.safetensors", _downloads() / f"{name}.safetensors"
-    offline = f"put it at {name}.safetensors in a folder and set PYRODROP_ZOO to that folder"
-    return download(url, path, RELEASED[name], f"the trained posterior of {name}", offline, progress=progress)
-
-
-def _downloads() -> Path:
-    return Path(pooch.os_cache("pyrodrop")) / "zoo"
+    return path
 
 
 def header(path: Path) -> dict[str, Any]:
