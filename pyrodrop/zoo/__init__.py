@@ -21,14 +21,13 @@ from pyrodrop import arguments
 from pyrodrop.devices import resolve
 from pyrodrop.names import known
 from pyrodrop.zoo import (
-    cnn,
     co2,
     co2_paper,
     concrete,
     kingma,
+    lenet,
     read,
     rnn,
-    rotated_digit,
     sparse,
     tables,
     toys,
@@ -47,7 +46,7 @@ __all__ = [
 
 _log = logging.getLogger("pyrodrop")
 
-_SETS = (cnn, co2, co2_paper, concrete, kingma, uci, rotated_digit, rnn, sparse, tables, toys, read)
+_SETS = (co2, co2_paper, concrete, kingma, uci, lenet, rnn, sparse, tables, toys, read)
 ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
 
 
