@@ -221,7 +221,7 @@ def cite(entry: str, /) -> None:
 
 
 def pull(entries: list[str], /) -> None:
-    """Show where the trained posteriors of entries are; download those that are missing.
+    """Show where the trained posteriors of entries are.
 
     Args:
         entries: names of zoo entries, see pyrodrop list.
@@ -230,7 +230,7 @@ def pull(entries: list[str], /) -> None:
     from pyrodrop.zoo import trained
 
     for name in entries:
-        path = trained.pull(zoo.entry(name).name, progress=True)
+        path = trained.pull(zoo.entry(name).name)
         print(f"{name}: {path}, {path.stat().st_size / 1000:.0f} kB")
 
 

@@ -15,7 +15,7 @@ from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
-from pyrodrop.schedules import Cosine
+from pyrodrop.schedules import Cosine, LRSchedule
 from pyrodrop.training.fit import fit
 from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.training.result import Fit
@@ -144,6 +144,27 @@ class Entry:
             "posterior": guide.describe(),
             "training": {name: _plain(value) for name, value in self.training(data).items()},
         }
+
+
+def settings(
+    data: Dataset,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    schedule: Callable[[int], LRSchedule] | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """Arguments of `pyrodrop.fit`, for an entry's `training`.
+
+    Args:
+        steps, epochs: the length of the training, one of them; epochs need a `batch_size`.
+        schedule: makes the schedule of the learning rate from the number of steps.
+        others: further arguments of `pyrodrop.fit`.
+    """
+    count = steps if epochs is None else epochs * -(-len(data) // others["batch_size"])
+    assert count is not None
+    rates = {} if schedule is None else {"lr_schedule": schedule(count)}
+    return {"steps": count, **others, **rates}
 
 
 def guide_class(entry: Entry) -> type | None:

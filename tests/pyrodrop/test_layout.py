@@ -33,7 +33,6 @@ LAYERS = (
         "pyrodrop/distributions",
         "pyrodrop/files.py",
         "pyrodrop/inputs.py",
-        "pyrodrop/json_files.py",
     )
     + (
         "pyrodrop/parts.py",
@@ -43,7 +42,7 @@ LAYERS = (
         "pyrodrop/stacking.py",
         "pyrodrop/threads.py",
     ),
-    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/priors")
+    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/priors")
     + ("pyrodrop/module_flags.py", "pyrodrop/module_states.py", "pyrodrop/modules.py"),
     ("pyrodrop/changes.py",),
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam", "pyrodrop/steps"),
@@ -51,7 +50,7 @@ LAYERS = (
     ("guides", "models"),
     ("pyrodrop/agreement.py",),
     ("pyrodrop/elbo.py", "pyrodrop/prediction"),
-    ("pyrodrop/compression", "pyrodrop/metrics", "pyrodrop/result_files.py"),
+    ("pyrodrop/compression", "pyrodrop/metrics", "pyrodrop/stored.py"),
     ("pyrodrop/sampling", "pyrodrop/training"),
     ("pyrodrop/reading", "pyrodrop/recipes.py"),
     ("pyrodrop/zoo",),

@@ -34,7 +34,7 @@ from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.data import Dataset
-from pyrodrop.json_files import Record
+from pyrodrop.files import Record
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.names import known
 from pyrodrop.sampling import Diagnostics, Sampled

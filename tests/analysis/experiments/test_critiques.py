@@ -21,7 +21,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.critiques import experiment, foong, one_weight, osband
 from pyrodrop.analysis.experiments.critiques.panel import Panel
 from pyrodrop.analysis.experiments.experiment import Experiment
-from pyrodrop.json_files import Record
+from pyrodrop.files import Record
 
 # Osband: one weight
 
