@@ -322,35 +322,34 @@ def _checked_draws(
     stats: Mapping[str, Tensor],
     model: NetworkModel,
     settings: Mapping[str, Any],
-    path: str | Path,
+    path: Any,
 ) -> torch.dtype:
-    """The dtype of draws in a file; a ValueError if they are not those of this model's sites, not whole, or damaged."""
-    hyper = [site for sites in model.hyper_sites().values() for site in sites.items()]
-    sites = {**model.weight_sites(), **dict(hyper)}
-    if samples.keys() != sites.keys():
-        raise ValueError(f"{path} has draws of {sorted(samples)}; the model has the latent sites {sorted(sites)}")
-    for name, values in samples.items():
-        if values.dim() < 2 or values.shape[2:] != sites[name].shape:
+    """The dtype of draws in a file; a ValueError if they are not draws of this model's sites, not whole, or damaged."""
+    sites = model.weight_sites()
+    for hyper in model.hyper_sites().values():
+        sites |= hyper
+    want = {name: list(site.shape) for name, site in sites.items()}
+    shapes = {name: list(values.shape[2:]) for name, values in samples.items()}
+    for name in {**want, **shapes}:
+        if want.get(name) != shapes.get(name):
             raise ValueError(
-                f"{path} has draws of {name!r} with shape {tuple(values.shape)}; they must be [chains, draws, "
-                f"{', '.join(map(str, sites[name].shape))}]"
+                f"{path} has draws of {name!r} with shape {shapes.get(name)}; the model has {want.get(name)} among its "
+                f"latent sites {sorted(want)}"
             )
     counts = {values.shape[:2] for values in samples.values()} | {values.shape for values in stats.values()}
-    by_kernel = {"acceptance_rate", "energy_error"} & stats.keys()
-    if (
-        len(counts) != 1
-        or 0 in next(iter(counts))
-        or not {"lp", "diverging", "n_steps"} <= stats.keys()
-        or not by_kernel
-    ):
-        raise ValueError(f"{path} is not whole: its draws and statistics differ in number, or some are missing")
+    whole = {"lp", "diverging", "n_steps"} <= stats.keys() and {"acceptance_rate", "energy_error"} & stats.keys()
     dtypes = {values.dtype for values in samples.values()}
-    if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:
+    if len(counts) != 1 or 0 in min(counts) or len(min(counts)) != 2 or not whole:
+        raise ValueError(f"{path} is not whole: its draws and statistics differ in number, or some are missing")
+    if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.float64}:
         raise ValueError(f"{path} must have draws of one dtype, float32 or float64; got {sorted(map(str, dtypes))}")
     if not isinstance(settings.get("energy_rounding", 0.0), int | float):
         raise ValueError(f"{path} is damaged: energy_rounding in its settings must be a number")
-    if "diagnostics" in settings and not Diagnostics.is_dict(settings["diagnostics"]):
-        raise ValueError(f"{path} is damaged: diagnostics in its settings must be numbers by name")
+    if "diagnostics" in settings:
+        try:
+            Diagnostics.of_dict(settings["diagnostics"])
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
     return dtypes.pop()
 
 
