@@ -3,9 +3,9 @@
     F(y) = mean_t P(Y <= y | f_t) = q        every element of y separately
 
 Between the smallest and the largest q-quantile of the components F passes through q. In this interval Newton's method is
-used. Where its step would leave the interval, or the last step did not halve the error, the interval is halved. The quantile
-of a mixture of counts is the smallest whole number k with F(k) >= q, by doubling and halving. The result is exact for the
-mixture over the draws t: nothing is sampled, and noise of the observations is included. What PyTorch does not have is SciPy's:
+used. Where its step would leave the interval, or the last step did not halve the error, the interval is halved. The
+quantile of a mixture of counts is the smallest whole number k with F(k) >= q, by doubling and halving. The result is exact
+for the mixture over the draws t: nothing is sampled, and noise of the observations is included. From SciPy are:
 
     Student's t             F(y) and its inverse
     beta(a, b)              F(y) = I_y(a, b) and its inverse

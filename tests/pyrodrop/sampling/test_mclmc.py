@@ -164,7 +164,7 @@ def test_starts_that_do_not_fit_are_refused() -> None:
     other = pyrodrop.models.MLP([2, 3, 2], prior=one, bias_prior=one, likelihood=likelihoods.HeteroscedasticGaussian())
     fit = pyrodrop.fit(other, guides.Point(other), (X.float(), Y.float()), steps=1, progress=False)
     with pytest.raises(
-        ValueError, match=r"start must have the shapes of the model's sites, .*'layers\.0\.weight'; got run 0"
+        ValueError, match=r"start must have the latent sites .* 'layers\.0\.weight' has shape .*; got run 0"
     ):
         run(model, (X.float(), Y.float()), start=fit)
     for wrong in (3, [], "fit", [model]):
