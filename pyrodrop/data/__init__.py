@@ -1,7 +1,5 @@
 """Data sets in their original units, with the standardisation that training uses."""
 
-from typing import TYPE_CHECKING
-
 from pyrodrop.data.cifar10 import cifar10
 from pyrodrop.data.dataset import Data, Dataset
 from pyrodrop.data.foong2020 import foong2020
@@ -17,7 +15,7 @@ from pyrodrop.data.splits import Split, Splits
 from pyrodrop.data.tables import airfoil, bikes
 from pyrodrop.data.toys import toy
 from pyrodrop.data.uci import uci
-from pyrodrop.names import missing
+from pyrodrop.names import public
 
 __all__ = [
     "Data",
@@ -44,5 +42,4 @@ __all__ = [
     "uci",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = missing(__name__, __all__)
+public(__name__, __all__)

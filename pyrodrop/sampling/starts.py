@@ -67,8 +67,8 @@ def from_runs(compiled: CompiledDensity, start: Any, generator: torch.Generator)
     q = torch.stack(points)
     if (wrong := _not_finite(compiled, q)).any():
         raise ValueError(
-            f"start: the log joint density at the weights of run {int(wrong.nonzero()[0]) % len(runs)} is not finite, or its "
-            "gradient is not"
+            f"start: the log joint density at the weights of run {int(wrong.nonzero()[0]) % len(runs)} is not finite, or "
+            "its gradient is not"
         )
     return q
 

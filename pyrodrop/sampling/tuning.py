@@ -97,7 +97,7 @@ class StepSize(Averaged):
 
 
 class TrajectoryLength(Averaged):
-    """Gradient ascent of ln T on ChEES, with steps scaled by the root mean square of the gradient (Adam without momentum)."""
+    """Gradient ascent of ln T on ChEES, with steps scaled by the gradient's root mean square (Adam without momentum)."""
 
     _square = 0.0
 

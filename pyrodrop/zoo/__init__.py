@@ -19,7 +19,7 @@ import torch
 
 from pyrodrop import arguments
 from pyrodrop.devices import resolve
-from pyrodrop.names import known
+from pyrodrop.names import known, public
 from pyrodrop.zoo import (
     cnn,
     co2,
@@ -44,6 +44,7 @@ from pyrodrop.zoo.trained import Trained
 __all__ = [
     "ENTRIES", "Check", "Entry", "ExactPosterior", "Source", "add", "cite", "entry", "every", "load", "names", "problem",
 ]  # fmt: skip
+public(__name__, __all__)
 
 _log = logging.getLogger("pyrodrop")
 
@@ -104,14 +105,16 @@ def _read_packages() -> None:
 def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
     """Names of entries, of exact posteriors, ``exact/NAME``, and of approximations of these, ``exact/NAME.TAG``.
 
-    Args:
-        pattern: of the names to return, as in a shell: ``uci/*``, ``*/mean-field``.
-        loads: whether to return only names whose trained posterior or draws `load` finds or can download.
+        Args:
+            pattern: of the names to return, as in a shell: ``uci/*``, ``*/mean-field``.
+            loads: whether to return only names whose trained posterior or draws `load` finds or can download.
 
-    Example:
-        >>> from pyrodrop import zoo
-        >>> zoo.names("*/yacht", loads=True)
-        ['exact/yacht', 'uci/yacht']
+        Example:
+            >>> from pyrodrop import zoo
+            >>> zoo.names("*/yacht", loads=True)
+            ['exact/yacht', 'uci/yacht']
+
+    public(__name__, __all__)
     """
     arguments.instance(pattern, str, "pattern", "a name, in which * stands for anything")
     loads = arguments.flag(loads, "loads", "whether to name only what can be loaded")
