@@ -1,7 +1,5 @@
 """Data sets in their original units, with the standardisation that training uses."""
 
-from typing import TYPE_CHECKING
-
 from pyrodrop.data.cifar10 import cifar10
 from pyrodrop.data.dataset import Data, Dataset
 from pyrodrop.data.gospels import gospels
@@ -11,7 +9,7 @@ from pyrodrop.data.published import foong2020, gal2016, larynx, line, line_split
 from pyrodrop.data.resampled import bootstrapped, perturbed
 from pyrodrop.data.splits import Split, Splits
 from pyrodrop.data.uci import airfoil, bikes, uci
-from pyrodrop.names import missing
+from pyrodrop.names import public
 
 __all__ = [
     "Data",
@@ -38,5 +36,4 @@ __all__ = [
     "uci",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = missing(__name__, __all__)
+public(__name__, __all__)

@@ -314,21 +314,19 @@ class Sampled:
 def _checked_dtype(stored: Stored, samples: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> torch.dtype:
     """The dtype of draws in a file; a ValueError if they are not whole, or damaged."""
     counts = {values.shape[:2] for values in samples.values()} | {values.shape for values in stats.values()}
-    by_kernel = {"acceptance_rate", "energy_error"} & stats.keys()
-    if (
-        len(counts) != 1
-        or 0 in next(iter(counts))
-        or not {"lp", "diverging", "n_steps"} <= stats.keys()
-        or not by_kernel
-    ):
+    whole = {"lp", "diverging", "n_steps"} <= stats.keys() and {"acceptance_rate", "energy_error"} & stats.keys()
+    if len(counts) != 1 or 0 in min(counts) or len(min(counts)) != 2 or not whole:
         raise Failed(f"{stored.where} is not whole: its draws and statistics differ in number, or some are missing")
     dtypes = {values.dtype for values in samples.values()}
     if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:
         raise Failed(f"{stored.where} must have draws of one dtype, float32 or float64; got {sorted(map(str, dtypes))}")
     settings = stored.record.record("settings")
     settings.number("energy_rounding", optional=True)
-    if "diagnostics" in settings.content and not Diagnostics.is_dict(settings.content["diagnostics"]):
-        raise settings.fault("is damaged: diagnostics in its settings must be numbers by name")
+    if "diagnostics" in settings.content:
+        try:
+            Diagnostics.of_dict(settings.content["diagnostics"])
+        except ValueError as error:
+            raise settings.fault(f"is damaged: {error}") from None
     return dtypes.pop()
 
 

@@ -19,7 +19,7 @@ import torch
 
 from pyrodrop import arguments
 from pyrodrop.devices import resolve
-from pyrodrop.names import known
+from pyrodrop.names import known, public
 from pyrodrop.zoo import (
     co2,
     co2_paper,
@@ -43,6 +43,7 @@ from pyrodrop.zoo.trained import Trained
 __all__ = [
     "ENTRIES", "Check", "Entry", "ExactPosterior", "Source", "add", "cite", "entry", "every", "load", "names", "problem",
 ]  # fmt: skip
+public(__name__, __all__)
 
 _log = logging.getLogger("pyrodrop")
 

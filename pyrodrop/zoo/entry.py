@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
-from pyrodrop.schedules import Cosine, LRSchedule
+from pyrodrop.schedules import LRSchedule, cosine
 from pyrodrop.training.fit import fit
 from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.training.result import Fit
@@ -131,8 +132,9 @@ class Entry:
         """Arguments of `pyrodrop.fit`. A cosine schedule is lengthened to more steps, which would have the rate 0."""
         settings = {**self.training(data), **overrides}
         rate, steps = settings.get("lr_schedule"), settings.get("steps")
-        if isinstance(rate, Cosine) and "lr_schedule" not in overrides and steps is not None and steps > rate.steps:
-            settings["lr_schedule"] = Cosine(steps)
+        length = dict(rate.arguments)["steps"] if isinstance(rate, LRSchedule) else math.inf
+        if "lr_schedule" not in overrides and steps is not None and steps > length:
+            settings["lr_schedule"] = cosine(steps)
         return settings
 
     def recipe(self, data: Dataset) -> dict[str, Any]:

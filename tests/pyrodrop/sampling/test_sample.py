@@ -340,7 +340,8 @@ def test_one_chain_says_what_it_cannot_show() -> None:
         max(array_stats.rhat(f.reshape(2, 1000, 3)[..., i].numpy()) for i in range(3))
     )
     assert Diagnostics.of_dict(found.to_dict()) == found
-    assert not Diagnostics.is_dict(found.to_dict() | {"chains": None})
+    with pytest.raises(ValueError, match="numbers by name"):
+        Diagnostics.of_dict(found.to_dict() | {"chains": None})
     drifting = f + torch.linspace(0, 3, 2000)[None, :, None]
     assert "the chains have not mixed" in str(diagnose(drifting, own, 0, 0.0))
 
