@@ -54,8 +54,8 @@ class LastMap(TorchFunctionMode):
         else:
             used = any(id(leaf) in self.weights or isinstance(leaf, LazyWeight) for leaf in arguments)
         if used and isinstance(result, Tensor | float | list | np.ndarray) and not isinstance(result, LazyWeight):
-            versioned = isinstance(result, Tensor) and not result.is_inference()
-            self.last = Use(func, args, kwargs, result, result._version if versioned else None)
+            version = result._version if isinstance(result, Tensor) and not result.is_inference() else None
+            self.last = Use(func, args, kwargs, result, version)
             self.first, self._accessed = self.first or self.last, False
         elif func in _UNVERSIONED and self.last and any(leaf is self.last.result for leaf in arguments):
             self._accessed = True
@@ -64,7 +64,9 @@ class LastMap(TorchFunctionMode):
     def changed(self) -> bool:
         """Whether the result of the last use was changed in place, or its memory accessed, afterwards."""
         use = self.last
-        return use is not None and (self._accessed or (use.version is not None and use.result._version != use.version))
+        if use is None or self._accessed:
+            return use is not None
+        return isinstance(use.result, Tensor) and use.version is not None and use.result._version != use.version
 
 
 def _of_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -110,7 +110,8 @@ class Diagnostics(Described):
         )
         if not numbers or not names ^ values.keys() <= {"r_hat_within"} or not isinstance(values["chains"], int):
             raise ValueError("diagnostics must be numbers by name")
-        return cls(**{n: math.nan if v is None and n != "r_hat_within" else v for n, v in values.items()})
+        known: dict[str, Any] = {n: math.nan if v is None and n != "r_hat_within" else v for n, v in values.items()}
+        return cls(**known)
 
     def describe(self) -> str:
         numbers = (

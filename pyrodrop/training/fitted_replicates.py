@@ -187,8 +187,10 @@ def restored(
     each = [
         Stored(under(f"{r}.", stored.tensors), fit.content, f"{where}, replicate {r},") for r, fit in enumerate(fits)
     ]
-    restore = [restoring(Fit, one, *pair, device, allow) for one, *pair in zip(each, *pairs, strict=True)]
-    return Replicates([put() for put in restore], failed, weights)
+    put = [
+        restoring(Fit, one, model, guide, device, allow) for one, model, guide in zip(each, *pairs, strict=True)
+    ]
+    return Replicates([load() for load in put], failed, weights)
 
 
 def _joined(distributions: Sequence[Any]) -> Any:

@@ -153,7 +153,7 @@ def settings(
     *,
     steps: int | None = None,
     epochs: int | None = None,
-    schedule: Callable[[int], LRSchedule] | None = None,
+    schedule: Callable[[int], Callable[[int], float]] | None = None,
     **others: Any,
 ) -> dict[str, Any]:
     """Arguments of `pyrodrop.fit`, for an entry's `training`.

@@ -98,7 +98,7 @@ COMPARED: dict[str, tuple[str, Callable[..., Any], Callable[[], Prior] | None, C
             priors.LogUniform,
             _adam,
         )
-        for kind in "AB"
+        for kind in ("A", "B")
     },
     "variational-a": (
         "variational dropout A, one rate per input", functools.partial(_variational, kind="A", rates="input"),

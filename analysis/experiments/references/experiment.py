@@ -132,8 +132,8 @@ def run(
 
 def _checked(record: Record) -> None:
     """Check that stored results are those of the problem and complete."""
-    if record.text("problem") != record.path.stem:
-        raise record.fault(f"must be the result of {record.path.stem}")
+    if record.text("problem") != Path(record.path).stem:
+        raise record.fault(f"must be the result of {Path(record.path).stem}")
     for key in ("recipe", "diagnostics", "table", "members", "spreads", "stored"):
         record.record(key)
 
