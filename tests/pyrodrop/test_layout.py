@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("pyrodrop/arguments.py", "pyrodrop/failed.py", "pyrodrop/names.py", "pyrodrop/private_apis.py")
     + ("pyrodrop/protocols.py", "pyrodrop/torchscript.py"),
-    ("pyrodrop/cards.py", "pyrodrop/constraints.py", "pyrodrop/surroundings.py"),
+    ("pyrodrop/cards.py", "pyrodrop/constraints.py", "pyrodrop/threads.py"),
     (
         "pyrodrop/arrays.py",
         "pyrodrop/cache.py",
@@ -41,7 +41,7 @@ LAYERS = (
         "pyrodrop/scaling.py",
         "pyrodrop/schedules.py",
         "pyrodrop/stacking.py",
-        "pyrodrop/threads.py",
+        "pyrodrop/surroundings.py",
     ),
     ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/priors")
     + ("pyrodrop/module_flags.py", "pyrodrop/module_states.py", "pyrodrop/modules.py"),
