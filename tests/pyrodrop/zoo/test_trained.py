@@ -198,7 +198,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (lambda t, a: a["zoo"]["data"][0]["x"].update(dtype="object"), "one of the dtypes float32"),
         (lambda t, a: a["zoo"]["data"][0]["x"].update(shape=[-3]), "must have a shape with"),
         (lambda t, a: a["zoo"].update(data=a["zoo"]["data"] * 2), "describes the data of 2 fits"),
-        (lambda t, a: a["fits"][0].pop("settings"), "lacks the history or the settings"),
+        (lambda t, a: a["fits"][0].pop("settings"), "must have an object as settings; it has none"),
         (lambda t, a: a.update(kind="fit"), "is no file of Replicates.save"),
         (lambda t, a: t.pop("data.0.targets.scale"), "needs loc and scale of targets"),
         (lambda t, a: t.pop("points.x"), "lacks the points x, mean and sd"),
