@@ -187,9 +187,7 @@ def restored(
     each = [
         Stored(under(f"{r}.", stored.tensors), fit.content, f"{where}, replicate {r},") for r, fit in enumerate(fits)
     ]
-    put = [
-        restoring(Fit, one, model, guide, device, allow) for one, model, guide in zip(each, *pairs, strict=True)
-    ]
+    put = [restoring(Fit, one, model, guide, device, allow) for one, model, guide in zip(each, *pairs, strict=True)]
     return Replicates([load() for load in put], failed, weights)
 
 
