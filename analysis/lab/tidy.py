@@ -23,9 +23,9 @@ from typing import Any
 
 from pyrodrop.analysis.lab import ROOT
 from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.devices import processor
-from pyrodrop.files import whole, write_json
-from pyrodrop.json_files import read_record
+from pyrodrop.files import whole
 
 KEYS = ("study", "problem", "method", "seed")
 Row = dict[str, Any]

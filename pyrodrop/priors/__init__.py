@@ -3,9 +3,9 @@
 `from_gp` chooses Gaussian priors for a network and its data; `from_posterior` makes a posterior the prior for the next data.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyrodrop.names import missing
+from pyrodrop.names import public
 from pyrodrop.priors.anchored import Anchored
 from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Gaussian
@@ -35,12 +35,5 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pyrodrop.priors.fitted import FittedPriors, from_gp
-else:
 
-    def __getattr__(name: str) -> Any:
-        if name not in ("FittedPriors", "from_gp"):  # they import models, which import this package
-            missing(__name__, __all__)(name)
-        from pyrodrop.priors import fitted
-
-        globals()[name] = getattr(fitted, name)
-        return globals()[name]
+public(__name__, __all__, dict.fromkeys(("FittedPriors", "from_gp"), "pyrodrop.priors.fitted"))

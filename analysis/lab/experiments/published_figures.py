@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyrodrop.analysis.lab import RESULTS
-from pyrodrop.json_files import read_record
+from pyrodrop.analysis.reports.json_files import read_record
 
 PAPERS = {
     "gal2016": "Gal & Ghahramani (2016)",

@@ -18,15 +18,14 @@ import torch
 from pyrodrop import zoo
 from pyrodrop.analysis.lab.zoo.beside import beside
 from pyrodrop.analysis.reports.console import machine, versions
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.check import check_splits, short
 from pyrodrop.analysis.zoo.train import keep, load_splits, measure, result_of
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
 from pyrodrop.failed import Failed
-from pyrodrop.files import write_json
 from pyrodrop.inputs import mapped
-from pyrodrop.json_files import read_record
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo import Entry, trained
 

@@ -30,9 +30,9 @@ from torch.nn.functional import interpolate
 
 from pyrodrop import zoo
 from pyrodrop.analysis.reports.console import machine, versions
+from pyrodrop.analysis.reports.json_files import write_json
 from pyrodrop.analysis.zoo.references import SHIFTED, shifted
 from pyrodrop.data import mnist, turned
-from pyrodrop.files import write_json
 from pyrodrop.guides import Point
 from pyrodrop.metrics import accuracy, auroc, ece, entropy_split
 from pyrodrop.training.result import Fit

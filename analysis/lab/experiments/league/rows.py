@@ -27,9 +27,9 @@ from pyrodrop.analysis.lab import RESULTS
 from pyrodrop.analysis.lab.experiments.peers.experiment import Judge
 from pyrodrop.analysis.lab.experiments.references.places import places
 from pyrodrop.analysis.lab.experiments.references.stored import facts
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.score_table import best_first, mean_and_error
 from pyrodrop.data import Dataset
-from pyrodrop.json_files import read_record
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.zoo.exact import NAMED, PROBLEMS
 from pyrodrop.zoo.posterior import ExactPosterior

@@ -24,12 +24,12 @@ from pyrodrop.analysis.lab.experiments.published_figures import FOREIGN, Figure
 from pyrodrop.analysis.lab.experiments.sparse.published import DENSE, units_left
 from pyrodrop.analysis.lab.experiments.uci.stored import cells
 from pyrodrop.analysis.lab.experiments.uci.table import paired, z_score
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.data import Split
 from pyrodrop.divergences.log_uniform_kl import EULER, kingma, log_uniform_kl, molchanov
-from pyrodrop.json_files import read_record
 from pyrodrop.zoo.sources import SOURCES
 
 SETS = {

@@ -23,9 +23,9 @@ from pyrodrop.analysis.lab.experiments.published.outcome import Outcome
 from pyrodrop.analysis.lab.experiments.published_figures import FOREIGN, PAPERS, Figure, figures
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.devices import processor
-from pyrodrop.json_files import read_record
 
 STORED = RESULTS / "published-results.json"
 Row = tuple[Figure, Outcome]

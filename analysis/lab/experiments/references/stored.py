@@ -29,9 +29,8 @@ import torch
 from pyrodrop.analysis.lab import RESULTS, tidy
 from pyrodrop.analysis.lab.experiments.references.spreads import PLACES
 from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.data import Dataset
-from pyrodrop.files import write_json
-from pyrodrop.json_files import read_record
 from pyrodrop.names import known
 from pyrodrop.sampling import Sampled
 from pyrodrop.zoo import trained
