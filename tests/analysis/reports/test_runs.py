@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from pyrodrop import cli, guides, metrics
-from pyrodrop.analysis.reports.console import write_draws
+from pyrodrop.analysis.lab.experiments.co2.models import write_draws
 from pyrodrop.analysis.reports.runs import compare_runs, read_run
 from pyrodrop.data import Split
 

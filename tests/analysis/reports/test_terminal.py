@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.table import Table
 
-from pyrodrop.analysis.reports.console import print_models
+from pyrodrop.analysis.lab.experiments.co2.models import print_models
 from pyrodrop.analysis.reports.runs import RunTable
 from pyrodrop.analysis.reports.terminal import facts, pairs, paragraph, print_table
 

@@ -27,9 +27,9 @@ from pyrodrop.analysis.lab.experiments.co2.learned import (
     fitted_rmse,
     rmse,
 )
+from pyrodrop.analysis.lab.experiments.co2.models import print_models, write_draws
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.parallel import on_this_machine, train_each
-from pyrodrop.analysis.reports.console import print_models, write_draws
 from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import paragraph
