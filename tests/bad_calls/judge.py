@@ -20,7 +20,11 @@ Table = Mapping[str, Sequence[tuple[Callable[[], Any], str]]]
 
 def table(rows: Table) -> pytest.MarkDecorator:
     """The rows of a table as tests: by the name of a callable, bad calls of it and a fragment of each message."""
-    each = [pytest.param(call, said, id=f"{name}-{n}") for name, calls in rows.items() for n, (call, said) in enumerate(calls)]
+    each = [
+        pytest.param(call, said, id=f"{name}-{n}")
+        for name, calls in rows.items()
+        for n, (call, said) in enumerate(calls)
+    ]
     return pytest.mark.parametrize(("call", "said"), each)
 
 

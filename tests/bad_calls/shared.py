@@ -19,6 +19,7 @@ N = 8
 X = torch.linspace(-1, 1, 2 * N).reshape(N, 2)
 Y = X.sum(1, keepdim=True).sin()
 LABELS = torch.arange(N) % 3
+MANY = torch.linspace(-1, 1, 40).reshape(20, 2)
 QUICK: dict[str, Any] = {"steps": 2, "engine": "pyro", "progress": False}
 
 

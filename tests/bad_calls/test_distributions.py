@@ -16,9 +16,9 @@ from pyrodrop import distributions, guides, likelihoods, priors
 from pyrodrop.distributions import InputUnits
 
 from .judge import Table, assert_refused, table
-from .shared import X, Y, dropout_network, fit, mlp, model, sparse
+from .shared import X, Y, dropout_network, mlp, model, sparse
 
-LOC, SHAPE, MASK = torch.ones(3, 2), (3, 2), torch.ones(3, 2) > 0
+LOC, ZERO, SHAPE, MASK = torch.ones(3, 2), torch.zeros(2), (3, 2), torch.ones(3, 2) > 0
 PLAIN = model(bias_prior=None)
 NAMES = "there are layers.0.weight, layers.1.weight"
 
@@ -30,7 +30,7 @@ def each(build: Callable[[Any], Any], refused: dict[str, Any]) -> list[tuple[Cal
 
 WEIGHTS: dict[str, Callable[..., Any]] = {
     "BernoulliMixture": lambda loc=LOC, rate=0.5, **more: distributions.BernoulliMixture(loc, rate, **more),
-    "RelaxedBernoulliMixture": lambda loc=LOC, rate=torch.zeros(2), **more: distributions.RelaxedBernoulliMixture(
+    "RelaxedBernoulliMixture": lambda loc=LOC, rate=ZERO, **more: distributions.RelaxedBernoulliMixture(
         loc, rate, temperature=0.1, **more
     ),
     "CorrelatedNormal": lambda loc=LOC, rate=0.0, **more: distributions.CorrelatedNormal(loc, rate, **more),
@@ -39,7 +39,8 @@ WEIGHTS: dict[str, Callable[..., Any]] = {
 }
 RATE = r"drop_rate is the probability of dropping an input unit and must lie in \[0, 1\); got"
 RATES = {
-    f"{RATE} nan": math.nan, f"{RATE} 1.0": 1.0, f"{RATE} -0.1": -0.1, f"{RATE} rates from 0.5 to 1": torch.tensor([0.5, 1.0]),
+    f"{RATE} nan": math.nan, f"{RATE} 1.0": 1.0, f"{RATE} -0.1": -0.1,
+    f"{RATE} rates from 0.5 to 1": torch.tensor([0.5, 1.0]),
     "must be a tensor of real numbers; got .*complex": torch.tensor(1j), f"{RATE} True": True,
 }  # fmt: skip
 SIZES = {"a list of whole numbers; got the int 3": 3, "got 'ab'|got the str": "ab", "got the float 1.5": [1.5],
@@ -94,16 +95,28 @@ REFUSED: Table = {
     "distributions.LowRankNormal": [
         *each(
             lambda factor: distributions.LowRankNormal(LOC, factor, torch.ones(6)),
-            {r"factor must have shape \[6, rank\], a row per weight; got \[3, 1\]": torch.ones(3, 1), "got a list": [[1.0]] * 6},
+            {
+                r"factor must have shape \[6, rank\], a row per weight; got \[3, 1\]": torch.ones(3, 1),
+                "got a list": [[1.0]] * 6,
+            },
         ),
         *each(
             lambda diagonal: distributions.LowRankNormal(LOC, torch.ones(6, 1), diagonal),
-            {r"diagonal must have shape \[6\], one per weight; got \[2\]": torch.ones(2), "diagonal.*got values from 0": torch.zeros(6)},
+            {
+                r"diagonal must have shape \[6\], one per weight; got \[2\]": torch.ones(2),
+                "diagonal.*got values from 0": torch.zeros(6),
+            },
         ),
     ],
     "distributions.PrunedNormal": [
-        (lambda: distributions.PrunedNormal(LOC, torch.zeros(2), MASK), r"log_alpha must have the shape of the weight, \[3, 2\]"),
-        (lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), LOC), "keep must be a mask of dtype torch.bool; got"),
+        (
+            lambda: distributions.PrunedNormal(LOC, torch.zeros(2), MASK),
+            r"log_alpha must have the shape of the weight, \[3, 2\]",
+        ),
+        (
+            lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), LOC),
+            "keep must be a mask of dtype torch.bool; got",
+        ),
         (lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), MASK[:2]), "keep .*must .*got"),
     ],
     "distributions.TruncatedLogUniform": [
@@ -120,10 +133,14 @@ REFUSED: Table = {
     ],
     "priors.Informative": [
         (lambda: priors.Informative(X, torch.ones(2, 2)), "scale must be a number or have the shape of loc"),
-        (lambda: priors.Informative(LOC, 0.5, factor=torch.ones(5, 1)), r"factor must have shape \[6, rank\], a row per weight; got"),
+        (
+            lambda: priors.Informative(LOC, 0.5, factor=torch.ones(5, 1)),
+            r"factor must have shape \[6, rank\], a row per weight; got",
+        ),
     ],
     "priors.from_posterior": [
-        (lambda: priors.from_posterior(mlp()), "fit must be a Fit whose guide has a factor per weight"),  # type: ignore[arg-type]
+        (lambda: priors.from_posterior(mlp()), "fit must be a Fit whose guide has a factor per weight"),
+        # type: ignore[arg-type]
     ],
     "priors.from_gp": [
         (
@@ -161,7 +178,10 @@ REFUSED: Table = {
             },
         ),
         (lambda: guides.MeanField(PLAIN).restart(model(2, 4, 1, bias_prior=None)), "the same weights; .*another model"),
-        (lambda: guides.MeanField(PLAIN).restart(model(2, 3, 3, 1, bias_prior=None)), "the same weights; .*another model"),
+        (
+            lambda: guides.MeanField(PLAIN).restart(model(2, 3, 3, 1, bias_prior=None)),
+            "the same weights; .*another model",
+        ),
     ],
     "guides.by name": [
         *each(
@@ -175,12 +195,19 @@ REFUSED: Table = {
                 "drop_rate .*must lie.*got None": {"*": None},
             },
         ),
-        (lambda: guides.BernoulliDropout(PLAIN, per={"*": "unit"}), "per must be 'input' or 'weight'; got"),  # type: ignore[arg-type]
+        (lambda: guides.BernoulliDropout(PLAIN, per={"*": "unit"}), "per must be 'input' or 'weight'; got"),
+        # type: ignore[arg-type]
         (lambda: guides.GaussianDropout(PLAIN, alpha={"*": -1.0}), "alpha is the variance .*must be .*got -1"),
-        (lambda: guides.GaussianDropout(PLAIN, alpha={"nothing": 1.0, "*": 1.0}), "alpha: no parameter is called 'nothing'"),
+        (
+            lambda: guides.GaussianDropout(PLAIN, alpha={"nothing": 1.0, "*": 1.0}),
+            "alpha: no parameter is called 'nothing'",
+        ),
         (lambda: guides.GaussianDropout(PLAIN, alpha=1.0, drop_rate=0.5), "takes alpha or drop_rate, one of them; got"),
         (lambda: guides.GaussianDropout(PLAIN, drop_rate=0.0), "drop_rate of Gaussian dropout must be above 0"),
-        (lambda: guides.ConcreteDropout(PLAIN, drop_rate=0.0), r"drop_rate is the initial value .*must lie in \(0, 1\); got 0"),
+        (
+            lambda: guides.ConcreteDropout(PLAIN, drop_rate=0.0),
+            r"drop_rate is the initial value .*must lie in \(0, 1\); got 0",
+        ),
         (lambda: guides.VariationalDropout(PLAIN, drop_rate=0.0), "strictly between 0 and max_alpha .*got 0"),
         (lambda: guides.VariationalDropout(PLAIN, max_alpha=0.01), "strictly between 0 and max_alpha 0.01; got 0.111"),
     ],
@@ -211,30 +238,42 @@ REFUSED: Table = {
         (lambda: guides.Point.average(PLAIN, guides.Point), "guide must be a guide of the model, with a method mean"),
     ],
     "guides.Pruned": [
-        (lambda: guides.Pruned(guides.MeanField(PLAIN), {}), "guide must be a sparse posterior"),  # type: ignore[arg-type]
-        (lambda: guides.Pruned(sparse(), {}), "keep must have a mask for each of layers.0.weight, layers.1.weight; got none"),
-        (lambda: guides.Pruned(sparse(), {"layers.1.weight": MASK}), "keep must have a mask for each of .*layers.0.weight"),
+        (lambda: guides.Pruned(guides.MeanField(PLAIN), {}), "guide must be a sparse posterior"),
+        # type: ignore[arg-type]
+        (
+            lambda: guides.Pruned(sparse(), {}),
+            "keep must have a mask for each of layers.0.weight, layers.1.weight; got none",
+        ),
+        (
+            lambda: guides.Pruned(sparse(), {"layers.1.weight": MASK}),
+            "keep must have a mask for each of .*layers.0.weight",
+        ),
         (lambda: pruned(lambda mask: mask.float()), "keep must hold masks of dtype torch.bool; got torch.float32"),
-        (lambda: pruned(lambda mask: mask.T), r"keep must have a mask of shape \[3, 2\] for 'layers.0.weight'; got \[2, 3\]"),
+        (
+            lambda: pruned(lambda mask: mask.T),
+            r"keep must have a mask of shape \[3, 2\] for 'layers.0.weight'; got \[2, 3\]",
+        ),
         (lambda: pruned(lambda mask: mask.tolist()), "keep must .*got a list"),
     ],
     "guides.makers": [
-        (lambda: guides.Ensemble(PLAIN, lambda of: None, 2), "guide must return a Guide, .*got"),  # type: ignore[arg-type, return-value]
-        (lambda: guides.ExactLastLayer(PLAIN, features=lambda of: None), "features must return a Guide, .*got NoneType"),
-        (lambda: guides.to_module(fit()), "gives back a network that pyrodrop.read has read"),
+        (lambda: guides.Ensemble(PLAIN, lambda of: None, 2), "guide must return a Guide, .*got"),
+        # type: ignore[arg-type, return-value]
+        (
+            lambda: guides.ExactLastLayer(PLAIN, features=lambda of: None),
+            "features must return a Guide, .*got NoneType",
+        ),
     ],
 }
 
 
+@pytest.mark.few(30)
 @table(REFUSED)
 @pytest.mark.filterwarnings("ignore:the log-uniform prior is improper")
 def test_a_refusal(call: Callable[[], Any], said: str) -> None:
     assert_refused(call, said)
 
 
-@pytest.mark.parametrize(
-    ("scale", "value"), [(np.float32(0.5), 0.5), (torch.tensor(0.5), 0.5), (3, 3.0), (None, 1.0)]
-)
+@pytest.mark.parametrize(("scale", "value"), [(np.float32(0.5), 0.5), (torch.tensor(0.5), 0.5), (3, 3.0), (None, 1.0)])
 def test_forms_of_a_scale(scale: Any, value: float) -> None:
     assert priors.Gaussian(scale).expand(3).base_dist.scale.allclose(torch.tensor(value))
 

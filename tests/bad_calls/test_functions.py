@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyro.distributions as dist
+import pytest
 import torch
 from torch import nn
 
@@ -36,7 +37,10 @@ def entry(**changed: Any) -> zoo.Entry:
     return zoo.Entry(**{**parts, **made, **changed})
 
 
-def read(x: Any = torch.ones(4, 2), weight_decay: Any = 1e-3, **changed: Any) -> Any:
+ROWS = torch.ones(4, 2)
+
+
+def read(x: Any = ROWS, weight_decay: Any = 1e-3, **changed: Any) -> Any:
     parts = {"likelihood": likelihoods.Categorical(), "num_data": 9, "weight_decay": weight_decay}
     return pyrodrop.read(dropout_network(), x, **{**parts, **changed})
 
@@ -60,14 +64,22 @@ REFUSED: Table = {
     },
     "divergences.pair": [
         (lambda: divergences.pair(dist.Normal(0.0, 1.0), _Q, divergences.EXACT), "q must be a class of distributions"),
-        (lambda: divergences.refuse(_Q, nn.Linear, "none"), "p must be a class of distributions; got"),  # type: ignore[arg-type]
+        (lambda: divergences.refuse(_Q, nn.Linear, "none"), "p must be a class of distributions; got"),
+        # type: ignore[arg-type]
     ],
     "divergences.worst": [
-        (lambda: divergences.worst(["exact"]), "conventions must be a list of Conventions; got the str 'exact'"),  # type: ignore[list-item]
+        (lambda: divergences.worst(["exact"]), "conventions must be a list of Conventions; got the str 'exact'"),
+        # type: ignore[list-item]
     ],
     "reparam.reparameterize": [
-        (lambda: reparam.reparameterize(models.MLP, guides.Point(model()), reparam.LocalReparam()), "model must have a method"),
-        (lambda: reparam.reparameterize(model(), guides.Point(model()), reparam.LocalReparam), "strategy must be .*got the class"),
+        (
+            lambda: reparam.reparameterize(models.MLP, guides.Point(model()), reparam.LocalReparam()),
+            "model must have a method",
+        ),
+        (
+            lambda: reparam.reparameterize(model(), guides.Point(model()), reparam.LocalReparam),
+            "strategy must be .*got the class",
+        ),
     ],
     "data.turned": [
         (lambda: data.turned(IMAGES[..., 1:], ANGLES), r"turned needs square images .*got \(2, 1, 4, 3\)"),
@@ -75,7 +87,10 @@ REFUSED: Table = {
         (lambda: data.turned(IMAGES.byte(), ANGLES), "images must be of a floating-point dtype; got torch.uint8"),
     ],
     "data.perturbed": [
-        (lambda: data.perturbed((torch.ones(6, 2), torch.arange(6)), 2, noise=0.1), "y of observations, to which noise is added"),
+        (
+            lambda: data.perturbed((torch.ones(6, 2), torch.arange(6)), 2, noise=0.1),
+            "y of real numbers, to which noise is added; got torch.int64",
+        ),
         (
             lambda: data.perturbed((torch.ones(6, 2), torch.tensor([[0.0, torch.inf]] * 6)), 2, noise=0.1),
             "y of observations, to which noise is added; got inf, open ends",
@@ -83,7 +98,10 @@ REFUSED: Table = {
     ],
     "data.uci": [(lambda: data.uci("nosuch"), "no UCI set is called 'nosuch'; there are boston")],
     "data.Splits": [
-        (lambda: splits(x=torch.ones(5, 2)), r"x must be a table with a row for each of 6 observations; got shape \[5, 2\]"),
+        (
+            lambda: splits(x=torch.ones(5, 2)),
+            r"x must be a table with a row for each of 6 observations; got shape \[5, 2\]",
+        ),
         (lambda: splits(y=torch.ones(6)), r"y must be a table .*got shape \[6\]"),
         *(
             (lambda rows=rows: splits(rows), message)
@@ -101,7 +119,8 @@ REFUSED: Table = {
                 ([([0, 1], [1])], "from 0 to 5, each at most once; got 2 different ones of 3"),
             )
         ),
-        (lambda: splits()["0"], "number is that of a split and must be a whole number or a slice; got the str '0'"),  # type: ignore[index]
+        (lambda: splits()["0"], "number is that of a split and must be a whole number or a slice; got the str '0'"),
+        # type: ignore[index]
     ],
     "zoo": [
         (lambda: zoo.entry("uci/yaht"), "no zoo entry is called 'uci/yaht'; did you mean 'uci/yacht'"),
@@ -109,7 +128,10 @@ REFUSED: Table = {
         (lambda: zoo.problem("yaht"), "no exact posterior is called 'yaht'; there are .*did you mean 'yacht'"),
         (lambda: zoo.load("nosuch"), "no trained posterior is called 'nosuch'; there are"),
         (lambda: zoo.add(sources=1.0), "sources must be data sets by name; got"),  # type: ignore[arg-type]
-        (lambda: entry(published={"rmse": "low"}), "published must be a mapping from scores to numbers; got|must be.*'low'"),
+        (
+            lambda: entry(published={"rmse": "low"}),
+            "published must be a mapping from scores to numbers; got|must be.*'low'",
+        ),
         (lambda: entry(published={"rmse": torch.nan}), "published.* must .*nan"),
     ],
     "read": [
@@ -117,20 +139,31 @@ REFUSED: Table = {
         (lambda: read(weight_decay=0.0), "needs one, such as prior=.*got weight_decay 0 for all weights"),
         (lambda: read(weight_decay=-1.0), "weight_decay .* must be a finite number at least 0; got -1"),
         (lambda: read(weight_decay={"nothing": 0.1, "*": 0.1}), "no parameter is called 'nothing'; there are 0.weight"),
-        (lambda: read(weight_decay=torch.optim.AdamW(dropout_network().parameters())), "an optimizer that does not train"),
+        (
+            lambda: read(weight_decay=torch.optim.AdamW(dropout_network().parameters())),
+            "an optimizer that does not train",
+        ),
         (lambda: read(prior=priors.Gaussian()), "one of weight_decay and prior; got both"),
         (lambda: read(input_axes={"*": 1.5}), "input_axes .*must.*1.5"),
         (lambda: read(X * torch.nan), "x must be finite; got"),
     ],
     "compression.compress": [
-        (lambda: compression.compress(models.MLP, sparse()), "model must be a model of pyrodrop.models; got"),  # type: ignore[arg-type]
+        (lambda: compression.compress(models.MLP, sparse()), "model must be a model of pyrodrop.models; got"),
+        # type: ignore[arg-type]
         (lambda: compression.compress(model(), guides.Point(model())), "pruning needs a guide that learns an alpha"),
-        (lambda: compression.compress(model(bias_prior=None), sparse(), 9.0), r"threshold is .*lies in \[-8, 8\]; got 9"),
-        (lambda: compression.DrawnNetworks(model(), guides.Point, 2), "guide must be the trained guide of the model; got"),  # type: ignore[arg-type]
+        (
+            lambda: compression.compress(model(bias_prior=None), sparse(), threshold=9.0),
+            r"threshold is .*lies in \[-8, 8\]; got 9",
+        ),
+        (
+            lambda: compression.DrawnNetworks(model(), guides.Point, 2),
+            "guide must be the trained guide of the model; got",
+        ),  # type: ignore[arg-type]
     ],
 }
 
 
+@pytest.mark.few(30)
 @table(REFUSED)
 def test_a_refusal(call: Callable[[], Any], said: str) -> None:
     assert_refused(call, said)

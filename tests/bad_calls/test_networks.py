@@ -50,16 +50,20 @@ def line(slopes: Any = (2, 1), intercept: Any = (1,), scale: Any = (1,)) -> None
 REFUSED: Table = {
     **{
         f"likelihoods.{name}": [
-            (lambda make=getattr(likelihoods, name), p=parameter: make(**{p: "networks"}), f"{parameter} must be .*or 'network'"),
+            (
+                lambda name=name, p=parameter: getattr(likelihoods, name)(**{p: "networks"}),
+                f"{parameter} must be .*or 'network'",
+            ),
             *(
-                (lambda make=getattr(likelihoods, name), p=parameter, v=value: make(**{p: v}), f"{parameter} is .*got")
+                (lambda name=name, p=parameter, v=value: getattr(likelihoods, name)(**{p: v}), f"{parameter} is .*got")
                 for value in (0.0, -1.0, 1e300, math.nan, True)
             ),
         ]
         for name, parameter in DISPERSED.items()
     },
     "likelihoods.Gaussian": [
-        (lambda value=value: likelihoods.Gaussian(value), "precision is .* must be .*got") for value in (0.0, 1e300, 1e-300, "x")
+        (lambda value=value: likelihoods.Gaussian(value), "precision is .* must be .*got")
+        for value in (0.0, 1e300, 1e-300, "x")
     ],
     "likelihoods.Ordinal": [
         (lambda: likelihoods.Ordinal(1), "classes is the number .* at least 2; got 1"),
@@ -73,7 +77,8 @@ REFUSED: Table = {
             lambda: likelihoods.HeteroscedasticGaussian()(torch.zeros(2, 3), Standardize()),
             r"output must have 2 D columns .*got shape \[2, 3\]",
         ),
-        (lambda: likelihoods.HeteroscedasticGaussian("log"), "no link is called 'log'; there are exp, softplus"),  # type: ignore[arg-type]
+        (lambda: likelihoods.HeteroscedasticGaussian("log"), "no link is called 'log'; there are exp, softplus"),
+        # type: ignore[arg-type]
     ],
     "likelihoods.Missing": [
         (lambda: Missing(Missing(likelihoods.Gaussian())), "likelihood must be one of exact observations"),
@@ -84,20 +89,42 @@ REFUSED: Table = {
     ],
     "likelihoods.shapes": [
         *(
-            (lambda shape=shape: likelihoods.aligned(torch.zeros(shape), ONE), f"y must have the shape .*got .*{message}")
+            (
+                lambda shape=shape: likelihoods.aligned(torch.zeros(shape), ONE),
+                f"y must have the shape .*got .*{message}",
+            )
             for shape, message in (((1, 4), "1, 4"), ((4, 1, 1), "4, 1, 1"), ((3,), "3"))
         ),
-        (lambda: likelihoods.per_row(torch.distributions.Normal(0.0, 1.0), 1), "must return a distribution of pyro.distr|dims"),
-        (lambda: likelihoods.check_support(-torch.ones(4, 1), POSITIVE, "it"), "values of y must be in the support of it, .*got -1"),
-        (lambda: likelihoods.check_support(torch.ones(4, 1) > 0, POSITIVE, "it"), "y must be numbers in the support of it.*got torch.bool"),
+        (
+            lambda: likelihoods.per_row(torch.distributions.Normal(0.0, 1.0), 1),
+            "must return a distribution of pyro.distr|dims",
+        ),
+        (
+            lambda: likelihoods.check_support(-torch.ones(4, 1), POSITIVE, "it"),
+            "values of y must be in the support of it, .*got -1",
+        ),
+        (
+            lambda: likelihoods.check_support(torch.ones(4, 1) > 0, POSITIVE, "it"),
+            "y must be numbers in the support of it.*got torch.bool",
+        ),
     ],
     "models.MLP": [
         *(
-            (lambda widths=widths, of=of: mlp(widths, of=of), f"widths (are|is one of|must be).* must be .*got|widths must.*got {message}")
+            (
+                lambda widths=widths, of=of: mlp(widths, of=of),
+                f"widths (are|is one of|must be).* must be .*got|widths must.*got {message}",
+            )
             for of in (models.MLP, models.WideAndDeep)
             for widths, message in (
-                (3, "3"), ("3", "'3'"), ([3], r"\[3\]"), ([], r"\[\]"), ([3, 2.0], "2.0"), ([3, 0], "0"), ([3, -1], "-1"),
-                ([True, 2], "True"), (["3", "2"], "'3'"),
+                (3, "3"),
+                ("3", "'3'"),
+                ([3], r"\[3\]"),
+                ([], r"\[\]"),
+                ([3, 2.0], "2.0"),
+                ([3, 0], "0"),
+                ([3, -1], "-1"),
+                ([True, 2], "True"),
+                (["3", "2"], "'3'"),
             )
         ),
         (lambda: mlp(activation="nosuch"), "no activation is called 'nosuch'; there are relu, .*did you mean 'tanh'"),
@@ -111,19 +138,34 @@ REFUSED: Table = {
             (priors.Gaussian if name != "likelihood" else likelihoods.Gaussian, "got the class .*: call it"),
             (likelihoods.Gaussian(1.0) if name != "likelihood" else priors.Gaussian(), "got"),
             *((({"*": 1.0}, "got"), ({0: priors.Gaussian()}, "got 0")) if name != "likelihood" else ()),
-            *((({"nothing": priors.Gaussian(), "*": None}, "'nothing'; there are layers.0.weight"),) if name == "prior" else ()),
+            *(
+                (({"nothing": priors.Gaussian(), "*": None}, "'nothing'; there are layers.0.weight"),)
+                if name == "prior"
+                else ()
+            ),
         )
     ],
     "models.images": [
         *(
-            (lambda of=of, shape=shape: images(of, shape=shape, scale=1.0), f"shape (are|is one of) .*must be .*got {message}")
+            (
+                lambda of=of, shape=shape: images(of, shape=shape, scale=1.0),
+                f"shape (are|is one of) .*must be .*got {message}",
+            )
             for of in (models.ConvNet, models.VGG)
             for shape, message in (
-                (3, "the int 3"), ("abc", "the str 'abc'"), ((3, 32), r"a tuple|\(3, 32\)"), ((3, 32.0, 32), "the float 32.0"),
-                ((0, 32, 32), "0"), ((3, -1, 32), "-1"), ((1, 2, 3, 4), r"a tuple|\(1, 2, 3, 4\)"),
+                (3, "the int 3"),
+                ("abc", "the str 'abc'"),
+                ((3, 32), r"a tuple|\(3, 32\)"),
+                ((3, 32.0, 32), "the float 32.0"),
+                ((0, 32, 32), "0"),
+                ((3, -1, 32), "-1"),
+                ((1, 2, 3, 4), r"a tuple|\(1, 2, 3, 4\)"),
             )
         ),
-        (lambda: images(models.ConvNet, shape=(1, 8, 8), scale=0.01), "needs a scale of at least 1/32, .*got scale 0.01"),
+        (
+            lambda: images(models.ConvNet, shape=(1, 8, 8), scale=0.01),
+            "needs a scale of at least 1/32, .*got scale 0.01",
+        ),
         (lambda: images(models.VGG, shape=(1, 32, 32), scale=0.01), "needs a scale of at least 1/64"),
         (lambda: images(models.VGG, shape=(3, 31, 32), scale=1.0), "at least 32 x 32"),
     ],
@@ -136,7 +178,10 @@ REFUSED: Table = {
     "models.from_module": [
         (lambda: brought(nn.Linear), "net.* must be a torch.nn.Module; got"),
         (lambda: brought(torch.relu), "net.* must be a torch.nn.Module; got"),
-        (lambda: brought(output=nn.Identity()), "output must be a function of what the network returns, .*got a Identity"),
+        (
+            lambda: brought(output=nn.Identity()),
+            "output must be a function of what the network returns, .*got a Identity",
+        ),
         *(
             (lambda axes=axes: brought(input_axes=axes), f"input_axes.* must .*got {message}")
             for axes, message in (({"*": 1.0}, ".*1.0"), ({"*": True}, ".*True"), ({"*": -1}, "-1"), ({"*": 7}, "7"))
@@ -157,6 +202,7 @@ REFUSED: Table = {
 }
 
 
+@pytest.mark.few(30)
 @table(REFUSED)
 def test_a_refusal(call: Callable[[], Any], said: str) -> None:
     assert_refused(call, said)

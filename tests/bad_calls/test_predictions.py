@@ -25,7 +25,8 @@ EACH = torch.full((2, 3, 2), 0.5)
 SCORES: dict[str, Callable[..., Any]] = {
     name: getattr(metrics, name)
     for name in (
-        "accuracy", "brier", "negative_log_likelihood", "classification_scores", "ece", "adaptive_ece", "calibration_curve",
+        "accuracy", "brier", "negative_log_likelihood", "classification_scores", "ece", "adaptive_ece",
+        "calibration_curve",
     )
 }  # fmt: skip
 ENTROPIES = {name: getattr(metrics, name) for name in ("expected_entropy", "mutual_information", "entropy_split")}
@@ -36,7 +37,7 @@ NO_PROBABILITIES: dict[str, Any] = {
     "a prediction of class labels or a tensor of class probabilities; got a Prediction of Normal": prediction,
     "predicted must be a tensor, .*got the str 'x'": "x",
     "predicted must be .*complex": P + 0j,
-    "predicted must be finite": P * torch.nan,
+    "predicted must be finite|which are already averaged": P * torch.nan,
     "predicted must contain at least one observation": P[:0],
 }
 NO_CLASSES: dict[str, Any] = {
@@ -49,9 +50,11 @@ NO_CLASSES: dict[str, Any] = {
     "y must have a value everywhere; got a masked array": np.ma.masked_array([0, 1, 0], [True, False, False]),
 }
 NO_NUMBERS: dict[str, Any] = {
-    "must be a tensor, .*got the str 'x'": "x", "must be finite; got": ONES * torch.nan, "must be .*complex64": ONES + 0j,
+    "must be a tensor, .*got the str 'x'": "x", "must be finite; got": ONES * torch.nan,
+    "must be .*complex64": ONES + 0j,
     "have a value everywhere; got a masked": np.ma.masked_array(np.ones((3, 2)), np.eye(3, 2) > 0),
-    "in every row; got NaN or null": pd.DataFrame({"a": [1.0, None, 2.0], "b": [1.0, 2.0, 3.0]}), "equally long rows": [[1.0], [1.0, 2.0]],
+    "in every row; got NaN or null": pd.DataFrame({"a": [1.0, None, 2.0], "b": [1.0, 2.0, 3.0]}),
+    "equally long rows": [[1.0], [1.0, 2.0]],
 }  # fmt: skip
 NUMBERS: dict[str, Callable[[Any], Any]] = {
     "rmse-mean": lambda v: metrics.rmse(v, ONES),
@@ -79,7 +82,10 @@ def density(f: Any = EACH, y: Any = ONES, precision: Any = 1.0) -> Any:
 
 F, AT = torch.zeros(2, 3, 1), dist.Normal(torch.zeros(2, 3, 1), 1.0).to_event(1)
 RISK = [
-    (lambda: metrics.risk_coverage(ONES[:, 0] * torch.nan, ONES[:, 0]), r"at least one score, none of them NaN; got .*3 NaN"),
+    (
+        lambda: metrics.risk_coverage(ONES[:, 0] * torch.nan, ONES[:, 0]),
+        r"at least one score, none of them NaN; got .*3 NaN",
+    ),
     (lambda: metrics.risk_coverage(ONES[:, 0], ONES[:, 0] / 0), "loss must be finite; got"),
     (lambda: metrics.risk_coverage(ONES[:, 0], torch.ones(2)), "confidence and loss must have the same shape; got"),
 ]
@@ -93,7 +99,11 @@ REFUSED: Table = {
     },
     **{
         f"metrics.{name}": [
-            *((lambda of=of, v=v: of(made(v)), said) for said, v in NO_PROBABILITIES.items() if "sum to" not in said and "least" not in said),
+            *(
+                (lambda of=of, v=v: of(made(v)), said)
+                for said, v in NO_PROBABILITIES.items()
+                if "sum to" not in said and "least" not in said
+            ),
             (lambda of=of: of(EACH[0]), r"of every sample, \[T, N, C\]; got probabilities of shape \(3, 2\)"),
         ]
         for name, of in ENTROPIES.items()
@@ -101,23 +111,41 @@ REFUSED: Table = {
     "metrics.predictive_entropy": [
         (lambda v=v: metrics.predictive_entropy(made(v)), said) for said, v in NO_PROBABILITIES.items()
     ],
-    **{f"metrics.{name}": [(lambda of=of, v=v: of(v), said) for said, v in NO_NUMBERS.items()] for name, of in NUMBERS.items()},
+    **{
+        f"metrics.{name}": [(lambda of=of, v=v: of(v), said) for said, v in NO_NUMBERS.items()]
+        for name, of in NUMBERS.items()
+    },
     "metrics.shapes": [
-        (lambda: metrics.rmse(ONES, torch.ones(4, 2)), r"mean and y must have the same shape; got \(3, 2\) and \(4, 2\)"),
+        (
+            lambda: metrics.rmse(ONES, torch.ones(4, 2)),
+            r"mean and y must have the same shape; got \(3, 2\) and \(4, 2\)",
+        ),
         (lambda: density(f=ONES), r"samples \[T, N, D\] and observations \[N, D\]; got \(3, 2\)"),
         (lambda: density(y=torch.ones(3)), r"samples \[T, N, D\] and observations \[N, D\]; got"),
-        (lambda: density(precision=torch.ones(2)), r"precision must be a number or one per row, \[3\]; got shape \[2\]"),
+        (
+            lambda: density(precision=torch.ones(2)),
+            r"precision must be a number or one per row, \[3\]; got shape \[2\]",
+        ),
         (lambda: density(precision=torch.ones(4, 1)), "precision must be a number or one per row"),
         (lambda: density(precision=torch.tensor([1.0, -1.0, 1.0])), "precision .*got values from -1"),
-        (lambda: metrics.crps(EACH, torch.ones(4, 2)), r"samples \[S, ...\] and observations \[...\] of one shape; got"),
+        (
+            lambda: metrics.crps(EACH, torch.ones(4, 2)),
+            r"samples \[S, ...\] and observations \[...\] of one shape; got",
+        ),
         (lambda: metrics.energy_score(EACH, torch.ones(3)), "samples .* and observations .*; got"),
         (lambda: metrics.coverage(torch.full((3,), 1.5), 0.5), "pit_values.* at most 1; got values from 1.5"),
         (lambda: metrics.coverage(torch.tensor([-0.1]), 0.5), "pit_values.* at least 0.*; got values from -0.1"),
         (lambda: metrics.sharpness(fit()), "prediction must be a Prediction or Moments; got"),  # type: ignore[arg-type]
         (lambda: metrics.variance_split(of_classes()), "a distribution of y with a finite variance; got Categorical"),
         (lambda: metrics.regression_scores(prediction(), Y[:3]), "y must have the shape of the prediction"),
-        (lambda: metrics.conformal(prediction(), Y, groups=["a"]), "groups must have one label for each of the 8 rows; got"),
-        (lambda: metrics.conformal(prediction(), Y, blocks="a"), "blocks must have one label for each of the 8 rows; got the str"),
+        (
+            lambda: metrics.conformal(prediction(), Y, groups=["a"]),
+            "groups must have one label for each of the 8 rows; got",
+        ),
+        (
+            lambda: metrics.conformal(prediction(), Y, blocks="a"),
+            "blocks must have one label for each of the 8 rows; got the str",
+        ),
         (lambda: metrics.auroc(ONES[:, 0] * torch.nan, ONES[:, 0]), "inside must be a vector of at least one score"),
         (lambda: metrics.auroc(ONES[:, 0], ONES), "outside must be a vector of at least one score"),
         (lambda: metrics.aurc(torch.tensor([]), ONES[:, 0]), "confidence must .*got"),
@@ -125,16 +153,24 @@ REFUSED: Table = {
     ],
     "predict": [(lambda: pyrodrop.predict(mlp(), X, 2), "run must be a Fit, or an object with a method predict; got")],
     "Prediction": [
-        (lambda: pyrodrop.Prediction(torch.ones(3), AT), r"f must be samples of the function, a tensor \[S, N, ...\]; got"),
+        (
+            lambda: pyrodrop.Prediction(torch.ones(3), AT),
+            r"f must be samples of the function, a tensor \[S, N, ...\]; got",
+        ),
         *(
-            (lambda shape=shape: pyrodrop.Prediction(F, dist.Normal(torch.zeros(shape), 1.0).to_event(1)), "distribution must have batch shape")
+            (
+                lambda shape=shape: pyrodrop.Prediction(F, dist.Normal(torch.zeros(shape), 1.0).to_event(1)),
+                "distribution must have batch shape",
+            )
             for shape in ((2, 4, 1), (3, 3, 1))
         ),
         (lambda: prediction().quantile([]), "q is .*must have at least one; got a list without any"),
         (lambda: prediction().quantile([0.5, 1.5]), "q is .*above 0 and below 1; got 1.5"),
         (lambda: prediction().log_density(Y[:3]), "y must have the shape of the prediction"),
         (
-            lambda: pyrodrop.Prediction(torch.zeros(2, 3), dist.Poisson(torch.ones(2, 3))).log_density(torch.tensor([0.0, -1.0, 2.0])),
+            lambda: pyrodrop.Prediction(torch.zeros(2, 3), dist.Poisson(torch.ones(2, 3))).log_density(
+                torch.tensor([0.0, -1.0, 2.0])
+            ),
             "in the support of the prediction, of Poisson .*got -1",
         ),
     ],
@@ -144,9 +180,15 @@ REFUSED: Table = {
         (lambda: of_draws(F.int()), "f must be draws of a function, real numbers; got torch.int32"),
         (lambda: of_draws(F, Gaussian), "likelihood must be a Likelihood, .*got the class"),
         (lambda: of_draws(F, Gaussian()), "likelihood must have a known precision"),
-        (lambda: of_draws(F, likelihoods.HeteroscedasticGaussian()), "f must have as many columns as the likelihood takes"),
+        (
+            lambda: of_draws(F, likelihoods.HeteroscedasticGaussian()),
+            "f must have as many columns as the likelihood takes",
+        ),
         (lambda: of_draws(F, likelihoods.Categorical()), "f must have a logit for each of at least 2 classes"),
-        (lambda: of_draws(F, targets=Standardize(torch.zeros(2), torch.ones(2))), "targets must have one number, or one for each column"),
+        (
+            lambda: of_draws(F, targets=Standardize(torch.zeros(2), torch.ones(2))),
+            "targets must have one number, or one for each column",
+        ),
     ],
 }
 
@@ -162,6 +204,7 @@ class Other:
         raise AssertionError
 
 
+@pytest.mark.few(30)
 @table(REFUSED)
 def test_a_refusal(call: Callable[[], Any], said: str) -> None:
     assert_refused(call, said)

@@ -9,6 +9,7 @@ import functools
 import importlib
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -18,11 +19,13 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyrodrop import data, divergences, guides, likelihoods, priors, reparam
+from pyrodrop import data, divergences, guides, likelihoods, priors, reparam, zoo
 from pyrodrop.constraints import Choice, Constraint, Count, Flag, Real, constraints_of
+from pyrodrop.distributions import MultiplicativeNormal
 from pyrodrop.training.settings import Settings
 
-from .shared import X, Y, fit, mlp, prediction
+from .judge import raised_here
+from .shared import MANY, X, Y, dropout_network, fit, mlp, prediction, sparse
 
 MODULES = [
     "analysis", "analysis.acquire", "analysis.gp", "compression", "data", "distributions", "divergences", "guides",
@@ -67,9 +70,11 @@ CONSTRAINED = [
     pytest.param(public, argument, constraint, id=f"{name}-{argument}")
     for name, public in [*methods(), ("Settings", Settings)]
     for argument, constraint in constraints_of(public).items()
+    if (name, argument) != ("fit_replicates", "starts")
 ]
 
 
+@pytest.mark.few(40)
 @pytest.mark.parametrize(("public", "argument", "constraint"), CONSTRAINED)
 def test_a_constraint_is_checked(public: Callable[..., Any], argument: str, constraint: Constraint) -> None:
     """Before the function runs: without any other argument."""
@@ -86,41 +91,104 @@ def test_a_constraint_is_checked(public: Callable[..., Any], argument: str, cons
         assert all(word in message for word in constraint.allowed().split(" or "))
 
 
-RECORDS = {  # what functions return, without checks of their own
-    "Elbo", "Moments", "Objective", "Report", "StepLosses", "Worth", "Replicates", "Sampled", "Reading", "Potential",
-    "analysis.Comparison", "analysis.KFold", "analysis.Loo", "analysis.SBC", "analysis.UnreliableLoo",
-    "analysis.acquire.Batch", "analysis.gp.FittedPriors", "analysis.gp.NetworkKernel", "compression.CompressionReport",
-    "compression.Measured", "distributions.ConstantLeftOut", "divergences.NoDivergence", "guides.RateKind",
-    "metrics.CalibrationCurve", "metrics.Conformal", "metrics.Uncertainty", "priors.ImproperPrior", "recipes.Recipe",
-    "zoo.ExactPosterior", "priors.Prior", "analysis.to_arviz", "analysis.compare",
+RECORDS = {  # what functions return, and base classes
+    "Moments", "Objective", "Report", "Elbo", "Potential", "Sampled", "StepLosses", "guides.RateKind", "analysis.KFold",
+    "distributions.ConstantLeftOut", "analysis.gp.FittedPriors", "analysis.gp.NetworkKernel", "analysis.acquire.Batch",
+    "analysis.Loo", "analysis.SBC", "analysis.Comparison", "zoo.ExactPosterior", "recipes.Recipe",
+    "metrics.Uncertainty",
+    "compression.Measured", "compression.CompressionReport", "metrics.Conformal", "metrics.CalibrationCurve",
+    "models.NetworkModel", "zoo.Entry", "models.TrainedNetwork",
+}  # fmt: skip
+UNCHECKED = {  # what functions return, and what is shown or passed on
+    "validate_args", "Fit", "likelihoods.check_support", "models.TrainedNetwork", "Reading", "Replicates", "Worth",
+    "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
+    "Prediction.missing", "data.Split.name", "data.Split.source", "data.Split.x_unit", "data.Split.y_unit",
+    "compression.DrawnNetworks.x", "compression.compress.x", "compression.compression_report.x",
+    "distributions.keep_mask.device",
+    "analysis.gp.bias_spread.model", "analysis.gp.from_model.bias_scale", "likelihoods.aligned.rows",
+    "divergences.divergence.value",
+    "analysis.kfold", "analysis.reloo", "analysis.gp.Start", "reparam.LazyWeight", "divergences.refuse",
 }  # fmt: skip
 
 
-LOC = torch.ones(3, 2)
-ARGUMENTS: dict[str, Callable[[], Any]] = {  # a value of each required argument, by its name or by callable and name
-    "activation": lambda: "relu", "confidence": lambda: torch.rand(3), "conventions": lambda: [divergences.EXACT],
-    "count": lambda: 2, "data": lambda: (X, Y), "degrees": lambda: torch.zeros(2), "density": lambda: lambda w, m: 0.0,
-    "df": lambda: frame(), "diagonal": lambda: torch.ones(6), "dims": lambda: 1, "distance": lambda: torch.rand(3),
-    "distribution": lambda: dist.Normal(torch.zeros(2, 8, 1), 1.0).to_event(1), "draw": lambda: torch.ones(2),
-    "draws": lambda: torch.randn(2, 3), "drop_rate": lambda: 0.5, "dropouts": lambda: Dropouts([]),
-    "epochs": lambda: 3, "f": lambda: torch.zeros(2, 8, 1), "factor": lambda: torch.ones(6, 1), "fit": fit,
-    "fits": lambda: {"a": fit()}, "g": lambda: lambda m, e: m * e, "group": lambda: "layer", "guide": lambda: guides.Point(mlp()),
-    "guides": lambda: guides.Point(mlp()), "high": lambda: 0.0, "history": lambda: torch.zeros(1, 3),
-    "images": lambda: torch.rand(2, 1, 4, 4), "increment": lambda: 0.1, "inside": lambda: torch.rand(3),
-    "keep": lambda: torch.ones(3, 2) > 0, "kernel": lambda: "squared-exponential", "kind": lambda: "exact", "level": lambda: 0.5,
-    "likelihood": lambda: likelihoods.Gaussian(1.0), "load": lambda: list, "loc": lambda: LOC, "log_alpha": lambda: torch.zeros(3, 2),
-    "log_ratio": lambda: torch.linspace(0, 1, 30), "logit": lambda: torch.zeros(2), "loss": lambda: torch.rand(3),
-    "low": lambda: -1.0, "make_guide": lambda: guides.MeanField, "mean": lambda: Y, "model": mlp, "models": mlp, "n": lambda: 3,
-    "name": lambda: "a", "net": dropout_network, "network": dropout_network, "noise": lambda: lambda m: dist.Normal(m, 1.0),
-    "nu": lambda: 0.5, "num_data": lambda: 9, "optim": lambda: pyro.optim.Adam({}), "outside": lambda: torch.rand(3),
-    "p": lambda: priors.Gaussian().expand(3, 2), "path": lambda: "never written", "period": lambda: 1.0,
-    "pit_values": lambda: torch.rand(3), "precision": lambda: 1.0, "predicted": lambda: torch.full((2, 8, 3), 1 / 3),
-    "prediction": prediction, "prior": priors.Gaussian, "q": lambda: MultiplicativeNormal(LOC, 0.0), "bits": lambda: 8,
-    "reason": lambda: "none", "regularizer": lambda: None, "rows": lambda: [([0, 1], [2])], "run": fit, "scale": lambda: 0.5,
-    "seed": lambda: 0, "settings": dict, "shape": lambda: (3, 2), "size": lambda: 2, "source": str, "start": lambda: 0.0,
-    "steps": lambda: 1, "strategy": reparam.LocalReparam, "summary": str, "tag": lambda: divergences.EXACT, "after": lambda: 0.0,
-    "target": lambda: "price", "targets": lambda: [0], "temperature": lambda: 1.0, "test": lambda: data.Dataset(X, Y),
-    "threshold": lambda: 3.0, "train": lambda: data.Dataset(X, Y), "validation": lambda: (X, Y), "value": lambda: LOC,
-    "values": lambda: {"x": X}, "weight_decay": lambda: 1e-3, "widths": lambda: [2, 3, 1], "x": lambda: X, "x_unit": str, "y": lambda: Y,
-    "y_unit": str, "zoo.Entry.data": lambda: "line", "zoo.Entry.published": dict, "zoo.Entry.model": lambda: mlp,
-}  # fmt: skip
+@functools.cache
+def arguments() -> dict[str, Any]:
+    """A value of each required argument, by its name or by callable and argument."""
+    rates, weight, labels, net = torch.rand(3), torch.ones(3, 2), torch.arange(8) % 3, torch.nn.Linear(2, 1)
+    return {
+        "activation": "relu", "confidence": rates, "conventions": [divergences.EXACT], "count": 2, "data": (X, Y),
+        "degrees": torch.zeros(2), "density": lambda w, m: 0.0, "df": 3.0, "diagonal": torch.ones(6), "dims": 1,
+        "distance": rates, "distribution": dist.Normal(torch.zeros(2, 8, 1), 1.0).to_event(1), "draw": lambda: None,
+        "draws": Y.expand(2, 8, 1), "drop_rate": 0.5, "epochs": 3, "f": torch.zeros(2, 8, 1), "factor": torch.ones(6,
+        1),
+        "fit": fit(), "fits": {"a": fit()}, "g": lambda m, e: m * e, "group": "layer", "guide": guides.Point(mlp()),
+        "guides": guides.Point(mlp()), "high": 0.0, "images": torch.rand(2, 1, 4, 4), "increment": 0.1, "inside": rates,
+        "keep": weight > 0, "kernel": "squared-exponential", "kind": "exact", "level": 0.5,
+        "likelihood": likelihoods.Gaussian(1.0), "load": list, "loc": weight, "log_alpha": torch.zeros(2),
+        "log_ratio": torch.linspace(0, 1, 30), "logit": torch.zeros(2), "loss": rates, "low": -1.0,
+        "make_guide": guides.MeanField, "mean": Y, "model": mlp(), "models": mlp(), "n": 3, "name": "a", "net": net,
+        "network": net, "noise": lambda m: dist.Normal(m, 1.0), "nu": 0.5, "optim": pyro.optim.Adam({}),
+        "outside": rates,
+        "p": rates, "path": "never written", "period": 1.0, "pit_values": rates, "precision": 1.0,
+        "predicted": torch.full((2, 8, 3), 1 / 3), "prediction": prediction(), "prior": priors.Gaussian(), "bits": 8,
+        "q": MultiplicativeNormal(weight, 0.0), "reason": "none", "regularizer": None, "rows": [([0, 1], [2])],
+        "run": fit(), "scale": 0.5, "seed": 0, "settings": {}, "shape": (3, 2), "size": 2, "source": "", "start": 0.0,
+        "strategy": reparam.LocalReparam(), "summary": "", "tag": divergences.EXACT, "after": 0.0, "target": "price",
+        "targets": [0], "temperature": 1.0, "test": data.Dataset(X, Y), "threshold": 3.0, "train": data.Dataset(X, Y),
+        "validation": (X, Y), "value": weight, "values": {"x": X}, "weight_decay": 1e-3, "widths": [2, 3, 1], "x": X,
+        "x_unit": "", "y": Y, "y_unit": "", "classes": 3, "what": "it", "num_data": 9, "steps": 1, "history": rates,
+        "compile_svi.loss": pyro.infer.Trace_ELBO(),
+        "data.perturbed.noise": 1.0,
+        "distributions.NoiseForm.loc": abs, "guides.Pruned.guide": sparse(), "zoo.load.name": zoo.names()[0],
+        "divergences.pair.q": dist.Normal, "divergences.refuse.q": dist.Normal, "divergences.pair.p": dist.Normal,
+        "analysis.gp.GaussianProcessClassifier.data": (X, labels), "read.weight_decay": 1e-3, "compare.data": (X, Y),
+        "analysis.compare.data": (X, Y), "sample.engine": "traced", "read.net": dropout_network(),
+        "recipes.regressor.data": (MANY, MANY[:, 0]), "recipes.classifier.data": (MANY, torch.arange(20) % 3),
+        "distributions.CorrelatedNormal.log_alpha": torch.zeros(3), "distributions.CorrelatedNormal.loc": weight,
+    }  # fmt: skip
+
+
+def required(name: str, public: Callable[..., Any]) -> dict[str, Any] | None:
+    """Arguments of a call by name; None for records, whose arguments are not in the list."""
+    values = {}
+    for argument, parameter in inspect.signature(public).parameters.items():
+        of = f"{name}.{argument}" if f"{name}.{argument}" in arguments() else argument
+        if (
+            parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            and parameter.default is parameter.empty
+        ):
+            if of not in arguments():
+                return None
+            values[argument] = arguments()[of]
+        elif "." in of:
+            values[argument] = arguments()[of]
+    return values
+
+
+def taking() -> dict[str, Any]:
+    return {
+        name: public
+        for name, public in objects().items()
+        if not (isinstance(public, type) and issubclass(public, Exception))
+    }
+
+
+@pytest.mark.few(40)
+@pytest.mark.parametrize(("name", "public"), taking().items(), ids=taking())
+def test_no_argument_takes_just_any_object(name: str, public: Callable[..., Any]) -> None:
+    """The error is this package's, and names the argument."""
+    named = required(name, public)
+    assert named is not None or name in RECORDS, "a callable without arguments to call it with"
+    wrong = {}
+    for argument, parameter in inspect.signature(public).parameters.items():
+        open_ended = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if named is None or open_ended or {name, argument, f"{name}.{argument}"} & UNCHECKED:
+            continue
+        said = rf"\b{argument}\b|called <object"
+        try:
+            public(**{**named, argument: object()})
+            wrong[argument] = "accepted"
+        except Exception as error:
+            if not (isinstance(error, ValueError | TypeError) and raised_here(error) and re.search(said, str(error))):
+                wrong[argument] = repr(error)
+    assert wrong == {}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyro
 import pyro.distributions as dist
+import pytest
 import torch
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
@@ -18,10 +19,9 @@ from pyrodrop import guides
 from pyrodrop.schedules import cosine, linear
 
 from .judge import Table, assert_refused, table
-from .shared import QUICK, N, X, Y, fit_with, its_guide, mlp, model, plain, potential, sampled
+from .shared import MANY, QUICK, N, X, Y, fit_with, its_guide, mlp, model, plain, potential, sampled
 
 BIAS = "layers.1.bias"
-MANY = torch.linspace(-1, 1, 40).reshape(20, 2)
 
 
 def extra_site(x: Any, y: Any = None) -> None:
@@ -40,9 +40,11 @@ OTHER_GUIDES: dict[str, Callable[[], Any]] = {
     r"shapes of the model's sites, \[3, 2\] for 'layers.0.weight'": lambda: guides.MeanField(model(2, 4, 1)),
     r"shapes of the model's sites, \[1, 3\] for 'layers.1.weight'": lambda: guides.MeanField(model(2, 3, 2)),
     "the latent sites of the model and no others": lambda: guides.MeanField(model(2, 3, 3, 1)),
-    "guide must have the shapes of the model's sites": lambda: guides.MeanField(model(3, 3, 1)),
-    f"every latent site of the model; .*no site 'layers.0.bias'|no site '{BIAS}'": lambda: guides.MeanField(model(bias_prior=None)),
-    "guide must have the shapes": lambda: guides.Ensemble(model(2, 4, 1), guides.Point, 2),
+    "guides? must have the shapes of the model's sites": lambda: guides.MeanField(model(3, 3, 1)),
+    f"every latent site of the model; .*no site 'layers.0.bias'|no site '{BIAS}'": lambda: guides.MeanField(
+        model(bias_prior=None)
+    ),
+    "guides? must have the shapes": lambda: guides.Ensemble(model(2, 4, 1), guides.Point, 2),
 }
 
 
@@ -105,9 +107,15 @@ REFUSED: Table = {
     "fit": [
         *((lambda s=s: fit_with(**{"steps": 10, **s}), said) for said, s in SETTINGS.items()),
         *((lambda make=make: fit_with(make()), said) for said, make in OTHER_GUIDES.items()),
-        (lambda: fit_with(AutoNormal(model(2, 4, 1))), "guide: an autoguide belongs to the model that it was made with"),
+        (
+            lambda: fit_with(AutoNormal(model(2, 4, 1))),
+            "guide: an autoguide belongs to the model that it was made with",
+        ),
         (lambda: pyrodrop.fit(None, guides.Point(mlp()), (X, Y), **QUICK), "model must be a Pyro model, .*got None"),
-        (lambda: pyrodrop.fit(pyrodrop.models.MLP, guides.Point(mlp()), (X, Y), **QUICK), "got the class MLP: make one of it"),
+        (
+            lambda: pyrodrop.fit(pyrodrop.models.MLP, guides.Point(mlp()), (X, Y), **QUICK),
+            "got the class MLP: make one of it",
+        ),
         (
             lambda: pyrodrop.fit(model(bias_prior=None), guides.MeanField(model()), (X, Y), **QUICK),
             "no others, layers.0.weight, layers.1.weight; got .* site 'layers.0.bias' too",
@@ -120,7 +128,10 @@ REFUSED: Table = {
     "fit of programs": [
         *((lambda changed=changed: pyrodrop.fit(**{**PROGRAM, **changed}), said) for said, changed in PROGRAMS.items()),
         *(
-            (lambda y=y: by_pyro(y), r"y must have the shape of its distribution, .*never broadcast: .* shape \[8\] together; got")
+            (
+                lambda y=y: by_pyro(y),
+                r"y must have the shape of its distribution, .*never broadcast: .* shape \[8\] together; got",
+            )
             for y in (Y, Y[..., None], Y.repeat(1, 2), Y.repeat(1, N))
         ),
         *(
@@ -134,13 +145,21 @@ REFUSED: Table = {
                 (guides.Point(mlp()), "it has no site 'w', only .'layers.0.weight'"),
             )
         ),
-        (lambda: by_pyro(Y[:, 0]).elbo(5, (X, Y)), r"y must have the shape of its distribution.* shape \[8\] together; got"),
+        (
+            lambda: by_pyro(Y[:, 0]).elbo(5, (X, Y)),
+            r"y must have the shape of its distribution.* shape \[8\] together; got",
+        ),
         (lambda: by_pyro(Y[:, 0]).elbo(5, (X, Y.repeat(1, 2))), r"y must have the shape of its distribution"),
     ],
     "compile_svi": [
-        (lambda: pyrodrop.compile_svi(None, plain, pyro.optim.Adam({}), Trace_ELBO()), "model must be one of Pyro's"),  # type: ignore[arg-type]
-        (lambda: pyrodrop.compile_svi(plain, plain, torch.optim.Adam, Trace_ELBO()), "optim must be an optimiser of pyro.optim"),  # type: ignore[arg-type]
-        (lambda: pyrodrop.compile_svi(plain, plain, pyro.optim.Adam({}), 1.0), "must be one of Pyro's"),  # type: ignore[arg-type]
+        (lambda: pyrodrop.compile_svi(None, plain, pyro.optim.Adam({}), Trace_ELBO()), "model must be one of Pyro's"),
+        # type: ignore[arg-type]
+        (
+            lambda: pyrodrop.compile_svi(plain, plain, torch.optim.Adam, Trace_ELBO()),
+            "optim must be an optimiser of pyro.optim",
+        ),  # type: ignore[arg-type]
+        (lambda: pyrodrop.compile_svi(plain, plain, pyro.optim.Adam({}), 1.0), "must be one of Pyro's"),
+        # type: ignore[arg-type]
     ],
     "fit_replicates": [
         *((lambda make=make: many(guides_=make()), said) for said, make in OTHER_GUIDES.items()),
@@ -159,7 +178,8 @@ REFUSED: Table = {
         (lambda: pyrodrop.restart(mlp(), its_guide, 0), "new initial weights need a guide with a method restart"),
     ],
     "Fit": [
-        (lambda make=make: pyrodrop.Fit(mlp(), make(), None, torch.zeros(1, 3), {}), said) for said, make in OTHER_GUIDES.items()
+        (lambda make=make: pyrodrop.Fit(mlp(), make(), None, torch.zeros(1, 3), {}), said)
+        for said, make in OTHER_GUIDES.items()
     ],
     "Training": [
         (lambda: training(lr=0.0), "lr .*above 0; got 0"),
@@ -167,12 +187,24 @@ REFUSED: Table = {
         (lambda: training().load_state(1.0), "state must be a mapping of tensors by name"),  # type: ignore[arg-type]
         (lambda: training().load_state({}), "the state must be whole, .*it lacks"),
     ],
-    "EarlyStopping": [(lambda: pyrodrop.EarlyStopping((X, Y), 3, seconds=0.0), "seconds is .* above 0; got 0")],
+    "EarlyStopping": [(lambda: pyrodrop.EarlyStopping((X, Y), seconds=0.0), "seconds is .* above 0; got 0")],
     "recipes": [
-        (lambda: pyrodrop.recipes.regressor((X, Y)), "data must have at least 10 rows, parts of which are left out; got 8"),
+        (
+            lambda: pyrodrop.recipes.regressor((X, Y)),
+            "data must have at least 10 rows, parts of which are left out; got 8",
+        ),
         *(
-            (lambda hidden=hidden: pyrodrop.recipes.classifier((MANY, torch.arange(20) % 3), hidden=hidden), f"hidden .*must .*{said}")
-            for hidden, said in ((8, "got the int 8"), ((), "got none"), ([8, 0], "got 0"), ([8.0], "8.0"), ([True], "True"))
+            (
+                lambda hidden=hidden: pyrodrop.recipes.classifier((MANY, torch.arange(20) % 3), hidden=hidden),
+                f"hidden .*must .*{said}",
+            )
+            for hidden, said in (
+                (8, "got the int 8"),
+                ((), "got none"),
+                ([8, 0], "got 0"),
+                ([8.0], "8.0"),
+                ([True], "True"),
+            )
         ),
     ],
     "sample": [
@@ -184,19 +216,33 @@ REFUSED: Table = {
         (lambda: sampled().diagnostics(data=(X, Y + torch.arange(N)[:, None])), "another fingerprint"),
     ],
     "Potential": [
-        (lambda: pyrodrop.potential(mlp(), (X, Y), dtype=list), "dtype must be torch.float32"),  # type: ignore[arg-type]
+        (lambda: pyrodrop.potential(mlp(), (X, Y), dtype=list), "dtype must be torch.float32"),
+        # type: ignore[arg-type]
         (lambda: potential()(1.0), "values must be a mapping from site to tensor"),  # type: ignore[arg-type]
-        (lambda: potential()({BIAS: at()[BIAS]}), "an entry for every latent site; got a dict without 'layers.0.weight'"),
+        (
+            lambda: potential()({BIAS: at()[BIAS]}),
+            "an entry for every latent site; got a dict without 'layers.0.weight'",
+        ),
         (lambda: potential()(at(z=torch.ones(1))), r"values must be those of the latent sites, .*got also \['z'\]"),
-        (lambda: potential()(at(**{BIAS: torch.ones(2)})), rf"'{BIAS}' must have shape \(1,\) and dtype torch.float32; got"),
-        (lambda: potential()(at(**{BIAS: torch.ones(1).double()})), "must have shape .* and dtype torch.float64|torch.float32; got"),
+        (
+            lambda: potential()(at(**{BIAS: torch.ones(2)})),
+            rf"'{BIAS}' must have shape \(1,\) and dtype torch.float32; got",
+        ),
+        (
+            lambda: potential()(at(**{BIAS: torch.ones(1).double()})),
+            "must have shape .* and dtype torch.float64|torch.float32; got",
+        ),
         (lambda: potential()(at(**{BIAS: [1.0]})), "must .*got"),
-        (lambda: potential().constrained({"z": torch.ones(1)}), r"values must be those of the latent sites, .*got \['z'\]"),
+        (
+            lambda: potential().constrained({"z": torch.ones(1)}),
+            r"values must be those of the latent sites, .*got \['z'\]",
+        ),
         (lambda: potential().constrained({BIAS: [1.0]}), "must .*got"),  # type: ignore[dict-item]
     ],
 }
 
 
+@pytest.mark.few(30)
 @table(REFUSED)
 def test_a_refusal(call: Callable[[], Any], said: str) -> None:
     assert_refused(call, said)
