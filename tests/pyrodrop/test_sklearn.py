@@ -62,11 +62,6 @@ def test_what_is_predicted_is_the_mixture_of_the_draws(regressor: NetworkRegress
     assert scale.std(0).min() > 0  # the members are two
 
 
-def test_levels_that_are_refused(regressor: NetworkRegressor) -> None:
-    with pytest.raises(ValueError, match="quantiles is the probability.*got 1.5"):
-        regressor.predict(X, quantiles=[0.5, 1.5])
-
-
 def test_float64_predictions_are_those_of_the_fit(regressor: NetworkRegressor) -> None:
     """Bernoulli masks are the same in both precisions."""
     assert isinstance(regressor.run_, Replicates)
@@ -186,23 +181,6 @@ def test_rows_of_rare_columns_are_predicted() -> None:
     assert np.sqrt(np.mean((model.predict(x[:6]) - y[:6]) ** 2)) < y.std()
     assert model.predict(x[:6], return_std=True)[1].max() < 3 * y.std()
     assert model.score(x, y) > 0.5
-
-
-def test_columns_of_a_frame_that_are_no_numbers_are_named() -> None:
-    df = pd.DataFrame(X, columns=["a", "b", "c"])
-    model = NetworkClassifier(**SMALL, max_steps=5).fit(df, LABELS)
-    kinds = {
-        "kind": pd.Categorical(["u", "v"] * 40), "number": pd.Categorical([1, 2] * 40), "text": ["u", "v"] * 40,
-        "object": [1.0, "2"] * 40,
-    }  # fmt: skip
-    for name, column in kinds.items():
-        for call in (lambda t: NetworkRegressor(**SMALL).fit(t, Y), model.predict):
-            with pytest.raises(TypeError, match=f"X must have numbers.*column '{name}' of dtype.*OneHotEncoder"):
-                call(df.assign(**{name: column}))
-    days = df.assign(day=pd.date_range("2020", periods=80), kind=["u", "v"] * 40)
-    for table in (days, days[["day"]]):
-        with pytest.raises(TypeError, match=r"X must have numbers.*'day' of dtype Datetime.*convert times to numbers"):
-            NetworkRegressor(**SMALL).fit(table, Y)
 
 
 def test_sparse_columns_of_a_frame_are_numbers() -> None:

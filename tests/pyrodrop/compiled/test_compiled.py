@@ -336,11 +336,6 @@ def test_an_interrupted_run_goes_on_where_it_was(engine: str, tmp_path: Path) ->
     torch.testing.assert_close(values(rest), values(whole), rtol=1e-6, atol=1e-7)
 
 
-def test_an_unknown_engine_is_named() -> None:
-    with pytest.raises(ValueError, match="engine.*'compiled'"):
-        trained("compile", *parts())
-
-
 def test_narrow_products_are_turned_and_stay_what_they_were() -> None:
     a, b = torch.randn(5, 50, 12, dtype=torch.float64), torch.randn(5, 12, 3, dtype=torch.float64)
     graph = make_fx(lambda a, b: (torch.bmm(a, b).view(5, 150), torch.bmm(a, a.mT)))(a, b)

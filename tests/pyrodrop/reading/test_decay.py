@@ -113,12 +113,6 @@ def test_an_optimizer_that_makes_no_steps_of_its_own_is_refused() -> None:
         sds(net, weight_decay=Strange(net.parameters(), weight_decay=1e-2))
 
 
-def test_an_optimizer_of_another_network_is_refused() -> None:
-    other = torch.optim.SGD(network().parameters(), lr=0.1, weight_decay=1e-2)
-    with pytest.raises(ValueError, match=r"does not train these parameters .*0\.weight"):
-        sds(network(), weight_decay=other)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -137,11 +131,6 @@ def test_an_optimizer_of_another_network_is_refused() -> None:
 def test_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sds(network(), **settings)
-
-
-def test_a_word_is_no_decay() -> None:
-    with pytest.raises(TypeError, match="a number, a mapping .* or the optimizer"):
-        sds(network(), weight_decay="1e-2")
 
 
 def trained_mode(net: nn.Module, x: Tensor, y: Tensor, criterion: Any, optimizer: Any) -> Tensor:

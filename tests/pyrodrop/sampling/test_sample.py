@@ -439,12 +439,6 @@ def test_a_file_with_damaged_diagnostics_is_refused(sampled: pyrodrop.Sampled, t
             pyrodrop.Sampled.load(bad.save(tmp_path / "bad.safetensors"), linear())
 
 
-def test_thinned_refuses_other_numbers(sampled: pyrodrop.Sampled) -> None:
-    for number in (15, 2416):
-        with pytest.raises(ValueError, match=r"at least one per chain, .*from 16 to 2400; got"):
-            sampled.thinned(number)
-
-
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
