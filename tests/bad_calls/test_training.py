@@ -37,14 +37,12 @@ def of_shape(size: int) -> Callable[..., None]:
 
 
 OTHER_GUIDES: dict[str, Callable[[], Any]] = {
-    r"shapes of the model's sites, \[3, 2\] for 'layers.0.weight'": lambda: guides.MeanField(model(2, 4, 1)),
-    r"shapes of the model's sites, \[1, 3\] for 'layers.1.weight'": lambda: guides.MeanField(model(2, 3, 2)),
-    "the latent sites of the model and no others": lambda: guides.MeanField(model(2, 3, 3, 1)),
-    "guides? must have the shapes of the model's sites": lambda: guides.MeanField(model(3, 3, 1)),
-    f"every latent site of the model; .*no site 'layers.0.bias'|no site '{BIAS}'": lambda: guides.MeanField(
-        model(bias_prior=None)
-    ),
-    "guides? must have the shapes": lambda: guides.Ensemble(model(2, 4, 1), guides.Point, 2),
+    r"guides? must .*'layers.0.weight'.*got": lambda: guides.MeanField(model(2, 4, 1)),
+    r"guides? must .*'layers.1.weight'.*got": lambda: guides.MeanField(model(2, 3, 2)),
+    r"guides? must .*layers.(1|2).weight": lambda: guides.MeanField(model(2, 3, 3, 1)),
+    r"guides? must .*layers.0.weight": lambda: guides.MeanField(model(3, 3, 1)),
+    rf"guides? must .*(layers.0.bias|{BIAS})": lambda: guides.MeanField(model(bias_prior=None)),
+    "guides? must .*got": lambda: guides.Ensemble(model(2, 4, 1), guides.Point, 2),
 }
 
 
@@ -233,11 +231,6 @@ REFUSED: Table = {
             "must have shape .* and dtype torch.float64|torch.float32; got",
         ),
         (lambda: potential()(at(**{BIAS: [1.0]})), "must .*got"),
-        (
-            lambda: potential().constrained({"z": torch.ones(1)}),
-            r"values must be those of the latent sites, .*got \['z'\]",
-        ),
-        (lambda: potential().constrained({BIAS: [1.0]}), "must .*got"),  # type: ignore[dict-item]
     ],
 }
 
