@@ -16,9 +16,6 @@ from pathlib import Path
 import pytest
 
 import pyrodrop
-from pyrodrop import zoo
-from pyrodrop.analysis.experiments import job
-from pyrodrop.names import known
 
 ROOT = Path(__file__).parents[2]
 # Every file is in one layer, and imports from its own folder and from layers above it in this list.
@@ -261,18 +258,6 @@ def test_every_package_is_named_in_the_build() -> None:
         parts = folder.relative_to(ROOT).parts
         name = ".".join(parts if parts[0] == "pyrodrop" else ("pyrodrop", *parts))
         assert f'"{name}"' in text, name
-
-
-def test_public_names_exist() -> None:
-    assert all(hasattr(pyrodrop, name) for name in pyrodrop.__all__)
-
-
-def test_nearest_names() -> None:
-    with pytest.raises(ValueError, match="no job is called 'c02'.*did you mean 'co2'"):
-        job("c02")
-    with pytest.raises(ValueError, match="no zoo entry is called 'co2/relu'.*did you mean"):
-        zoo.entry("co2/relu")
-    assert known("a", ["a", "b"], "thing") == "a"
 
 
 def test_lower_bounds_are_read_from_the_project() -> None:

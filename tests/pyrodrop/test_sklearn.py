@@ -212,29 +212,6 @@ def test_several_columns_of_labels() -> None:
     assert set(classes[:, 1]) <= {"far", "near"}
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: NetworkClassifier(class_weight="balanced"),
-            r"NetworkClassifier\(\) has no argument 'class_weight'.*predict_proba",
-        ),
-        (
-            lambda: NetworkRegressor(max_iter=5),
-            r"NetworkRegressor\(\) has no argument 'max_iter': here it is max_steps",
-        ),
-        (lambda: NetworkRegressor(member=5), r"NetworkRegressor\(\) has no argument 'member'; did you mean 'members'"),
-        (
-            lambda: likelihoods.Categorical(weight=[1, 2]),
-            r"Categorical\(\) has no argument 'weight': a weighted loss",
-        ),
-    ],
-)
-def test_arguments_of_other_estimators_are_explained(make: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        make()
-
-
 def test_the_estimators_are_an_attribute_of_the_package() -> None:
     """As before anything else has imported them. They need an extra, so that a star leaves them out."""
     assert pyrodrop.__getattr__("sklearn").NetworkRegressor is NetworkRegressor
