@@ -158,24 +158,6 @@ def test_no_two_files_import_each_other() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # raises an error that names a circle
 
 
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        ("pyrodrop/distributions/coins.py", "pyrodrop.training.fit"),
-        ("pyrodrop/compiled/graph.py", "pyrodrop.training.loop.Training"),
-        ("guides/guide.py", "pyrodrop.models.network"),
-        ("models/network.py", "pyrodrop.guides"),
-        ("pyrodrop/training/loop.py", "pyrodrop.analysis.comparison.loo"),
-        ("analysis/gp/latent.py", "pyrodrop.analysis.zoo.check"),
-        ("analysis/zoo/check.py", "pyrodrop.cli"),
-    ],
-)
-def test_an_import_that_runs_up_is_found(file: str, name: str) -> None:
-    assert upward(Path(file), {name}) == [name]
-    with pytest.raises(AssertionError, match="must be in one layer of LAYERS; it is in none"):
-        room_of(Path("pyrodrop/new_file.py"))
-
-
 def test_contributing_shows_the_same_layers() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     shown = [re.sub(r"^    \d+ +", "", line).split() for line in text.splitlines() if re.match(r"    \d+ +\S", line)]
