@@ -128,6 +128,28 @@ def test_a_look_after_an_epoch_changes_nothing_and_predicts_in_evaluation_mode(e
     assert_same(whole_state(looked), whole_state(trained(engine, model, guide)), 0)
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_killed_and_resumed_gives_the_same_bits(engine: str, tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill(fit: pyrodrop.Fit, epochs: int) -> None:
+        if epochs == 2:
+            raise Killed
+
+    model = model_of(network())
+    guide = guides.BernoulliDropout(model, 0.2)
+    whole = trained(engine, model, guide)
+    kept = {"checkpoint": pyrodrop.Checkpoint(tmp_path / "state", every=2)}
+    with pytest.raises(Killed):
+        trained(engine, model, guide, after_epoch=kill, **kept)
+    resumed = trained(engine, model, guide, **kept)
+    assert resumed.settings["engine"] == engine
+    assert_same(whole_state(resumed), whole_state(whole), 0)
+    assert torch.equal(resumed.history, whole.history)
+
+
 def test_a_checkpoint_without_the_buffers_is_refused(tmp_path: Path) -> None:
     """Of a network without running statistics."""
     settings = {"checkpoint": tmp_path / "state", "steps": 4}
