@@ -97,7 +97,7 @@ RECORDS = {  # what functions return, and base classes
     "analysis.Loo", "analysis.SBC", "analysis.Comparison", "zoo.ExactPosterior", "recipes.Recipe",
     "metrics.Uncertainty",
     "compression.Measured", "compression.CompressionReport", "metrics.Conformal", "metrics.CalibrationCurve",
-    "models.NetworkModel", "zoo.Entry", "models.TrainedNetwork",
+    "models.NetworkModel", "zoo.Entry", "schedules.KLSchedule", "schedules.LRSchedule", "models.TrainedNetwork",
 }  # fmt: skip
 UNCHECKED = {  # what functions return, and what is shown or passed on
     "validate_args", "Fit", "likelihoods.check_support", "models.TrainedNetwork", "Reading", "Replicates", "Worth",
