@@ -13,7 +13,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.data import Dataset
-from pyrodrop.training.minibatches import Minibatches
+from pyrodrop.training.rows import Minibatches
 
 ROWS = 20
 A = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
