@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
-from pyrodrop.training.minibatches import Minibatches
+from pyrodrop.training.rows import Minibatches
 
 ROWS = 20
 A = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
