@@ -149,6 +149,21 @@ class Graph:
         loosen_views(self.module)
         return torch.vmap(lambda *inputs: tuple(self.module(*inputs)), in_dims=tuple(axes))  # type: ignore[no-any-return]
 
+    def many(self, count: int, *inputs: Tensor, most_bytes: int) -> list[Tensor]:
+        """The results of `count` calls, each with its own random numbers, ``[count, ...]``, in blocks of `most_bytes`.
+
+        An operation that cannot be mapped raises any error.
+        """
+        fixed = [*inputs, *self.constants]
+        if not self.noise:
+            return [value.expand(count, *value.shape).clone() for value in self.module(*fixed)]
+        mapped = self.mapped((*(None for _ in fixed), *(0 for _ in self.noise)))
+        size, blocks = max(1, most_bytes // max(1, self.bytes)), []
+        for first in range(0, count, size):
+            noise = zip(*(self.draw() for _ in range(min(size, count - first))), strict=True)
+            blocks.append(mapped(*fixed, *map(torch.stack, noise)))
+        return [torch.cat(values) for values in zip(*blocks, strict=True)]
+
     def shapes(self) -> list[Tensor]:
         """Uninitialised tensors in the shapes of the random inputs."""
         return [noise.empty() for noise in self.noise]

@@ -23,8 +23,7 @@ from torch import Tensor
 from pyrodrop.compiled.noise import Noise
 from pyrodrop.compiled.recorded import Graphs
 from pyrodrop.distributions.coins import Masks
-from pyrodrop.steps import Engine, Plan
-from pyrodrop.steps.batch import Arguments, Shapes
+from pyrodrop.steps import Arguments, Engine, Plan, Shapes
 
 _LINE = 64  # bytes: PyTorch's alignment of tensors, on which the rounding of matrix products may depend
 

@@ -29,8 +29,7 @@ from pyrodrop.compiled.recorded import Graphs
 from pyrodrop.compiled.replays import Captured
 from pyrodrop.compiled.untraceable import Untraceable, first_line, first_that_works
 from pyrodrop.devices import seeded
-from pyrodrop.steps import Plan
-from pyrodrop.steps.batch import Arguments, Shapes
+from pyrodrop.steps import Arguments, Plan, Shapes
 
 _log = logging.getLogger("pyrodrop")
 _A: Any = torch.ops.aten

@@ -20,7 +20,7 @@ import torch
 from pyro.optim.clipped_adam import ClippedAdam
 from torch import Tensor
 
-from pyrodrop.steps.update import Group, does_more
+from pyrodrop.steps import Group, does_more
 
 
 class Rule(ABC):

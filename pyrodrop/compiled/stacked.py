@@ -30,6 +30,7 @@ from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.recorder import recorded
 from pyrodrop.compiled.traced import Traced
 from pyrodrop.compiled.untraceable import Untraceable, first_line
+from pyrodrop.devices import seeded
 from pyrodrop.steps import Arguments, Loss, Shapes
 
 _log = logging.getLogger("pyrodrop")
@@ -187,6 +188,30 @@ class StackedLoss:
             updated = len(self.leaves) + len(self.buffers)
             self._graphs[batch.shapes] = StackedGraph(one, self.held, updated, len(batch.tensors), batch.device)
         return self._graphs[batch.shapes]
+
+    def evaluated(self, batch: Arguments, seeds: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """nll and kl, ``[R, 2]``, and the updated buffers, without a step.
+
+        Args:
+            seeds: numbers of replicates; each has the noise that Pyro draws for it alone from its number as seed. The noise
+                of the others is 0.
+
+        Raises:
+            Untraceable: the loss cannot be recorded; an operation that cannot be mapped raises any error.
+        """
+        graph = self.graph(batch)
+        noise = graph.shapes()
+        for place in noise:
+            place.zero_()
+        for r in seeds:
+            with seeded(r, batch.device):
+                for place, drawn in zip(noise, graph.draw_alone(r), strict=True):
+                    place[r] = drawn
+        with torch.no_grad():
+            controls = torch.ones(2).to(self.leaves[0])
+            inputs = (*self.buffers, *batch.tensors, controls, *graph.constants, *noise)
+            terms, *results = graph.module(*self.leaves, *inputs)
+        return terms, results[len(self.leaves) :]
 
 
 def bytes_of_step(loss: Loss, batch: Arguments) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyrodrop.compiled.inductor import Compiled
 from pyrodrop.compiled.stacked import StackedGraph, StackedLoss, finite, over
-from pyrodrop.steps.batch import Arguments
+from pyrodrop.steps import Arguments
 
 _GROUP = 64  # replicates per call
 

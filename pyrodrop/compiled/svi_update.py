@@ -20,8 +20,7 @@ from torch import Tensor
 from pyrodrop.compiled.inductor import Compiled, on
 from pyrodrop.compiled.untraceable import Untraceable
 from pyrodrop.private_apis import add_to_all, fused_adam, fused_adamw, fused_sgd
-from pyrodrop.steps import Call
-from pyrodrop.steps.update import does_more
+from pyrodrop.steps import Call, does_more
 
 Settings = dict[str, Any]  # the param_group of an optimiser of one parameter
 State = dict[str, Any]

@@ -11,8 +11,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from pyrodrop.training.minibatches import Minibatches
-from pyrodrop.training.stack import Stack
+from pyrodrop.training.rows import Minibatches
+from pyrodrop.training.stacked import Stack
 
 
 @contextmanager
@@ -60,8 +60,8 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
             ("compiled.stacked.StackedGraph.part", part),
             ("compiled.stacked.Stacked.most_steps", 1),
             ("compiled.stacked_compiled.StackedCompiled.most_steps", 1),
-            ("training.minibatches.Minibatches.orders", orders),
-            ("training.stack.Stack._loaded", loaded_alone),
+            ("training.rows.Minibatches.orders", orders),
+            ("training.stacked.Stack._loaded", loaded_alone),
         ):
             patches.enter_context(mock.patch(f"pyrodrop.{replaced}", value))
         yield
