@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 import subprocess
 import sys
 import tomllib
@@ -71,19 +70,16 @@ def test_hooks_have_the_version_that_is_tested() -> None:
     assert [hook["id"] for hook in repository["hooks"]] == ["ruff-check", "ruff-format"]
 
 
-def test_packages_are_found_without_links_and_without_the_laboratory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clone on Windows may have text files in place of the links of ``pyrodrop/``."""
-    arguments: dict[str, Any] = {}
-    monkeypatch.setattr(setuptools, "setup", arguments.update)
-    monkeypatch.chdir(ROOT)
-    runpy.run_path("setup.py")
-    assert arguments["package_dir"] == {f"pyrodrop.{name}": name for name in LINKS}
+def test_packages_are_found_without_the_laboratory() -> None:
+    found = setuptools.find_packages(
+        **read("pyproject.toml")["tool"]["setuptools"]["packages"]["find"], where=str(ROOT)
+    )
     tops = ("pyrodrop", *LINKS)
     folders = [path.parent.relative_to(ROOT) for top in tops for path in (ROOT / top).rglob("__init__.py")]
     shipped = [f for f in folders if f.parts[:2] not in {("analysis", "lab"), *(("pyrodrop", name) for name in LINKS)}]
     expected = [".".join(f.parts if f.parts[0] == "pyrodrop" else ("pyrodrop", *f.parts)) for f in shipped]
     assert len(expected) > 20
-    assert sorted(arguments["packages"]) == sorted(expected)
+    assert sorted(found) == sorted(expected)
 
 
 def test_the_first_block_of_the_readme_is_found() -> None:
