@@ -38,7 +38,7 @@ def test_commands_of_workflows_exist(name: str) -> None:
     assert commands(name)
     for command in commands(name):
         first, *rest = command.split()
-        assert first in ("python", "make", *PROJECT["project"]["scripts"]) or (ROOT / first).is_file(), command
+        assert first in ("git", "python", "make", *PROJECT["project"]["scripts"]) or (ROOT / first).is_file(), command
         if first == "make":
             assert set(rest) <= set(targets), command
         files = re.findall(r"(?<!\S)(\.ci/[\w.]+|[\w/]+\.(?:txt|py))(?!\S)", command)
@@ -71,9 +71,7 @@ def test_hooks_have_the_version_that_is_tested() -> None:
 
 
 def test_packages_are_found_without_the_laboratory() -> None:
-    found = setuptools.find_packages(
-        **read("pyproject.toml")["tool"]["setuptools"]["packages"]["find"], where=str(ROOT)
-    )
+    found = setuptools.find_packages(**PROJECT["tool"]["setuptools"]["packages"]["find"], where=str(ROOT))
     tops = ("pyrodrop", *LINKS)
     folders = [path.parent.relative_to(ROOT) for top in tops for path in (ROOT / top).rglob("__init__.py")]
     shipped = [f for f in folders if f.parts[:2] not in {("analysis", "lab"), *(("pyrodrop", name) for name in LINKS)}]
