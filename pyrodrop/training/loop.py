@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrodrop.devices import denormals_flushed, keep_heap
+from pyrodrop.devices import denormals_flushed, heap_kept
 from pyrodrop.steps import Engine, Plan, Update
 from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.minibatches import Batches
@@ -126,7 +126,7 @@ class Loop:
             total=len(self.history), initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
         )  # fmt: skip
-        with bar, denormals_flushed():
+        with bar, denormals_flushed(), heap_kept(release=True):
             fresh = self.done == 0
             ended = not fresh and self._ends(after_epoch)
             if not ended:
@@ -170,7 +170,6 @@ class Loop:
 
     def start(self) -> None:
         """Make the first step, unless it was made before, and choose the engine of the other steps."""
-        keep_heap()
         if self.done == 0:
             self.first_step()
         if self.done < len(self.history):

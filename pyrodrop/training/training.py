@@ -17,7 +17,7 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import shown
 from pyrodrop.changes import modules_of
 from pyrodrop.data import Data
-from pyrodrop.devices import denormals_flushed, keep_heap, random_states, seeded, set_random_states
+from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
 from pyrodrop.surroundings import outside
 from pyrodrop.training.loop import CHECK_EVERY
 from pyrodrop.training.options import TrainingOptions, with_options
@@ -156,7 +156,6 @@ class Training:
         first, end = loop.done, loop.done + count
         with self._in_context():
             if first == 0:
-                keep_heap()
                 loop.first_step()
             loop.engine.called(first)
             if loop.done < end:
@@ -219,6 +218,7 @@ class Training:
             torch.random.fork_rng([place] if place.type == "cuda" else []),
             self._settings.products(),
             denormals_flushed(),
+            heap_kept(),
         ):
             set_random_states(self._random, place)
             for module in self._modules:
