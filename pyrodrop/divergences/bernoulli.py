@@ -54,13 +54,22 @@ def _tag(q: BernoulliMixture, p: object) -> Convention:
 @pair(BernoulliMixture, Normal, _tag)
 def _from_normal(q: BernoulliMixture, p: Normal) -> Tensor:
     keep, loc, variance = q.over_units(q.keep_rate), _distinct(p.loc), _distinct(p.scale) ** 2
-    squares = keep / (2 * variance) * (q.loc - p.loc) ** 2
+    squares = _scaled_squares(q, q.loc - p.loc, _distinct(keep) / (2 * variance))
     if q.theta > 0:
         ratio = q.theta**2 / variance
         rest = (1 - keep) * loc**2 / (2 * variance) + (ratio - 1 - ratio.log()) / 2
     else:
         rest = (1 - keep) * loc**2 / (2 * variance) + torch.log(2 * math.pi * variance) / 2
     return q.total_weights(squares) + _total_of_equal(q, rest) - q.total(information(q))
+
+
+def _scaled_squares(q: BernoulliMixture, values: Tensor, factors: Tensor) -> Tensor:
+    """``factors * values**2``; its sum if all factors are equal, as a norm, which takes one pass over the weights, as does
+    its gradient."""
+    events = len(q.event_shape)
+    if factors.shape[-events:].numel() > 1:
+        return factors * values**2
+    return factors * torch.linalg.vector_norm(values, dim=list(range(-events, 0)), keepdim=True) ** 2
 
 
 def _total_of_equal(q: BernoulliMixture, values: Tensor) -> Tensor:
