@@ -76,9 +76,7 @@ class Contents:
         self._packages = {
             (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
         }
-        for role, program in zip(
-            itertools.chain(("model", "guide"), map(str, itertools.count(2))), programs, strict=False
-        ):
+        for role, program in zip(["model", "guide", *map(str, range(2, len(programs)))], programs, strict=False):
             if all(map(_of_package, programs)):  # whose modules are all there is
                 self.modules |= dict(program.named_modules(set(self.modules.values()), role))
             else:

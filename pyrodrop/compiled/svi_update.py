@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pyrodrop.compiled.inductor import Compiled, on
 from pyrodrop.compiled.untraceable import Untraceable
-from pyrodrop.private_apis import fused_adam, fused_adamw, fused_sgd
+from pyrodrop.private_apis import add_to_all, fused_adam, fused_adamw, fused_sgd
 from pyrodrop.steps import Call
 from pyrodrop.steps.update import does_more
 
@@ -236,7 +236,7 @@ class WholeStep(Compiled):
             if isinstance(own.state.get("step"), Tensor)
         }
         if steps:  # SGD counts none
-            torch._foreach_add_(list(steps), 1)
+            add_to_all(list(steps), 1)
         self._counts = {step: (step._version, count + 1) for step, count in steps.items()}
         for own in owns:
             if "lrd" in own.settings:

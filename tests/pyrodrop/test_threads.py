@@ -201,6 +201,23 @@ def test_a_prediction_waits_for_a_training_in_another_thread() -> None:
     assert ends == ["fit", "predict"]
 
 
+def test_a_handler_in_another_thread_is_waited_for() -> None:
+    """Pyro has one stack of handlers for all threads: a call that refuses handlers around it looks at its own alone."""
+    fit, entered = fitted(), threading.Event()
+    want = fit.elbo(2).value
+
+    def train() -> None:
+        with threads.exclusive(), poutine.trace():
+            entered.set()
+            time.sleep(0.1)
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(train)
+        entered.wait(60)
+        assert fit.elbo(2).value == want
+        other.result(60)
+
+
 def test_the_same_thread_may_look_and_even_train() -> None:
     seen = []
 
