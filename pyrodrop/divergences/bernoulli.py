@@ -64,12 +64,12 @@ def _from_normal(q: BernoulliMixture, p: Normal) -> Tensor:
 
 
 def _scaled_squares(q: BernoulliMixture, values: Tensor, factors: Tensor) -> Tensor:
-    """``factors * values**2``; its sum if all factors are equal, as a norm, which takes one pass over the weights, as does
-    its gradient."""
+    """``factors * values**2``; if all factors are equal, summed over the last axis as the square of a norm, which takes one
+    pass over the weights, as does its gradient (0 where a norm is 0)."""
     events = len(q.event_shape)
-    if factors.shape[-events:].numel() > 1:
+    if not events or factors.shape[-events:].numel() > 1:
         return factors * values**2
-    return factors * torch.linalg.vector_norm(values, dim=list(range(-events, 0)), keepdim=True) ** 2
+    return factors * torch.linalg.vector_norm(values, dim=-1, keepdim=True) ** 2
 
 
 def _total_of_equal(q: BernoulliMixture, values: Tensor) -> Tensor:
