@@ -1,4 +1,4 @@
-"""Replicates in stacks of equal shapes; a stack is trained as one step of stacked parameters (`pyrodrop.compiled.stacked`).
+"""Replicates in stacks of equal shapes; a stack is trained as one step of stacked parameters (`pyrodrop.compiled.steps`).
 
 Networks of different widths, or data of different sizes, form different stacks, and so do replicates of equal shapes if
 memory is short. Stacks train one after the other, each with torch's default generator, seeded by the seed of its first
@@ -234,24 +234,11 @@ class Stack:
 
     def _verify(self, batch: Arguments, compared: Sequence[int]) -> None:
         """Raise a ValueError unless these replicates have the same losses and buffers alone and in the stacked graph."""
-        loss = self.loss
         try:
-            graph = loss.graph(batch)
-            noise = graph.shapes()
-            for place in noise:
-                place.zero_()
-            for r in compared:
-                with seeded(r, batch.device):
-                    for place, drawn in zip(noise, graph.draw_alone(r), strict=True):
-                        place[r] = drawn
-            with torch.no_grad():
-                controls = torch.ones(2).to(loss.leaves[0])
-                inputs = (*loss.buffers, *batch.tensors, controls, *graph.constants, *noise)
-                terms, *results = graph.module(*loss.leaves, *inputs)
+            terms, moved = self.loss.evaluated(batch, compared)
         except Exception as error:  # whatever an operation that cannot be mapped raises
             why = str(error) if isinstance(error, Untraceable) else f"it cannot be mapped over replicates: {error}"
             raise _refusal(why.splitlines()[0]) from error
-        moved = results[len(loss.leaves) :]
         for r in compared:
             loss_alone, problem = self.losses[r], self.problems[r]
             still = put_back(problem.model, problem.guide)

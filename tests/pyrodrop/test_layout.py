@@ -165,7 +165,7 @@ def test_no_two_files_import_each_other() -> None:
     ("file", "name"),
     [
         ("pyrodrop/distributions/coins.py", "pyrodrop.training.fit"),
-        ("pyrodrop/compiled/graph.py", "pyrodrop.training.loop.Training"),
+        ("pyrodrop/compiled/program.py", "pyrodrop.training.loop.Training"),
         ("guides/guide.py", "pyrodrop.models.network"),
         ("models/network.py", "pyrodrop.guides"),
         ("pyrodrop/training/loop.py", "pyrodrop.analysis.comparison.loo"),

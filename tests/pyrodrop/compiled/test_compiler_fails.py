@@ -12,8 +12,8 @@ import torch
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.compiled import inductor
-from pyrodrop.compiled.private_apis import Program
-from pyrodrop.compiled.untraceable import Untraceable
+from pyrodrop.compiled.private_apis import Compiled
+from pyrodrop.compiled.record import Untraceable
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
 
@@ -100,7 +100,7 @@ def test_a_program_with_another_gradient_is_not_used(
                 place.add_(0.03 * (place - before))
             return results
 
-        return Program(program)
+        return Compiled(program)
 
     train, extra = (pyrodrop.fit, {}) if replicates is None else (pyrodrop.fit_replicates, {"count": replicates})
     monkeypatch.setattr(inductor, "compile_by_inductor", compile_wrongly)
@@ -137,7 +137,7 @@ def test_a_program_that_differs_for_one_noise_is_tried_for_another(
     differs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where rounding crosses the kink of a ReLU; one that differs for every noise is not used. Here it is the graph."""
-    monkeypatch.setattr(inductor, "compile_by_inductor", lambda module, *_: Program(lambda given: module(*given)))
+    monkeypatch.setattr(inductor, "compile_by_inductor", lambda module, *_: Compiled(lambda given: module(*given)))
     calls: list[float] = []
     same = inductor.check_same
 

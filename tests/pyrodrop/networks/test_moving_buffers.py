@@ -169,7 +169,7 @@ def test_a_checkpoint_without_the_buffers_is_refused(tmp_path: Path) -> None:
 def test_replicates_have_running_statistics_of_their_own(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every replicate, parameters, buffers, losses and predictions are those of the fit alone with its seed; those of a
     point are those of the plain loop."""
-    monkeypatch.setattr("pyrodrop.compiled.stacked_compiled._GROUP", 2)  # two calls of two
+    monkeypatch.setattr("pyrodrop.compiled.steps._GROUP", 2)  # two calls of two
     model = model_of(network())
     for guide in (guides.BernoulliDropout(model, 0.2), guides.Point(model)):
         if engine == "compiled" and isinstance(guide, guides.Point):

@@ -498,7 +498,7 @@ def test_replayed_steps_move_chains_alike(kind: Any, monkeypatch: pytest.MonkeyP
         recorded.append(recorder(call))
         return recorded[-1]
 
-    monkeypatch.setattr("pyrodrop.compiled.replays.KernelRecorder", lambda device: record)
+    monkeypatch.setattr("pyrodrop.compiled.cuda.KernelRecorder", lambda device: record)
     for kinds in (set(), {"cpu"}):
         monkeypatch.setattr("pyrodrop.sampling.compiled_density._REPLAY", kinds)
         compiled = CompiledDensity(density_of(linear(), (X, Y)), 6, "traced", kind.step)
@@ -518,7 +518,7 @@ def test_what_cannot_be_replayed_is_called(monkeypatch: pytest.MonkeyPatch, capl
     def record(call: Any) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr("pyrodrop.compiled.replays.KernelRecorder", lambda device: record)
+    monkeypatch.setattr("pyrodrop.compiled.cuda.KernelRecorder", lambda device: record)
     monkeypatch.setattr("pyrodrop.sampling.compiled_density._REPLAY", {"cpu"})
     with caplog.at_level(logging.INFO, "pyrodrop"):
         assert run(linear(), chains=4, tune=100, draws=4, max_steps=4).settings["engine"] == "traced"
