@@ -500,7 +500,7 @@ def test_a_compiled_program_that_cannot_be_run_is_said(monkeypatch: pytest.Monke
     monkeypatch.setattr(inductor, "compile_graph", lambda *_: broken)
     monkeypatch.setattr(inductor, "folder", lambda name: None)
     program: Any = SimpleNamespace(
-        evaluate=lambda *_: [torch.zeros(2)], constants=[], shapes=list, text="", draws_itself=[]
+        evaluate=lambda *_: [torch.zeros(2)], constants=[], shapes=list, draw=list, text="", draws_itself=[]
     )
     program.module = program.evaluate
     batch: Any = SimpleNamespace(tensors=[], device=torch.device("cpu"))
