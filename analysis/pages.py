@@ -18,7 +18,7 @@ from pyrodrop.analysis.experiments import peers, published, remedies, uci
 from pyrodrop.analysis.experiments.league import page as league
 from pyrodrop.analysis.experiments.references import page as references_page
 from pyrodrop.analysis.reports import generated
-from pyrodrop.json_files import read_record
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.names import known
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -3,8 +3,6 @@
 if __name__ != "pyrodrop.guides":
     raise ImportError("import pyrodrop.guides, not guides")
 
-from typing import TYPE_CHECKING
-
 from pyrodrop.guides.bernoulli_dropout import BernoulliDropout, DropConnect
 from pyrodrop.guides.concrete_dropout import ConcreteDropout
 from pyrodrop.guides.ensemble import Ensemble
@@ -19,7 +17,7 @@ from pyrodrop.guides.point import Point
 from pyrodrop.guides.sparse_dropout import ARDDropout, Pruned, SparseDropout
 from pyrodrop.guides.to_module import to_module
 from pyrodrop.guides.variational_dropout import VariationalDropout
-from pyrodrop.names import missing
+from pyrodrop.names import public
 
 __all__ = [
     "ARDDropout",
@@ -43,5 +41,4 @@ __all__ = [
     "to_module",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = missing(__name__, __all__)
+public(__name__, __all__)

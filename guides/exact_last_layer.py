@@ -24,13 +24,11 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
-import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from pyrodrop.arguments import count, function, instance, shown
 from pyrodrop.distributions import InputUnits, WeightDistribution
@@ -38,10 +36,10 @@ from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import NoDivergence
 from pyrodrop.guides.guide import Guide, RateKind, check_model, first_weights, input_units
 from pyrodrop.guides.mean_field import MeanField
-from pyrodrop.inputs import tensors_in
 from pyrodrop.likelihoods import Gaussian, Missing
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.modules import LocalModule
+from pyrodrop.networks.last_map import LastMap
 from pyrodrop.parts import Part
 from pyrodrop.protocols import HasWeights
 from pyrodrop.reparam.lazy import LazyWeight
@@ -388,25 +386,6 @@ class _LastLayer(NamedTuple):
         return self.bias_at_zero.at(self.bias_at_zero.loc - (self.slope * weight).sum(-1))
 
 
-class _FirstUses(TorchFunctionMode):
-    """Records what a network computes first from each of these weights: function, arguments and result."""
-
-    def __init__(self, weights: list[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.weights = weights
-        self.uses: list[tuple[Any, Any, Any, Any]] = [(None, (), {}, None) for _ in weights]
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if isinstance(result, Tensor | float | list | np.ndarray):  # not a shape
-            arguments = {id(tensor) for tensor in tensors_in((args, kwargs))}
-            for at, weight in enumerate(self.weights):
-                if self.uses[at][0] is None and id(weight) in arguments:
-                    self.uses[at] = func, args, kwargs, result
-        return result
-
-
 def _last_map(
     model: Any, weights: dict[str, Tensor], last: tuple[str, ...], x: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -415,23 +394,17 @@ def _last_map(
     Raises:
         ValueError: the network uses one of these sites otherwise, or changes the output of the map.
     """
-    with _FirstUses([weights[name] for name in last]) as seen:
+    with LastMap([weights[name] for name in last]) as seen:
         output = model.outputs(weights, x)
-    func, args, kwargs, _ = seen.uses[0]
-    phi, *used = _of_linear(*args, **kwargs) if func is nn.functional.linear else (x, None, None)
-    alone = all(weights[name] is use for name, use in zip(last, used, strict=False))
-    alone = alone and all(result is output for *_, result in seen.uses)
-    if not alone or not (output.is_inference() or output._version == 0):
+    use, linear = seen.last, seen.last.linear() if seen.last else None
+    phi, *used = linear or (x, None, None)
+    alone = use is seen.first and all(weights[name] is tensor for name, tensor in zip(last, used, strict=False))
+    if use is None or not alone or use.result is not output or seen.changed():
         raise ValueError(
             f"guides.ExactLastLayer needs a network that uses {' and '.join(map(repr, last))} in a torch.nn.Linear alone, "
             "and returns the output of that layer unchanged; this one does not"
         )
     return phi, used[1], output
-
-
-def _of_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The arguments of `torch.nn.functional.linear`."""
-    return input, weight, bias
 
 
 def _last_layer(model: Any) -> tuple[str, str | None]:

@@ -3,8 +3,6 @@
 if __name__ != "pyrodrop.models":
     raise ImportError("import pyrodrop.models, not models")
 
-from typing import TYPE_CHECKING
-
 from pyrodrop.models.conv_net import ConvNet
 from pyrodrop.models.lenet import LeNet5, LeNet300100
 from pyrodrop.models.mlp import MLP
@@ -13,7 +11,7 @@ from pyrodrop.models.prior_function import WithPriorFunction
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.models.vgg import VGG
 from pyrodrop.models.wide_and_deep import WideAndDeep
-from pyrodrop.names import missing
+from pyrodrop.names import public
 
 __all__ = [
     "MLP",
@@ -28,5 +26,4 @@ __all__ = [
     "from_module",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = missing(__name__, __all__)
+public(__name__, __all__)

@@ -42,9 +42,9 @@ from pyrodrop.networks.checks import (
     copied,
     width_of,
 )
-from pyrodrop.networks.observe import Calls, Properties, observe, observe_training, signature
 from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of
 from pyrodrop.networks.starts import new_values
+from pyrodrop.networks.trial import Properties, Trial, observe, observe_training, signature
 from pyrodrop.networks.units import first_weights
 from pyrodrop.parts import Part
 from pyrodrop.priors import Prior
@@ -299,7 +299,8 @@ class NetworkModel(Part, LocalModule):
         check_spread(data.y, "y", 1e-18)  # whose square is a variance
         known = None if like is None else like._properties.get(signature(data.x))
         if like is not None and known is not None and known.differed and known.mixes_in_training is not None:
-            self._properties[signature(data.x)], self.changes_itself = known, like.changes_itself
+            self.remember(data.x, known)
+            self.changes_itself = like.changes_itself
             self.check_targets(data)
         else:
             self._check_against(data, self._observe_training(data.x))
@@ -325,10 +326,10 @@ class NetworkModel(Part, LocalModule):
         Raises:
             ValueError: the network cannot be called on the inputs.
         """
-        calls, properties = self._calls(), self.properties(x)
-        few = calls.all(x) if properties.whole else calls.few(x)[0]
+        trial, properties = self._trial(), self.properties(x)
+        few = trial.all(x) if properties.whole else trial.few(x)[0]
         try:
-            output = calls(few)
+            output = trial(few)
         except (RuntimeError, IndexError) as error:
             raise ValueError(cannot_run(few, error, together=properties.mixes)) from error
         return lambda data: self._check_against(data, output)
@@ -353,8 +354,12 @@ class NetworkModel(Part, LocalModule):
         known = self._properties.get(key)
         if known is None or not known.differed:
             check_width(x, self.in_features)
-            self._properties[key] = observe(self._calls(), x)
+            self.remember(x, observe(self._trial(), x))
         return self._properties[key]
+
+    def remember(self, x: Inputs, properties: Properties) -> None:
+        """Store the properties for inputs like x, so that the network is not run to find them."""
+        self._properties[signature(x)] = properties
 
     def _observe_training(self, x: Inputs) -> Tensor:
         """Run the network as in training, too, and store the properties that this shows; a ValueError as `check`.
@@ -362,8 +367,9 @@ class NetworkModel(Part, LocalModule):
         Returns:
             The outputs at a few rows, in evaluation mode.
         """
-        self._properties[signature(x)], output = observe_training(self._calls(), x, self.properties(x))
-        self.changes_itself = self._properties[signature(x)].changes
+        properties, output = observe_training(self._trial(), x, self.properties(x))
+        self.remember(x, properties)
+        self.changes_itself = properties.changes
         return output
 
     def mixes_examples(self, x: Inputs) -> bool:
@@ -464,7 +470,7 @@ class NetworkModel(Part, LocalModule):
         network: nn.Module = self.network
         return bool(self._moving) and any(mode_changes(module) for module in network.modules())
 
-    def _calls(self) -> Calls:
+    def _trial(self) -> Trial:
         """Calls of the network with its present weights, which change nothing."""
         with torch.inference_mode(False):  # whose tensors do not count their changes
             weights = {name: value.detach().clone() for name, value in self.weight_sites().items()}
@@ -472,7 +478,7 @@ class NetworkModel(Part, LocalModule):
         def run(sampled: Mapping[str, Tensor], x: Inputs) -> Tensor:
             return self._call({**sampled, **{name: self.free[name].detach() for name in self.free}}, x)
 
-        return Calls(self.network, run, weights, self._in_training)
+        return Trial(self.network, run, weights, self._in_training)
 
 
 def mixes_examples(model: Any, x: Inputs) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pyrodrop.arguments import real
 from pyrodrop.networks.checks import copied
-from pyrodrop.networks.sites import freeze, parameters_of
+from pyrodrop.networks.sites import parameters_of
 from pyrodrop.networks.starts import new_values, starting_from
 
 
@@ -57,13 +57,10 @@ class WithPriorFunction(nn.Module):
         self.scale: float = real(scale, "scale", "the factor of the prior function", above=0)
         parameters_of(net)  # raises for what is no network
         self.net: nn.Module = copied(net)
-        net, names = self.net, parameters_of(self.net).names
-        prior = copy.deepcopy(net)
-        buffers = copy.deepcopy(net)
-        freeze(buffers)
+        prior = copy.deepcopy(self.net)
         with starting_from(seed):
-            new = new_values(buffers, names)
-        for name, value in dict(prior.named_parameters()).items():
+            new = new_values(prior, parameters_of(prior).names)
+        for name, value in prior.named_parameters():
             value.data.copy_(new[name])
         self.prior_function: nn.Module = prior.requires_grad_(False).eval()
 

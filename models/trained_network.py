@@ -22,7 +22,7 @@ from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.module_states import undisturbed
 from pyrodrop.networks.dropouts import Dropouts, Mask
-from pyrodrop.networks.observe import Properties
+from pyrodrop.networks.trial import Properties
 
 
 class TrainedNetwork(NetworkModel):
@@ -71,7 +71,7 @@ class TrainedNetwork(NetworkModel):
         if not self.dropouts.noise:
             return {}
         seen: list[torch.Size] = []
-        with self._calls().restored(training=True), torch.no_grad():
+        with self._trial().restored(training=True), torch.no_grad():
             self._call(self.weight_sites(), x, seen=seen)
         return {
             call.name: (call.drop_rate, shape if call.layout.joint else None)

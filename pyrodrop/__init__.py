@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -118,23 +119,33 @@ _PLACES = {name: file for file, names in _FILES.items() for name in names}
 _EXTRAS = ("analysis", "sklearn")  # not in ``from pyrodrop import *``: they need an extra, or are slow to import
 
 
-class _BeforePyro:
-    """Adds the names of TorchScript that Pyro needs and PyTorch lacks, before Pyro is imported; for `sys.meta_path`."""
+class _Imports:
+    """What importing other modules also does, for `sys.meta_path`.
+
+    Before Pyro, the names of TorchScript are added that it needs and PyTorch lacks. After `pyrodrop.distributions`, their KL
+    divergences are registered with `torch.distributions`.
+    """
 
     @staticmethod
-    def find_spec(name: str, *_: Any) -> None:
+    def find_spec(name: str, path: Any = None, *_: Any) -> Any:
         if name == "pyro":
             import_module(f"{__name__}.torchscript").stand_in()
+        if name != f"{__name__}.distributions":
+            return None
+        spec: Any = PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (execute(module), import_module(f"{__name__}.divergences"))
+        return spec
 
 
-sys.meta_path.insert(0, _BeforePyro)
+sys.meta_path.insert(0, _Imports)
 
 
 def __getattr__(name: str) -> Any:
     if name not in (*__all__, *_EXTRAS):
-        from pyrodrop.names import missing
+        from pyrodrop.names import no_attribute
 
-        missing(__name__, __all__)(name)
+        no_attribute(__name__, name, __all__)
     if name not in _PLACES:
         return import_module(f"{__name__}.{name}")
     globals()[name] = value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

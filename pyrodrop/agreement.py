@@ -70,25 +70,13 @@ def check_shapes(shapes: Mapping[str, Any], want: Mapping[str, Any], who: str, n
     Raises:
         ValueError: a name or shape differs.
     """
-    missing = [site for site in want if site not in shapes]
-    if missing:
-        raise ValueError(
-            f"{name} must sample every latent site of the model; got {who} that has no site {missing[0]!r}, only "
-            f"{', '.join(shapes)}: make it with this model"
-        )
-    extra = [site for site in shapes if site not in want]
-    if extra:
-        raise ValueError(
-            f"{name} must sample the latent sites of the model and no others, {', '.join(want)}; got {who} with the site "
-            f"{extra[0]!r} too, which was made for another model"
-        )
-    wrong = [site for site in want if tuple(shapes[site]) != tuple(want[site])]
-    if wrong:
-        site = wrong[0]
-        raise ValueError(
-            f"{name} must have the shapes of the model's sites, {list(want[site])} for {site!r}; got {who} with "
-            f"{list(shapes[site])}, which was made for another model"
-        )
+    for site in {**want, **shapes}:
+        expected, got = (f"has shape {list(of[site])}" if site in of else "does not exist" for of in (want, shapes))
+        if expected != got:
+            raise ValueError(
+                f"{name} must have the latent sites of the model, in which {site!r} {expected}; got {who}, in which it {got}"
+                ": make it with this model"
+            )
 
 
 def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:

@@ -124,47 +124,42 @@ def _job(name: str) -> tuple[Callable[..., Any], str]:
 
 def _ended(error: BaseException) -> tuple[int, str]:
     """The exit status of an error and its line."""
-    kind = type(error).__name__
-    if (interrupt := _interrupt(error)) is not None:
-        return INTERRUPTED, ": ".join(filter(None, ("interrupted", str(interrupt))))
+    causes = [error]
+    while (cause := causes[-1].__context__) is not None:
+        causes.append(cause)
+    for cause in causes:  # an interrupted import can end in any error
+        if isinstance(cause, KeyboardInterrupt):
+            return INTERRUPTED, ": ".join(filter(None, ("interrupted", str(cause))))
     if isinstance(error, BrokenPipeError):
         with contextlib.suppress(OSError, ValueError):  # stdout may be no file
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails to flush it
         return NO_READER, ""
+    kind, text = type(error).__name__, str(error)
     if isinstance(error, OSError):
         file = error.filename2 or error.filename
-        return FAILED, f"{file}: {error.strerror}" if file and error.strerror else str(error) or kind
+        return FAILED, f"{file}: {error.strerror}" if file and error.strerror else text or kind
     if isinstance(error, Failed | FloatingPointError):
-        return FAILED, str(error)
+        return FAILED, text
     if isinstance(error, ValueError):
-        return WRONG, str(error)
-    if _out_of_memory(error):
-        return FAILED, f"out of memory: {str(error) or kind}; use fewer draws, or a smaller batch or network"
-    if kind == "SafetensorError":
-        return FAILED, f"a safetensors file could not be read or written: {error}"
-    if kind == "TerminatedWorkerError":
-        return FAILED, "a worker process was killed, perhaps for lack of memory; run the same command again to continue"
-    return DEFECT, (
-        f"this is a defect of pyrodrop, please report it: {kind}: {error}; "
-        "the same command with --debug shows the traceback"
-    )
+        return WRONG, text
+    for names, message in _FAILURES.items():
+        if any(name in f"{kind}: {text}" for name in names):
+            return FAILED, f"{message}; {text or kind}"
+    return DEFECT, f"a defect of pyrodrop, please report it: {kind}: {text}; --debug shows the traceback"
 
 
-def _interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The interrupt that caused an error, or None. An interrupted import can end in any error."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__context__
-    return error
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out; torch raises a RuntimeError for this on a CPU."""
-    text = str(error)
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in text or "out of memory" in text))
-    )
+_FAILURES = {
+    (
+        "MemoryError",
+        "out of memory",
+        "DefaultCPUAllocator",
+    ): "out of memory, use fewer draws, or a smaller batch or network",
+    ("SafetensorError",): "a safetensors file could not be read or written",
+    (
+        "TerminatedWorkerError",
+    ): "a worker process was killed, perhaps for lack of memory: run the command again to continue",
+}
+"""Failures of other packages, by fragments of their kind or text."""
 
 
 def _printable(line: str) -> str:
@@ -221,7 +216,7 @@ def cite(entry: str, /) -> None:
 
 
 def pull(entries: list[str], /) -> None:
-    """Show where the trained posteriors of entries are; download those that are missing.
+    """Show where the trained posteriors of entries are.
 
     Args:
         entries: names of zoo entries, see pyrodrop list.
@@ -230,7 +225,7 @@ def pull(entries: list[str], /) -> None:
     from pyrodrop.zoo import trained
 
     for name in entries:
-        path = trained.pull(zoo.entry(name).name, progress=True)
+        path = trained.pull(zoo.entry(name).name)
         print(f"{name}: {path}, {path.stat().st_size / 1000:.0f} kB")
 
 

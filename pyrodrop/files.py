@@ -1,16 +1,22 @@
-"""Files that are written completely or not at all, and files of tensors that are checked when they are read."""
+"""Files that are written completely or not at all, and files of tensors that are checked when they are read.
+
+Nothing in a file is executed. What its header describes is read entry by entry, by a `Record`.
+"""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +24,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from pyrodrop.arguments import shown
+from pyrodrop.failed import Failed
 
 _FORMAT = 2  # of files of tensors
 
@@ -54,34 +63,6 @@ def check_writable(path: Path) -> None:
         target = Path(os.path.realpath(path))
         _check_replaceable(target)
         _scratch(target).cleanup()
-
-
-def writable_folder(path: str | Path) -> Path:
-    """Create the folder if it does not exist and check that it is writable.
-
-    Raises:
-        ValueError: the folder cannot be created or written to.
-    """
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".write-test-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(f"results need a folder that can be written to; got {folder}: {error.strerror}") from None
-    return folder
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON atomically.
-
-    Raises:
-        ValueError: `content` has NaN or infinite numbers, which JSON does not define.
-        OSError: as `whole`.
-    """
-    with whole(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -143,6 +124,22 @@ def _object(path: Path, text: str) -> dict[str, Any]:
     return about
 
 
+def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Descriptions of the values of tensors: a number, or dtype, shape and digest."""
+    return {name: _digest(value) for name, value in tensors.items()}
+
+
+def _digest(value: Tensor) -> str:
+    if value.dim() == 0:
+        return str(value.item())
+    form = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    try:
+        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    except (RuntimeError, TypeError):  # a tensor without memory of its own, such as a sparse one
+        return form
+    return f"{form} {hashlib.blake2b(content, digest_size=8).hexdigest()}"
+
+
 def checksum(tensors: Mapping[str, Tensor], text: str = "") -> str:
     """SHA-256 of a text, and of the names, dtypes, shapes and bytes of tensors."""
     digest = hashlib.sha256(f"{len(text)} {text}".encode())
@@ -202,3 +199,97 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@dataclass(frozen=True)
+class Record:
+    """An object from a file, such as the header of tensors. Its methods return an entry, or raise a `Failed`.
+
+    Attributes:
+        path: of the file, in messages.
+        content: the object.
+        advice: how to fix a wrong entry, for error messages.
+        where: the place of the object in the file, such as ``models.mean-field``; empty for the whole file.
+    """
+
+    path: str | Path
+    content: Mapping[str, Any]
+    advice: str = ""
+    where: str = ""
+
+    def fault(self, problem: str) -> Failed:
+        """The error to raise for a problem with this file."""
+        return Failed(f"{self.path} {problem}" + (f"; {self.advice}" if self.advice else ""))
+
+    def number(self, key: str, *, optional: bool = False) -> float | None:
+        """A finite number; with `optional`, None for null or a missing entry."""
+        if optional and self.content.get(key) is None:
+            return None
+        return float(self._entry(key, "a finite number", _finite))
+
+    def whole(self, key: str) -> int:
+        """A whole number."""
+        return int(self._entry(key, "a whole number", lambda value: type(value) is int))
+
+    def numbers(self, key: str, count: int | None = None) -> list[float]:
+        """A list of `count` finite numbers; of any length above 0 if `count` is None."""
+        values = self._entry(key, "a list of finite numbers", lambda value: _list_of(value, _finite))
+        if len(values) != count if count is not None else not values:
+            wanted = "at least one number" if count is None else f"{count} numbers"
+            raise self.fault(f"must have {wanted} as {self._name(key)}; it has {len(values)}")
+        return [float(each) for each in values]
+
+    def text(self, key: str, *, optional: bool = False) -> str:
+        """A string of one line; with `optional`, an empty one for null or a missing entry."""
+        if optional and self.content.get(key) is None:
+            return ""
+        return str(self._entry(key, "a line of text", is_line))
+
+    def texts(self, key: str) -> list[str]:
+        """A list of strings of one line."""
+        return list(self._entry(key, "a list of lines of text", lambda value: _list_of(value, is_line)))
+
+    def record(self, key: str) -> Record:
+        """An object."""
+        value = self._entry(key, "an object", lambda value: isinstance(value, dict))
+        return Record(self.path, value, self.advice, self._name(key))
+
+    def records(self, key: str) -> list[Record]:
+        """A list of at least one object."""
+        values = self._entry(
+            key, "a list of objects", lambda value: bool(value) and _list_of(value, lambda each: isinstance(each, dict))
+        )
+        name = self._name(key)
+        return [Record(self.path, each, self.advice, f"{name}[{number}]") for number, each in enumerate(values)]
+
+    def _entry(self, key: str, what: str, right: Callable[[Any], bool]) -> Any:
+        value = self.content.get(key)
+        if not right(value):
+            raise self.fault(f"must have {what} as {self._name(key)}; it has {_words(self.content, key)}")
+        return value
+
+    def _name(self, key: str) -> str:
+        return f"{self.where}.{key}" if self.where else key
+
+
+def is_line(text: object) -> bool:
+    """Whether a terminal shows a text as one line: no control or format characters, no line separators."""
+    kinds = [unicodedata.category(each) for each in text] if isinstance(text, str) else ["C"]
+    return not any(kind[0] == "C" or kind in ("Zl", "Zp") for kind in kinds)
+
+
+def _list_of(value: object, right: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(right, value))
+
+
+def _finite(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def _words(content: Mapping[str, Any], key: str) -> str:
+    return shown(content[key]) if key in content else "none"

@@ -7,8 +7,11 @@ A setting is one value for all parameters, or a mapping from shell patterns to v
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from importlib import import_module
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar, get_args
 
 T = TypeVar("T")
@@ -44,13 +47,25 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-def missing(module: str, names: Iterable[str]) -> Callable[[str], NoReturn]:
-    """The ``__getattr__`` of a module: an AttributeError with a hint."""
+def no_attribute(module: str, name: str, names: Iterable[str]) -> NoReturn:
+    """Raise the AttributeError of a module without this name, with a hint."""
+    raise AttributeError(f"module {module!r} has no attribute {name!r}{did_you_mean(name, names)}")
 
-    def attribute(name: str) -> NoReturn:
-        raise AttributeError(f"module {module!r} has no attribute {name!r}{did_you_mean(name, names)}")
 
-    return attribute
+def public(module: str, names: Sequence[str], places: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Have `dir` show these names of a module alone, and give hints for others that it does not have.
+
+    Args:
+        places: modules of names that are imported when they are first used.
+    """
+
+    def attribute(name: str) -> Any:
+        if name not in places:
+            no_attribute(module, name, names)
+        vars(sys.modules[module])[name] = value = getattr(import_module(places[name]), name)
+        return value
+
+    vars(sys.modules[module]).update(__getattr__=attribute, __dir__=lambda: sorted(names))
 
 
 def known(name: str, names: Collection[str], what: str, listed: str = "") -> str:

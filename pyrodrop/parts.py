@@ -1,4 +1,4 @@
-"""The parts of a fit that users choose: priors, likelihoods, models and guides.
+"""The parts of a fit that users choose: priors, likelihoods, models and guides; and descriptions of them for files.
 
 A part of this package remembers the arguments that it was made with, as plain data for a file. From these data, `made`
 creates an equal part:
@@ -7,6 +7,10 @@ creates an equal part:
 
 A guide's model is ``{"given": "model"}``. ``{"unknown": DESCRIPTION}`` stands for an object that a file cannot store, such
 as a network or a function of the user.
+
+Two descriptions are compared as strings by place, ``{"model": "pyrodrop.models.MLP", "model.activation": "relu", ...}``.
+They have the classes and arguments of parts of this package and the layers of a network; functions and classes of users are
+described by their names, not by their code.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from pyrodrop.names import check_keywords
 from pyrodrop.protocols import HasWeights
 
 _KINDS: dict[str, type[Part]] = {}  # the classes of this package, by name
+_SHOWN = 4  # differences in a message
 
 
 class Part(Described):
@@ -93,8 +98,37 @@ def in_words(data: Any, name: str) -> dict[str, str]:
         number = isinstance(data, int | float) and not isinstance(data, bool)
         return {name: str(float(data)) if number else str(data)}
     return lines | {
-        place: word for key, value in items.items() for place, word in in_words(value, f"{name}.{key}").items()
+        place: text for key, value in items.items() for place, text in in_words(value, f"{name}.{key}").items()
     }
+
+
+def made_of(part: Any, name: str) -> dict[str, str]:
+    """A description of a model or guide: strings by place, such as ``NAME.prior.scale``."""
+    return in_words(made_with({name: part})[name], name)
+
+
+def differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    """The differences between two descriptions as sentences: ``theta is 0 there and 0.1 here``."""
+    return [
+        f"{name} is {there.get(name, 'absent')} there and {here.get(name, 'absent')} here"
+        for name in {**here, **there}
+        if there.get(name) != here.get(name)
+    ]
+
+
+def refuse(compared: Mapping[str, list[str]], what: str, remedy: str) -> None:
+    """Raise a ValueError if there are differences; it shows a few.
+
+    Args:
+        compared: the `differences` of every part, by name.
+        what: what the message says about the file, such as ``FILE is of another model``.
+        remedy: what to do, with {} for the names of the parts that differ.
+    """
+    lines = [line for differing in compared.values() for line in differing]
+    if lines:
+        more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+        names = tuple(name for name, differing in compared.items() if differing)
+        raise ValueError(f"{what}: {'; '.join(lines[:_SHOWN])}{more}. {remedy.format(names)}")
 
 
 def made(data: Any, model: Any = None) -> Any:

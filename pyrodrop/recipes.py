@@ -53,6 +53,7 @@ from pyrodrop.likelihoods import (
 from pyrodrop.likelihoods.classes import number_of_classes
 from pyrodrop.likelihoods.hint import hint
 from pyrodrop.models import WideAndDeep
+from pyrodrop.names import public
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
@@ -63,6 +64,8 @@ from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
 
 __all__ = ["Recipe", "classifier", "regressor"]
+
+public(__name__, __all__)
 
 Posterior = Callable[[WideAndDeep], Callable[..., Any]]
 dropout: Posterior = functools.partial(BernoulliDropout, drop_rate=0.01, mask_input=False)

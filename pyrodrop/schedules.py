@@ -12,37 +12,47 @@ Instead of a schedule, `pyrodrop.fit` also accepts any function: of the (fractio
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
 
 from pyrodrop.constraints import Count, Real, checked
+from pyrodrop.names import public
+
+__all__ = ["KLSchedule", "LRSchedule", "cosine", "linear", "staircase"]
+public(__name__, __all__)
 
 
-# Frozen dataclasses rather than closures, so that schedules can be printed and pickled.
-class _Described:
+@dataclass(frozen=True)
+class _Schedule:
+    """A formula by name and the arguments after its first, so that it can be printed, compared and pickled."""
+
+    name: str
+    arguments: tuple[tuple[str, float], ...]
+
+    def __call__(self, done: float) -> float:
+        return _FORMULAS[self.name](done, **dict(self.arguments))
+
     def __str__(self) -> str:
         """The call that creates this schedule."""
-        schedule: Any = self
-        values = ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(schedule))
-        return f"{type(self).__name__.lower()}({values})"
+        return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.arguments)})"
 
 
-class KLSchedule(_Described, ABC):
+class KLSchedule(_Schedule):
     """The weight of the KL divergence as a function of completed epochs, for ``fit(kl_weight=...)``."""
 
-    @abstractmethod
-    def __call__(self, epoch: float) -> float: ...
 
-
-class LRSchedule(_Described, ABC):
+class LRSchedule(_Schedule):
     """A factor of the learning rate as a function of completed steps, for ``fit(lr_schedule=...)``."""
 
-    @abstractmethod
-    def __call__(self, step: int) -> float: ...
 
-
-def linear(epochs: float, *, start: float = 0.0, after: float = 0.0) -> KLSchedule:
+@checked
+def linear(
+    epochs: Annotated[float, Real("the length of the increase", above=0)],
+    *,
+    start: Annotated[float, Real("the weight before the increase", least=0, most=1)] = 0.0,
+    after: Annotated[float, Real("the epoch at which the increase begins", least=0)] = 0.0,
+) -> KLSchedule:
     """A weight of the KL divergence that grows linearly to 1.
 
     Molchanov, Ashukha & Vetrov (2017), https://arxiv.org/abs/1701.05369, released code.
@@ -62,20 +72,24 @@ def linear(epochs: float, *, start: float = 0.0, after: float = 0.0) -> KLSchedu
         >>> [weight(epoch) for epoch in (0, 5, 10, 15, 20)]
         [0.0, 0.0, 0.5, 1.0, 1.0]
     """
-    return Linear(epochs, start, after)
+    return KLSchedule("linear", (("epochs", epochs), ("start", start), ("after", after)))
 
 
-def staircase(increment: float = 0.02) -> KLSchedule:
+@checked
+def staircase(
+    increment: Annotated[float, Real("the growth of the weight per epoch", above=0, most=1)] = 0.02,
+) -> KLSchedule:
     """A weight of the KL divergence that is `increment` in the first epoch and grows by it every epoch, up to 1.
 
     Raises:
         ValueError: `increment` is outside (0, 1].
         TypeError: it is no real number.
     """
-    return Staircase(increment)
+    return KLSchedule("staircase", (("increment", increment),))
 
 
-def cosine(steps: int) -> LRSchedule:
+@checked
+def cosine(steps: Annotated[int, Count("the number of steps until the learning rate is 0")]) -> LRSchedule:
     """A learning-rate factor that falls from 1 to 0 along half a period of a cosine, and stays at 0.
 
     Loshchilov & Hutter (2017), SGDR, https://arxiv.org/abs/1608.03983, eq. 5 without restarts.
@@ -93,39 +107,11 @@ def cosine(steps: int) -> LRSchedule:
         >>> [round(factor(step), 3) for step in (0, 50, 100, 200)]
         [1.0, 0.5, 0.0, 0.0]
     """
-    return Cosine(steps)
+    return LRSchedule("cosine", (("steps", steps),))
 
 
-@checked
-@dataclass(frozen=True)
-class Linear(KLSchedule):
-    """See `linear`."""
-
-    epochs: Annotated[float, Real("the length of the increase", above=0)]
-    start: Annotated[float, Real("the weight before the increase", least=0, most=1)]
-    after: Annotated[float, Real("the epoch at which the increase begins", least=0)]
-
-    def __call__(self, epoch: float) -> float:
-        return min(1.0, self.start + (1 - self.start) * max(0.0, epoch - self.after) / self.epochs)
-
-
-@checked
-@dataclass(frozen=True)
-class Staircase(KLSchedule):
-    """See `staircase`."""
-
-    increment: Annotated[float, Real("the growth of the weight per epoch", above=0, most=1)]
-
-    def __call__(self, epoch: float) -> float:
-        return min(1.0, self.increment * (math.floor(epoch) + 1))
-
-
-@checked
-@dataclass(frozen=True)
-class Cosine(LRSchedule):
-    """See `cosine`."""
-
-    steps: Annotated[int, Count("the number of steps until the learning rate is 0")]
-
-    def __call__(self, step: int) -> float:
-        return 0.5 * (1 + math.cos(math.pi * min(step, self.steps) / self.steps))
+_FORMULAS: Mapping[str, Callable[..., float]] = {
+    "linear": lambda epoch, epochs, start, after: min(1.0, start + (1 - start) * max(0.0, epoch - after) / epochs),
+    "staircase": lambda epoch, increment: min(1.0, increment * (math.floor(epoch) + 1)),
+    "cosine": lambda step, steps: 0.5 * (1 + math.cos(math.pi * min(step, steps) / steps)),
+}

@@ -26,7 +26,7 @@ from pyrodrop.arguments import count, counts, shown
 from pyrodrop.arrays import as_masked, as_table, is_frame, unmasked
 from pyrodrop.data.column_values import check_numbers
 from pyrodrop.likelihoods import Categorical, Likelihood, Ordinal
-from pyrodrop.names import check_keywords
+from pyrodrop.names import check_keywords, public
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import narrowed
@@ -45,6 +45,8 @@ except ImportError as error:
     raise ImportError(f"pyrodrop.sklearn needs scikit-learn: pip install 'pyrodrop[sklearn]' ({error})") from None
 
 __all__ = ["NetworkClassifier", "NetworkRegressor"]
+
+public(__name__, __all__)
 
 _POSTERIORS: Mapping[str, Callable[..., Any]] = {
     "dropout": recipes.dropout,

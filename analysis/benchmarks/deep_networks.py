@@ -35,7 +35,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, priors, schedules
 from pyrodrop.analysis.benchmarks.tables.whole import table
 from pyrodrop.analysis.benchmarks.timing import machine
-from pyrodrop.files import write_json
+from pyrodrop.analysis.reports.json_files import write_json
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 from pyrodrop.zoo.exact import PROBLEMS

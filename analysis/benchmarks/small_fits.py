@@ -39,7 +39,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.small_problems import PROBLEMS, Problem, problem
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
-from pyrodrop.files import write_json
+from pyrodrop.analysis.reports.json_files import write_json
 
 UNITS, STEPS, LR, DRAWS = 50, 3000, 1e-2, 1000
 CURVE, SIDE, MARGIN = 80, 16, 0.15  # points of a curve and of a side of a map, and how far beyond the data

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from pyrodrop.analysis.benchmarks.small_fits import GUIDES, SETTINGS, SIDE, STUDIED, points
 from pyrodrop.analysis.benchmarks.small_problems import Problem, problem
 from pyrodrop.analysis.reports import generated
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.style import BLACK, BLUE, RED, SEQUENTIAL, SERIES, styled, write_figure
-from pyrodrop.json_files import read_record
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_name("results") / "small-problems.json"

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from pyrodrop.analysis.peers.networks import Parameters
 from pyrodrop.analysis.reports.console import core_seconds, versions
+from pyrodrop.analysis.reports.json_files import write_json
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.devices import processor
-from pyrodrop.files import write_json
 
 T = TypeVar("T")
 

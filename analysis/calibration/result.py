@@ -18,9 +18,9 @@ from torch import Tensor
 
 from pyrodrop.analysis.calibration import uniformity
 from pyrodrop.analysis.calibration.ranks import pit_of
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.cards import Described
-from pyrodrop.files import write_json
-from pyrodrop.json_files import Record, read_record
+from pyrodrop.files import Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -116,11 +116,11 @@ def measure(
     if method == "joint":
         steps *= LOTS
         x, y = (torch.cat([getattr(train, part) for train, _ in all_lots]) for part in ("x", "y"))
-        run = pyrodrop.fit(model, guide, (x, y), steps=steps, lr_schedule=schedules.Cosine(steps), **settings)
+        run = pyrodrop.fit(model, guide, (x, y), steps=steps, lr_schedule=schedules.cosine(steps), **settings)
         reached = accuracies(run, all_lots)
         return {"accuracy": reached, "first": reached[:1]}
     for train, _ in all_lots:
-        run = pyrodrop.fit(model, guide, train, steps=steps, lr_schedule=schedules.Cosine(steps), **settings)
+        run = pyrodrop.fit(model, guide, train, steps=steps, lr_schedule=schedules.cosine(steps), **settings)
         first += accuracies(run, all_lots[:1])
         model, guide = run.model, run.guide
         if method == "posterior":

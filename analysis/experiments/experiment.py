@@ -25,10 +25,10 @@ from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions
+from pyrodrop.analysis.reports.json_files import write_json
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import facts, print_table
-from pyrodrop.files import write_json
-from pyrodrop.json_files import Record
+from pyrodrop.files import Record
 
 Check = Callable[[Record], object]  # raises an error if a cell is not a valid result of its job
 

@@ -22,7 +22,7 @@ from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import mnist
 from pyrodrop.devices import seeded
-from pyrodrop.json_files import Record
+from pyrodrop.files import Record
 from pyrodrop.metrics import accuracy
 from pyrodrop.names import known, some
 from pyrodrop.training.replicates import fit_replicates

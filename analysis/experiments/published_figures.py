@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyrodrop.json_files import read_record
+from pyrodrop.analysis.reports.json_files import read_record
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 PAPERS = {

@@ -29,7 +29,7 @@ from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import text_table
-from pyrodrop.json_files import Record
+from pyrodrop.files import Record
 from pyrodrop.names import known, some
 from pyrodrop.training.settings import Estimator
 

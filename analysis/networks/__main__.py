@@ -19,9 +19,9 @@ from pyrodrop.analysis.networks.case import Cell, load
 from pyrodrop.analysis.networks.contract import Bench
 from pyrodrop.analysis.networks.plan import THIN, Draws, cells, few_cells, usual_cells
 from pyrodrop.analysis.networks.table import as_json, notes, table
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.files import whole
-from pyrodrop.json_files import read_record
 
 _CELLS = {"usual": usual_cells, "all": cells}
 

@@ -22,10 +22,9 @@ import torch
 
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import locked
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.devices import processor, resolve
 from pyrodrop.failed import Failed
-from pyrodrop.files import write_json
-from pyrodrop.json_files import read_record
 from pyrodrop.names import known
 
 ROOT = Path(__file__).resolve().parents[2]  # of a checkout

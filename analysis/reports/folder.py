@@ -16,11 +16,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from pyrodrop import identity
+from pyrodrop import parts
 from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.failed import Failed
-from pyrodrop.files import writable_folder, write_json
-from pyrodrop.json_files import Record, read_record
+from pyrodrop.files import Record
 
 RECORD = "run.json"
 _PACKAGES = ("pyrodrop", "torch", "pyro-ppl")  # results of other versions do not go into one table
@@ -68,16 +68,16 @@ def locked(path: str | Path) -> Iterator[Path]:
     Raises:
         Failed: it cannot be written to, or another process has locked it.
     """
+    folder = Path(path)
     try:
-        folder = writable_folder(path)
-    except ValueError as error:
-        raise Failed(str(error)) from None
-    try:
+        folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout:
         raise Failed(
             f"another run is writing to {folder} now; wait until it has ended, or choose another folder with --out"
         ) from None
+    except OSError as error:
+        raise Failed(f"results need a folder that can be written to; got {folder}: {error.strerror}") from None
     with lock:
         yield folder
 
@@ -105,7 +105,7 @@ def _same_run(folder: Path, job: str, settings: Mapping[str, Any]) -> None:
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Descriptions of the settings in which two runs differ."""
-    return identity.differences(*({name: repr(value) for name, value in run.items()} for run in (there, here)))
+    return parts.differences(*({name: repr(value) for name, value in run.items()} for run in (there, here)))
 
 
 class Cells:

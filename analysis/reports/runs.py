@@ -16,9 +16,10 @@ import h5py
 import numpy as np
 from rich.table import Table
 
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.failed import Failed
-from pyrodrop.json_files import Record, read_record
+from pyrodrop.files import Record
 
 _MOST_VALUES = 10**8  # of a variable of draws.nc
 _ADVICE = "pyrodrop run writes it: run the job again"

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from pyrodrop.analysis.reports.console import machine, versions
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.beside import beside
@@ -26,9 +27,7 @@ from pyrodrop.analysis.zoo.train import Measured, keep, load_splits, measure, re
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
 from pyrodrop.failed import Failed
-from pyrodrop.files import write_json
 from pyrodrop.inputs import mapped
-from pyrodrop.json_files import read_record
 from pyrodrop.training.jobs import run_each, workers
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo import Entry, trained

@@ -14,9 +14,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.data import Dataset
 from pyrodrop.failed import Failed
-from pyrodrop.json_files import read_record
 from pyrodrop.zoo import Entry
 from pyrodrop.zoo.entry import guide_class
 from pyrodrop.zoo.sources import SOURCES

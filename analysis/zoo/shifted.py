@@ -30,11 +30,10 @@ from torch.nn.functional import interpolate
 
 from pyrodrop import zoo
 from pyrodrop.analysis.reports.console import machine, versions
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.data import mnist, turned
-from pyrodrop.files import write_json
 from pyrodrop.guides import Point
-from pyrodrop.json_files import read_record
 from pyrodrop.metrics import accuracy, auroc, ece, entropy_split
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo import trained

@@ -32,15 +32,14 @@ from pyrodrop import arguments
 from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.reports.score_table import mean_and_error, score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.compression.kept import compression
 from pyrodrop.data import Dataset, Split
-from pyrodrop.files import write_json
 from pyrodrop.guides import Guide, Point
-from pyrodrop.json_files import read_record
 from pyrodrop.likelihoods import Censored, elements
 from pyrodrop.metrics import accuracy, classification_scores, regression_scores
 from pyrodrop.models import NetworkModel

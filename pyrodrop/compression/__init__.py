@@ -10,5 +10,8 @@
 from pyrodrop.compression.compress import compress, compression_report
 from pyrodrop.compression.draws import DrawnNetworks
 from pyrodrop.compression.report import CompressionReport, Measured
+from pyrodrop.names import public
 
 __all__ = ["CompressionReport", "DrawnNetworks", "Measured", "compress", "compression_report"]
+
+public(__name__, __all__)

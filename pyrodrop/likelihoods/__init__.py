@@ -1,7 +1,5 @@
 """Likelihoods: the distribution of an observation given the output of the network."""
 
-from typing import TYPE_CHECKING
-
 from pyrodrop.likelihoods.beta import Beta
 from pyrodrop.likelihoods.censored import Censored
 from pyrodrop.likelihoods.classes import Bernoulli, Categorical
@@ -13,7 +11,7 @@ from pyrodrop.likelihoods.ordinal import Ordinal
 from pyrodrop.likelihoods.positive import Gamma, HeteroscedasticLogNormal, LogNormal
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 from pyrodrop.likelihoods.student_t import StudentT
-from pyrodrop.names import missing
+from pyrodrop.names import public
 
 __all__ = [
     "Bernoulli",
@@ -37,5 +35,4 @@ __all__ = [
     "per_row",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = missing(__name__, __all__)
+public(__name__, __all__)

@@ -5,8 +5,6 @@ in `classification`. `uncertainty` splits uncertainty into aleatoric and epistem
 with guaranteed coverage.
 """
 
-from typing import TYPE_CHECKING
-
 from pyrodrop.metrics.classes import Predicted
 from pyrodrop.metrics.classification import (
     CalibrationCurve,
@@ -41,7 +39,7 @@ from pyrodrop.metrics.uncertainty import (
     predictive_entropy,
     variance_split,
 )
-from pyrodrop.names import missing
+from pyrodrop.names import public
 
 __all__ = [
     "CalibrationCurve",
@@ -75,5 +73,4 @@ __all__ = [
     "variance_split",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = missing(__name__, __all__)
+public(__name__, __all__)

@@ -4,11 +4,9 @@ sites          parameters by role (trained weights, trained vectors, fixed), and
 units          which axis of a weight indexes its input units, and which weights are applied to x itself
 assignment     priors and input units of every parameter, from settings by name pattern
 call           call a network with given parameter values, or with many sets of them
-observe        properties of a network, found by calling it on a few rows of x
-noise          random numbers that the network draws itself
+trial          properties of a network, found by calling it on a few rows of x
 checks         checks of types, shapes and numbers before training and prediction
 dropout_calls  calls that drop units, with masks from outside
-uniform        masks that are made of uniform random numbers
 dropouts       the dropouts of a network that was read (`pyrodrop.read`)
 pooling        faster max pooling without gradients
 starts         new initial values

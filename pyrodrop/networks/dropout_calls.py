@@ -7,7 +7,8 @@
     F.scaled_dot_product_attention(dropout_p=...)              mask of the attention probabilities, [N, heads, T, T]
     nn.MultiheadAttention                                      the same, [N * heads, T, T] if it returns them
     Tensor.bernoulli_, torch.bernoulli                         the result itself: stochastic depth, masks made by hand
-    torch.rand, torch.rand_like                                the same, if rounded or compared (`UniformNumbers`)
+    torch.floor(torch.rand(shape) + keep)                      the same: zeros and ones with P(1) = keep
+    torch.rand_like(x) < keep                                  the same: booleans with P(True) = keep; the rarer value drops
 
 `DropoutCalls` is a mode of PyTorch (`torch.overrides.TorchFunctionMode`) that intercepts these functions, whichever module
 calls them. A call in evaluation mode, or with rate 0, drops nothing and needs no mask. Batch and instance normalisation use
@@ -27,8 +28,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pyrodrop.networks.uniform import UniformNumbers
-from pyrodrop.private_apis import body_of
+from pyrodrop.networks.call import Unfit
+from pyrodrop.private_apis import body_of, without_values
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,6 @@ class DropoutCall:
         shape: of the mask.
         input: the tensor whose units are dropped, or one with the same leading axes; None if unknown.
         like: a tensor of the mask's dtype and device.
-        scales: whether the function divides what it keeps by 1 - drop_rate and sets the rest to 0.
         merged: whether the rows of examples are merged in an order that depends on their lengths (packed sequences).
     """
 
@@ -50,7 +50,6 @@ class DropoutCall:
     shape: torch.Size
     input: Tensor | None
     like: Tensor
-    scales: bool = True
     merged: bool = False
 
 
@@ -77,7 +76,7 @@ class DropoutCalls(TorchFunctionMode):
     def mask(self, call: DropoutCall) -> Tensor | None:
         """The mask of a call, in the dtype of its result; None to drop nothing."""
         if call.drop_rate >= 1:
-            raise ValueError(
+            raise Unfit(
                 f"a posterior needs drop rates below 1; the network calls {call.kind} with a rate of {call.drop_rate:g}, "
                 "which drops everything"
             )
@@ -85,12 +84,110 @@ class DropoutCalls(TorchFunctionMode):
         return None if mask is None else mask.to(call.like.dtype)
 
 
-def _dropout(
-    mode: DropoutCalls, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> Tensor:
-    if not training or p == 0:
-        return input
-    return _scaled(input, p, mode.mask(DropoutCall("dropout", p, input.shape, input, input)))
+class UniformNumbers(Tensor):
+    """Uniform numbers plus a number, without values, until they are rounded or compared with a number.
+
+    The result is a mask from outside. Any other use raises a ValueError, since the numbers have no values.
+
+    Attributes:
+        plain, ask, offset: a tensor of the same shape, dtype and device; the function that returns a mask from such a
+            tensor and the probability of a one; the number added.
+        mask: the mask, after an operation that rounds in place; None before.
+    """
+
+    plain: Tensor
+    ask: Callable[[Tensor, float], Tensor]
+    offset: float
+    mask: Tensor | None
+
+    @staticmethod
+    def like(values: Tensor, ask: Callable[[Tensor, float], Tensor], offset: float = 0.0) -> UniformNumbers:
+        """Numbers of the shape, dtype and device of `values`."""
+        numbers: UniformNumbers = without_values(UniformNumbers, values.shape, values)
+        numbers.plain, numbers.ask, numbers.offset, numbers.mask = values, ask, offset, None
+        return numbers
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = getattr(func, "__name__", str(func)), kwargs or {}
+        numbers = next((arg for arg in args if isinstance(arg, UniformNumbers)), None)
+        if numbers is not None and (numbers.mask is not None or name in _SAME | _SEEN):
+            plain = numbers.plain if numbers.mask is None else numbers.mask
+            result = func(*(plain if arg is numbers else arg for arg in args), **kwargs)
+            if numbers.mask is not None or not isinstance(result, Tensor):
+                return result
+            if name in _SAME:
+                return cls.like(result, numbers.ask, numbers.offset)
+        other = next((arg for arg in args if isinstance(arg, int | float)), None)
+        if numbers is None or kwargs or len(args) != 1 + (other is not None):
+            pass
+        elif name in _SUMS and other is not None:
+            if name in ("add_", "__iadd__"):
+                numbers.offset += other
+                return numbers
+            return cls.like(numbers.plain, numbers.ask, numbers.offset + other)
+        elif name in ("floor", "floor_") and 0 < numbers.offset < 1:
+            mask = numbers.ask(numbers.plain, numbers.offset)
+            if name == "floor":
+                return mask
+            numbers.mask = mask
+            return numbers
+        elif (
+            name in _BELOW | _ABOVE
+            and other is not None
+            and numbers is args[0]
+            and 0 < other < 1
+            and not numbers.offset
+        ):
+            true = other if name in _BELOW else 1 - other
+            return (
+                numbers.ask(numbers.plain, true) >= 0.5 if true >= 0.5 else numbers.ask(numbers.plain, 1 - true) < 0.5
+            )
+        raise Unfit(
+            f"the network draws uniform random numbers and calls {name} with them, which makes no dropout mask that can be "
+            "read: masks are torch.floor(torch.rand(shape) + keep_rate) or torch.rand(shape) < keep_rate, with one rate"
+        )
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise NotImplementedError(f"{func} got uniform random numbers that have no values")
+
+
+_SUMS = {"add", "__add__", "__radd__", "add_", "__iadd__"}
+_BELOW, _ABOVE = {"lt", "__lt__", "le", "__le__"}, {"gt", "__gt__", "ge", "__ge__"}
+_SAME = {"to", "type", "float", "double", "view", "reshape", "unsqueeze", "type_as", "contiguous", "clone", "detach"}
+_SEEN = {"__get__", "size", "dim", "numel", "__len__", "is_floating_point", "ndimension", "element_size"}
+
+
+def _zeros(kind: str, shape: Callable[[Tensor], torch.Size]) -> Callable[..., Tensor]:
+    """Dropout to 0 with a mask of this shape, scaled by 1 / (1 - p)."""
+
+    def dropout(
+        mode: DropoutCalls, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        if not training or p == 0:
+            return input
+        return _scaled(input, p, mode.mask(DropoutCall(kind, p, shape(input), input, input)))
+
+    return dropout
+
+
+def _shape(input: Tensor) -> torch.Size:
+    return input.shape
+
+
+def _channels(single: int | None = None) -> Callable[[Tensor], torch.Size]:
+    """The shape of a mask of channels; an input of `single` dimensions is one example without an axis of examples."""
+
+    def shape(input: Tensor) -> torch.Size:
+        lead = 1 if input.dim() == single else 2
+        return torch.Size((*input.shape[:lead], *(1,) * (input.dim() - lead)))
+
+    return shape
+
+
+def _scaled(input: Tensor, p: float, mask: Tensor | None) -> Tensor:
+    return input if mask is None else input * (mask / (1 - p))
 
 
 def _native_dropout(mode: DropoutCalls, func: Any, input: Tensor, p: float, train: bool | None) -> Any:
@@ -101,30 +198,7 @@ def _native_dropout(mode: DropoutCalls, func: Any, input: Tensor, p: float, trai
     return _scaled(input, p, mask), kept.bool()
 
 
-def _feature_dropout(single: int | None) -> Callable[..., Tensor]:
-    """Dropout of channels; an input of `single` dimensions is one example without an axis of examples."""
-
-    def dropout(
-        mode: DropoutCalls, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-    ) -> Tensor:
-        if not training or p == 0:
-            return input
-        call = DropoutCall("dropout of channels", p, _channels(input, input.dim() == single), input, input)
-        return _scaled(input, p, mode.mask(call))
-
-    return dropout
-
-
-def _channels(input: Tensor, single: bool = False) -> torch.Size:
-    lead = 1 if single else 2
-    return torch.Size((*input.shape[:lead], *(1,) * (input.dim() - lead)))
-
-
-def _scaled(input: Tensor, p: float, mask: Tensor | None) -> Tensor:
-    return input if mask is None else input * (mask / (1 - p))
-
-
-def _alpha(by_channel: bool) -> Callable[..., Tensor]:
+def _alpha(shape: Callable[[Tensor], torch.Size]) -> Callable[..., Tensor]:
     """Dropout to the negative saturation of SELU, with an affine map that keeps mean and variance (Klambauer et al. 2017,
     Self-Normalizing Neural Networks, https://arxiv.org/abs/1706.02515, section 3): a (x z + alpha' (1 - z)) + b."""
 
@@ -133,8 +207,7 @@ def _alpha(by_channel: bool) -> Callable[..., Tensor]:
     ) -> Tensor:
         if not training or p == 0:
             return input
-        shape = _channels(input) if by_channel else input.shape
-        mask = mode.mask(DropoutCall("alpha dropout", p, shape, input, input, scales=False))
+        mask = mode.mask(DropoutCall("alpha dropout", p, shape(input), input, input))
         if mask is None:
             return input
         a = ((_SATURATION**2 * p + 1) * (1 - p)) ** -0.5
@@ -168,7 +241,7 @@ def _zeros_and_ones(mode: DropoutCalls, like: Tensor, p: Any) -> Tensor:
     keep = _number(p)
     if keep in (0.0, 1.0):
         return torch.full_like(like, keep)
-    mask = mode.mask(DropoutCall("Bernoulli numbers", 1 - keep, like.shape, None, like, scales=False))
+    mask = mode.mask(DropoutCall("Bernoulli numbers", 1 - keep, like.shape, None, like))
     return torch.full_like(like, keep) if mask is None else mask.expand(like.shape).clone()
 
 
@@ -190,7 +263,7 @@ def _number(p: Any) -> float:
     if not isinstance(p, Tensor):
         return float(p)
     if p.numel() == 0 or bool((p != p.flatten()[0]).any()):
-        raise ValueError(
+        raise Unfit(
             "the network draws Bernoulli numbers whose probabilities differ between entries or depend on x, so they are no "
             "dropout with a rate; draw them with one rate each"
         )
@@ -270,23 +343,7 @@ def _multihead(mode: DropoutCalls, func: Any, *args: Any, **kwargs: Any) -> Any:
         return body_of(func)(*args, **kwargs)
 
 
-def _batch_norm(
-    mode: DropoutCalls,
-    func: Any,
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Normalise by running statistics if there are any."""
-    return func(input, running_mean, running_var, weight, bias, running_mean is None, *args, **kwargs)
-
-
-def _instance_norm(
+def _norm(
     mode: DropoutCalls,
     func: Any,
     input: Tensor,
@@ -294,40 +351,35 @@ def _instance_norm(
     running_var: Tensor | None = None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
+    *rest: Any,
+    training: bool = False,
     use_input_stats: bool = True,
-    *args: Any,
     **kwargs: Any,
 ) -> Any:
-    return func(input, running_mean, running_var, weight, bias, running_mean is None, *args, **kwargs)
+    """Normalise by running statistics if there are any, whatever the call requests."""
+    return func(input, running_mean, running_var, weight, bias, running_mean is None, *rest[1:], **kwargs)
 
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {
-    F.dropout: _dropout,
-    torch.dropout: _dropout,
-    torch.dropout_: _dropout,
+    **dict.fromkeys((F.dropout, torch.dropout, torch.dropout_), _zeros("dropout", _shape)),
+    **dict.fromkeys(
+        (F.dropout2d, torch.feature_dropout, torch.feature_dropout_), _zeros("dropout of channels", _channels())
+    ),
+    F.dropout1d: _zeros("dropout of channels", _channels(2)),
+    F.dropout3d: _zeros("dropout of channels", _channels(4)),
     torch.native_dropout: _native_dropout,
-    F.dropout1d: _feature_dropout(2),
-    F.dropout2d: _feature_dropout(None),
-    F.dropout3d: _feature_dropout(4),
-    torch.feature_dropout: _feature_dropout(None),
-    torch.feature_dropout_: _feature_dropout(None),
-    F.alpha_dropout: _alpha(False),
-    torch.alpha_dropout: _alpha(False),
-    torch.alpha_dropout_: _alpha(False),
-    F.feature_alpha_dropout: _alpha(True),
-    torch.feature_alpha_dropout: _alpha(True),
-    torch.feature_alpha_dropout_: _alpha(True),
+    **dict.fromkeys((F.alpha_dropout, torch.alpha_dropout, torch.alpha_dropout_), _alpha(_shape)),
+    **dict.fromkeys(
+        (F.feature_alpha_dropout, torch.feature_alpha_dropout, torch.feature_alpha_dropout_), _alpha(_channels())
+    ),
     Tensor.bernoulli_: _bernoulli_in_place,
     Tensor.bernoulli: _bernoulli,
     torch.bernoulli: _bernoulli,
     torch.rand: _uniform,
     torch.rand_like: _uniform,
-    torch.lstm: _recurrent,
-    torch.gru: _recurrent,
-    torch.rnn_tanh: _recurrent,
-    torch.rnn_relu: _recurrent,
+    **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _multihead,
-    F.batch_norm: _batch_norm,
-    F.instance_norm: _instance_norm,
+    F.batch_norm: _norm,
+    F.instance_norm: _norm,
 }

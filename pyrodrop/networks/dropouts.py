@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -224,25 +224,24 @@ class Dropouts(nn.Module):
         with DropoutCalls(answer):
             yield
         if called < len(self.calls):
-            missing = ", ".join(call.name for call in self.calls[called:])
-            raise ValueError(f"{_OTHER}: it does not call {missing}. {_AGAIN}")
+            self._refuse(called, None)
+
+    def _refuse(self, number: int, call: DropoutCall | None) -> NoReturn:
+        planned = self.calls[number] if number < len(self.calls) else None
+        before, now = (
+            "none" if each is None else f"a {each.kind} with rate {each.drop_rate:g} and {len(each.shape)} axes"
+            for each in (planned, call)
+        )
+        raise ValueError(
+            f"the network does not drop units as it did when it was read: its dropout {number + 1} was {before} and is now "
+            f"{now}. Its forward may depend on its inputs: read it with inputs like these"
+        )
 
     def _check(self, call: DropoutCall, number: int, examples: int) -> None:
-        if number >= len(self.calls):
-            raise ValueError(
-                f"{_OTHER}: it dropped units {len(self.calls)} times then, and does so once more now. {_AGAIN}"
-            )
-        planned = self.calls[number]
-        if (call.kind, call.drop_rate) != (planned.kind, planned.drop_rate):
-            raise ValueError(
-                f"{_OTHER}: {planned.name} was a {planned.kind} with rate {planned.drop_rate:g} and is now a {call.kind} "
-                f"with rate {call.drop_rate:g}. {_AGAIN}"
-            )
-        if len(call.shape) != len(planned.shape):
-            raise ValueError(
-                f"{_OTHER}: the masks of {planned.name} had {len(planned.shape)} axes and have {len(call.shape)} now. "
-                f"{_AGAIN}"
-            )
+        planned = self.calls[number] if number < len(self.calls) else None
+        what = call.kind, call.drop_rate, len(call.shape)
+        if planned is None or what != (planned.kind, planned.drop_rate, len(planned.shape)):
+            self._refuse(number, call)
         axis = planned.layout.axis
         if axis is not None and planned.layout.order and planned.shape[axis] == 1 and call.shape[axis] != examples:
             raise ValueError(
@@ -282,7 +281,3 @@ def _masked_outputs(weight: Tensor, call: Dropout, examples: int) -> tuple[Tenso
     if mask is not None and mask.shape == kept.shape:  # a unit may be kept whose weights are all 0
         kept = kept | (mask != 0)
     return keep * weight, kept.to(weight.dtype).reshape(call.shape)
-
-
-_OTHER = "the network does not drop units as it did when it was read"
-_AGAIN = "Its forward may depend on its inputs: read it with inputs like these"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pyrodrop import arguments
 from pyrodrop.devices import seeded
+from pyrodrop.networks.sites import freeze, thaw
 
 
 @contextmanager
@@ -56,40 +57,28 @@ def new_values(network: nn.Module, names: dict[str, tuple[str, ...]]) -> dict[st
     """New values of the parameters from ``reset_parameters()`` of the modules that own them, with torch's generator.
 
     Args:
-        network: a module whose parameters are buffers (`sites.freeze`); it is not changed.
-        names: all names of every parameter to draw, by its canonical name.
+        network: a module, whose parameters may be buffers (`sites.freeze`); it is not changed.
+        names: all names of every parameter to draw, by its canonical name. A tied parameter takes its first owner's value.
 
     Raises:
         ValueError: a module that owns one of them has no ``reset_parameters`` method.
     """
     network = copy.deepcopy(network)
-    wanted = {name for all_ in names.values() for name in all_}
-    made: dict[str, nn.Parameter] = {}
-    owners: dict[str, nn.Module] = {}
-    for prefix, module in network.named_modules():
-        for short in list(module._buffers):
-            name = f"{prefix}.{short}" if prefix else short
-            if name in wanted:
-                made[name] = nn.Parameter(module._buffers[short].clone())  # type: ignore[union-attr]
-                del module._buffers[short]
-                module.register_parameter(short, made[name])
-                owners[prefix] = module
-    silent = sorted(
-        {f"{name or 'the network itself'} ({type(m).__name__})" for name, m in owners.items() if not _reset(m)}
-    )
+    freeze(network)
+    thaw(network, {name: (name,) for all_names in names.values() for name in all_names}, {}, fixed=())
+    owners = [(name, m, _reset(m)) for name, m in network.named_modules() if [*m.parameters(recurse=False)]]
+    silent = sorted(f"{name or 'the network itself'} ({type(m).__name__})" for name, m, reset in owners if not reset)
     if silent:
         raise ValueError(
             "new initial values come from each module's reset_parameters(), which these modules do not have: "
             f"{', '.join(silent)}. Add the method, or build each model yourself and pass lists of models and guides"
         )
     with torch.no_grad():
-        for module in owners.values():
-            getattr(module, _reset(module))()
-    return {first: made[first].detach() for first in names}  # a tied parameter takes its first owner's value
+        for _, module, reset in owners:
+            getattr(module, reset)()
+    return {first: network.get_parameter(first).detach() for first in names}
 
 
 def _reset(module: nn.Module) -> str:
     """The name of a module's initialisation method; empty if it has none."""
-    return next(
-        (name for name in ("reset_parameters", "_reset_parameters") if callable(getattr(module, name, None))), ""
-    )
+    return next((n for n in ("reset_parameters", "_reset_parameters") if callable(getattr(module, n, None))), "")

@@ -95,6 +95,7 @@ def blocks(
     num_draws: int,
     max_bytes: int,
     masks: Masks = MappingProxyType({}),
+    joint: bool = True,
 ) -> Iterator[Block]:
     """Sample functions from any guide, in blocks of at most `max_bytes`.
 
@@ -103,29 +104,43 @@ def blocks(
         x: argument of a guide without a method ``posterior``.
         max_bytes: most bytes of a block's sampled tensors; a block has at least one sample.
         masks: drop rate and shape of the masks that are not noise of a weight, by name (`NetworkModel.noise_shapes`).
+        joint: False for one block with independent noise per point, which has the marginal distribution of each point only.
 
     Raises:
-        ValueError: the guide does not sample every weight, or a weight has another shape than in `sites`.
+        TypeError: `joint` is False and the guide has no method ``posterior``.
+        ValueError: the guide does not sample every weight, or a weight has another shape than in `sites`; `joint` is False
+            and a posterior has no form with independent noise per example.
     """
     like = next(iter(sites.values()))
     of_masks = sum(shape.numel() for _, shape in masks.values() if shape is not None) * like.element_size()
     inside = any(shape is None for _, shape in masks.values())
+    shapes = {name: tensor.shape for name, tensor in sites.items()}
     if not isinstance(guide, HasPosterior):
+        if not joint:
+            raise TypeError(
+                "joint=False needs a guide with a method posterior(name), as most of pyrodrop.guides have; got "
+                f"{getattr(guide, '__name__', type(guide).__name__)}: use joint=True"
+            )
         per_draw = sum(w.numel() * w.element_size() for w in sites.values()) + of_masks
         for size in _sizes(num_draws, max_bytes // per_draw):
             weights = _draw_weights(guide, sites, x, size)
-            _check({name: weight.shape[1:] for name, weight in weights.items()}, sites)
+            check_shapes({name: weight.shape[1:] for name, weight in weights.items()}, shapes, "one")
             yield Block(size, weights | draw_masks(masks, size, like), {}, {}, drawn_inside=inside)
         return
-    distributions = _posteriors(guide, sites)
+    distributions = {name: guide.posterior(name) for name in (guide.sites if isinstance(guide, Guide) else sites)}
+    check_shapes({name: q.event_shape for name, q in distributions.items()}, shapes, "one")
     fixed = {name: q.loc for name, q in distributions.items() if is_constant(q)}
     free = {name: q for name, q in distributions.items() if name not in fixed}
+    if not joint:
+        for name, q in distributions.items():
+            check_local_form(name, q)
+        yield Block(num_draws, {name: like.new_zeros(num_draws) for name in [*free, *masks]}, free, fixed, local=True)
+        return
     scaled = {name: q for name, q in free.items() if unit_noise(q, 1) is not None}
     per_draw = sum(
         (scaled[n].noise_shape.numel() if n in scaled else sites[n].numel()) * sites[n].element_size() for n in free
     )
-    per_draw += of_masks
-    for size in _sizes(num_draws, max_bytes // max(1, per_draw)):
+    for size in _sizes(num_draws, max_bytes // max(1, per_draw + of_masks)):
         noise = {}
         for name, q in free.items():
             units = unit_noise(q, size)
@@ -144,43 +159,6 @@ def draw_masks(masks: Masks, num_draws: int, like: Tensor) -> dict[str, Tensor]:
             mask = keep_mask((num_draws, *shape), rate, device=like.device)
             drawn[name] = mask.view(torch.uint8).to(like.dtype)
     return drawn
-
-
-def local_blocks(
-    guide: Any, sites: Mapping[str, Tensor], num_draws: int, masks: Masks = MappingProxyType({})
-) -> Iterator[Block]:
-    """One block with independent noise per point, correct for the marginal distribution of each point only.
-
-    Raises:
-        TypeError: the guide has no method ``posterior``.
-        ValueError: a posterior has no form with independent noise per example, or a weight another shape than in `sites`.
-    """
-    if not isinstance(guide, HasPosterior):
-        name = getattr(guide, "__name__", type(guide).__name__)
-        raise TypeError(
-            "joint=False needs a guide with a method posterior(name), as most of pyrodrop.guides have; got "
-            f"{name}: use joint=True"
-        )
-    distributions = _posteriors(guide, sites)
-    for name, q in distributions.items():
-        check_local_form(name, q)
-    fixed = {name: q.loc for name, q in distributions.items() if is_constant(q)}
-    free = {name: q for name, q in distributions.items() if name not in fixed}
-    like = next(iter(sites.values()))
-    yield Block(num_draws, {name: like.new_zeros(num_draws) for name in [*free, *masks]}, free, fixed, local=True)
-
-
-def _posteriors(guide: Any, sites: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The posterior of every weight; a ValueError unless the guide has the model's sites and shapes."""
-    if isinstance(guide, Guide):
-        _check(dict.fromkeys(guide.sites, ()), sites, names_only=True)
-    distributions = {name: guide.posterior(name) for name in sites}
-    _check({name: q.event_shape for name, q in distributions.items()}, sites)
-    return distributions
-
-
-def _check(shapes: Mapping[str, Any], sites: Mapping[str, Tensor], *, names_only: bool = False) -> None:
-    check_shapes(shapes, {name: () if names_only else like.shape for name, like in sites.items()}, "one")
 
 
 def _sizes(total: int, most: int) -> Iterator[int]:

@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import Censored, Gaussian, Missing
 from pyrodrop.models.trained_network import TrainedNetwork
+from pyrodrop.networks.last_map import LastMap
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.protocols import HasPosterior
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
@@ -93,14 +93,14 @@ def _at(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """E[f], the standard deviation of f and Var[y] at some points, in the units of y."""
     strategy = _MeanAndVariance()
-    with torch.inference_mode(False), torch.no_grad(), _LastMap() as last:
+    with torch.inference_mode(False), torch.no_grad(), LastMap([]) as seen:
         mean = model.outputs({**fixed, name: LazyWeight(LazyDistribution(q, strategy, name))}, x)
-    if strategy.variance is None or mean is not last.result:
+    if strategy.variance is None or seen.last is None or mean is not seen.last.result:
         raise ValueError(
             f"{_NEEDS}dropout at the input of the last layer, whose output the network returns; got dropout at {name!r}, "
             "which is not this layer"
         )
-    if last.touched or mean._version != last.version:
+    if seen.changed():
         raise ValueError(
             f"{_NEEDS}a network that returns the output of its last layer unchanged; this network changes in place the "
             f"output of {name!r}"
@@ -134,24 +134,4 @@ class _MeanAndVariance(LazyReparam):
         )
 
 
-class _LastMap(TorchFunctionMode):
-    """Records the output of the last use of a lazy weight, and whether its memory was accessed directly afterwards."""
-
-    result: Any = None
-    version = 0
-    touched = False
-
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        arguments = (*args, *(kwargs or {}).values())
-        lazy = any(isinstance(leaf, LazyWeight) for leaf in arguments)
-        if lazy and isinstance(result, Tensor) and not isinstance(result, LazyWeight):
-            self.result, self.version, self.touched = result, result._version, False
-        elif func in _UNVERSIONED and any(leaf is self.result for leaf in arguments):
-            self.touched = True
-        return result
-
-
-_TENSOR: Any = Tensor
-_UNVERSIONED = {_TENSOR.data.__get__, _TENSOR.numpy, _TENSOR.data_ptr, _TENSOR.untyped_storage, _TENSOR.__array__}
 _NEEDS = "method='analytic' is the closed form for dropout on the units of one hidden layer and needs "

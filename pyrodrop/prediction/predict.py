@@ -24,7 +24,7 @@ from pyrodrop.likelihoods import per_row
 from pyrodrop.models.network import NetworkModel, mixes_examples, repeatable
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.checks import cannot_run
-from pyrodrop.prediction.blocks import Block, Masks, blocks, local_blocks
+from pyrodrop.prediction.blocks import Block, Masks, blocks
 from pyrodrop.prediction.closed_form import dropout_moments
 from pyrodrop.prediction.moments import Moments, RunningMoments
 from pyrodrop.prediction.prediction import Prediction, Predicts
@@ -237,11 +237,7 @@ def _tiles(
     example = _rows(x, slice(None) if together else slice(1), device)
     masks = masks_of(model, example, together, joint)
     drawn = 0
-    for block in (
-        blocks(guide, sites, example, num_samples, BLOCK_BYTES, masks)
-        if joint
-        else local_blocks(guide, sites, num_samples, masks)
-    ):
+    for block in blocks(guide, sites, example, num_samples, BLOCK_BYTES, masks, joint):
         for draw, first, output in tiles_of(model, block, x, device, together):
             yield drawn + draw, first, output
         drawn += block.num_draws

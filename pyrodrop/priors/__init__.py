@@ -3,9 +3,9 @@
 `from_gp` chooses Gaussian priors for a network and its data; `from_posterior` makes a posterior the prior for the next data.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyrodrop.names import missing
+from pyrodrop.names import public
 from pyrodrop.priors.anchored import Anchored
 from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Gaussian
@@ -34,12 +34,5 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pyrodrop.analysis.gp.fitted_priors import from_gp
-else:
 
-    def __getattr__(name: str) -> Any:
-        if name != "from_gp":
-            missing(__name__, __all__)(name)
-        from pyrodrop.analysis.gp.fitted_priors import from_gp
-
-        globals()[name] = from_gp
-        return from_gp
+public(__name__, __all__, {"from_gp": "pyrodrop.analysis.gp.fitted_priors"})

@@ -13,7 +13,8 @@ differs between rows of an example (tokens, positions) is carried by no weight, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +22,9 @@ from torch import Tensor
 from pyrodrop.distributions import InputUnits
 from pyrodrop.inputs import num_rows
 from pyrodrop.networks.dropouts import Dropout
-from pyrodrop.reading.found import Found, Trial
+from pyrodrop.reading.found import Found, Passes
 
 _NEVER = ("alpha dropout", "dropout of attention")  # not a product with the mask; within an operation
-_TRIED = 3  # random masks per candidate
 
 
 @dataclass(frozen=True)
@@ -35,53 +35,31 @@ class _Candidate:
     of_outputs: bool = False
 
 
-def carriers(
-    trial: Trial,
-    calls: Sequence[Found],
-    uses: Mapping[str, Sequence[int]],
-    weights: Mapping[str, InputUnits],
-    vectors: Sequence[str],
-) -> list[Dropout]:
+def carriers(passes: Passes, found: Found, weights: Mapping[str, InputUnits], vectors: Sequence[str]) -> list[Dropout]:
     """The dropout calls of a network, each with the weight that carries its mask, if any does.
 
     Args:
         weights: the weights that have a prior, with their input units.
         vectors: the names of all vectors; the biases are among them.
     """
+    calls = found.dropouts
     taken: dict[int, _Candidate] = {}
-    search, without = _Search(trial, uses, vectors), trial()
+    search = _Search(passes, found.uses, vectors)
     for role in (search.of_inputs, search.of_table, search.of_outputs):
-        for number, call in enumerate(calls):
+        for number, (call, time) in enumerate(zip(calls, found.times, strict=True)):
             if number in taken or call.kind in _NEVER:
                 continue
             free = {n: u for n, u in weights.items() if all(n != other.weight for other in taken.values())}
-            for candidate in role(call, free):
-                if _carries(trial, without, calls, number, candidate):
+            for candidate in role(call, time, free):
+                if _carries(passes, calls, number, candidate):
                     taken[number] = candidate
                     break
-    dropouts = []
-    for number, call in enumerate(calls):
-        carrier = taken.get(number)
-        dropouts.append(
-            Dropout(
-                name=_name(calls, number),
-                kind=call.kind,
-                drop_rate=call.drop_rate,
-                shape=call.shape,
-                layout=call.layout,
-                weight=None if carrier is None else carrier.weight,
-                units=None if carrier is None else carrier.units,
-                of_outputs=carrier is not None and carrier.of_outputs,
-            )
-        )
-    return dropouts
-
-
-def _name(calls: Sequence[Found], number: int) -> str:
-    """A name for a call: its module, and a number if the module makes several calls."""
-    module = calls[number].module or "forward"
-    same = [i for i, call in enumerate(calls) if (call.module or "forward") == module]
-    return f"dropout {module}" if len(same) == 1 else f"dropout {module} {same.index(number) + 1}"
+    return [
+        replace(call, weight=taken[n].weight, units=taken[n].units, of_outputs=taken[n].of_outputs)
+        if n in taken
+        else call
+        for n, call in enumerate(calls)
+    ]
 
 
 class _Search:
@@ -91,16 +69,16 @@ class _Search:
         vectors: the names of all vectors; the biases are among them.
     """
 
-    def __init__(self, trial: Trial, uses: Mapping[str, Sequence[int]], vectors: Sequence[str]) -> None:
-        self.shapes = {name: value.shape for name, value in trial.values.items()}
+    def __init__(self, passes: Passes, uses: Mapping[str, Sequence[int]], vectors: Sequence[str]) -> None:
+        self.shapes = {name: value.shape for name, value in passes.values.items()}
         self.uses, self.vectors = uses, vectors
 
-    def of_inputs(self, call: Found, weights: Mapping[str, InputUnits]) -> Iterator[_Candidate]:
+    def of_inputs(self, call: Dropout, time: int, weights: Mapping[str, InputUnits]) -> Iterator[_Candidate]:
         """Weights used after the call with as many input units as the mask has entries, or as many blocks of them."""
         if call.layout.axis is None:
             return
         entries = call.shape.numel()
-        for name in self._nearest(call.when, weights, after=True):
+        for name in self._nearest(time, weights, after=True):
             units = weights[name]
             count = units.count(self.shapes[name])
             if count == entries:
@@ -108,11 +86,11 @@ class _Search:
             elif entries > 1 and units.groups == 1 and count % entries == 0:
                 yield _Candidate(name, InputUnits(units.axis, size=count // entries))
 
-    def of_outputs(self, call: Found, weights: Mapping[str, InputUnits]) -> Iterator[_Candidate]:
+    def of_outputs(self, call: Dropout, time: int, weights: Mapping[str, InputUnits]) -> Iterator[_Candidate]:
         """Weights used before the call with as many output units as the mask has entries."""
         if call.layout.axis is None:
             return
-        for name in self._nearest(call.when, weights, after=False):
+        for name in self._nearest(time, weights, after=False):
             units = weights[name].outputs
             if units.count(self.shapes[name]) == call.shape.numel():
                 prefix, _, short = name.rpartition(".")
@@ -121,7 +99,7 @@ class _Search:
                     name, units, bias if short == "weight" and bias in self.vectors else None, of_outputs=True
                 )
 
-    def of_table(self, call: Found, weights: Mapping[str, InputUnits]) -> Iterator[_Candidate]:
+    def of_table(self, call: Dropout, time: int, weights: Mapping[str, InputUnits]) -> Iterator[_Candidate]:
         """Weights that could be multiplied by the mask itself: element by element, or along one axis."""
         if call.layout.axis is not None:
             return
@@ -137,33 +115,34 @@ class _Search:
         """Weights with units that are used after (or before) the time `when`, the nearest first."""
         far: dict[str, int] = {}
         for name, units in weights.items():
-            times = [abs(time - when) for time in self.uses[name] if (time > when) == after]
+            times = [abs(time - when) for time in self.uses.get(name, ()) if (time > when) == after]
             if times and units.axis is not None:
                 far[name] = min(times)
         return sorted(far, key=far.__getitem__)
 
 
-def _carries(trial: Trial, without: Tensor, calls: Sequence[Found], number: int, candidate: _Candidate) -> bool:
-    """Whether the output is the same with random masks and with the weight multiplied by them."""
-    call, weight = calls[number], trial.values[candidate.weight]
-    keep = 1 - call.drop_rate
+def _carries(passes: Passes, calls: Sequence[Dropout], number: int, candidate: _Candidate) -> bool:
+    """Whether the output is the same with random masks and with the weight multiplied by them, and differs between masks."""
+    call, weight = calls[number], passes.values[candidate.weight]
+    keep, rows = 1 - call.drop_rate, num_rows(passes.x)
     generator = torch.Generator().manual_seed(number)
-    moved = False
-    rows = num_rows(trial.x)
-    for _ in range(_TRIED):
-        mask = (torch.rand(call.shape, generator=generator) < 0.5).to(weight)
+    first, second = ((torch.rand(call.shape, generator=generator) < 0.5).to(weight) for _ in range(2))
+    full = call.layout.of_examples(call.shape, rows)
+    masked: list[Any] = []
+    scaled: list[Any] = []
+    for mask in (first, 1 - first, second):
         flat = mask.flatten() / keep
-        masks: list[Tensor | None] = [None] * len(calls)
-        masks[number] = call.layout.spread(mask, call.layout.of_examples(call.shape, rows), rows)
         scales = mask / keep if candidate.units is None else candidate.units.over(flat, weight.shape)
         changed = {candidate.weight: weight * scales}
         if candidate.bias is not None:
-            changed[candidate.bias] = trial.values[candidate.bias] * flat
-        want, got = trial(masks), trial(values=changed)
-        moved = moved or not _equal(want, without)
-        if not _equal(want, got):
-            return False
-    return moved
+            changed[candidate.bias] = passes.values[candidate.bias] * flat
+        nothing = mask.new_full((1,), keep)
+        for sets, of_call, values in ((masked, call.layout.spread(mask, full, rows), {}), (scaled, nothing, changed)):
+            masks: list[Tensor | None] = [None] * len(calls)
+            masks[number] = of_call.expand(full)
+            sets.append((masks, values))
+    want, got = passes.masked([*masked, *scaled]).chunk(2)
+    return _equal(want, got) and not _equal(want[0], want[1])
 
 
 def _equal(one: Tensor, two: Tensor) -> bool:

@@ -2,63 +2,68 @@
 
 The network runs on two and on three examples, within `DropoutCalls`, which intercepts every call that drops units. An axis
 of a mask that has 2 entries in one run and 3 in the other indexes examples; an axis with 2 r and 3 r entries merges examples
-with r rows each.
+with r rows each, whose order a run on three examples with another third one shows.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from pyrodrop.devices import seeded
-from pyrodrop.inputs import Inputs, mapped, num_rows, tensors_in
-from pyrodrop.module_states import STAYS, undisturbed
+from pyrodrop.inputs import Inputs, mapped, tensors_in
 from pyrodrop.networks.call import Output, Unfit, call
-from pyrodrop.networks.checks import first_line, wrong_inputs
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
-from pyrodrop.networks.dropouts import Layout
-from pyrodrop.networks.noise import random_module
-from pyrodrop.networks.observe import check_output, close, few_rows
+from pyrodrop.networks.dropouts import Dropout, Layout
+from pyrodrop.networks.trial import (
+    Look,
+    Properties,
+    Trial,
+    close,
+    mixes,
+    on_few_or_all,
+    properties_of,
+    random_module,
+    running,
+)
 from pyrodrop.private_apis import intercepted
+from pyrodrop.reparam.lazy import LazyWeight
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 
 @dataclass(frozen=True)
 class Found:
-    """One call that drops units.
+    """The calls of a network that drop units, in order.
 
     Attributes:
-        module: name of the module that makes the call; empty for the network itself.
-        kind, drop_rate: kind and drop rate of the call.
-        shape: shape of a mask that all examples share.
-        layout: which axis of the call's own mask indexes examples, and how.
-        when: position of the call in the sequence of the network's operations.
-        scales: whether the call multiplies its input by the mask divided by the keep rate.
+        dropouts: the calls, as if no weight carried their masks.
+        times: position of every call in the sequence of the network's operations.
+        uses: positions of the operations that use a weight, by its name.
+        properties: properties of the network in the modes that `Passes.stays` has now.
     """
 
-    module: str
-    kind: str
-    drop_rate: float
-    shape: torch.Size
-    layout: Layout
-    when: int
-    scales: bool
+    dropouts: list[Dropout]
+    times: list[int]
+    uses: dict[str, list[int]]
+    properties: Properties
 
 
-class Trial:
-    """A network with fixed parameters, which can be run with and without masks.
+class Passes(Trial):
+    """Calls of a network that drops units.
 
     Args:
-        network: the network; only the modes of its modules change during a run.
+        values, names: values of all parameters by first name, and all of their names.
+        sites: names of the parameters that have a prior.
+        x: the inputs, in the dtype of the parameters.
         output: function that selects a tensor from the network's output; None if the output is a tensor.
     """
 
@@ -67,36 +72,38 @@ class Trial:
         network: nn.Module,
         values: Mapping[str, Tensor],
         names: Mapping[str, tuple[str, ...]],
+        sites: Sequence[str],
         x: Inputs,
         output: Output | None = None,
     ) -> None:
-        self.network: nn.Module = network
-        self.values: dict[str, Tensor] = dict(values)
-        self.names: dict[str, tuple[str, ...]] = dict(names)
-        self.x: Inputs = x
-        self.output: Output | None = output
-        self.attends: bool = any(isinstance(module, nn.MultiheadAttention) for module in network.modules())
+        attends, recurs = (
+            any(isinstance(m, kind) for m in network.modules()) for kind in (nn.MultiheadAttention, nn.RNNBase)
+        )
 
-    def __call__(
-        self,
-        masks: Sequence[Tensor | None] | None = None,
-        *,
-        values: Mapping[str, Tensor] | None = None,
-        x: Inputs | None = None,
-    ) -> Tensor:
-        """The output with these masks, in the order of the calls; a call without a mask drops nothing."""
-        given = iter(masks or ())
-        with DropoutCalls(lambda _: next(given, None)):
-            return self.plain(values=values, x=x)
+        def run(weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
+            return call(network, {**values, **weights}, names, x, output, attends=attends, recurs=recurs)
 
-    def plain(self, *, values: Mapping[str, Tensor] | None = None, x: Inputs | None = None) -> Tensor:
-        """The output without intercepting dropout calls."""
-        with undisturbed(self.network), torch.no_grad():
-            weights = self.values if values is None else {**self.values, **values}
-            given = self.x if x is None else x
-            return call(self.network, weights, self.names, given, self.output, attends=self.attends)
+        super().__init__(network, run, {name: values[name] for name in sites})
+        self.values, self.names, self.x, self.output = dict(values), dict(names), x, output
 
-    def in_double_precision(self) -> Trial:
+    def masked(self, sets: Sequence[tuple[Sequence[Tensor | None], Mapping[str, Tensor]]]) -> Tensor:
+        """The outputs ``[sets, N, ...]`` for several sets of masks, in the order of the calls, and of values of parameters.
+
+        A call whose mask is None in all sets drops nothing, and parameters that no set has keep their value.
+        """
+        names = {name for _, values in sets for name in values}
+        tensors = {name: torch.stack([values.get(name, self.values[name]) for _, values in sets]) for name in names}
+        of_calls = dict(enumerate(zip(*(masks for masks, _ in sets), strict=True)))
+        tensors |= {f"mask {number}": torch.stack(masks) for number, masks in of_calls.items() if masks[0] is not None}
+
+        def run(tensors: Mapping[str, Tensor]) -> Tensor:
+            masks = iter([tensors.get(f"mask {number}") for number in of_calls])
+            with DropoutCalls(lambda _: next(masks, None)):
+                return self.run({name: tensors[name] for name in names}, self.x)
+
+        return self.each(run, tensors)
+
+    def in_double_precision(self) -> Passes:
         """The same network in float64, with weights that are perturbed a little, so that no layer is exactly 0."""
         generator = torch.Generator().manual_seed(0)
 
@@ -112,75 +119,122 @@ class Trial:
             if buffer.is_floating_point() and name not in names:
                 values[name], names[name] = buffer.detach().double(), (name,)
         x = mapped(lambda part: part.double() if part.is_floating_point() else part, self.x)
-        return Trial(self.network, values, names, x, self.output)
+        exact = Passes(self.network, values, names, list(self.weights), x, self.output)
+        exact.stays, exact.maps = self.stays, self.maps
+        return exact
 
 
-def find_dropouts(trial: Trial) -> tuple[list[Found], dict[str, list[int]]]:
-    """Every call of the network that drops units, and when the network uses each parameter.
+class _Watch(DropoutCalls):
+    """Records the calls that drop units, which drop nothing, and the operations that use weights.
 
-    Afterwards, as few modules as these calls require are in training mode, and all others in evaluation mode.
+    Attributes:
+        calls: each with the modules that make it, innermost first, and the number of operations before.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__(self._record)
+        self.calls: list[tuple[DropoutCall, list[tuple[str, nn.Module]], int]] = []
+        self.inputs: list[Tensor | None] = []
+        self.uses: dict[str, list[int]] = {}
+        self._network, self._clock = network, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._clock += 1
+        for tensor in tensors_in((args, kwargs)):
+            if isinstance(tensor, LazyWeight):
+                self.uses.setdefault(tensor.distribution.name, []).append(self._clock)
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def _record(self, call: DropoutCall) -> None:
+        self.calls.append((call, running(self._network), self._clock))
+        lazy = call.input is None or isinstance(call.input, LazyWeight)
+        self.inputs.append(None if lazy else call.input.clone())  # type: ignore[union-attr]
+
+    @property
+    def places(self) -> list[tuple[str, str, float]]:
+        """Name of the module, kind and drop rate of every call."""
+        return [(modules[0][0], call.kind, call.drop_rate) for call, modules, _ in self.calls]
+
+
+def find_dropouts(passes: Passes) -> Found:
+    """Every call of the network that drops units, and when the network uses each weight.
+
+    Afterwards, ``passes.stays`` has as few modules as these calls require to be in training mode.
 
     Raises:
         ValueError: the network cannot be run on its inputs, or drops units in another way for another number of examples.
     """
-    network = trial.network
-    for module in network.modules():
-        if isinstance(module, _NORMS):
-            module.training = False
-    whole = False
-    try:
-        two, three = few_rows(trial.x)
-        small = _watch(trial, two)
-        check_output(small.output, 2)
-    except Unfit:
-        raise
-    except Exception as error:  # of any type: the network may need all rows
-        whole, two = True, trial.x
-        try:
-            small = _watch(trial, two)
-        except Exception:
-            raise ValueError(_cannot_run(trial.x, error)) from error
-        check_output(small.output, num_rows(two))
-    with seeded(0, next(iter(trial.values.values())).device):
-        _, culprit = random_module(network, lambda: trial(x=two))  # in training mode, before `_keep_modes`
-    if culprit is not None:
-        raise ValueError(
-            f"the network draws random numbers that are not masks of dropout{culprit}: put "
-            "that module in evaluation mode, or draw masks by torch.bernoulli with one rate"
-        )
-    _keep_modes(network, small, lambda: _watch(trial, two))
-    small = _watch(trial, two)
-    if whole:
-        return [_found(seen, Layout(None)) for seen in small.calls], small.uses
-    large = _watch(trial, three)
-    check_output(large.output, 3)
-    if [seen.what for seen in small.calls] != [seen.what for seen in large.calls]:
-        raise ValueError(
+    network = passes.network
+    passes.stays = {module for module in network.modules() if module.training and not isinstance(module, _NORMS)}
+
+    def watched(rows: Inputs, look: Callable[[Inputs], Look] = passes.look) -> tuple[Look, _Watch]:
+        with _Watch(network) as watch:
+            return look(rows), watch
+
+    def first_and_last(two: Inputs, three: Inputs, *look: Any) -> tuple[tuple[Look, _Watch], tuple[Look, _Watch]]:
+        """Runs in all modes, which must draw nothing but masks, and in those that the calls require."""
+        first, culprit = random_module(network, lambda: watched(two, *look))
+        if culprit is not None:
+            raise Unfit(
+                f"the network draws random numbers that are not masks of dropout{culprit}: put "
+                "that module in evaluation mode, or draw masks by torch.bernoulli with one rate"
+            )
+        modes, callers = passes.stays, [[module for _, module in modules] for _, modules, _ in first[1].calls]
+        for stays in ({modules[0] for modules in callers}, {m for modules in callers for m in modules}, modes):
+            passes.stays = modes & stays
+            last = watched(three, *look)
+            if first[1].places == last[1].places:
+                return first, last
+        raise Unfit(
             "the network drops units in other places for three examples than for two, so its dropout cannot be read: "
-            f"{_list(small)} and {_list(large)}"
+            f"{_list(first[1])} and {_list(last[1])}"
         )
-    if not close(large.output[:2], small.output):  # examples affect each other, so masks are for all of x
-        run = _watch(trial, trial.x)
-        return [_found(seen, Layout(None)) for seen in run.calls], run.uses
-    other = _watch(trial, mapped(lambda part: part[[0, 1, 0]], three))
-    calls = [_found(s, _layout(s, m, o)) for s, m, o in zip(small.calls, large.calls, other.calls, strict=True)]
-    return calls, small.uses
+
+    def few(two: Inputs, three: Inputs) -> Found:
+        (small, watch), (large, other) = first_and_last(two, three)
+        if not close(large.output[:2], small.output):
+            small, watch = watched(two)
+        mixed = mixes(small.output, large.output, lambda: watched(two)[0].output)
+        properties = properties_of(passes, passes.x, small, large, mixes=mixed, maps=True)
+        if mixed:  # masks are for all of x
+            watch = watched(passes.x)[1]
+            return _found(watch, [Layout(None)] * len(watch.calls), properties)
+        permuted = functools.cache(lambda: watched(mapped(lambda part: part[[0, 1, 0]], three))[1].inputs)
+        layouts = [
+            _layout(a, b, lambda number=number: (other.inputs[number], permuted()[number]))  # type: ignore[misc]
+            for number, ((a, *_), (b, *_)) in enumerate(zip(watch.calls, other.calls, strict=True))
+        ]
+        return _found(watch, layouts, properties)
+
+    def whole(rows: Inputs) -> Found:
+        _, (look, watch) = first_and_last(rows, rows, lambda rows: Look(passes(rows), {}))
+        properties = properties_of(passes, rows, look, None, mixes=True, maps=True)
+        return _found(watch, [Layout(None)] * len(watch.calls), properties)
+
+    with seeded(0, next(iter(passes.values.values())).device):
+        return on_few_or_all(passes, passes.x, few, whole)
 
 
-def _found(seen: _Seen, layout: Layout) -> Found:
-    shape = seen.call.shape if layout.axis is None else layout.per_draw(seen.call.shape, 2)
-    return Found(seen.module, seen.call.kind, seen.call.drop_rate, shape, layout, seen.when, seen.call.scales)
+def _found(watch: _Watch, layouts: Sequence[Layout], properties: Properties) -> Found:
+    """The calls of a run, of two examples where an axis indexes them; a number tells calls of one module apart."""
+    names = [place[0] or "forward" for place in watch.places]
+    dropouts = []
+    for number, ((made, *_), layout, name) in enumerate(zip(watch.calls, layouts, names, strict=True)):
+        which = f" {names[:number].count(name) + 1}" if names.count(name) > 1 else ""
+        shape = layout.per_draw(made.shape, 2)
+        dropouts.append(Dropout(f"dropout {name}{which}", made.kind, made.drop_rate, shape, layout))
+    return Found(dropouts, [time for *_, time in watch.calls], watch.uses, properties)
 
 
-def _layout(two: _Seen, three: _Seen, other: _Seen) -> Layout:
+def _layout(two: DropoutCall, three: DropoutCall, inputs: Callable[[], Sequence[Tensor | None]]) -> Layout:
     """Which axis of a mask indexes examples, and in which order.
 
     Args:
         two, three: the call in the runs with two and with three examples.
-        other: the call with the third of three examples replaced.
+        inputs: the inputs of the call with three examples, and with the third of them replaced.
     """
-    a, b = two.call.shape, three.call.shape
-    if len(a) != len(b) or two.call.merged:
+    a, b = two.shape, three.shape
+    if len(a) != len(b) or two.merged:
         return Layout(0, None)
     axes = [axis for axis in range(len(a)) if a[axis] != b[axis]]
     if not axes:
@@ -191,9 +245,10 @@ def _layout(two: _Seen, three: _Seen, other: _Seen) -> Layout:
     rows = a[axis] // 2
     if rows == 1:
         return Layout(axis)
-    if three.call.input is None or other.call.input is None:
+    x, other = inputs()
+    if x is None or other is None:
         return Layout(axis, None)
-    differs = (three.call.input != other.call.input).movedim(axis, 0).flatten(1).any(1).nonzero()[:, 0].tolist()
+    differs = (x != other).movedim(axis, 0).flatten(1).any(1).nonzero()[:, 0].tolist()
     consecutive = {i // rows == 2 for i in differs} == {True}
     interleaved = {i % 3 == 2 for i in differs} == {True}
     if consecutive == interleaved:
@@ -201,113 +256,21 @@ def _layout(two: _Seen, three: _Seen, other: _Seen) -> Layout:
     return Layout(axis, "examples" if consecutive else "rows")
 
 
-@dataclass(frozen=True)
-class _Seen:
-    module: str
-    call: DropoutCall
-    when: int
-
-    @property
-    def what(self) -> tuple[str, str, float]:
-        return self.module, self.call.kind, self.call.drop_rate
+def _list(watch: _Watch) -> str:
+    return ", ".join(name or "the network itself" for name, *_ in watch.places) or "nowhere"
 
 
-@dataclass
-class _Run:
-    """One run of the network: its output, its calls, the modules that make them, and when it uses each parameter."""
-
-    output: Any
-    calls: list[_Seen]
-    callers: list[tuple[nn.Module, ...]]
-    uses: dict[str, list[int]]
-
-
-def _watch(trial: Trial, x: Inputs) -> _Run:
-    uses = _Uses(trial.values)
-    calls: list[_Seen] = []
-    callers: list[tuple[nn.Module, ...]] = []
-    with _stack(trial.network) as stack:
-
-        def answer(call: DropoutCall) -> None:
-            names, modules = zip(*stack, strict=True)
-            kept = None if call.input is None else call.input.detach().clone()
-            calls.append(_Seen(names[-1], replace(call, input=kept, like=call.like.new_empty(0)), uses.clock))
-            callers.append(modules)
-
-        with uses, DropoutCalls(answer):
-            output = trial.plain(x=x)
-    return _Run(output, calls, callers, uses.times)
-
-
-class _Uses(TorchFunctionMode):
-    """Counts operations, and records at which of them each parameter is an argument."""
-
-    def __init__(self, values: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self.clock = 0
-        self.times: dict[str, list[int]] = {name: [] for name in values}
-        self._names = {id(value): name for name, value in values.items()}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.clock += 1
-        for tensor in tensors_in((args, kwargs)):
-            name = self._names.get(id(tensor))
-            if name is not None:
-                self.times[name].append(self.clock)
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _stack(network: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
-    """The modules that are running, with their names, innermost last."""
-    stack: list[tuple[str, nn.Module]] = []
-    handles: list[Any] = []
-    for name, module in network.named_modules():
-        handles.append(module.register_forward_pre_hook(lambda module, _, name=name: stack.append((name, module))))
-        handles.append(module.register_forward_hook(lambda *_: stack.pop() and None, always_call=True))
-    try:
-        yield stack
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _keep_modes(network: nn.Module, before: _Run, again: Any) -> None:
-    """Leave as few modules as possible in training mode: those that drop units, or those and the modules around them."""
-    modes = {module: module.training for module in network.modules()}
-    innermost = {stack[-1] for stack in before.callers}
-    around = {module for stack in before.callers for module in stack}
-    for chosen in (innermost, around, set(modes)):
-        for module, mode in modes.items():
-            module.training = mode and module in chosen
-        if [seen.what for seen in again().calls] == [seen.what for seen in before.calls]:
-            break
-    for module in network.modules():
-        if module.training:
-            module.__dict__[STAYS] = True
-
-
-def _cannot_run(x: Inputs, error: Exception) -> str:
-    text = first_line(error)
-    said = isinstance(error, ValueError) and text.startswith(("the network", "a posterior"))
-    return text if said else wrong_inputs(x, error)
-
-
-def _list(run: _Run) -> str:
-    return ", ".join(seen.module or "the network itself" for seen in run.calls) or "nowhere"
-
-
-def masks_of_a_pass(trial: Trial) -> tuple[Tensor, list[Tensor]]:
+def masks_of_a_pass(passes: Passes) -> tuple[Tensor, list[Tensor]]:
     """The output of one pass in training mode, and the masks that PyTorch itself drew, in order.
 
     It intercepts PyTorch's elementary (ATen) operations, of which one random operation draws each mask. As it does not use
     `DropoutCalls`, it serves as a test of them on the user's network. The caller's random state does not change.
     """
-    devices = {value.device for value in trial.values.values() if value.is_cuda}
+    devices = {value.device for value in passes.values.values() if value.is_cuda}
     with torch.random.fork_rng(list(devices)), bernoulli_results() as masks, sdpa_kernel(SDPBackend.MATH):
         torch.manual_seed(0)
         with torch.backends.cudnn.flags(enabled=False):  # whose recurrent layers draw masks inside
-            output = trial.plain()
+            output = passes(passes.x)
     return output, masks
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import functools
 import glob
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,41 +18,26 @@ from pyrodrop.guides import BernoulliDropout
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import TrainedNetwork
+from pyrodrop.module_states import STAYS
 from pyrodrop.names import by_name
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units
 from pyrodrop.networks.call import Output, check_function
 from pyrodrop.networks.checks import copied
 from pyrodrop.networks.dropouts import Dropout, Dropouts
 from pyrodrop.networks.sites import Parameters, lengthen, parameters_of
+from pyrodrop.networks.trial import close
 from pyrodrop.priors import Gaussian, Prior
 from pyrodrop.reading.carriers import carriers
 from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, strength
-from pyrodrop.reading.found import Found, Trial, find_dropouts, masks_of_a_pass
+from pyrodrop.reading.found import Passes, find_dropouts, masks_of_a_pass
 from pyrodrop.reading.losses import LossFunction
 from pyrodrop.reading.reading import Reading
 from pyrodrop.surroundings import outside
 from pyrodrop.threads import exclusive
 
-F = TypeVar("F", bound=Callable[..., Any])
+_OTHER = 0.9  # factor of all weights in a call that checks the reading
 
 
-def _with_an_example(function: F) -> F:
-    """Have the error of a call without likelihood or num_data show a call."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        missing = [name for name in ("likelihood", "num_data") if name not in kwargs]
-        if missing:
-            raise TypeError(
-                f"read needs {' and '.join(missing)} by name, as in pyrodrop.read(net, x, likelihood="
-                "likelihoods.Categorical(), weight_decay=1e-4, num_data=1000), the last two as in the network's training"
-            )
-        return function(*args, **kwargs)
-
-    return cast(F, call)
-
-
-@_with_an_example
 @exclusive()
 @outside("read")
 @torch.inference_mode(False)
@@ -142,16 +127,23 @@ def read(
     network, likelihood = network.to(where), copy.deepcopy(likelihood).to(where)
     lengthen(network)
     x = mapped(lambda part: part.to(where), x)
-    trial = _trial(network, x, output)
-    calls, uses = find_dropouts(trial)
-    if not calls:
+    sites = _with_prior(parameters, decays, prior)
+    passes = _passes(network, sites, x, output)
+    found = find_dropouts(passes)
+    if not found.dropouts:
         raise ValueError(_nothing(net))
-    _check_passes(trial, calls)
-    exact = _in_double(trial)
+    outputs, drawn = _check_passes(passes, found.dropouts)
     units = assign_input_units(network, parameters, input_axes)
-    with_prior = _with_prior(parameters, decays, prior)
-    planned = carriers(exact, calls, uses, {name: units[name] for name in with_prior}, parameters.vectors)
-    c = None if decays is None else strength(loss, likelihood, num_data, trial())
+    units = {name: units[name] for name in parameters.weights if name in sites}
+    try:
+        planned = carriers(passes.in_double_precision(), found, units, parameters.vectors)
+    except RuntimeError:  # the network creates tensors of a fixed dtype
+        planned = carriers(passes, found, units, parameters.vectors)
+    c = None if decays is None else strength(loss, likelihood, num_data, outputs)
+    for module in network.modules():
+        module.training = module in passes.stays
+        if module.training:
+            module.__dict__[STAYS] = True
     model = _model(network, parameters, planned, likelihood, c, decays, prior, input_axes, output)
     carried = Dropouts(planned).carried
     rates: dict[str, float] = {glob.escape(name): call.drop_rate for name, call in carried.items()}
@@ -159,8 +151,8 @@ def read(
     guide = BernoulliDropout(model, drop_rate=rates | {"*": 0.0}, per=singly | {"*": "input"})
     model.to(where).eval()
     guide.to(where)
-    model.properties(x)
-    _check_reading(model, guide, trial, planned)
+    _check_reading(model, guide, passes, planned, drawn)
+    model.remember(x, replace(found.properties, maps=passes.maps))
     return Reading(
         model=model,
         guide=guide,
@@ -181,12 +173,12 @@ def _check_choice(weight_decay: Any, prior: Any, loss: Any) -> None:
         raise ValueError("loss belongs to weight_decay, which is not given")
 
 
-def _trial(network: nn.Module, x: Inputs, output: Output | None) -> Trial:
+def _passes(network: nn.Module, sites: Sequence[str], x: Inputs, output: Output | None) -> Passes:
     parameters = parameters_of(network)
     values = {name: network.get_parameter(name).detach().clone() for name in parameters.names}
     dtype = next(iter(values.values())).dtype
     x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
-    return Trial(network, values, parameters.names, x, output)
+    return Passes(network, values, parameters.names, sites, x, output)
 
 
 def _nothing(net: nn.Module) -> str:
@@ -208,46 +200,67 @@ def _nothing(net: nn.Module) -> str:
     )
 
 
-def _check_passes(trial: Trial, calls: list[Found]) -> None:
-    """Compare a pass in training mode with one under the masks that PyTorch drew in it; a ValueError if they differ."""
-    want, masks = masks_of_a_pass(trial)
-    shapes = [tuple(mask.shape) for mask in masks]
-    if len(masks) != len(calls):
+@dataclass(frozen=True)
+class _Drawn:
+    """A draw of all masks: as the reading has them, as the calls have them with the weights of a run, and its output."""
+
+    masks: list[Tensor]
+    run: tuple[list[Tensor], dict[str, Tensor]]
+    output: Tensor
+
+
+def _check_passes(passes: Passes, dropouts: Sequence[Dropout]) -> tuple[Tensor, _Drawn]:
+    """Compare a pass in training mode with one under the masks that PyTorch drew in it; a ValueError if they differ.
+
+    Returns:
+        The output of that pass; and masks for all examples, or for each where none for all exists, with other weights, by
+        which `_check_reading` checks the reading.
+    """
+    want, masks = masks_of_a_pass(passes)
+    names = [call.name.removeprefix("dropout ") for call in dropouts]
+    if len(masks) != len(dropouts):
         raise ValueError(
-            f"the network draws {len(masks)} masks, of which {len(calls)} can be read: "
-            f"{', '.join(call.module for call in calls)}. The others are drawn inside of an operation that is not known as "
-            "dropout"
+            f"the network draws {len(masks)} masks, of which {len(dropouts)} can be read: {', '.join(names)}. The others "
+            "are drawn inside of an operation that is not known as dropout"
         )
-    got = trial(masks)
-    scale = float(want.abs().max())
-    if not bool(((want - got).abs() <= 1e-3 * scale).all()):
+    generator, rows = torch.Generator().manual_seed(1), num_rows(passes.x)
+    joint, spread = [], []
+    for call, mask in zip(dropouts, masks, strict=True):
+        if call.layout.joint:
+            joint.append((torch.rand(call.shape, generator=generator) < 1 - call.drop_rate).to(mask))
+            full = call.layout.of_examples(call.shape, rows)
+            spread.append(call.layout.spread(joint[-1], full, rows).expand(full).reshape(mask.shape))
+        else:
+            joint.append(mask)
+            spread.append(mask)
+    others = {name: _OTHER * value for name, value in passes.weights.items()}
+    sets = [(masks, {}), ([1 - mask for mask in masks], {}), (spread, others)]
+    got, opposite, output = passes.masked(sets)
+    if passes.maps and not close(got, want):  # torch.vmap may give other outputs than separate calls
+        passes.maps = False
+        got, opposite, output = passes.masked(sets)
+    if not _same(got, want):
         raise ValueError(
             "with the same masks, the network as it was read does not give the output of its own pass in training mode "
-            f"(masks {shapes}; outputs differ by up to {float((want - got).abs().max()):.2g}). It may change a tensor in "
-            "place that it uses again"
+            f"(masks {[tuple(mask.shape) for mask in masks]}; outputs differ by up to "
+            f"{float((want - got).abs().max()):.2g}). It may change a tensor in place that it uses again"
         )
-    kept, dropped = (trial([fill(mask) for mask in masks]) for fill in (torch.ones_like, torch.zeros_like))
-    if torch.equal(kept, dropped):
+    if torch.equal(got, opposite):
         raise ValueError(
             "the network has dropout, but its passes do not differ: no output depends on the masks of "
-            f"{', '.join(call.module or 'the network' for call in calls)}"
+            f"{', '.join(names)}"
         )
+    return want, _Drawn(joint, sets[2], output)
 
 
-def _in_double(trial: Trial) -> Trial:
-    """The trial in double precision, or `trial` itself if the network cannot run in double precision."""
-    exact = trial.in_double_precision()
-    try:
-        exact()
-    except RuntimeError:  # the network creates tensors of a fixed dtype
-        return trial
-    return exact
+def _same(got: Tensor, want: Tensor) -> bool:
+    return bool(((want - got).abs() <= 1e-3 * want.abs().max()).all())
 
 
 def _with_prior(parameters: Parameters, decays: Mapping[str, float] | None, prior: PriorSetting | None) -> list[str]:
-    """The weights that have a prior."""
+    """The parameters that have a prior."""
     if decays is not None:
-        return [name for name in parameters.weights if decays[name] > 0]
+        return [name for name, decay in decays.items() if decay > 0]
     chosen: dict[str, Any] = by_name(prior, parameters.weights, "prior")
     return [name for name in parameters.weights if chosen[name] is not None]
 
@@ -290,30 +303,26 @@ def _model(
     )
 
 
-def _check_reading(model: TrainedNetwork, guide: BernoulliDropout, trial: Trial, planned: list[Dropout]) -> None:
-    """Compare a draw of the reading, with all masks at once, with the network under the same masks."""
-    generator = torch.Generator().manual_seed(1)
-    values = guide.loc
-    weights = {name: values[name].detach() for name in guide.sites}
-    masks: list[Tensor | None] = []
+def _check_reading(
+    model: TrainedNetwork, guide: BernoulliDropout, passes: Passes, planned: Sequence[Dropout], drawn: _Drawn
+) -> None:
+    """Compare a draw of the reading with the network's output under the same masks."""
+    weights = {name: _OTHER * guide.loc[name].detach() for name in guide.sites}
     noise: dict[str, Tensor] = {}
-    examples = num_rows(trial.x)
-    for call in planned:
-        like = next(iter(weights.values()))
-        mask = (torch.rand(call.shape, generator=generator) < 1 - call.drop_rate).to(like)
-        full = call.layout.of_examples(call.shape, examples)
-        masks.append(call.layout.spread(mask, full, examples) if call.layout.joint else None)
+    for call, mask in zip(planned, drawn.masks, strict=True):
         if call.weight is None:
-            noise |= {call.name: mask} if call.layout.joint else {}
+            noise[call.name] = mask
         elif call.units is None:
             weights[call.weight] = weights[call.weight] * mask
         else:
             weights[call.weight] = weights[call.weight] * call.units.over(mask.flatten(), weights[call.weight].shape)
             weights[call.weight].mask = mask.flatten()  # type: ignore[attr-defined]
     with torch.no_grad():
-        want, got = trial(masks), model.masked(weights, noise, trial.x)
-    scale = float(want.abs().max())
-    if not bool(((want - got).abs() <= 1e-3 * scale).all()):
+        got, want = model.masked(weights, noise, passes.x), drawn.output
+    if passes.maps and not close(want, got):
+        passes.maps = False
+        (want,) = passes.masked([drawn.run])
+    if not _same(got, want):
         raise ValueError(
             "the reading of the network does not give the output of its own pass under the same masks (outputs differ by up "
             f"to {float((want - got).abs().max()):.2g}); please report this network"

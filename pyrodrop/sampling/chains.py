@@ -1,16 +1,18 @@
-"""The loop over transitions: chains of either kernel are tuned together, then drawn from."""
+"""Markov chains that move together: their state, and the loop over transitions of tuning and of drawing."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyrodrop.sampling.kernel import Kernel
+from pyrodrop.sampling.compiled_density import CompiledDensity, Step
 
+DIVERGENT = 1000.0  # nats of energy error, as in Stan
 _OVER_THINNED: dict[str, Callable[[Tensor], Tensor]] = {
     "lp": lambda values: values[-1],
     "energy": lambda values: values[-1],
@@ -22,69 +24,106 @@ _OVER_THINNED: dict[str, Callable[[Tensor], Tensor]] = {
 """The statistic of a draw, from those of the transitions that led to it, ``[thin, C]``."""
 
 
-class Chains:
-    """Chains that a kernel moves.
+class State(NamedTuple):
+    """Where C chains are: q, momentum and dU/dq ``[C, D]``, and U ``[C]``."""
+
+    q: Tensor
+    momentum: Tensor
+    gradient: Tensor
+    energy: Tensor
+
+    def where(self, mask: Tensor, other: State) -> State:
+        """This state for the chains in `mask` ``[C]``, and `other` for the rest."""
+        pairs = zip(self, other, strict=True)
+        return State(*(torch.where(mask[:, None] if new.dim() == 2 else mask, new, old) for new, old in pairs))
+
+
+class Chains(ABC):
+    """Chains that are moved and adapted together.
+
+    Implementing a kernel:
+
+    - `step` is what is compiled together with the gradient.
+    - `transition` follows the chains from `state` to a new `state` with what is `tuned`.
+    - `adapt` replaces `tuned` after each transition of tuning.
 
     Attributes:
-        q: unconstrained values of the draws, ``[C, S, D]``, on the CPU.
-        stats: of the draws, ``[C, S]`` by name, on the CPU.
-        done: number of draws made so far, of the S.
-        transitions: number of transitions made so far, with those of tuning.
-        cpu_seconds: processor time of all transitions after tuning.
-        seconds: wall time in this process, by the names ``tuning`` and ``drawing``.
-        rounding: standard deviation of the rounding error of energies, in nats.
+        state: where the chains are.
+        tuned: what tuning learns, a named tuple of numbers and tensors; together with `state` it is all that transitions
+            after tuning depend on.
+        descent: the number of transitions of the first part of tuning, from the starts to where the chains stay.
+        transitions: the number of transitions made so far.
+        seconds: wall time by the names ``tuning`` and ``drawing``.
+        cpu_seconds: processor time of drawing.
 
     Args:
-        kernel: moves the chains; its state is at their starts.
-        draws: S, number of draws of each chain.
-        thin: number of transitions for each draw.
-        bar: advances with every transition.
+        density: compiled with `step`.
+        q: where the chains start, ``[C, D]``.
+        generator: of all random numbers.
+        tune: the number of transitions of tuning.
+        tuned: the initial `tuned`.
     """
 
-    def __init__(self, kernel: Kernel, draws: int, thin: int, bar: Any) -> None:
-        self.kernel: Kernel = kernel
-        self.draws: int = draws
-        self.thin: int = thin
-        self.bar: Any = bar
-        self.q: Tensor = torch.empty(0)
-        self.stats: dict[str, Tensor] = {}
-        self.done: int = 0
-        self.transitions: int = 0
-        self.cpu_seconds: float = 0.0
-        self.seconds: dict[str, float] = {"tuning": 0.0, "drawing": 0.0}
-        self.rounding: float = 0.0
+    step: ClassVar[Step]
+    descent: int
 
-    def tune(self, until: int) -> None:
-        """Make transitions of tuning up to number `until`."""
+    def __init__(self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, tuned: Any) -> None:
+        self.generator: torch.Generator = generator
+        self.tune: int = tune
+        self.tuned: Any = tuned
+        self.transitions: int = 0
+        self.seconds: dict[str, float] = {"tuning": 0.0, "drawing": 0.0}
+        self.cpu_seconds: float = 0.0
+        self.move_to(density, q)
+
+    def move_to(self, density: CompiledDensity, q: Tensor) -> None:
+        """Continue at q, with momentum 0, with another compiled density, whose dtype is that of q."""
+        energy, gradient = density.energies(q)
+        self.density: CompiledDensity = density
+        self.state: State = State(q, torch.zeros_like(q), gradient, energy)
+        self.tuned = type(self.tuned)(*(v.to(q) if isinstance(v, Tensor) else v for v in self.tuned))
+
+    @abstractmethod
+    def transition(self, number: int) -> dict[str, Tensor]:
+        """Make the transition of this number, from 1; returns its statistics, ``[C]`` by name."""
+
+    @abstractmethod
+    def adapt(self, number: int) -> None:
+        """Adapt `tuned` to the latest transition, whose number is at most `tune`."""
+
+    @abstractmethod
+    def progress(self) -> str:
+        """A few words about the latest transition."""
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers."""
+        q = self.state.q
+        return torch.randn(shape, dtype=q.dtype, device=q.device, generator=self.generator)
+
+    def adapted(self, until: int, bar: Any = None) -> None:
+        """Make transitions of tuning up to number `until`; the bar advances with every transition."""
         begun = time.perf_counter()
         while self.transitions < until:
-            self._transition()
-            self.kernel.adapt(self.transitions)
+            self._next(bar)
+            self.adapt(self.transitions)
         self.seconds["tuning"] += time.perf_counter() - begun
 
-    def draw(self) -> None:
-        """Make the draws."""
-        q = self.kernel.state.q
-        self.q = torch.empty(len(q), self.draws, q.shape[1], dtype=q.dtype)
-        while self.done < self.draws:
-            begun, wall = time.process_time(), time.perf_counter()
-            self._keep([self._transition() for _ in range(self.thin)])
-            self.cpu_seconds += time.process_time() - begun
-            self.seconds["drawing"] += time.perf_counter() - wall
+    def drawn(self, draws: int, thin: int = 1, bar: Any = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Make S draws, of `thin` transitions each: q ``[C, S, D]`` and the statistics ``[C, S]`` by name, on the CPU."""
+        begun, wall, kept = time.process_time(), time.perf_counter(), []
+        for _ in range(draws):
+            each = [self._next(bar) for _ in range(thin)]
+            stats = {name: _OVER_THINNED[name](torch.stack([one[name] for one in each])) for name in each[0]}
+            kept.append({name: values.cpu() for name, values in {"q": self.state.q, **stats}.items()})
+        self.cpu_seconds += time.process_time() - begun
+        self.seconds["drawing"] += time.perf_counter() - wall
+        of_draws = {name: torch.stack([draw[name] for draw in kept], 1) for name in kept[0]}
+        return of_draws.pop("q"), of_draws
 
-    def _transition(self) -> dict[str, Tensor]:
+    def _next(self, bar: Any) -> dict[str, Tensor]:
         self.transitions += 1
-        stats = self.kernel.transition(self.transitions)
-        self.bar.set_postfix_str(self.kernel.progress(), refresh=False)
-        self.bar.update()
+        stats = self.transition(self.transitions)
+        if bar is not None:
+            bar.set_postfix_str(self.progress(), refresh=False)
+            bar.update()
         return stats
-
-    def _keep(self, transitions: list[dict[str, Tensor]]) -> None:
-        """Store the present state as a draw of every chain, with the statistics of the transitions that led to it."""
-        self.q[:, self.done] = self.kernel.state.q.cpu()
-        for name in transitions[0]:
-            values = _OVER_THINNED[name](torch.stack([stats[name] for stats in transitions])).cpu()
-            if name not in self.stats:
-                self.stats[name] = torch.zeros(self.q.shape[:2], dtype=values.dtype)
-            self.stats[name][:, self.done] = values
-        self.done += 1

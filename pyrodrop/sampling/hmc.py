@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyrodrop.sampling.chains import DIVERGENT, Chains, State
 from pyrodrop.sampling.compiled_density import CompiledDensity, Energies, Step
-from pyrodrop.sampling.kernel import DIVERGENT, Kernel, State
 from pyrodrop.sampling.tuning import (
     FEW,
     Mass,
@@ -56,8 +56,8 @@ def leapfrog(
     return [energy, gradient, q, p - 0.5 * eps * gradient]
 
 
-class HMC(Kernel):
-    """The kernel of Hamiltonian Monte Carlo.
+class HMC(Chains):
+    """Chains of Hamiltonian Monte Carlo.
 
     Args:
         target_acceptance: target for the harmonic mean over chains of the acceptance probability.

@@ -29,8 +29,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyrodrop.sampling.chains import DIVERGENT, Chains, State
 from pyrodrop.sampling.compiled_density import CompiledDensity, Energies, Step
-from pyrodrop.sampling.kernel import DIVERGENT, Kernel, State
 from pyrodrop.sampling.tuning import EnergyStepSize, VarianceWithinChains, transitions_per_draw
 
 LAMBDA = 0.1931833275037836  # McLachlan (1995), https://doi.org/10.1137/0916010
@@ -74,8 +74,8 @@ def half_step(
     return [energy, gradient, q, u, first + second]
 
 
-class MCLMC(Kernel):
-    """The kernel of microcanonical Langevin Monte Carlo.
+class MCLMC(Chains):
+    """Chains of microcanonical Langevin Monte Carlo.
 
     Args:
         energy_variance: v, target for the mean square of the change of energy in a step, per dimension.

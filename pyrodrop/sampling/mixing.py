@@ -102,21 +102,16 @@ class Diagnostics(Described):
         return {name: None if value is None or not math.isfinite(value) else value for name, value in values.items()}
 
     @classmethod
-    def is_dict(cls, values: Any) -> bool:
-        """Whether `of_dict` can read these values."""
+    def of_dict(cls, values: Any) -> Diagnostics:
+        """The inverse of `to_dict`; a ValueError for other values, as of a damaged file."""
         names = {field.name for field in fields(cls)}
-        return (
-            isinstance(values, Mapping)
-            and names - {"r_hat_within"} <= values.keys() <= names
-            and all(value is None or isinstance(value, int | float) for value in values.values())
-            and isinstance(values["chains"], int)
+        numbers = isinstance(values, Mapping) and all(
+            isinstance(value, int | float | None) for value in values.values()
         )
-
-    @classmethod
-    def of_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
-        """The inverse of `to_dict`."""
-        known: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
-        return cls(**{**known, "r_hat_within": values.get("r_hat_within")})
+        if not numbers or not names ^ values.keys() <= {"r_hat_within"} or not isinstance(values["chains"], int):
+            raise ValueError("diagnostics must be numbers by name")
+        known: dict[str, Any] = {n: math.nan if v is None and n != "r_hat_within" else v for n, v in values.items()}
+        return cls(**known)
 
     def describe(self) -> str:
         numbers = (

@@ -17,11 +17,10 @@ from pyrodrop.constraints import EngineName as Name
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import available, resolve
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.chains import Chains
+from pyrodrop.sampling.chains import Chains, State
 from pyrodrop.sampling.compiled_density import CompiledDensity
 from pyrodrop.sampling.density import Density, density_of
 from pyrodrop.sampling.hmc import HMC
-from pyrodrop.sampling.kernel import Kernel, State
 from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.mixing import MOST_ROUNDING
 from pyrodrop.sampling.sampled import Sampled
@@ -140,7 +139,7 @@ def sample(
     _check_memory(numbers, torch.float64 if dtype is None else density.dtype)  # None may become float64
     if kernel == "mclmc" and numbers == chains * draws:
         raise ValueError("kernel='mclmc' moves on a sphere and needs a model with at least 2 latent numbers; it has 1")
-    kind: type[Kernel] = HMC if kernel == "hmc" else MCLMC
+    kind: type[Chains] = HMC if kernel == "hmc" else MCLMC
     options: dict[str, Any] = {"target_acceptance": target_acceptance, "max_steps": max_steps}
     options = options if kernel == "hmc" else {"energy_variance": energy_variance}
     tune = tune or (250 if kernel == "hmc" else 500)
@@ -158,23 +157,22 @@ def sample(
         precise = density
         if density.dtype == torch.float32 and kernel == "hmc":
             precise = density_of(model, dataset, torch.float64, likelihood_power)
-        moving = kind(compiled, q, generator, tune, **options)
-        run = Chains(moving, draws, thin, bar)
-        run.tune(moving.descent)
+        moving, rounding = kind(compiled, q, generator, tune, **options), 0.0
+        moving.adapted(moving.descent, bar)
         if precise is not density:
-            run.rounding = _rounding(compiled, precise, moving.state)
-            if dtype is None and not run.rounding <= MOST_ROUNDING:
-                _log.info("sampling in float64, as float32 rounds energies by %.2g nats", run.rounding)
+            rounding = _rounding(compiled, precise, moving.state)
+            if dtype is None and not rounding <= MOST_ROUNDING:
+                _log.info("sampling in float64, as float32 rounds energies by %.2g nats", rounding)
                 moving.move_to(CompiledDensity(precise, chains, engine, kind.step), moving.state.q.double())
                 compiling += moving.density.seconds
-                run.rounding = 0.0
-        run.tune(tune)
-        run.draw()
+                rounding = 0.0
+        moving.adapted(tune, bar)
+        q, stats = moving.drawn(draws, thin, bar)
     compiled = moving.density
     density = compiled.density
     learned = {name: value for name, value in moving.tuned._asdict().items() if isinstance(value, float)}
     if kernel == "mclmc":
-        learned["energy_variance_reached"] = float(run.stats["energy_error"].square().nanmean()) / compiled.size
+        learned["energy_variance_reached"] = float(stats["energy_error"].square().nanmean()) / compiled.size
     settings = {
         **common,
         "draws": draws,
@@ -182,15 +180,15 @@ def sample(
         "engine": compiled.engine,
         "stacked": compiled.stacked,
         **learned,
-        "drawing_cpu_seconds": run.cpu_seconds,
-        "seconds_of": {"compiling": compiling, **run.seconds},
-        "energy_rounding": run.rounding,
+        "drawing_cpu_seconds": moving.cpu_seconds,
+        "seconds_of": {"compiling": compiling, **moving.seconds},
+        "energy_rounding": rounding,
         "model": density.model.describe(),
         "num_data": len(dataset),
         "data_fingerprint": dataset.fingerprint,
         **({} if dataset.columns is None else {"columns": dataset.columns.words()}),
     }
-    sampled = Sampled(density.model, density.constrained(run.q), run.stats, dataset, settings, place)
+    sampled = Sampled(density.model, density.constrained(q), stats, dataset, settings, place)
     diagnostics = sampled.diagnostics()
     sampled.settings |= {"diagnostics": diagnostics.to_dict(), "seconds": time.perf_counter() - begun}
     if diagnostics.mixed and diagnostics.few:

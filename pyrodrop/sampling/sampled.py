@@ -16,8 +16,8 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.cards import Card, carded
 from pyrodrop.constraints import Count, checked
 from pyrodrop.data import Data, Dataset
-from pyrodrop.files import read_tensors, under, write_tensors
-from pyrodrop.identity import is_settings
+from pyrodrop.failed import Failed
+from pyrodrop.files import under
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods import aligned
 from pyrodrop.models import NetworkModel
@@ -25,11 +25,10 @@ from pyrodrop.prediction.module import Draws, functions_of
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, draw_functions
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.result_files import StoredParts, contents_of
 from pyrodrop.sampling.mixing import Diagnostics, diagnose
+from pyrodrop.stored import Stored
 
 _POINTS = 100  # at which f is diagnosed
-_FILE = "sampled"
 _AT_ONCE = 2**22  # values of f
 
 
@@ -186,11 +185,10 @@ class Sampled:
             OSError: the file cannot be written; the message names it.
         """
         kept = self if num_samples is None else self.thinned(num_samples)
-        tensors, header = contents_of({"model": kept.model}, kept.settings)
-        tensors |= {f"samples.{name}": values for name, values in kept.samples.items()}
-        tensors |= {f"stats.{name}": values for name, values in kept.stats.items()}
-        write_tensors(Path(path), tensors, {"kind": _FILE, **header})
-        return Path(path)
+        stored = Stored.of({"model": kept.model}, kept.settings)
+        stored.tensors.update({f"samples.{name}": values for name, values in kept.samples.items()})
+        stored.tensors.update({f"stats.{name}": values for name, values in kept.stats.items()})
+        return stored.write(path, kind="sampled")
 
     def thinned(self, num_samples: int) -> Sampled:
         """A copy with fewer draws: the same number of each chain, evenly spaced, including the last one.
@@ -227,18 +225,14 @@ class Sampled:
                 likelihood; or it is not such a file, or damaged. The model is not changed then.
             OSError: the file cannot be read; the message names it.
         """
-        tensors, header = read_tensors(Path(path))
-        settings = header.get("settings")
-        if header.get("kind") != _FILE or not is_settings(settings):
-            raise ValueError(f"{path} has no draws of pyrodrop.sample")
-        samples, stats = under("samples.", tensors), under("stats.", tensors)
-        parts = StoredParts(tensors, header, {"model": model}, str(path))
-        stored: NetworkModel = parts.parts["model"]
-        parts.convert(_checked_draws(samples, stats, stored, settings, path))
-        parts.check(allow)
-        parts.restore()
-        device = next(iter(stored.weight_sites().values())).device
-        return cls(stored, samples, stats, None, settings, device)
+        stored = Stored.read(path, "sampled")
+        samples, stats = under("samples.", stored.tensors), under("stats.", stored.tensors)
+        dtype = _checked_dtype(stored, samples, stats)
+        parts, restore = stored.into({"model": model}, allow, dtype)
+        _check_sites(stored, samples, parts["model"])
+        restore()
+        device = next(iter(parts["model"].weight_sites().values())).device
+        return cls(parts["model"], samples, stats, None, stored.settings, device)
 
     @property
     def _chains(self) -> str:
@@ -317,41 +311,37 @@ class Sampled:
         return chosen
 
 
-def _checked_draws(
-    samples: Mapping[str, Tensor],
-    stats: Mapping[str, Tensor],
-    model: NetworkModel,
-    settings: Mapping[str, Any],
-    path: str | Path,
-) -> torch.dtype:
-    """The dtype of draws in a file; a ValueError if they are not those of this model's sites, not whole, or damaged."""
+def _checked_dtype(stored: Stored, samples: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> torch.dtype:
+    """The dtype of draws in a file; a ValueError if they are not whole, or damaged."""
+    counts = {values.shape[:2] for values in samples.values()} | {values.shape for values in stats.values()}
+    whole = {"lp", "diverging", "n_steps"} <= stats.keys() and {"acceptance_rate", "energy_error"} & stats.keys()
+    if len(counts) != 1 or 0 in min(counts) or len(min(counts)) != 2 or not whole:
+        raise Failed(f"{stored.where} is not whole: its draws and statistics differ in number, or some are missing")
+    dtypes = {values.dtype for values in samples.values()}
+    if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:
+        raise Failed(f"{stored.where} must have draws of one dtype, float32 or float64; got {sorted(map(str, dtypes))}")
+    settings = stored.record.record("settings")
+    settings.number("energy_rounding", optional=True)
+    if "diagnostics" in settings.content:
+        try:
+            Diagnostics.of_dict(settings.content["diagnostics"])
+        except ValueError as error:
+            raise settings.fault(f"is damaged: {error}") from None
+    return dtypes.pop()
+
+
+def _check_sites(stored: Stored, samples: Mapping[str, Tensor], model: NetworkModel) -> None:
+    """Raise a ValueError unless the draws in a file are of the sites of this model."""
     hyper = [site for sites in model.hyper_sites().values() for site in sites.items()]
     sites = {**model.weight_sites(), **dict(hyper)}
     if samples.keys() != sites.keys():
-        raise ValueError(f"{path} has draws of {sorted(samples)}; the model has the latent sites {sorted(sites)}")
+        raise Failed(f"{stored.where} has draws of {sorted(samples)}; the model has the latent sites {sorted(sites)}")
     for name, values in samples.items():
-        if values.dim() < 2 or values.shape[2:] != sites[name].shape:
-            raise ValueError(
-                f"{path} has draws of {name!r} with shape {tuple(values.shape)}; they must be [chains, draws, "
+        if values.shape[2:] != sites[name].shape:
+            raise Failed(
+                f"{stored.where} has draws of {name!r} with shape {tuple(values.shape)}; they must be [chains, draws, "
                 f"{', '.join(map(str, sites[name].shape))}]"
             )
-    counts = {values.shape[:2] for values in samples.values()} | {values.shape for values in stats.values()}
-    by_kernel = {"acceptance_rate", "energy_error"} & stats.keys()
-    if (
-        len(counts) != 1
-        or 0 in next(iter(counts))
-        or not {"lp", "diverging", "n_steps"} <= stats.keys()
-        or not by_kernel
-    ):
-        raise ValueError(f"{path} is not whole: its draws and statistics differ in number, or some are missing")
-    dtypes = {values.dtype for values in samples.values()}
-    if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:
-        raise ValueError(f"{path} must have draws of one dtype, float32 or float64; got {sorted(map(str, dtypes))}")
-    if not isinstance(settings.get("energy_rounding", 0.0), int | float):
-        raise ValueError(f"{path} is damaged: energy_rounding in its settings must be a number")
-    if "diagnostics" in settings and not Diagnostics.is_dict(settings["diagnostics"]):
-        raise ValueError(f"{path} is damaged: diagnostics in its settings must be numbers by name")
-    return dtypes.pop()
 
 
 class _InTurn:

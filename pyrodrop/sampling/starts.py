@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyrodrop.agreement import check_shapes
 from pyrodrop.arguments import shown
 from pyrodrop.devices import seeded
 from pyrodrop.protocols import HasDraws
@@ -42,59 +43,42 @@ def from_runs(compiled: CompiledDensity, start: Any, generator: torch.Generator)
         TypeError: `start` is something else.
         ValueError: names or shapes of weights differ from those of the model, or the energy at a start is not finite.
     """
-    runs: Sequence[Any] = [start] if _drawing(start) is not None else _sequence(start)
-    seeds = torch.randint(2**31, (compiled.chains,), generator=generator, device=generator.device).tolist()
-    rounds = -(-compiled.chains // len(runs))
-    drawn = []
+    runs = list(start) if isinstance(start, Sequence) and not isinstance(start, str) else [start]
+    drawing = [_drawing(run) for run in runs]
+    if not runs or None in drawing:
+        raise TypeError(
+            "start must be a Fit, the Replicates of fit_replicates, a Sampled, or a sequence of these, which chains take in "
+            f"turn; got {shown(runs[drawing.index(None)] if runs else start)}"
+        )
+    density, count = compiled.density, compiled.chains
+    seeds = torch.randint(2**31, (count,), generator=generator, device=generator.device).tolist()
+    weights, drawn = density.model.weight_sites(), []
+    shapes = {name: value.shape for name, value in weights.items() if name in density.sites}
     with seeded(seeds[0], generator.device):
-        for number, run in enumerate(runs[: compiled.chains]):
-            draw = _drawing(run)
-            if draw is None:
-                raise TypeError(f"start must be runs with weights; got {shown(run)} as number {number}")
-            drawn.append(_checked(draw(rounds), compiled, number))
-    sites, points = compiled.density.sites, []
-    like = torch.zeros((), dtype=compiled.density.dtype, device=compiled.density.device)
+        for number, draw in enumerate(drawing[:count]):
+            values = draw(-(-count // len(runs)))
+            check_shapes({n: v.shape[1:] for n, v in values.items() if n in shapes}, shapes, f"run {number}", "start")
+            drawn.append({name: value for name, value in values.items() if name in density.sites})
+    points, like = [], torch.zeros((), dtype=density.dtype, device=density.device)
     for chain, seed in enumerate(seeds):
-        values = drawn[chain % len(runs)]
-        own = {n: sites[n].to_support.inv(v[chain // len(runs)].to(like)) for n, v in values.items()}
-        points.append(compiled.density.flat({**(compiled.density.draw(seed) if len(own) < len(sites) else {}), **own}))
+        values = {n: v[chain // len(runs)].to(like) for n, v in drawn[chain % len(runs)].items()}
+        values = {name: density.sites[name].to_support.inv(value) for name, value in values.items()}
+        points.append(density.flat({**(density.draw(seed) if len(values) < len(density.sites) else {}), **values}))
     q = torch.stack(points)
     if (wrong := _not_finite(compiled, q)).any():
-        chain = int(wrong.nonzero()[0])
         raise ValueError(
-            f"start: the log joint density at the weights of run {chain % len(runs)} is not finite, or its gradient is not"
+            f"start: the log joint density at the weights of run {int(wrong.nonzero()[0]) % len(runs)} is not finite, or "
+            "its gradient is not"
         )
     return q
 
 
-def _sequence(start: Any) -> Sequence[Any]:
-    if isinstance(start, str | Mapping) or not hasattr(start, "__iter__") or not (runs := list(start)):
-        raise TypeError(
-            "start must be a Fit, the Replicates of fit_replicates, a Sampled, or a sequence of these, which chains take in "
-            f"turn; got {shown(start)}"
-        )
-    return runs
-
-
-def _drawing(run: Any) -> Callable[[int], Mapping[str, Tensor]] | None:
+def _drawing(run: Any) -> Any:
     """A function that draws the latent sites of a run, ``[count, ...]`` by name; None if it is no run."""
     if isinstance(run, Sampled):
         return lambda count: {n: v[torch.arange(count) % len(v), -1] for n, v in run.samples.items()}
     guide = getattr(run, "guide", None)
     return guide.draw if isinstance(guide, HasDraws) else None
-
-
-def _checked(values: Mapping[str, Tensor], compiled: CompiledDensity, number: int) -> dict[str, Tensor]:
-    """The values of the sites that are sampled."""
-    weights = compiled.density.model.weight_sites()
-    for name in compiled.density.sites:
-        if name in weights and (name not in values or values[name].shape[1:] != weights[name].shape):
-            got = "none" if name not in values else f"shape {tuple(values[name].shape[1:])}"
-            raise ValueError(
-                f"start: run {number} must have weights of the model; {name!r} has shape {tuple(weights[name].shape)}, and "
-                f"the run has {got}"
-            )
-    return {name: value for name, value in values.items() if name in compiled.density.sites}
 
 
 def _not_finite(compiled: CompiledDensity, q: Tensor) -> Tensor:

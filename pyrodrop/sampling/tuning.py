@@ -43,7 +43,42 @@ _RATE = 0.05  # of these steps
 _KEPT = 0.8  # factor of the weights of past transitions at each new one, for the microcanonical step size
 
 
-class StepSize:
+class Averaged:
+    """A positive number that is learned by steps of its logarithm.
+
+    Args:
+        initial: number to start from.
+    """
+
+    def __init__(self, initial: float) -> None:
+        self.restart(initial)
+
+    def restart(self, initial: float) -> None:
+        """Forget what was learned and start from this number."""
+        self._steps, self._log, self._log_mean = 0, math.log(initial), math.log(initial)
+
+    @property
+    def now(self) -> float:
+        """The number to use while learning."""
+        return math.exp(self._log)
+
+    @property
+    def averaged(self) -> float:
+        """A weighted average of the numbers so far, to use after learning."""
+        return math.exp(self._log_mean)
+
+    def rescale(self, factor: float) -> None:
+        """Multiply by a factor, as when the mass matrix changes."""
+        self._log += math.log(factor)
+        self._log_mean += math.log(factor)
+
+    def move(self, log: float, power: float) -> None:
+        """Go to a logarithm, which enters the average with the weight steps^-power."""
+        self._log = log
+        self._log_mean += max(1, self._steps) ** -power * (log - self._log_mean)
+
+
+class StepSize(Averaged):
     """Stochastic approximation of ln eps: every transition adds (acceptance - target) / sqrt(n).
 
     Args:
@@ -52,57 +87,19 @@ class StepSize:
     """
 
     def __init__(self, initial: float, target: float) -> None:
+        super().__init__(initial)
         self.target = target
-        self.restart(initial)
-
-    def restart(self, initial: float) -> None:
-        """Forget all acceptance probabilities and start from this step size."""
-        self._steps, self._log, self._log_mean = 0, math.log(initial), math.log(initial)
-
-    @property
-    def now(self) -> float:
-        """The step size to use while learning."""
-        return math.exp(self._log)
-
-    @property
-    def averaged(self) -> float:
-        """A weighted average of the step sizes so far, to use after learning."""
-        return math.exp(self._log_mean)
 
     def learn(self, accepted: float) -> None:
         """Update by the acceptance probability of a transition."""
         self._steps += 1
-        self._log += (accepted - self.target) / math.sqrt(self._steps)
-        self._log_mean += self._steps**-0.75 * (self._log - self._log_mean)
+        self.move(self._log + (accepted - self.target) / math.sqrt(self._steps), 0.75)
 
 
-class TrajectoryLength:
-    """Gradient ascent of ln T on ChEES, with steps scaled by the root mean square of the gradient (Adam without momentum).
+class TrajectoryLength(Averaged):
+    """Gradient ascent of ln T on ChEES, with steps scaled by the gradient's root mean square (Adam without momentum)."""
 
-    Args:
-        initial: T.
-
-    Attributes:
-        now: T to use while learning.
-    """
-
-    def __init__(self, initial: float) -> None:
-        self._log = self._log_mean = math.log(initial)
-        self._steps, self._square = 0, 0.0
-
-    @property
-    def now(self) -> float:
-        return math.exp(self._log)
-
-    @property
-    def averaged(self) -> float:
-        """A weighted average of the lengths so far, to use after learning."""
-        return math.exp(self._log_mean)
-
-    def rescale(self, factor: float) -> None:
-        """Multiply T by a factor, as when the mass matrix changes."""
-        self._log += math.log(factor)
-        self._log_mean += math.log(factor)
+    _square = 0.0
 
     def learn(self, gradient: float, shortest: float, longest: float) -> None:
         """Make one step of ascent, within bounds of T.
@@ -111,14 +108,13 @@ class TrajectoryLength:
             gradient: of ChEES by ln T.
             shortest, longest: bounds of T.
         """
+        log = self._log
         if 0 < gradient * gradient < math.inf:  # it is about 0 for a single chain whose trajectory is rejected
             self._steps += 1
             self._square = 0.95 * self._square + 0.05 * gradient**2
             scale = math.sqrt(self._square / (1 - 0.95**self._steps))
-            self._log += _RATE * max(-_CLIP, min(_CLIP, gradient / scale))
-        self._log = min(max(self._log, math.log(shortest)), math.log(longest))
-        weight = max(1, self._steps) ** -0.5
-        self._log_mean += weight * (self._log - self._log_mean)
+            log += _RATE * max(-_CLIP, min(_CLIP, gradient / scale))
+        self.move(min(max(log, math.log(shortest)), math.log(longest)), 0.5)
 
 
 def chees_gradient(

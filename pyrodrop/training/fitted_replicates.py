@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.cards import Card, carded, number
 from pyrodrop.constraints import Seed, checked
 from pyrodrop.distributions.rebuilt import rebuilt
-from pyrodrop.files import read_tensors, under, write_tensors
+from pyrodrop.failed import Failed
+from pyrodrop.files import under
 from pyrodrop.prediction.module import Draws
 from pyrodrop.prediction.predict import Keep
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.training.result import Fit, contents, restoring
-
-_FILE = "replicates"
+from pyrodrop.stored import Stored
+from pyrodrop.training.result import Fit, restoring, stored_fit
 
 
 @carded
@@ -123,8 +122,7 @@ class Replicates(Sequence[Fit]):
             TypeError: as `Fit.save`.
             OSError: the file cannot be written; the message names it.
         """
-        write_tensors(Path(path), *contents_of_all(self))
-        return Path(path)
+        return stored_replicates(self).write(path, kind="replicates")
 
     @classmethod
     def load(
@@ -148,66 +146,49 @@ class Replicates(Sequence[Fit]):
             ValueError: the file has another number of replicates, or as `Fit.load`.
             OSError: the file cannot be read; the message names it.
         """
-        tensors, header = read_tensors(Path(path))
-        return restored(tensors, header, models, guides, str(path), device, allow)
+        return restored(Stored.read(path), models, guides, device, allow)
 
 
-def contents_of_all(replicates: Replicates) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and header of the file of replicates: the `contents` of every fit, whose number precedes names of tensors."""
-    tensors: dict[str, Tensor] = {}
-    headers: list[dict[str, Any]] = []
-    for r, fit in enumerate(replicates.fits):
-        of_fit, header = contents(fit)
-        tensors |= {f"{r}.{name}": value for name, value in of_fit.items()}
-        headers.append(header)
-    return tensors, {
-        "kind": _FILE,
-        "fits": headers,
+def stored_replicates(replicates: Replicates) -> Stored:
+    """The content of a file of replicates: that of every fit, whose number precedes names of tensors."""
+    fits = [stored_fit(fit) for fit in replicates.fits]
+    tensors = {f"{r}.{name}": value for r, fit in enumerate(fits) for name, value in fit.tensors.items()}
+    about = {
+        "fits": [fit.about for fit in fits],
         "failed": {str(r): step for r, step in replicates.failed.items()},
-    } | ({} if replicates.weights is None else {"weights": replicates.weights})
+    }
+    return Stored(tensors, about if replicates.weights is None else {**about, "weights": replicates.weights})
 
 
 def restored(
-    tensors: Mapping[str, Tensor],
-    header: Mapping[str, Any],
+    stored: Stored,
     models: Sequence[Callable[..., Any]] | None,
     guides: Sequence[Callable[..., Any]] | None,
-    where: str,
     device: str | torch.device = "auto",
     allow: Collection[str] = (),
 ) -> Replicates:
-    """`contents_of_all` that were read from a file, put into models and guides once all are checked."""
-    headers, failed, weights = header.get("fits"), header.get("failed"), header.get("weights")
-    if header.get("kind") != _FILE or not _are_headers(headers) or not _are_steps(failed):
-        hint = ": Fit.load reads it" if header.get("kind") == "fit" else ""
-        raise ValueError(f"{where} is no file of Replicates.save{hint}")
-    if weights is not None and not _are_weights(weights, len(headers)):
-        raise ValueError(f"{where} must have a weight for each of {len(headers)} replicates, with the sum 1")
-    count = len(headers)
+    """Replicates that were read from a file, put into models and guides once all are checked."""
+    stored.check_kind("replicates")
+    about, where = stored.record, stored.where
+    fits, steps = about.records("fits"), about.record("failed")
+    count = len(fits)
+    failed = {r: steps.whole(str(r)) for r in range(count) if str(r) in steps.content}
+    if len(failed) < len(steps.content):
+        raise Failed(f"{where} must have steps of {count} replicates as failed, by their numbers")
+    weights = about.numbers("weights", count) if "weights" in about.content else None
+    if weights is not None and (min(weights) < 0 or abs(sum(weights) - 1) > 1e-6):
+        raise Failed(f"{where} must have weights with the sum 1 that are not negative")
     pairs = [[None] * count if parts is None else list(parts) for parts in (models, guides)]
     for name, parts in zip(("models", "guides"), pairs, strict=True):
         if len(parts) != count:
             raise ValueError(
                 f"{where} has {count} replicates, each of which needs a model and a guide; got {len(parts)} {name}"
             )
-    restore = [
-        restoring(Fit, under(f"{r}.", tensors), headers[r], model, guide, f"{where}, replicate {r},", device, allow)
-        for r, (model, guide) in enumerate(zip(*pairs, strict=True))
+    each = [
+        Stored(under(f"{r}.", stored.tensors), fit.content, f"{where}, replicate {r},") for r, fit in enumerate(fits)
     ]
-    return Replicates([put() for put in restore], {int(r): step for r, step in failed.items()}, weights)
-
-
-def _are_headers(value: Any) -> TypeGuard[list[dict[str, Any]]]:
-    return isinstance(value, list) and all(isinstance(header, dict) for header in value)
-
-
-def _are_steps(value: Any) -> TypeGuard[dict[str, int]]:
-    return isinstance(value, dict) and all(r.isdecimal() and type(step) is int for r, step in value.items())
-
-
-def _are_weights(value: Any, count: int) -> TypeGuard[list[float]]:
-    numbers = isinstance(value, list) and all(isinstance(w, float) and w >= 0 for w in value)
-    return numbers and len(value) == count and abs(sum(value) - 1) < 1e-6
+    put = [restoring(Fit, one, model, guide, device, allow) for one, model, guide in zip(each, *pairs, strict=True)]
+    return Replicates([load() for load in put], failed, weights)
 
 
 def _joined(distributions: Sequence[Any]) -> Any:

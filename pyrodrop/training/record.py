@@ -13,9 +13,10 @@ from torch import Tensor
 from pyrodrop.changes import places_of
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
-from pyrodrop.identity import differences, is_words, made_of, refuse, values_of
+from pyrodrop.files import digests
 from pyrodrop.inputs import named_parts
 from pyrodrop.models.network import NetworkModel
+from pyrodrop.parts import differences, made_of, refuse
 from pyrodrop.schedules import KLSchedule, LRSchedule
 from pyrodrop.steps import Loss
 from pyrodrop.training.problem import Problem, describe
@@ -58,7 +59,7 @@ def identity(settings: Settings, problem: Problem, loss: Loss) -> Identity:
     Functions are described by their names.
     """
     parts = {"model": made_of(problem.model, "model"), "guide": made_of(problem.guide, "guide")}
-    for name, word in values_of(_constant(problem, loss)).items():
+    for name, word in digests(_constant(problem, loss)).items():
         parts[name.partition(".")[0]][f"{name} (values)"] = word
     parts |= {"data": _data(problem), "objective": _objective(settings.objective)}
     parts["batch_size"] = {"batch_size": str(_batch_size(settings, problem.data))}
@@ -72,7 +73,7 @@ def check_same(there: Any, here: Identity, file: str) -> None:
     Raises:
         ValueError: they differ in something other than `FREE`, or `there` is not an `Identity`.
     """
-    if not isinstance(there, dict) or not all(is_words(there.get(name)) for name in PARTS):
+    if not isinstance(there, dict) or not all(_is_description(there.get(name)) for name in PARTS):
         raise ValueError(f"{file} does not say what its run is made of: it cannot be continued")
     compared = {name: differences(there[name], here[name]) for name in PARTS}
     refuse(
@@ -97,6 +98,10 @@ def of_tensor(value: Any) -> Any:
         return json.loads(value.to("cpu", torch.uint8).flatten().numpy().tobytes())
     except (ValueError, RecursionError, AttributeError):
         return None
+
+
+def _is_description(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:

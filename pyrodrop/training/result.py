@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeGuard, TypeVar, overload
+from typing import Annotated, Any, Literal, Self, TypeVar, overload
 
 import torch
 from pyro.infer import ELBO
 from torch import Tensor
 
-import pyrodrop.guides  # noqa: F401  files name its classes
 from pyrodrop.agreement import check_guide, knows_sites
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
@@ -24,16 +23,15 @@ from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords, Split
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import resolve, seeded
-from pyrodrop.files import read_tensors, write_tensors
+from pyrodrop.failed import Failed
 from pyrodrop.guides.sparse_dropout import SparseDropout
-from pyrodrop.identity import is_settings
 from pyrodrop.inputs import Inputs
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.prediction.module import Draws, Functions, functions_of
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.result_files import StoredParts, contents_of
+from pyrodrop.stored import Stored
 from pyrodrop.surroundings import outside
 from pyrodrop.threads import exclusive
 from pyrodrop.training.autoguides import autoguides
@@ -44,8 +42,6 @@ from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.report import Report
 from pyrodrop.training.result_data import arguments_at, data_for
 from pyrodrop.training.worth import Worth, of_record, worth_of
-
-_FILE = "fit"
 
 
 @carded
@@ -405,9 +401,7 @@ class Fit:
             TypeError: parameters of model or guide are in Pyro's global store and not in a module.
             OSError: the file cannot be written; the message names it.
         """
-        tensors, header = contents(self)
-        write_tensors(Path(path), tensors, {"kind": _FILE, **header})
-        return Path(path)
+        return stored_fit(self).write(path, kind="fit")
 
     @classmethod
     def load(
@@ -441,10 +435,7 @@ class Fit:
             RuntimeError: model or guide is None, and another thread trains: all threads share torch's generator.
             OSError: the file cannot be read; the message names it.
         """
-        tensors, header = read_tensors(Path(path))
-        if header.get("kind") != _FILE:
-            raise ValueError(f"{path} is no file of Fit.save: it is one of {header.get('kind')!r}")
-        return restoring(cls, tensors, header, model, guide, str(path), device, allow)()
+        return restoring(cls, Stored.read(path, "fit"), model, guide, device, allow)()
 
     def _check_in_modules(self) -> None:
         """Raise a TypeError for parameters that are in no module, found by a call unless this is a network of pyrodrop."""
@@ -462,50 +453,49 @@ class Fit:
 F = TypeVar("F", bound=Fit)
 
 
-def contents(fit: Fit) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and header of the file of a fit.
+def stored_fit(fit: Fit) -> Stored:
+    """The content of the file of a fit.
 
     Raises:
         TypeError: parameters of model or guide are in Pyro's global store and not in a module.
     """
     with fit.as_trained():
         fit._check_in_modules()
-        tensors, header = contents_of({"model": fit.model, "guide": fit.guide}, fit.settings)
-        return {"history": fit.history, **{name: value.clone() for name, value in tensors.items()}}, header
+        stored = Stored.of({"model": fit.model, "guide": fit.guide}, fit.settings)
+        tensors = {"history": fit.history, **{name: value.clone() for name, value in stored.tensors.items()}}
+        return Stored(tensors, stored.about)
 
 
 def restoring(
     of: type[F],
-    tensors: Mapping[str, Tensor],
-    header: Mapping[str, Any],
+    stored: Stored,
     model: Callable[..., Any] | None,
     guide: Callable[..., Any] | None,
-    where: str,
     device: str | torch.device = "auto",
     allow: Collection[str] = (),
 ) -> Callable[[], F]:
-    """Check `contents` that were read from a file against model and guide; returns a function that loads them.
+    """Check what was read from a file against model and guide; returns a function that loads them.
 
     Args:
         of: the class of the result.
         model, guide, device, allow: as of `Fit.load`; unchanged until the result is called.
     """
-    settings, history = header.get("settings"), tensors.get("history")
-    if not is_settings(settings) or not _is_history(history):
-        raise ValueError(f"{where} is no file of Fit.save: it lacks the history or the settings of a fit")
-    place = resolve(device)
-    parts = StoredParts(tensors, header, {"model": model, "guide": guide}, where)
-    fit = of(**parts.parts, data=None, history=history, settings=settings, device=place)
-    for name, module in parts.modules.items():
-        if parts.states[name] and autoguides(module) and not list(module.parameters()):
+    place, settings, history = resolve(device), stored.settings, stored.tensors.get("history")
+    if history is None or history.dim() != 2 or history.shape[1] != 3 or not history.is_floating_point():
+        raise Failed(f"{stored.where} must have a history, with three numbers for every step")
+    passed = {"model": model, "guide": guide}
+    for name, module in passed.items():
+        has_tensors = any(tensor.startswith(f"{name}.") for tensor in stored.tensors)
+        if isinstance(module, torch.nn.Module) and has_tensors and autoguides(module) and not [*module.parameters()]:
             raise ValueError(
                 f"{name} must have been called once before a file is read into it, {name}(...) with the data, since an "
                 f"autoguide has no parameters before; got an {type(module).__name__} that was not"
             )
-    parts.check(allow)
+    parts, put = stored.into(passed, allow)
+    fit = of(**parts, data=None, history=history, settings=settings, device=place)
 
     def restore() -> F:
-        parts.restore(place)
+        put(place)
         return fit
 
     return restore
@@ -518,7 +508,3 @@ def _ends(losses: Tensor, steps: int) -> str:
     tenth = max(1, len(losses) // 10)
     first, last = float(losses[:tenth].mean()), float(losses[-tenth:].mean())
     return f"{number(last)} in the last {max(1, steps // 10)} steps, {number(first)} in the first"
-
-
-def _is_history(value: Tensor | None) -> TypeGuard[Tensor]:
-    return value is not None and value.dim() == 2 and value.shape[1] == 3 and value.is_floating_point()

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrodrop.cards import Described
 from pyrodrop.changes import evaluating
@@ -27,6 +27,7 @@ from pyrodrop.guides.ensemble import members_of
 from pyrodrop.inputs import mapped, parts
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT
 from pyrodrop.models.network import NetworkModel, mixes_examples
+from pyrodrop.networks.last_map import LastMap
 from pyrodrop.prediction.predict import draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.protocols import HasPosterior
@@ -154,25 +155,13 @@ def _features(fit: Trained, rows: Dataset) -> list[Tensor]:
     weights = [initial]
     if isinstance(guide, HasPosterior):
         weights.append({name: guide.posterior(name).mean.detach() for name in initial})
-    calls: list[tuple[Tensor, Tensor]] = []
-    layers = [module for module in model.network.modules() if isinstance(module, nn.Linear)]
-    hooks = [
-        layer.register_forward_hook(lambda _, inputs, output: calls.append((inputs[0], output))) for layer in layers
-    ]
     features = []
-    try:
-        with torch.no_grad(), evaluating(model, fit.guide):
-            x = mapped(lambda part: part.to(fit.device), rows.x)
-            for values in weights:
+    with torch.no_grad(), evaluating(model, fit.guide):
+        x = mapped(lambda part: part.to(fit.device), rows.x)
+        for values in weights:
+            with LastMap() as seen:
                 output = model.outputs(values, x)
-                if (
-                    calls
-                    and calls[-1][0].dim() == 2
-                    and calls[-1][1].shape == output.shape
-                    and bool((calls[-1][1] == output).all())
-                ):
-                    features.append(calls[-1][0].cpu().double())
-    finally:
-        for hook in hooks:
-            hook.remove()
+            linear = seen.last.linear() if seen.last else None
+            if seen.last and linear and linear[0].dim() == 2 and torch.equal(seen.last.result, output):
+                features.append(linear[0].cpu().double())
     return features

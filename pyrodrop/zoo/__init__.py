@@ -19,16 +19,15 @@ import torch
 
 from pyrodrop import arguments
 from pyrodrop.devices import resolve
-from pyrodrop.names import known
+from pyrodrop.names import known, public
 from pyrodrop.zoo import (
-    cnn,
     co2,
     co2_paper,
     concrete,
     kingma,
+    lenet,
     read,
     rnn,
-    rotated_digit,
     sparse,
     tables,
     toys,
@@ -44,10 +43,11 @@ from pyrodrop.zoo.trained import Trained
 __all__ = [
     "ENTRIES", "Check", "Entry", "ExactPosterior", "Source", "add", "cite", "entry", "every", "load", "names", "problem",
 ]  # fmt: skip
+public(__name__, __all__)
 
 _log = logging.getLogger("pyrodrop")
 
-_SETS = (cnn, co2, co2_paper, concrete, kingma, uci, rotated_digit, rnn, sparse, tables, toys, read)
+_SETS = (co2, co2_paper, concrete, kingma, uci, lenet, rnn, sparse, tables, toys, read)
 ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
 
 
@@ -106,7 +106,7 @@ def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
 
     Args:
         pattern: of the names to return, as in a shell: ``uci/*``, ``*/mean-field``.
-        loads: whether to return only names whose trained posterior or draws `load` finds or can download.
+        loads: whether to return only names whose trained posterior or draws `load` finds.
 
     Example:
         >>> from pyrodrop import zoo
@@ -117,7 +117,7 @@ def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
     loads = arguments.flag(loads, "loads", "whether to name only what can be loaded")
     all_of_them = sorted([*every(), *NAMED])
     chosen = [name for name in all_of_them if fnmatch.fnmatchcase(name, pattern)]
-    return [name for name in chosen if not loads or name in trained.RELEASED or trained.file(name)]
+    return [name for name in chosen if not loads or trained.file(name)]
 
 
 def cite(name: str) -> str:
@@ -159,9 +159,9 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
     Its predictions on the CPU, 100 draws at ten points, are compared with those in the file, for all splits together. The
     log warns if they differ by more than rounding, as with a version of PyTorch that computes something else.
 
-    A file is sought in the folder that the environment variable ``PYRODROP_ZOO`` names, then in this package; a released
-    file is downloaded once. Nothing in a file is run as code. ``settings["zoo"]`` of each fit returned, or of the draws, has
-    the scores of the run, its seed, date and versions.
+    A file is sought in the folder that the environment variable ``PYRODROP_ZOO`` names, then in this package. Nothing in a
+    file is run as code. ``settings["zoo"]`` of each fit returned, or of the draws, has the scores of the run, its seed, date
+    and versions.
 
     Args:
         name: of an entry, such as ``uci/yacht``; ``exact/NAME``, with NAME a problem of ``pyrodrop run references``; or
@@ -174,7 +174,6 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
     Raises:
         TypeError: the name is no string.
         ValueError: nothing has this name, there is no file of it, or the file is damaged or of another entry.
-        ConnectionError: a released file cannot be downloaded.
         OSError: the file cannot be read; the message names it.
 
     Example:

@@ -15,22 +15,18 @@ after a million steps, has the seasons as well.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from pyrodrop import likelihoods, priors, schedules
 from pyrodrop.data import Dataset
 from pyrodrop.guides import BernoulliDropout, MeanField
 from pyrodrop.models import MLP, NetworkModel
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Check, Entry, settings
 
 WIDTHS = {"tanh": (1, 4096, 1), "relu": (1, 256, 256, 256, 1)}
 STEPS = 2000
 CHECK = Check(steps=100, draws=100)
+_training = functools.partial(settings, steps=STEPS, schedule=schedules.cosine)
 _SOURCE = "Gal & Ghahramani (2016), figure 2"
-
-
-def _training(data: Dataset, lr: float = 2e-3, **settings: Any) -> dict[str, Any]:
-    return {"steps": STEPS, "lr": lr, "lr_schedule": schedules.cosine(STEPS), **settings}
 
 
 def _model(data: Dataset, activation: str, input_gain: float, scale: float) -> NetworkModel:
@@ -49,38 +45,32 @@ _narrow = functools.partial(_model, activation="relu", input_gain=3.0, scale=256
 """A narrower prior, 1 / sqrt(width): with the prior of the dropout networks the noise of 130,000 weights dominates f."""
 
 
-def _entry(name: str, activation: str, drop_rate: float, input_gain: float) -> Entry:
-    hidden = WIDTHS[activation][1:-1]
-    return Entry(
-        name=f"co2/{name}",
-        summary=f"MC dropout, {activation}, drop rate {drop_rate:g}, {len(hidden)} x {hidden[0]}",
-        source=_SOURCE,
-        data="mauna-loa",
-        model=functools.partial(_model, activation=activation, input_gain=input_gain, scale=1.0),
-        guide=functools.partial(BernoulliDropout, drop_rate=drop_rate, mask_input=False),
-        training=functools.partial(_training, estimator="local"),
-        published={},
-        purpose="a series and what comes after it",
-        check=CHECK,
-        draws=1000,
-    )
-
+_DROPOUTS = (("relu", "relu", 0.1, 10.0), ("tanh-0.1", "tanh", 0.1, 100.0), ("tanh-0.2", "tanh", 0.2, 100.0))
+_entry = functools.partial(
+    Entry, data="mauna-loa", published={}, purpose="a series and what comes after it", draws=1000
+)
 
 ENTRIES = (
-    _entry("mc-dropout-relu", "relu", 0.1, 10.0),
-    _entry("mc-dropout-tanh-0.1", "tanh", 0.1, 100.0),
-    _entry("mc-dropout-tanh-0.2", "tanh", 0.2, 100.0),
-    Entry(
+    *(
+        _entry(
+            name=f"co2/mc-dropout-{name}",
+            summary=f"MC dropout, {activation}, drop rate {drop_rate:g}, {len(hidden)} x {hidden[0]}",
+            source=_SOURCE,
+            model=functools.partial(_model, activation=activation, input_gain=input_gain, scale=1.0),
+            guide=functools.partial(BernoulliDropout, drop_rate=drop_rate, mask_input=False),
+            training=functools.partial(_training, lr=2e-3, estimator="local"),
+            check=CHECK,
+        )
+        for name, activation, drop_rate, input_gain in _DROPOUTS
+        for hidden in [WIDTHS[activation][1:-1]]
+    ),
+    _entry(
         name="co2/mean-field",
         summary="mean-field Gaussian, relu, 3 x 256",
         source="Graves (2011); not in the figure, for comparison at its size",
-        data="mauna-loa",
         model=_narrow,
         guide=functools.partial(MeanField, init_scale=0.05),
         training=functools.partial(_training, lr=6e-3),
-        published={},
-        purpose="a series and what comes after it",
         check=Check(steps=30, draws=100),  # at this rate rounding grows fast
-        draws=1000,
     ),
 )

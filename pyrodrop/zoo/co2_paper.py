@@ -21,7 +21,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.guides import BernoulliDropout, MeanField
 from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.zoo import caffe
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Check, Entry, settings
 
 WIDTHS = (1, 1024, 1024, 1024, 1024, 1)
 PRECISION = 100.0  # in standardised units
@@ -63,6 +63,16 @@ def _precision(data: Dataset) -> float:
     return PRECISION / scale**2
 
 
+_DROPOUTS = (  # activation, drop rate, learning rate, decay
+    ("relu", "relu", 0.1, 0.01, 1e-6),
+    ("tanh-0.1", "tanh", 0.1, 0.005, 5e-7),
+    ("tanh-0.2", "tanh", 0.2, 0.01, 0.0),
+)
+_entry = functools.partial(
+    Entry, data="gal2016/co2", published={}, purpose="a series and what comes after it", check=CHECK
+)
+
+
 def _training(data: Dataset, *, lr: float, keep: float) -> dict[str, Any]:
     return {
         "steps": 1_000_000,
@@ -74,35 +84,24 @@ def _training(data: Dataset, *, lr: float, keep: float) -> dict[str, Any]:
     }
 
 
-def _entry(name: str, activation: str, drop_rate: float, lr: float, decay: float) -> Entry:
-    return Entry(
-        name=f"co2-paper/{name}",
-        summary=f"MC dropout, {activation}, drop rate {drop_rate:g}, 4 x 1024, a million SGD steps",
-        source=_SOURCE,
-        data="gal2016/co2",
-        model=functools.partial(_dropout, activation=activation, drop_rate=drop_rate, decay=decay),
-        guide=functools.partial(BernoulliDropout, drop_rate=drop_rate, mask_input=False),
-        training=functools.partial(_training, lr=lr, keep=1 - drop_rate),
-        published={},
-        purpose="a series and what comes after it",
-        check=CHECK,
-    )
-
-
 ENTRIES = (
-    _entry("mc-dropout-relu", "relu", 0.1, lr=0.01, decay=1e-6),
-    _entry("mc-dropout-tanh-0.1", "tanh", 0.1, lr=0.005, decay=5e-7),
-    _entry("mc-dropout-tanh-0.2", "tanh", 0.2, lr=0.01, decay=0.0),
-    Entry(
+    *(
+        _entry(
+            name=f"co2-paper/mc-dropout-{name}",
+            summary=f"MC dropout, {activation}, drop rate {drop_rate:g}, 4 x 1024, a million SGD steps",
+            source=_SOURCE,
+            model=functools.partial(_dropout, activation=activation, drop_rate=drop_rate, decay=decay),
+            guide=functools.partial(BernoulliDropout, drop_rate=drop_rate, mask_input=False),
+            training=functools.partial(_training, lr=lr, keep=1 - drop_rate),
+        )
+        for name, activation, drop_rate, lr, decay in _DROPOUTS
+    ),
+    _entry(
         name="co2-paper/mean-field",
         summary="mean-field Gaussian, relu, 4 x 1024, 100,000 Adam steps",
         source="Graves (2011); not in the paper, for comparison at its size",
-        data="gal2016/co2",
         model=_mean_field,
         guide=functools.partial(MeanField, init_scale=0.025),
-        training=lambda data: {"steps": 100_000, "batch_size": 200, "lr": 1e-4},
-        published={},
-        purpose="a series and what comes after it",
-        check=CHECK,
+        training=functools.partial(settings, steps=100_000, batch_size=200, lr=1e-4),
     ),
 )

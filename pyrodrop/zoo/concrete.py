@@ -18,7 +18,7 @@ from pyrodrop import likelihoods, priors
 from pyrodrop.data import Dataset
 from pyrodrop.guides import ConcreteDropout
 from pyrodrop.models import MLP, NetworkModel
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Check, Entry, settings
 
 BATCH, WIDTH = 20, 1024
 EPOCHS = {10: 2000, 25: 1000, 50: 500, 100: 200, 1000: 20, 10_000: 2}
@@ -36,7 +36,7 @@ def _build(data: Dataset) -> NetworkModel:
 
 def _training(data: Dataset) -> dict[str, Any]:
     epochs = EPOCHS.get(len(data), max(2, 20_000 // len(data)))
-    return {"steps": epochs * -(-len(data) // BATCH), "batch_size": BATCH, "lr": 1e-3, "estimator": "local"}
+    return settings(data, epochs=epochs, batch_size=BATCH, lr=1e-3, estimator="local")
 
 
 ENTRIES = (

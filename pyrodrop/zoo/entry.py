@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
-from pyrodrop.schedules import Cosine
+from pyrodrop.schedules import LRSchedule, cosine
 from pyrodrop.training.fit import fit
 from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.training.result import Fit
@@ -131,8 +132,9 @@ class Entry:
         """Arguments of `pyrodrop.fit`. A cosine schedule is lengthened to more steps, which would have the rate 0."""
         settings = {**self.training(data), **overrides}
         rate, steps = settings.get("lr_schedule"), settings.get("steps")
-        if isinstance(rate, Cosine) and "lr_schedule" not in overrides and steps is not None and steps > rate.steps:
-            settings["lr_schedule"] = Cosine(steps)
+        length = dict(rate.arguments)["steps"] if isinstance(rate, LRSchedule) else math.inf
+        if "lr_schedule" not in overrides and steps is not None and steps > length:
+            settings["lr_schedule"] = cosine(steps)
         return settings
 
     def recipe(self, data: Dataset) -> dict[str, Any]:
@@ -144,6 +146,27 @@ class Entry:
             "posterior": guide.describe(),
             "training": {name: _plain(value) for name, value in self.training(data).items()},
         }
+
+
+def settings(
+    data: Dataset,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    schedule: Callable[[int], Callable[[int], float]] | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """Arguments of `pyrodrop.fit`, for an entry's `training`.
+
+    Args:
+        steps, epochs: the length of the training, one of them; epochs need a `batch_size`.
+        schedule: makes the schedule of the learning rate from the number of steps.
+        others: further arguments of `pyrodrop.fit`.
+    """
+    count = steps if epochs is None else epochs * -(-len(data) // others["batch_size"])
+    assert count is not None
+    rates = {} if schedule is None else {"lr_schedule": schedule(count)}
+    return {"steps": count, **others, **rates}
 
 
 def guide_class(entry: Entry) -> type | None:

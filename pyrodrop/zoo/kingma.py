@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyrodrop import guides, likelihoods, priors
 from pyrodrop.data import Dataset
@@ -27,7 +26,7 @@ from pyrodrop.guides import Guide
 from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.priors import Prior
 from pyrodrop.zoo.caffe import FLAT
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Check, Entry, settings
 
 TABLE_1_BATCH, TABLE_1_EPOCHS = 1000, 100
 BATCH, EPOCHS = 100, 200
@@ -36,24 +35,14 @@ PUBLISHED_WIDTHS = (100, 250, 500, 750, 1000, 1250)
 # Test errors in percent at these widths, means of five runs. The paper does not print them: they were read off an image of
 # the preprint's figure. An error bar is taken to be the standard error of the mean.
 READ_OFF = "read off the figure, ± 0.01"
-PUBLISHED: Mapping[str, tuple[float, ...]] = {
-    "none": (1.44, 1.3, 1.22, 1.18, 1.18, 1.18),
-    "binary": (2.17, 1.39, 1.22, 1.1, 1.02, 1.065),
-    "gaussian-a": (2.4, 1.43, 1.18, 1.1, 1.03, 0.985),
-    "gaussian-b": (2.005, 1.457, 1.275, 1.26, 1.19, 1.265),
-    "variational-a": (1.42, 1.265, 1.125, 1.06, 1.02, 1.0),
-    "variational-a2": (1.51, 1.21, 1.065, 0.948, 0.945, 0.93),
-    "variational-b": (1.583, 1.375, 1.29, 1.225, 1.165, 1.21),
-}
-ERROR_BARS: Mapping[str, float] = {  # at the width of the entries
-    "none": 0.04, "binary": 0.02, "gaussian-a": 0.03, "gaussian-b": 0.03, "variational-a": 0.03, "variational-a2": 0.03,
-    "variational-b": 0.03,
-}  # fmt: skip
 RUNS = 5
+_RATES = {"layers.0.*": 0.2, "*": 0.5}
+_gaussian = functools.partial(guides.GaussianDropout, drop_rate=_RATES)
+_learned = functools.partial(guides.VariationalDropout, rates="layer", drop_rate=0.3)
+_flat = functools.partial(priors.Gaussian, scale=FLAT)
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """A curve of the figure.
 
     Attributes:
@@ -61,34 +50,43 @@ class Method:
         guide: makes the posterior.
         prior: makes the prior of the weights.
         published: test errors in percent at `PUBLISHED_WIDTHS`, read off the figure.
+        bar: the error bar at the width of the entries.
     """
 
     summary: str
     guide: Callable[[NetworkModel], Guide]
     prior: Callable[[], Prior]
     published: tuple[float, ...]
+    bar: float
 
 
-def _methods() -> dict[str, Method]:
-    """The methods by name."""
-    rates = {"layers.0.*": 0.2, "*": 0.5}
-    gaussian = functools.partial(guides.GaussianDropout, drop_rate=rates)
-    learned = functools.partial(guides.VariationalDropout, rates="layer", drop_rate=0.3)
-    flat = functools.partial(priors.Gaussian, scale=FLAT)
-    posteriors: dict[str, tuple[str, Callable[[NetworkModel], Guide], Callable[[], Prior]]] = {
-        "none": ("no dropout", guides.Point, flat),
-        "binary": ("binary dropout", functools.partial(guides.BernoulliDropout, drop_rate=rates), flat),
-        "gaussian-a": ("Gaussian dropout A", functools.partial(gaussian, kind="A"), priors.LogUniform),
-        "gaussian-b": ("Gaussian dropout B", functools.partial(gaussian, kind="B"), priors.LogUniform),
-        "variational-a": ("variational dropout A", functools.partial(learned, kind="A"), priors.LogUniform),
-        "variational-a2": (
-            "variational dropout A2",
-            functools.partial(learned, kind="A", kl_scale=1 / 3),
-            priors.LogUniform,
-        ),
-        "variational-b": ("variational dropout B", functools.partial(learned, kind="B"), priors.LogUniform),
-    }
-    return {name: Method(*posterior, PUBLISHED[name]) for name, posterior in posteriors.items()}
+METHODS: Mapping[str, Method] = {
+    "none": Method("no dropout", guides.Point, _flat, (1.44, 1.3, 1.22, 1.18, 1.18, 1.18), 0.04),
+    "binary": Method(
+        "binary dropout", functools.partial(guides.BernoulliDropout, drop_rate=_RATES), _flat,
+        (2.17, 1.39, 1.22, 1.1, 1.02, 1.065), 0.02,
+    ),
+    "gaussian-a": Method(
+        "Gaussian dropout A", functools.partial(_gaussian, kind="A"), priors.LogUniform,
+        (2.4, 1.43, 1.18, 1.1, 1.03, 0.985), 0.03,
+    ),
+    "gaussian-b": Method(
+        "Gaussian dropout B", functools.partial(_gaussian, kind="B"), priors.LogUniform,
+        (2.005, 1.457, 1.275, 1.26, 1.19, 1.265), 0.03,
+    ),
+    "variational-a": Method(
+        "variational dropout A", functools.partial(_learned, kind="A"), priors.LogUniform,
+        (1.42, 1.265, 1.125, 1.06, 1.02, 1.0), 0.03,
+    ),
+    "variational-a2": Method(
+        "variational dropout A2", functools.partial(_learned, kind="A", kl_scale=1 / 3), priors.LogUniform,
+        (1.51, 1.21, 1.065, 0.948, 0.945, 0.93), 0.03,
+    ),
+    "variational-b": Method(
+        "variational dropout B", functools.partial(_learned, kind="B"), priors.LogUniform,
+        (1.583, 1.375, 1.29, 1.225, 1.165, 1.21), 0.03,
+    ),
+}  # fmt: skip
 
 
 def falling(step: int, *, steps: int) -> float:
@@ -98,12 +96,10 @@ def falling(step: int, *, steps: int) -> float:
 
 def training(data: Dataset, *, epochs: int = EPOCHS) -> dict[str, Any]:
     """Arguments of `pyrodrop.fit` for this number of epochs."""
-    steps = epochs * -(-len(data) // BATCH)
-    schedule = functools.partial(falling, steps=steps)
-    return {"steps": steps, "batch_size": BATCH, "lr": 1e-3, "estimator": "local", "lr_schedule": schedule}
-
-
-METHODS: Mapping[str, Method] = _methods()
+    return settings(
+        data, epochs=epochs, batch_size=BATCH, lr=1e-3, estimator="local",
+        schedule=lambda steps: functools.partial(falling, steps=steps),
+    )  # fmt: skip
 
 
 def network(data: Dataset, *, method: str, width: int) -> NetworkModel:
@@ -113,8 +109,7 @@ def network(data: Dataset, *, method: str, width: int) -> NetworkModel:
 
 
 def _table_1_training(data: Dataset) -> dict[str, Any]:
-    steps = TABLE_1_EPOCHS * -(-len(data) // TABLE_1_BATCH)
-    return {"steps": steps, "batch_size": TABLE_1_BATCH, "lr": 1e-3, "estimator": "local"}
+    return settings(data, epochs=TABLE_1_EPOCHS, batch_size=TABLE_1_BATCH, lr=1e-3, estimator="local")
 
 
 _TABLE_1 = tuple(
@@ -146,7 +141,7 @@ _FIGURE_1A = tuple(
         purpose="classification of digits",
         check=Check(steps=60, train=5000, test=1000),
         published_as=READ_OFF,
-        published_errors={"error_percent": ERROR_BARS[name]},
+        published_errors={"error_percent": method.bar},
         published_runs=RUNS,
     )
     for name, method in METHODS.items()

@@ -28,7 +28,7 @@ from pyrodrop.guides import BernoulliDropout
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import NetworkModel
 from pyrodrop.reading import read
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Check, Entry, settings
 
 RATE, WIDTH, TOKENS, DECAY = 0.1, 16, 14, 1e-4
 
@@ -90,40 +90,40 @@ def _model(data: Dataset, *, network: Callable[[], nn.Module], likelihood: Calla
     return read(network(), x, likelihood=likelihood(), weight_decay=DECAY, num_data=len(data)).model  # type: ignore[return-value]
 
 
-def _training(data: Dataset, *, steps: int, lr: float) -> dict[str, Any]:
-    return {"steps": steps, "batch_size": 64, "lr": lr, "lr_schedule": schedules.cosine(steps), "engine": "traced"}
+_CONVOLUTIONS = ("blocks.0.conv2.weight", "blocks.2.conv2.weight")
+_FEW, _NOISE = Check(steps=30, train=500, test=200), functools.partial(likelihoods.Gaussian, 10.0)
+# network, summary, source, data, weights that carry masks, likelihood, training, check
+NETWORKS: dict[str, tuple[Any, ...]] = {
+    "resnet": (
+        ResNet, "a residual network on small digits",
+        "Zagoruyko & Komodakis (2016), Wide residual networks; the block, with norms of groups",
+        "mnist/small", (*_CONVOLUTIONS, "head.weight"), likelihoods.Categorical, {"steps": 1500, "lr": 3e-3}, _FEW,
+    ),
+    "transformer": (
+        Transformer, "a transformer encoder on small digits",
+        "Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser & Polosukhin (2017), Attention is all you need",
+        "mnist/small", ("head.weight",), likelihoods.Categorical, {"steps": 2500, "lr": 3e-3}, _FEW,
+    ),
+    "lstm": (
+        Forecast, "an LSTM forecast of solar irradiance in 5 years",
+        "Gal & Ghahramani (2016), A theoretically grounded application of dropout in recurrent neural networks",
+        "solar/plain", ("head.weight",), _NOISE, {"steps": 300, "lr": 1e-2}, Check(steps=30),
+    ),
+}  # fmt: skip
 
-
-def _entry(name: str, steps: int, lr: float, check: Check, likelihood: Callable[[], Likelihood], source: str) -> Entry:
-    network, what, data, carriers = NETWORKS[name]
-    return Entry(
+ENTRIES = tuple(
+    Entry(
         name=f"read/{name}",
         summary=f"{what} with its own dropout, rate {RATE:g}, read by pyrodrop.read",
         source=source,
         data=data,
         model=functools.partial(_model, network=network, likelihood=likelihood),
         guide=functools.partial(BernoulliDropout, drop_rate=dict.fromkeys(carriers, RATE) | {"*": 0.0}),
-        training=functools.partial(_training, steps=steps, lr=lr),
+        training=functools.partial(settings, batch_size=64, schedule=schedules.cosine, engine="traced", **training),
         published={},
         purpose="a network with dropout of its own",
         check=check,
         draws=100,
     )
-
-
-_CONVOLUTIONS = ("blocks.0.conv2.weight", "blocks.2.conv2.weight")
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], str, str, tuple[str, ...]]] = {  # and the weights that carry masks
-    "resnet": (ResNet, "a residual network on small digits", "mnist/small", (*_CONVOLUTIONS, "head.weight")),
-    "transformer": (Transformer, "a transformer encoder on small digits", "mnist/small", ("head.weight",)),
-    "lstm": (Forecast, "an LSTM forecast of solar irradiance in 5 years", "solar/plain", ("head.weight",)),
-}
-_VASWANI = "Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser & Polosukhin (2017), Attention is all you need"
-_GAL = "Gal & Ghahramani (2016), A theoretically grounded application of dropout in recurrent neural networks"
-_ZAGORUYKO = "Zagoruyko & Komodakis (2016), Wide residual networks; the block, with norms of groups"
-_FEW, _NOISE = Check(steps=30, train=500, test=200), functools.partial(likelihoods.Gaussian, 10.0)
-
-ENTRIES = (
-    _entry("resnet", 1500, 3e-3, _FEW, likelihoods.Categorical, _ZAGORUYKO),
-    _entry("transformer", 2500, 3e-3, _FEW, likelihoods.Categorical, _VASWANI),
-    _entry("lstm", 300, 1e-2, Check(steps=30), _NOISE, _GAL),
+    for name, (network, what, source, data, carriers, likelihood, training, check) in NETWORKS.items()
 )

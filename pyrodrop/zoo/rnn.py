@@ -12,7 +12,6 @@ Steps are traced: compiling those of a sequence would take as long as the traini
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -21,7 +20,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.data.gospels import CHARACTERS
 from pyrodrop.guides import BernoulliDropout, Point
 from pyrodrop.models import NetworkModel, from_module
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Check, Entry, settings
 
 STEPS = {"characters": 4000, "solar": 1000}
 _SOURCE = "Gal & Ghahramani (2016), A theoretically grounded application of dropout in recurrent neural networks"
@@ -58,46 +57,29 @@ def _solar(data: Dataset) -> NetworkModel:
     return from_module(_Forecast(), priors.Gaussian(), likelihoods.Gaussian())
 
 
-def _training(data: Dataset, *, of: str, batch_size: int, lr: float, estimator: str = "local") -> dict[str, Any]:
-    schedule = schedules.cosine(STEPS[of])
-    return {
-        "steps": STEPS[of],
-        "batch_size": batch_size,
-        "lr": lr,
-        "lr_schedule": schedule,
-        "estimator": estimator,
-        "engine": "traced",
-    }
-
-
 CHARACTERS_RATES = {"embedding.*": 0.01, "*": 0.05}
 SOLAR_RATES = {"lstm.weight_ih*": 0.0, "*": 0.1}  # x has one input, whose mask would drop the whole series
-_LANGUAGE = functools.partial(_training, of="characters", batch_size=32, lr=5e-3)
+_training = functools.partial(settings, schedule=schedules.cosine, engine="traced")
+_text = functools.partial(
+    Entry, source=f"{_SOURCE}; the text and the size are not in the paper", data="gospels", model=_characters, published={},
+    purpose="text",
+)  # fmt: skip
+_LANGUAGE = functools.partial(_training, steps=STEPS["characters"], batch_size=32, lr=5e-3)
 
 ENTRIES = (
-    Entry(
+    _text(
         name="rnn/characters",
         summary="variational dropout .05 of an LSTM on characters of Mark and Luke, 1 x 128, 4,000 steps",
-        source=f"{_SOURCE}; the text and the size are not in the paper",
-        data="gospels",
-        model=_characters,
         guide=functools.partial(BernoulliDropout, drop_rate=CHARACTERS_RATES),
-        training=_LANGUAGE,
-        published={},
-        purpose="text",
+        training=functools.partial(_LANGUAGE, estimator="local"),
         check=Check(steps=30, train=500, test=20, draws=5),
         draws=50,
     ),
-    Entry(
+    _text(
         name="rnn/characters-none",
         summary="the LSTM of rnn/characters without dropout, maximum a posteriori",
-        source=f"{_SOURCE}; the text and the size are not in the paper",
-        data="gospels",
-        model=_characters,
         guide=Point,
         training=functools.partial(_LANGUAGE, estimator="shared"),
-        published={},
-        purpose="text",
         check=Check(steps=30, train=500, test=20, draws=1),
         draws=1,
     ),
@@ -108,7 +90,7 @@ ENTRIES = (
         data="solar",
         model=_solar,
         guide=functools.partial(BernoulliDropout, drop_rate=SOLAR_RATES),
-        training=functools.partial(_training, of="solar", batch_size=64, lr=1e-2),
+        training=functools.partial(_training, steps=STEPS["solar"], batch_size=64, lr=1e-2, estimator="local"),
         published={},
         purpose="a forecast",
         check=Check(steps=100),

@@ -206,23 +206,24 @@ CHECKS: Mapping[Net, Check] = {
 }
 
 
-def _entry(method: Method, net: Net, recipe: Recipe) -> Entry:
-    name, settings = f"{method}/{net}-{recipe}", RECIPES[recipe]
-    posterior = {"sparse": "sparse variational dropout", "ard": "ARD", "log-normal": "log-normal dropout"}[method]
-    return Entry(
-        name=name,
-        summary=f"{posterior} on MNIST, {net}, {settings.epochs} epochs",
-        source=settings.source,
+_NAMES: Mapping[Method, str] = {
+    "sparse": "sparse variational dropout", "ard": "ARD", "log-normal": "log-normal dropout",
+}  # fmt: skip
+
+ENTRIES = tuple(
+    Entry(
+        name=f"{method}/{net}-{recipe}",
+        summary=f"{_NAMES[method]} on MNIST, {net}, {RECIPES[recipe].epochs} epochs",
+        source=RECIPES[recipe].source,
         data="mnist" if net == "lenet-300-100" else "mnist/images",
         model=functools.partial(network, net=net, method=method, recipe=recipe),
         guide=_guide(method, recipe),
         training=functools.partial(training, net=net, recipe=recipe),
-        published=PUBLISHED.get(name, {}),
+        published=PUBLISHED.get(f"{method}/{net}-{recipe}", {}),
         purpose="few weights",
         check=CHECKS[net],
     )
-
-
-ENTRIES = tuple(
-    _entry(method, net, recipe) for recipe in RECIPES for net in get_args(Net) for method in METHODS[recipe]
+    for recipe in RECIPES
+    for net in get_args(Net)
+    for method in METHODS[recipe]
 )

@@ -15,14 +15,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 from pyrodrop import likelihoods, priors, schedules
 from pyrodrop.data import Dataset
 from pyrodrop.guides import BernoulliDropout
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import MLP, NetworkModel
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Check, Entry, settings
 
 HIDDEN, RATE, LR, BATCH, OF_F = 50, 0.01, 1e-2, 256, 2.0
 
@@ -38,64 +37,51 @@ def _model(data: Dataset, *, likelihood: Callable[[], Likelihood]) -> NetworkMod
     )
 
 
-def _training(data: Dataset, *, steps: int) -> dict[str, Any]:
-    rate = schedules.cosine(steps)
-    return {"steps": steps, "batch_size": BATCH, "lr": LR, "lr_schedule": rate, "estimator": "local"}
-
-
-def _entry(
-    name: str, data: str, what: str, source: str, likelihood: Callable[[], Likelihood], steps: int, purpose: str
-) -> Entry:
-    return Entry(
-        name=f"tables/{name}",
-        summary=f"{what}, MC dropout {RATE:g}, relu, 2 x {HIDDEN}",
-        source=source,
-        data=data,
-        model=functools.partial(_model, likelihood=likelihood),
-        guide=functools.partial(BernoulliDropout, drop_rate=RATE, mask_input=False),
-        training=functools.partial(_training, steps=steps),
-        published={},
-        check=Check(steps=300),
-        draws=200,
-        purpose=purpose,
-    )
-
+_training = functools.partial(settings, batch_size=BATCH, lr=LR, schedule=schedules.cosine, estimator="local")
+_entry = functools.partial(
+    Entry,
+    guide=functools.partial(BernoulliDropout, drop_rate=RATE, mask_input=False),
+    published={},
+    check=Check(steps=300),
+    draws=200,
+)
+_NETWORK = f"MC dropout {RATE:g}, relu, 2 x {HIDDEN}"
 
 ENTRIES = (
     _entry(
-        "bikes",
-        "bikes",
-        "negative binomial counts of bicycles hired per hour, dispersion by the network",
+        "tables/bikes",
+        f"negative binomial counts of bicycles hired per hour, dispersion by the network, {_NETWORK}",
         "Fanaee-T & Gama (2014), Event labeling combining ensemble detectors and background knowledge; the table",
-        functools.partial(likelihoods.NegativeBinomial, "network"),
-        6000,
-        "counts",
+        "bikes",
+        functools.partial(_model, likelihood=functools.partial(likelihoods.NegativeBinomial, "network")),
+        training=functools.partial(_training, steps=6000),
+        purpose="counts",
     ),
     _entry(
-        "airfoil",
-        "airfoil",
-        "sound level of airfoils with Gaussian noise that depends on x",
+        "tables/airfoil",
+        f"sound level of airfoils with Gaussian noise that depends on x, {_NETWORK}",
         "Brooks, Pope & Marcolini (1989), Airfoil self-noise and prediction; the table",
-        functools.partial(likelihoods.HeteroscedasticGaussian, "softplus"),
-        4000,
-        "noise that depends on x",
+        "airfoil",
+        functools.partial(_model, likelihood=functools.partial(likelihoods.HeteroscedasticGaussian, "softplus")),
+        training=functools.partial(_training, steps=4000),
+        purpose="noise that depends on x",
     ),
     _entry(
-        "wine-ordinal",
-        "uci/wine-grades",
-        "grades of red wine as ordered classes",
+        "tables/wine-ordinal",
+        f"grades of red wine as ordered classes, {_NETWORK}",
         "Cortez, Cerdeira, Almeida, Matos & Reis (2009), Modeling wine preferences by data mining; the table",
-        functools.partial(likelihoods.Ordinal, 6),
-        2000,
-        "ordered classes",
+        "uci/wine-grades",
+        functools.partial(_model, likelihood=functools.partial(likelihoods.Ordinal, 6)),
+        training=functools.partial(_training, steps=2000),
+        purpose="ordered classes",
     ),
     _entry(
-        "censored",
-        "larynx",
-        "survival with cancer of the larynx, log-normal, right-censored",
+        "tables/censored",
+        f"survival with cancer of the larynx, log-normal, right-censored, {_NETWORK}",
         "Kardaun (1983), Statistical survival analysis of male larynx-cancer patients; the data",
-        lambda: likelihoods.Censored(likelihoods.LogNormal()),
-        300,
-        "censored times",
+        "larynx",
+        functools.partial(_model, likelihood=lambda: likelihoods.Censored(likelihoods.LogNormal())),
+        training=functools.partial(_training, steps=300),
+        purpose="censored times",
     ),
 )

@@ -12,13 +12,12 @@ posterior under these priors has a smaller log density there, and a mean field o
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from pyrodrop import likelihoods, priors
 from pyrodrop.data import Dataset
 from pyrodrop.guides import ExactLastLayer
 from pyrodrop.models import MLP, NetworkModel
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Check, Entry, settings
 
 UNITS, STEPS = 50, 3000
 SCALES = {  # of the weights and biases of the first and of the last layer, and the precision of the noise
@@ -40,40 +39,34 @@ def _model(data: Dataset, *, scales: tuple[float, ...]) -> NetworkModel:
     )
 
 
-def _training(data: Dataset) -> dict[str, Any]:
-    return {"steps": STEPS, "lr": 1e-2}
+TOYS = {
+    "motorcycle": (
+        "head acceleration after an impact",
+        "Silverman (1985), Some aspects of the spline smoothing approach to regression curve fitting; the data",
+    ),
+    "snelson": (
+        "Snelson's example",
+        "Snelson & Ghahramani (2006), Sparse Gaussian processes using pseudo-inputs; the data",
+    ),
+    "in-between": (
+        "a cosine with a gap in its data",
+        "Foong, Li, Hernández-Lobato & Turner (2019), In-between uncertainty in Bayesian neural networks; the data",
+    ),
+}
 
-
-def _entry(name: str, what: str, source: str) -> Entry:
-    return Entry(
+ENTRIES = tuple(
+    Entry(
         name=f"toys/{name}",
         summary=f"{what}, exact last layer above a mean field, tanh, 1 x {UNITS}",
         source=source,
         data=f"toys/{name}",
         model=functools.partial(_model, scales=SCALES[name]),
         guide=ExactLastLayer,  # type: ignore[arg-type]
-        training=_training,
+        training=functools.partial(settings, steps=STEPS, lr=1e-2),
         published={},
         purpose="uncertainty one can see",
         check=Check(steps=300, draws=200),
         draws=1000,
     )
-
-
-ENTRIES = (
-    _entry(
-        "motorcycle",
-        "head acceleration after an impact",
-        "Silverman (1985), Some aspects of the spline smoothing approach to regression curve fitting; the data",
-    ),
-    _entry(
-        "snelson",
-        "Snelson's example",
-        "Snelson & Ghahramani (2006), Sparse Gaussian processes using pseudo-inputs; the data",
-    ),
-    _entry(
-        "in-between",
-        "a cosine with a gap in its data",
-        "Foong, Li, Hernández-Lobato & Turner (2019), In-between uncertainty in Bayesian neural networks; the data",
-    ),
+    for name, (what, source) in TOYS.items()
 )

@@ -27,25 +27,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pooch
 import torch
 from torch import Tensor
 
 from pyrodrop.data import Dataset
-from pyrodrop.data.download import download
 from pyrodrop.failed import Failed
-from pyrodrop.files import read_tensors, under, write_tensors
+from pyrodrop.files import Record, under
 from pyrodrop.guides.sparse_dropout import SparseDropout
-from pyrodrop.json_files import Record
 from pyrodrop.sampling import Sampled
 from pyrodrop.scaling import Standardize
-from pyrodrop.training.fitted_replicates import Replicates, contents_of_all, restored
-from pyrodrop.training.result import Fit, contents
+from pyrodrop.stored import Stored
+from pyrodrop.training.fitted_replicates import Replicates, restored, stored_replicates
+from pyrodrop.training.result import Fit, stored_fit
 from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.exact import Problem
 
-ADDRESS = ""  # of the folder with released files, on the web; empty until there is a release
-RELEASED: dict[str, str] = {}  # SHA-256 of the released files by name
 SHIPPED = Path(__file__).parent / "posteriors"
 POINTS, DRAWS, STRETCHES, THRESHOLD = 10, 100, 100, 3.0
 TOLERANCE = 1e-6  # of predictions on any processor, relative to the largest of them
@@ -58,7 +54,7 @@ Trained = Fit | Replicates | Sampled
 
 
 def file(name: str) -> Path | None:
-    """The file of this name: in the folder that ``PYRODROP_ZOO`` names, in this package, or downloaded earlier.
+    """The file of this name: in the folder that ``PYRODROP_ZOO`` names, or in this package.
 
     Raises:
         Failed: ``PYRODROP_ZOO`` is no folder, or something other than a file has this name in a folder.
@@ -66,7 +62,7 @@ def file(name: str) -> Path | None:
     folder = os.environ.get("PYRODROP_ZOO")
     if folder and not Path(folder).is_dir():
         raise Failed(f"PYRODROP_ZOO must be a folder with trained posteriors; got {folder}")
-    places = [*([Path(folder)] if folder else []), SHIPPED, *([_downloads()] if name in RELEASED else [])]
+    places = [*([Path(folder)] if folder else []), SHIPPED]
     return next((path for place in places if _is_there(path := place / f"{name}.safetensors")), None)
 
 
@@ -85,28 +81,15 @@ def _is_there(path: Path) -> bool:
     raise Failed(f"a folder of trained posteriors must have files; cannot read {path}: {reason}")
 
 
-def pull(name: str, *, progress: bool = False) -> Path:
-    """The file of this name; a released one that is not here is downloaded.
-
-    Raises:
-        Failed: there is no such file, or the downloaded file is not the released one.
-        ConnectionError: the file cannot be downloaded.
-    """
+def pull(name: str) -> Path:
+    """The file of this name; a `Failed` if there is none, which says how to make it."""
     path = file(name)
-    if path is not None:
-        return path
-    if name not in RELEASED:
+    if path is None:
         raise Failed(
             f"no trained posterior of {name} comes with this package: pyrodrop run {name} --save FOLDER makes one, which is "
             "found if the environment variable PYRODROP_ZOO names the folder"
         )
-    url, path = f"{ADDRESS}/{name}.safetensors", _downloads() / f"{name}.safetensors"
-    offline = f"put it at {name}.safetensors in a folder and set PYRODROP_ZOO to that folder"
-    return download(url, path, RELEASED[name], f"the trained posterior of {name}", offline, progress=progress)
-
-
-def _downloads() -> Path:
-    return Path(pooch.os_cache("pyrodrop")) / "zoo"
+    return path
 
 
 def header(path: Path) -> dict[str, Any]:
@@ -115,19 +98,18 @@ def header(path: Path) -> dict[str, Any]:
     Raises:
         Failed: the file is no trained posterior, or damaged.
     """
-    return _zoo_header(path, read_tensors(path)[1])
+    return dict(_header(Stored.read(path)).content)
 
 
-def _zoo_header(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    content = about.get("zoo")
-    if not isinstance(content, dict):
-        raise Failed(f"{path} is no trained posterior of the zoo: its header has no entry 'zoo'")
-    record = Record(path, content, where="zoo")
-    record.text("name")
-    scores = record.record("result").record("scores")
+def _header(stored: Stored) -> Record:
+    if "zoo" not in stored.about:
+        raise Failed(f"{stored.where} is no trained posterior of the zoo: its header has no entry 'zoo'")
+    header = stored.record.record("zoo")
+    header.text("name")
+    scores = header.record("result").record("scores")
     for score in scores.content:
         scores.number(score)
-    return content
+    return header
 
 
 def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto") -> Trained:
@@ -140,30 +122,30 @@ def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto"
         ValueError: the file is no trained posterior, is damaged, or does not match `of` as it is now.
         OSError: the file cannot be read; the message names it.
     """
-    tensors, about = read_tensors(path)
-    content = _zoo_header(path, about)
-    if content["name"] != of.name:
-        raise Failed(f"{path} is of {content['name']}; it must be of {of.name}")
+    stored = Stored.read(path)
+    header = _header(stored)
+    if header.content["name"] != of.name:
+        raise Failed(f"{path} is of {header.content['name']}; it must be of {of.name}")
     if isinstance(of, Problem):
         loaded = Sampled.load(path, of.model()) if "." not in of.name else Fit.load(path, of.model(), device=device)
-        loaded.settings["zoo"] = content
+        loaded.settings["zoo"] = header.content
         return loaded
-    described = Record(path, content, where="zoo").records("data")
-    if len(described) != len(about.get("fits") or ()):
+    described = header.records("data")
+    if len(described) != len(stored.record.records("fits")):
         raise Failed(
             f"{path} is damaged: it describes the data of {len(described)} fits and has another number of fits"
         )
-    seeds, points = [record.whole("seed") for record in described], _points(path, tensors)
+    seeds, points = [data.whole("seed") for data in described], _points(stored)
     pairs = [
-        of.build(_stand_in(data, under(f"data.{r}.", tensors), points["x"]), seed)
+        of.build(_stand_in(data, under(f"data.{r}.", stored.tensors), points["x"]), seed)
         for r, (data, seed) in enumerate(zip(described, seeds, strict=True))
     ]
     new = {f"{r}.{name}": value for r, pair in enumerate(pairs) for name, value in _untrained(pair).items()}
-    shapes = {name: value.shape for name, value in new.items()}
-    models, guides = zip(*pairs, strict=True) if pairs else ((), ())
-    made = restored({**new, **_unpacked(path, tensors, shapes)}, about, models, guides, str(path), device)
+    unpacked = _unpacked(path, stored.tensors, {name: value.shape for name, value in new.items()})
+    models, guides = zip(*pairs, strict=True)
+    made = restored(replace(stored, tensors={**new, **unpacked}), models, guides, device)
     for fit in made:
-        fit.settings["zoo"] = content
+        fit.settings["zoo"] = header.content
     return _as_loaded(made)
 
 
@@ -192,30 +174,26 @@ def save(
                 f"the zoo keeps posteriors of networks whose input is one tensor; got a {type(inputs).__name__}"
             )
     kept = Replicates([_as_kept(fit) for fit in fits])
-    tensors, about = contents_of_all(kept)
+    stored = stored_replicates(kept)
+    tensors = stored.tensors
     for r, (fit, data) in enumerate(zip(fits, sets, strict=True)):
         for name, value in _untrained(entry.build(data, fit.settings["seed"])).items():
             if torch.equal(value, tensors[f"{r}.{name}"]):
                 del tensors[f"{r}.{name}"]
         tensors |= {f"data.{r}.{name}": value for name, value in _standardisations(data).items()}
-    points = _spread(x)
-    shown = {"x": points, **_predicted(_as_loaded(kept), points)}
-    tensors = _packed(tensors) | {f"points.{name}": value for name, value in shown.items()}
+    tensors = _packed(tensors) | _shown(_as_loaded(kept), x)
     described = [_described(data) | {"seed": fit.settings["seed"]} for fit, data in zip(fits, sets, strict=True)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_tensors(path, tensors, about | {"zoo": {"name": entry.name, "result": dict(result), "data": described}})
-    return path
+    about = {"zoo": {"name": entry.name, "result": dict(result), "data": described}}
+    return Stored(tensors, {**stored.about, **about}).write(path, kind="replicates")
 
 
 def save_sampled(path: Path, problem: Problem, sampled: Sampled | Fit, x: Tensor, result: Mapping[str, Any]) -> Path:
     """Write draws of an exact posterior, or a fit that approximates it; the arguments are as of `save`."""
     sampled.save(path)
-    tensors, about = read_tensors(path)
-    points = _spread(x)
-    shown = {"x": points, **_predicted(sampled, points)}
-    tensors |= {f"points.{name}": value for name, value in shown.items()}
-    write_tensors(path, tensors, about | {"zoo": {"name": problem.name, "result": dict(result)}})
-    return path
+    stored = Stored.read(path)
+    about = {**stored.about, "zoo": {"name": problem.name, "result": dict(result)}}
+    return Stored(stored.tensors | _shown(sampled, x), about).write(path)
 
 
 def difference(trained: Trained, path: Path) -> float:
@@ -223,7 +201,7 @@ def difference(trained: Trained, path: Path) -> float:
 
     It is that of means and standard deviations of f, relative to the largest stored number.
     """
-    points = _points(path, read_tensors(path)[0])
+    points = _points(Stored.read(path))
     predicted = _predicted(trained, points["x"])
     for name, value in predicted.items():
         if points[name].shape != value.shape:
@@ -232,17 +210,18 @@ def difference(trained: Trained, path: Path) -> float:
     return float((now - then).abs().max() / then.abs().max().clamp(min=torch.finfo(torch.float64).tiny))
 
 
-def _points(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _points(stored: Stored) -> dict[str, Tensor]:
     """The ten points of a file, and the predictions there; a `Failed` if one is missing."""
-    points = under("points.", tensors)
+    points = under("points.", stored.tensors)
     if points.keys() != {"x", "mean", "sd"}:
-        raise Failed(f"{path} is damaged: it lacks the points x, mean and sd")
+        raise Failed(f"{stored.where} is damaged: it lacks the points x, mean and sd")
     return points
 
 
-def _spread(x: Tensor) -> Tensor:
-    """Ten evenly spaced rows."""
-    return x[torch.arange(POINTS) * len(x) // POINTS]
+def _shown(trained: Trained, x: Tensor) -> dict[str, Tensor]:
+    """Ten evenly spaced rows of x and the predictions there, by the names that they have in a file."""
+    points = x[torch.arange(POINTS) * len(x) // POINTS]
+    return {f"points.{name}": value for name, value in {"x": points, **_predicted(trained, points)}.items()}
 
 
 def _predicted(trained: Trained, x: Tensor) -> dict[str, Tensor]:
@@ -264,7 +243,7 @@ def prunes(fit: Fit) -> bool:
 
 def _untrained(pair: tuple[Any, Any]) -> dict[str, Tensor]:
     """The tensors of a new model and guide, by the names that they have in a file."""
-    tensors, _ = contents(Fit(*pair, None, torch.zeros(0, 3), {}))
+    tensors = stored_fit(Fit(*pair, None, torch.zeros(0, 3), {})).tensors
     return {name: value for name, value in tensors.items() if name != "history"}
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -28,7 +28,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.guides import BernoulliDropout
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.mlp import Perceptron
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Check, Entry, settings
 
 LR, BATCH = 1e-3, 32
 
@@ -131,31 +131,21 @@ def _model(data: Dataset, *, setting: Setting) -> NetworkModel:
     )
 
 
-def _training(data: Dataset, *, setting: Setting) -> dict[str, Any]:
-    steps = 10 * setting.epochs * -(-len(data) // BATCH)
-    return {"steps": steps, "batch_size": BATCH, "lr": LR, "estimator": "local"}
-
-
-def _entry(name: str) -> Entry:
-    setting, published = SETTINGS[name], PUBLISHED["gal2016"][name]
-    return Entry(
+ENTRIES = tuple(
+    Entry(
         name=f"uci/{name}",
-        summary=f"MC dropout on UCI {name}, relu, 1 x {setting.hidden}, drop rate {setting.drop_rate:g}, all splits",
+        summary=f"MC dropout on UCI {name}, relu, 1 x {of.hidden}, drop rate {of.drop_rate:g}, all splits",
         source="Gal & Ghahramani (2016), table 1",
         data=f"uci/{name}",
-        model=functools.partial(_model, setting=setting),
-        guide=functools.partial(BernoulliDropout, drop_rate=setting.drop_rate),
-        training=functools.partial(_training, setting=setting),
-        published={"rmse": published.rmse[0], "log_density": published.log_density[0]},
-        published_errors={
-            score: error
-            for score, (_, error) in (("rmse", published.rmse), ("log_density", published.log_density))
-            if error is not None
-        },
+        model=functools.partial(_model, setting=of),
+        guide=functools.partial(BernoulliDropout, drop_rate=of.drop_rate),
+        training=functools.partial(settings, epochs=10 * of.epochs, batch_size=BATCH, lr=LR, estimator="local"),
+        published={score: mean for score, (mean, _) in PUBLISHED["gal2016"][name]._asdict().items()},
+        published_errors={score: error for score, (_, error) in PUBLISHED["gal2016"][name]._asdict().items()},
         purpose="regression of a table",
         check=Check(steps=300, splits=2),
         draws=1000,
     )
-
-
-ENTRIES = tuple(_entry(name) for name in SETTINGS if name != "year")
+    for name, of in SETTINGS.items()
+    if name != "year"
+)

@@ -99,11 +99,8 @@ CALLS = [
         RATES,
         works={"epochs: fraction": (lambda: 0.5, lambda weight: weight(0.25) == 0.5)},
     ),
-    Call("schedules.Linear", lambda: {"epochs": 10, "start": 0.0, "after": 0.0}, RATES),
     Call("schedules.staircase", dict, {"increment": INCREMENT}),
-    Call("schedules.Staircase", lambda: {"increment": 0.1}),
     Call("schedules.cosine", lambda: {"steps": 10}),
-    Call("schedules.Cosine", lambda: {"steps": 10}),
     Call("divergences.binary_entropy", lambda: {"p": torch.rand(3)}, {"p": tensor(3).but("another axis") | OUTSIDE}),
     Call(
         "divergences.lost_entropy",

@@ -263,9 +263,7 @@ def test_a_guide_of_another_network_predicts_nothing() -> None:
 
     run: Any = pyrodrop.Fit(mlp(), Own(), None, torch.zeros(1, 3), {})
     for more in ({}, {"keep": "moments"}, {"joint": False}):
-        with pytest.raises(
-            ValueError, match=r"guide must have the shapes .*\[1, 3\] for 'layers.1.weight'; got one with \[8, 3\]"
-        ):
+        with pytest.raises(ValueError, match=r"guide must .* 'layers.1.weight' has shape \[1, 3\]; got .* \[8, 3\]"):
             run.predict(X, 2, **more)
 
 

@@ -97,12 +97,6 @@ CALLS = [
         function=lambda values: potential()(values),
     ),
     Call(
-        "Potential.constrained",
-        lambda: {"values": point()},
-        {"values": OBJECT.but("dict") | {"unknown": lambda: {"z": torch.ones(1)}, "a list": lambda: {BIAS: [1.0]}}},
-        function=lambda values: potential().constrained(values),
-    ),
-    Call(
         "Potential.initial_params",
         lambda: {"seed": 0},
         function=lambda seed: potential().initial_params(seed),

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from pyrodrop.files import check_writable, checksum, read_tensors, whole, write_json, write_tensors
+from pyrodrop.analysis.reports.json_files import write_json
+from pyrodrop.files import check_writable, checksum, read_tensors, whole, write_tensors
 
 TENSORS = {
     "a": torch.arange(6.0).reshape(2, 3),

@@ -7,6 +7,7 @@ import functools
 import graphlib
 import importlib
 import importlib.util
+import inspect
 import math
 import re
 import subprocess
@@ -26,14 +27,13 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("pyrodrop/arguments.py", "pyrodrop/failed.py", "pyrodrop/names.py", "pyrodrop/private_apis.py")
     + ("pyrodrop/protocols.py", "pyrodrop/torchscript.py"),
-    ("pyrodrop/cards.py", "pyrodrop/constraints.py", "pyrodrop/surroundings.py"),
+    ("pyrodrop/cards.py", "pyrodrop/constraints.py", "pyrodrop/threads.py"),
     (
         "pyrodrop/arrays.py",
         "pyrodrop/cache.py",
         "pyrodrop/distributions",
         "pyrodrop/files.py",
         "pyrodrop/inputs.py",
-        "pyrodrop/json_files.py",
     )
     + (
         "pyrodrop/parts.py",
@@ -41,9 +41,9 @@ LAYERS = (
         "pyrodrop/scaling.py",
         "pyrodrop/schedules.py",
         "pyrodrop/stacking.py",
-        "pyrodrop/threads.py",
+        "pyrodrop/surroundings.py",
     ),
-    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/priors")
+    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/priors")
     + ("pyrodrop/module_flags.py", "pyrodrop/module_states.py", "pyrodrop/modules.py"),
     ("pyrodrop/changes.py",),
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam", "pyrodrop/steps"),
@@ -51,7 +51,7 @@ LAYERS = (
     ("guides", "models"),
     ("pyrodrop/agreement.py",),
     ("pyrodrop/elbo.py", "pyrodrop/prediction"),
-    ("pyrodrop/compression", "pyrodrop/metrics", "pyrodrop/result_files.py"),
+    ("pyrodrop/compression", "pyrodrop/metrics", "pyrodrop/stored.py"),
     ("pyrodrop/sampling", "pyrodrop/training"),
     ("pyrodrop/reading", "pyrodrop/recipes.py"),
     ("pyrodrop/zoo",),
@@ -73,7 +73,6 @@ FACADES = (
     "pyrodrop/priors/__init__.py",
     "analysis/__init__.py",
 )  # reach for what stands above them when it is asked for
-REGISTERS = {"pyrodrop/distributions/__init__.py": "pyrodrop.divergences"}  # imports it last, for what it registers
 
 
 @functools.cache
@@ -124,7 +123,7 @@ def upward(file: Path, names: set[str]) -> list[str]:
     wrong = []
     for name in sorted(names):
         other = target(name)
-        if other is None or file.as_posix() in FACADES or REGISTERS.get(file.as_posix()) == name:
+        if other is None or file.as_posix() in FACADES:
             continue
         room = room_of(other)
         package = room == "pyrodrop/__init__.py"  # whose parts are names of their own
@@ -155,7 +154,7 @@ def test_no_two_files_import_each_other() -> None:
     graph: dict[Path, set[Path]] = {}
     for file in files():
         if file.as_posix() not in FACADES:
-            names = imported(ROOT / file) - {REGISTERS.get(file.as_posix(), "")}
+            names = imported(ROOT / file)
             graph[file] = {other for name in names if (other := target(name)) is not None}
             graph[file] -= {file, file.parent / "__init__.py", *map(Path, FACADES)}
     graphlib.TopologicalSorter(graph).prepare()  # raises an error that names a circle
@@ -229,6 +228,12 @@ def test_public_names_are_those_that_types_are_checked_by_and_come_from_there() 
         module = importlib.import_module(f"pyrodrop.{name}" if place == "pyrodrop" else str(place))
         assert getattr(pyrodrop, name) is (module if place == "pyrodrop" else getattr(module, name))
     assert {name for name in dir(pyrodrop) if not name.startswith("__")} == {*pyrodrop.__all__, "analysis", "sklearn"}
+    for module in (
+        *map(functools.partial(getattr, pyrodrop), {*pyrodrop.__all__} & {*pyrodrop.__dict__}),
+        pyrodrop.sklearn,
+    ):
+        if inspect.ismodule(module):
+            assert dir(module) == sorted(module.__all__), module.__name__
     with pytest.raises(AttributeError, match="module 'pyrodrop' has no attribute 'fitt'"):
         _ = pyrodrop.fitt
 

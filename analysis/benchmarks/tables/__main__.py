@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyrodrop.analysis.benchmarks.tables import cells, methods
 from pyrodrop.analysis.benchmarks.tables.chosen import FOLDS, Kind, names
-from pyrodrop.files import write_json
+from pyrodrop.analysis.reports.json_files import write_json
 
 PACKAGES = ("scikit-learn", "quantile-forest", "ngboost", "catboost", "torch", "pyro-ppl")
 

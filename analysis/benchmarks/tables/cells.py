@@ -19,7 +19,7 @@ import numpy as np
 
 from pyrodrop.analysis.benchmarks.tables import methods
 from pyrodrop.analysis.benchmarks.tables.chosen import chosen, fold
-from pyrodrop.files import write_json
+from pyrodrop.analysis.reports.json_files import write_json
 from pyrodrop.names import known
 
 Cell = dict[str, Any]

@@ -45,7 +45,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from pyrodrop import data
-from pyrodrop.json_files import read_record
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.names import known
 
 Kind = Literal["regression", "classification"]

@@ -22,8 +22,8 @@ from scipy.stats import rankdata, studentized_range
 from pyrodrop.analysis.benchmarks.tables import methods
 from pyrodrop.analysis.benchmarks.tables.chosen import Half, Kind, chosen, names
 from pyrodrop.analysis.reports import generated
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.style import BLACK, BLUE, styled, write_figure
-from pyrodrop.json_files import read_record
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = Path(__file__).parents[1] / "results" / "judged-tables.json"

@@ -30,7 +30,7 @@ from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.reports.style import GREY, SERIES, styled
 from pyrodrop.analysis.reports.terminal import text_table
-from pyrodrop.json_files import Record
+from pyrodrop.files import Record
 
 TARGET = 0.9
 FILTERS = {digits.FROZEN: digits.Frozen, digits.EQUAL: digits.Equal, digits.TRAINED: digits.Trained}

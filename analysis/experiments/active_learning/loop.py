@@ -17,8 +17,8 @@ from torch import Tensor
 
 from pyrodrop.analysis.reports.folder import Cells
 from pyrodrop.data import Dataset
+from pyrodrop.files import Record
 from pyrodrop.guides import Guide
-from pyrodrop.json_files import Record
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.replicates import Replicates, fit_replicates
 

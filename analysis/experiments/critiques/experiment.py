@@ -14,8 +14,7 @@ from pyrodrop.analysis.experiments.critiques.panel import Size
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import facts, paragraph
-from pyrodrop.files import whole
-from pyrodrop.json_files import Record
+from pyrodrop.files import Record, whole
 from pyrodrop.names import known
 
 PANELS = ("foong", "osband", "verdoja")  # files of this folder, the longest first

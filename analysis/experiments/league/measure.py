@@ -16,7 +16,7 @@ from typing import Any
 from pyrodrop.analysis.experiments.league.rows import LEAGUE, Referee, mean_row
 from pyrodrop.analysis.experiments.references.posteriors import POSTERIORS, trained
 from pyrodrop.analysis.reports.console import machine, versions
-from pyrodrop.files import write_json
+from pyrodrop.analysis.reports.json_files import write_json
 from pyrodrop.training.replicates import Replicates
 from pyrodrop.zoo.exact import NAMED, PROBLEMS, TAGS
 from pyrodrop.zoo.trained import save_sampled

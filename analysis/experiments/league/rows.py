@@ -26,10 +26,10 @@ from pyrodrop.analysis.comparison.spreads import spread_ratio
 from pyrodrop.analysis.experiments.peers.experiment import Judge
 from pyrodrop.analysis.experiments.references.places import places
 from pyrodrop.analysis.experiments.references.stored import facts
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.score_table import best_first, mean_and_error
 from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.data import Dataset
-from pyrodrop.json_files import read_record
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.zoo.exact import NAMED, PROBLEMS
 from pyrodrop.zoo.posterior import ExactPosterior

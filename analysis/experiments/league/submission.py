@@ -27,13 +27,12 @@ from torch import Tensor
 from pyrodrop.analysis.experiments.league.rows import Referee, Row, chance, league
 from pyrodrop.analysis.experiments.peers import experiment as peers
 from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.json_files import LARGEST, read_record, write_json
 from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.arguments import all_finite, path, shown
 from pyrodrop.arrays import tensor_of
 from pyrodrop.failed import Failed
-from pyrodrop.files import write_json
-from pyrodrop.json_files import LARGEST, read_record
 from pyrodrop.names import known
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize

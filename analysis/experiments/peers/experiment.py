@@ -19,11 +19,12 @@ from pyrodrop.analysis.peers.processes import OURS, PEERS, SCRIPTS, Fault, Peer,
 from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.folder import Cells
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.data import Dataset
-from pyrodrop.json_files import Record, read_record
+from pyrodrop.files import Record
 from pyrodrop.names import known
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.sampling import Sampled

@@ -21,11 +21,11 @@ from pyrodrop.analysis.experiments.published.outcome import Outcome, apart, meas
 from pyrodrop.analysis.experiments.published_figures import FOREIGN, REFERENCE, Figure
 from pyrodrop.analysis.experiments.sparse.published import DENSE, units_left
 from pyrodrop.analysis.experiments.uci.table import paired, z_score
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.data import Split
 from pyrodrop.divergences.log_uniform_kl import EULER, kingma, log_uniform_kl, molchanov
-from pyrodrop.json_files import read_record
 from pyrodrop.zoo.sources import SOURCES
 
 SETS = {

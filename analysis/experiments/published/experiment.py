@@ -23,9 +23,9 @@ from pyrodrop.analysis.experiments.published_figures import PAPERS, REFERENCE, F
 from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.devices import processor
-from pyrodrop.json_files import read_record
 
 STORED = REFERENCE / "published-results.json"
 Row = tuple[Figure, Outcome]

@@ -29,11 +29,10 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop.analysis.experiments.references.stored import load
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.files import write_json
-from pyrodrop.json_files import read_record
 from pyrodrop.likelihoods.shapes import aligned
 from pyrodrop.sampling import Sampled
 from pyrodrop.zoo.exact import PROBLEMS

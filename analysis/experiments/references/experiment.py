@@ -34,7 +34,7 @@ from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.data import Dataset
-from pyrodrop.json_files import Record
+from pyrodrop.files import Record
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.names import known
 from pyrodrop.sampling import Diagnostics, Sampled
@@ -132,8 +132,8 @@ def run(
 
 def _checked(record: Record) -> None:
     """Check that stored results are those of the problem and complete."""
-    if record.text("problem") != record.path.stem:
-        raise record.fault(f"must be the result of {record.path.stem}")
+    if record.text("problem") != Path(record.path).stem:
+        raise record.fault(f"must be the result of {Path(record.path).stem}")
     for key in ("recipe", "diagnostics", "table", "members", "spreads", "stored"):
         record.record(key)
 

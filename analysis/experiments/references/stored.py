@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.zoo.references import FOLDER as REFERENCE
 from pyrodrop.data import Dataset
-from pyrodrop.json_files import read_record
 from pyrodrop.names import known
 from pyrodrop.sampling import Sampled
 from pyrodrop.zoo import trained

@@ -15,9 +15,10 @@ from pyrodrop.analysis.experiments.critiques.panel import Size
 from pyrodrop.analysis.experiments.experiment import Experiment
 from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.analysis.zoo.references import FOLDER
-from pyrodrop.json_files import Record, read_record
+from pyrodrop.files import Record
 from pyrodrop.names import known
 
 SECTIONS = (

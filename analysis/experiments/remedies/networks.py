@@ -21,8 +21,8 @@ from pyrodrop.analysis.experiments.critiques.panel import Size, sized
 from pyrodrop.analysis.experiments.references import evidence, load
 from pyrodrop.analysis.experiments.remedies.bounds import DRAWS, FAULT
 from pyrodrop.analysis.reports.console import core_seconds
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.data import Dataset
-from pyrodrop.json_files import read_record
 from pyrodrop.zoo.exact import PROBLEMS, Problem
 
 TITLE = "log evidence less the bound of k draws, nats, six networks"

@@ -29,12 +29,11 @@ from pyrodrop.analysis.experiments.sparse.published import (
 )
 from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import processor
-from pyrodrop.files import write_json
-from pyrodrop.json_files import read_record
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo.sparse import BATCH, METHODS, Method, Net, Recipe, training

@@ -28,7 +28,7 @@ from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.folder import Cells
 from pyrodrop.data import Dataset, Splits, uci
 from pyrodrop.data.splits import standardized
-from pyrodrop.json_files import Record
+from pyrodrop.files import Record
 from pyrodrop.metrics import rmse
 from pyrodrop.prediction.prediction import Predicts
 

@@ -21,9 +21,9 @@ from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, chos
 from pyrodrop.analysis.experiments.uci.table import markdown, print_tables, results
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.data import uci
-from pyrodrop.files import whole, write_json
-from pyrodrop.json_files import read_record
+from pyrodrop.files import whole
 from pyrodrop.names import known, some
 
 

@@ -21,7 +21,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.critiques import experiment, foong, one_weight, osband
 from pyrodrop.analysis.experiments.critiques.panel import Panel
 from pyrodrop.analysis.experiments.experiment import Experiment
-from pyrodrop.json_files import Record
+from pyrodrop.files import Record
 
 # Osband: one weight
 
@@ -146,7 +146,7 @@ def test_origin_is_two_clusters(data_folder: Path) -> None:
 
 def test_origin_must_be_where_the_folder_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="origin_x.txt of Foong et al"):
+    with pytest.raises(FileNotFoundError, match="origin_x.txt is expected at"):
         pyrodrop.data.foong2020()
 
 

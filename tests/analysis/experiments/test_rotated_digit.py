@@ -20,7 +20,7 @@ from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.zoo.check import _cut
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.zoo import caffe
-from pyrodrop.zoo.rotated_digit import DECAY, DROPPED, KEEP, LR, RATES, learning_rate
+from pyrodrop.zoo.lenet import DECAY, DROPPED, KEEP, LR, RATES, learning_rate
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 

@@ -16,7 +16,7 @@ import pytest
 
 from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.failed import Failed
-from pyrodrop.json_files import Record
+from pyrodrop.files import Record
 
 SETTINGS = {"seed": 0, "steps": None, "names": ["a", "b"]}
 

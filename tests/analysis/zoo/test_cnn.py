@@ -11,7 +11,7 @@ import pyrodrop
 from pyrodrop import Fit, guides, zoo
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import Dataset
-from pyrodrop.zoo.rotated_digit import DECAY, LR
+from pyrodrop.zoo.lenet import DECAY, LR
 
 DROPPED = {
     "lenet-all": ("conv2.weight", "ip1.weight", "ip2.weight"),

@@ -10,8 +10,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from pyrodrop import cli, zoo
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.zoo import shifted
-from pyrodrop.json_files import read_record
 from pyrodrop.metrics import predictive_entropy
 
 STORED = read_record(shifted.FILE).record("entries").content

@@ -104,8 +104,8 @@ LOADERS = {
     "uci": ("pyrodrop.data.uci", lambda: data.uci("yacht"), "URL", "/{folder}"),
     "mnist": ("pyrodrop.data.mnist", lambda: data.mnist(progress=False), "URL", "/"),
     "cifar10": ("pyrodrop.data.cifar10", lambda: data.cifar10(progress=False), "URL", "/cifar10"),
-    "gal2016": ("pyrodrop.data.gal2016", lambda: data.gal2016("co2"), "URL", "/{series}/{part}"),
-    "foong2020": ("pyrodrop.data.foong2020", data.foong2020, "URL", "/{file}"),
+    "gal2016": ("pyrodrop.data.published", lambda: data.gal2016("co2"), "FILES", "/series.h5"),
+    "foong2020": ("pyrodrop.data.published", data.foong2020, "FILES", "/origin.txt"),
 }
 
 
@@ -116,7 +116,11 @@ def test_what_is_not_the_data_never_enters_the_cache(
     """Such as the page of a hotel's network."""
     place, load, url, path = LOADERS[name]
     server.content = PORTAL
-    monkeypatch.setattr(importlib.import_module(place), url, f"{server.url}{path}")
+    module, address = importlib.import_module(place), f"{server.url}{path}"
+    if url == "FILES":
+        monkeypatch.setattr(module, url, {name: file._replace(url=address) for name, file in module.FILES.items()})
+    else:
+        monkeypatch.setattr(module, url, address)
     with pytest.raises(ValueError, match=r"and was not kept; it may be the page of a network.*set PYRODROP_DATA"):
         load()
     assert files(tmp_path) == []

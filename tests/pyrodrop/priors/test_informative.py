@@ -33,7 +33,7 @@ def in_closed_form(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def trained(model: Any, guide: Any, data: Any) -> pyrodrop.Fit:
-    settings: dict[str, Any] = {"lr": 0.005, "lr_schedule": schedules.Cosine(3000), "estimator": "local"}
+    settings: dict[str, Any] = {"lr": 0.005, "lr_schedule": schedules.cosine(3000), "estimator": "local"}
     return pyrodrop.fit(model, guide, data, steps=3000, seed=0, progress=False, **settings)
 
 

@@ -246,6 +246,14 @@ def test_nothing_to_read_is_said(net: Small, data: tuple[Tensor, Tensor]) -> Non
         pyrodrop.read(off, x, **SETTINGS)
 
 
+def test_one_dropout_layer_takes_six_calls_of_the_network() -> None:
+    calls: list[int] = []
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
+    net.register_forward_pre_hook(lambda *_: calls.append(1))
+    pyrodrop.read(net, torch.randn(8, 4), **SETTINGS)
+    assert len(calls) <= 6
+
+
 def test_a_mask_that_rarely_drops_is_read_of_a_few_rows() -> None:
     """At rate .001 three rows are kept in nearly every pass."""
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import pyrodrop
+from pyrodrop.sampling.chains import State
 from pyrodrop.sampling.compiled_density import CompiledDensity
 from pyrodrop.sampling.density import Density, density_of
 from pyrodrop.sampling.hmc import HMC
-from pyrodrop.sampling.kernel import State
 
 X = torch.linspace(-1, 1, 7, dtype=torch.float64)[:, None]
 Y = torch.sin(3 * X)

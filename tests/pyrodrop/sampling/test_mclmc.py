@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, priors
@@ -102,11 +101,10 @@ def test_a_chain_that_loses_energy_stays_and_is_counted() -> None:
     compiled = CompiledDensity(density_of(linear(), (X, Y)), 3, "pyro", MCLMC.step)
     begin = torch.zeros(3, 3, dtype=torch.float64)
     kernel = Walled(compiled, begin, torch.Generator().manual_seed(0), 100, energy_variance=V)
-    run = Chains(kernel, 4, 1, tqdm(disable=True))
-    run.draw()
-    assert run.stats["diverging"].tolist() == [[False] * 4, [True] * 4, [False] * 4]
-    assert (run.q[1] == 0).all()
-    assert run.q[0, :, 0].tolist() == [1, 2, 3, 4]
+    q, stats = kernel.drawn(4)
+    assert stats["diverging"].tolist() == [[False] * 4, [True] * 4, [False] * 4]
+    assert (q[1] == 0).all()
+    assert q[0, :, 0].tolist() == [1, 2, 3, 4]
     before = kernel.tuned.step_size
     kernel.adapt(1)
     assert kernel.tuned.step_size == before / 2
@@ -134,17 +132,17 @@ def test_chains_begin_at_the_weights_of_runs_in_turn(monkeypatch: pytest.MonkeyP
         progress=False,
     )
 
-    def tune(self: Chains, until: int) -> None:
-        seen.append(self.kernel.state.q.clone())
+    def adapted(self: Chains, until: int, bar: Any) -> None:
+        seen.append(self.state.q.clone())
 
-    monkeypatch.setattr(Chains, "tune", tune)
+    monkeypatch.setattr(Chains, "adapted", adapted)
     sampled = run(model, (X.float(), Y.float()), start=fits, chains=4, draws=4)
     for chain in range(4):
         weights = fits[chain % 2].guide.draw(1)
         assert torch.equal(seen[0][chain], torch.cat([weights[name].flatten() for name in sampled.samples]))
     again = run(model, (X.float(), Y.float()), start=sampled, chains=4, draws=4)
     last = torch.cat([sampled.samples[name][:, -1].flatten(1) for name in again.samples], 1)
-    assert torch.equal(seen[2], last)  # `tune` is called twice in a run
+    assert torch.equal(seen[2], last)  # `adapted` is called twice in a run
 
 
 def test_starts_from_a_guide_with_spread_leave_the_callers_random_numbers_alone() -> None:
@@ -165,7 +163,9 @@ def test_starts_that_do_not_fit_are_refused() -> None:
     model, one = network(), priors.Gaussian(1.0)
     other = pyrodrop.models.MLP([2, 3, 2], prior=one, bias_prior=one, likelihood=likelihoods.HeteroscedasticGaussian())
     fit = pyrodrop.fit(other, guides.Point(other), (X.float(), Y.float()), steps=1, progress=False)
-    with pytest.raises(ValueError, match=r"start: run 0 must have weights of the model; 'layers\.0\.weight' has shape"):
+    with pytest.raises(
+        ValueError, match=r"start must have the latent sites .* 'layers\.0\.weight' has shape .*; got run 0"
+    ):
         run(model, (X.float(), Y.float()), start=fit)
     for wrong in (3, [], "fit", [model]):
         with pytest.raises(TypeError, match="start must be"):

@@ -18,11 +18,9 @@ from pyro.ops.integrator import potential_grad
 from torch import Tensor, nn
 from torch.distributions import constraints
 from torch.func import functional_call
-from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import data, likelihoods, models, priors
-from pyrodrop.sampling.chains import Chains
 from pyrodrop.sampling.compiled_density import CompiledDensity
 from pyrodrop.sampling.density import Density, density_of
 from pyrodrop.sampling.mclmc import MCLMC
@@ -83,7 +81,6 @@ def test_value_and_gradient_are_pyros(case: str, dtype: torch.dtype | None) -> N
         values = p.initial_params(seed)
         assert {value.dtype for value in values.values()} == {dtype or torch.float32}
         gradient, energy = potential_grad(p, values)
-        torch.testing.assert_close(p.value_and_gradient(values), (energy, gradient), rtol=0, atol=0)
         wanted, want = by_pyro(model, given, dtype, values)
         close = {"rtol": 1e-9, "atol": 1e-9} if dtype else {"rtol": 1e-4, "atol": 1e-3}
         torch.testing.assert_close(energy, want, **close)
@@ -114,7 +111,6 @@ def test_the_density_of_a_weight_with_its_variance_by_hand() -> None:
     wanted = torch.func.grad(by_hand, (0, 1))(w, u)
     for name, want in zip(("weight", "weight_prior_variance"), wanted, strict=True):
         torch.testing.assert_close(gradient[name].squeeze(), want, rtol=1e-6, atol=0)
-    torch.testing.assert_close(p.constrained(values)["weight_prior_variance"].squeeze(), u.exp())
 
 
 @pytest.mark.slow
@@ -177,7 +173,7 @@ def test_a_network_runs_in_evaluation_mode_and_the_users_model_does_not_change()
     given = data.Dataset(3 + X, Y).standardized()
     p = pyrodrop.potential(model, given, dtype=torch.float64, engine="traced")
     values = p.initial_params(0)
-    weights = {name: value.requires_grad_(False) for name, value in p.constrained(values).items()}
+    weights = {name: value.requires_grad_(False) for name, value in values.items()}
     free = {name: value.double() for name, value in net.state_dict().items() if name not in weights}
     x = given.inputs(given.x).double()  # type: ignore[misc]
     f = functional_call(copy.deepcopy(net).double().eval(), {**free, **weights}, x)
@@ -290,10 +286,9 @@ def test_chains_that_step_where_the_energy_overflows_stay() -> None:
     q = from_prior(compiled, generator)
     kernel = MCLMC(compiled, q, generator, 100, energy_variance=5e-4)
     kernel.tuned = kernel.tuned._replace(step_size=1e3)
-    run = Chains(kernel, 2, 1, tqdm(disable=True))
-    run.draw()
-    assert run.stats["diverging"].all()
-    assert torch.equal(run.q, q[:, None].expand(2, 2, -1))
+    drawn, stats = kernel.drawn(2)
+    assert stats["diverging"].all()
+    assert torch.equal(drawn, q[:, None].expand(2, 2, -1))
 
 
 class _Noisy(likelihoods.Gaussian):
@@ -360,12 +355,10 @@ def test_wrong_arguments_are_refused() -> None:
         pyrodrop.potential(mlp(), (X, Y), engine="trace")  # type: ignore[arg-type]
     p = pyrodrop.potential(mlp(), (X, Y), engine="pyro")
     values = p.initial_params()
-    with pytest.raises(ValueError, match=r"an entry for every latent site; got a dict without 'layers.0.bias'"):
+    with pytest.raises(ValueError, match=r"for 'layers.0.bias' must be .*; got None"):
         p({name: value for name, value in values.items() if name != "layers.0.bias"})
-    with pytest.raises(ValueError, match=r"got also \['other'\]"):
+    with pytest.raises(ValueError, match=r"no other; its shape and dtype for 'other' must be None; got"):
         p({**values, "other": values["layers.0.bias"]})
-    for wrong, said in ((torch.zeros(4), r"shape \(4,\)"), (values["layers.0.bias"].double(), "dtype torch.float64")):
-        with pytest.raises(
-            ValueError, match=rf"'layers.0.bias' must have shape \(5,\) and dtype torch.float32; got .*{said}"
-        ):
+    for wrong, said in ((torch.zeros(4), r"\(\[4\]"), (values["layers.0.bias"].double(), "torch.float64")):
+        with pytest.raises(ValueError, match=rf"'layers.0.bias' must be \(\[5\], torch.float32\); got .*{said}"):
             p({**values, "layers.0.bias": wrong})

@@ -5,7 +5,6 @@ import pytest
 import torch
 from scipy import stats
 from torch import nn
-from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import likelihoods, priors
@@ -13,7 +12,6 @@ from pyrodrop.sampling.chains import Chains
 from pyrodrop.sampling.compiled_density import CompiledDensity
 from pyrodrop.sampling.density import density_of
 from pyrodrop.sampling.hmc import HMC
-from pyrodrop.sampling.kernel import Kernel
 from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.starts import from_prior
 
@@ -35,7 +33,7 @@ def test_ranks_of_functions_and_of_the_likelihood_are_uniform(kernel: str) -> No
     net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
     model = pyrodrop.models.from_module(net, prior=one, bias_prior=one, likelihood=likelihoods.Gaussian(PRECISION))
     density = density_of(model, (x, torch.zeros(20, 1)))
-    kind: type[Kernel] = HMC if kernel == "hmc" else MCLMC
+    kind: type[Chains] = HMC if kernel == "hmc" else MCLMC
     tune, thin, options = 150, 4, {"target_acceptance": 0.651, "max_steps": 30}
     if kernel == "mclmc":
         tune, thin, options = 100, 5, {"energy_variance": 5e-4}
@@ -46,10 +44,8 @@ def test_ranks_of_functions_and_of_the_likelihood_are_uniform(kernel: str) -> No
         y = network(truth, x) + torch.randn(1, 20, generator=generator) / PRECISION**0.5
         density.y.copy_(y.T)  # which the compiled step reads
         moving = kind(compiled, from_prior(compiled, generator), generator, tune, **options)
-        run = Chains(moving, KEPT, thin, tqdm(disable=True))
-        run.tune(tune)
-        run.draw()
-        drawn = run.q.flatten(0, 1)
+        moving.adapted(tune)
+        drawn = moving.drawn(KEPT, thin)[0].flatten(0, 1)
         own = [
             torch.cat([network(w, points), -((network(w, x) - y) ** 2).sum(1, keepdim=True)], 1) for w in (drawn, truth)
         ]

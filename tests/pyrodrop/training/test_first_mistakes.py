@@ -86,7 +86,6 @@ CALLS: dict[str, tuple[Any, str]] = {
     "a discrete site": (lambda: pyrodrop.fit(coin, lambda y: None, {"y": X}, steps=1), r"site 'z'.*TraceEnum_ELBO\(\)"),
     "a discrete site, auto": (lambda: pyrodrop.fit(coin, AutoNormal(coin), {"y": X}, steps=1), "'z'.*config_enumerate"),
     "a standard deviation": (lambda: likelihoods.Gaussian(sd=0.1), r"precision is 1 / sd\^2"),  # type: ignore[call-arg]
-    "read without a likelihood": (lambda: pyrodrop.read(torch.nn.Linear(3, 1), X), r"as in pyrodrop\.read\(net, x, like"),  # type: ignore[call-arg]
     "rmse of a prediction": (lambda: metrics.rmse(fit().predict(X, 2), Y), "got a Prediction: pass one of its tensors"),
     "an interval of ends": (lambda: fit().predict(X, 2).interval(0.05, 0.95), "level is the probability.*got 2 without"),
     "an exact posterior": (lambda: pyrodrop.zoo.entry("exact/yacht"), r"got 'exact/yacht', .* pyrodrop\.zoo\.load loads"),

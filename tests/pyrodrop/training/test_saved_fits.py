@@ -17,7 +17,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
 from pyrodrop.files import read_tensors, write_tensors
-from pyrodrop.identity import differences, made_of
+from pyrodrop.parts import differences, made_of
 from pyrodrop.sampling.sampled import Sampled
 from tests.guides.test_guides import PRIORS
 from tests.pyrodrop.prediction.test_module import LIKELIHOODS
@@ -152,7 +152,7 @@ def test_every_guide_is_read_back(tmp_path: Path) -> None:
         ({"activation": "tanh"}, "activation is relu there and tanh here"),
         ({"prior": priors.Gaussian(2.0)}, "scale is None there and 2.0 here"),
         ({"likelihood": likelihoods.HeteroscedasticGaussian()}, "does not belong to this MLP"),
-        ({"bias_prior": priors.Gaussian()}, "has draws of"),
+        ({"bias_prior": priors.Gaussian()}, "does not belong to this MLP"),
     ],
 )
 def test_draws_are_not_read_into_another_model(options: dict[str, Any], words: str, draws: Path) -> None:
@@ -195,13 +195,16 @@ def test_headers_and_tensors_of_another_form_are_refused(saved: Path, draws: Pat
         with pytest.raises(ValueError, match=f"{file}.*{words}"):
             read()
 
-    for settings in (None, [], "text", 3, {"likelihood_power": "1"}, {"noise_by_row": "w"}, {"data_fingerprint": 3}):
-        refused(saved, "no file of Fit.save", {}, settings=settings)
-        refused(draws, "has no draws of pyrodrop.sample", {}, settings=settings)
-    refused(saved, "no file of Fit.save", {}, kind="sampled")
-    refused(draws, "has no draws", {}, kind="fit")
+    for path in (saved, draws):
+        for settings in (None, [], "text", 3):
+            refused(path, "must have an object as settings; it has", {}, settings=settings)
+        for name, value in {"likelihood_power": "1", "noise_by_row": "w", "data_fingerprint": 3}.items():
+            refused(path, f"must have a.* as settings.{name}; it has", {}, settings={name: value})
+        refused(path, "is damaged: it must say which columns", {}, settings={"columns": 3})
+    refused(saved, "no file of Fit.save: it is one of 'sampled': Sampled.load reads it", {}, kind="sampled")
+    refused(draws, "no file of Sampled.save: it is one of 'fit': Fit.load reads it", {}, kind="fit")
     for history in (None, torch.zeros(3), torch.zeros(3, 2), torch.zeros(3, 3, dtype=torch.long)):
-        refused(saved, "no file of Fit.save", {"history": history})
+        refused(saved, "must have a history, with three numbers", {"history": history})
     for made in ({}, [], {"model": {}}, {"model": 3, "guide": {}}):
         refused(saved, "does not say what the model and the guide was made of", {}, made_with=made)
     for made in ({"part": 3}, {"part": "pyrodrop.models.MLP", "arguments": 3}, {"now": []}):
@@ -211,7 +214,9 @@ def test_headers_and_tensors_of_another_form_are_refused(saved: Path, draws: Pat
     refused(draws, "not whole", {"stats.lp": torch.zeros(4, 4, 1)})
     refused(draws, "not whole", {"stats.lp": None})
     refused(draws, "of one dtype", {"samples.layers.0.weight": torch.zeros(4, 4, 4, 1, dtype=torch.long)})
-    refused(draws, "energy_rounding", {}, settings={"energy_rounding": "0"})
+    refused(draws, "a finite number as settings.energy_rounding", {}, settings={"energy_rounding": "0"})
+    other = {"samples.layers.0.weight": None, "samples.layers.2.weight": torch.zeros(4, 4, 4, 1).double()}
+    refused(draws, "has draws of .*; the model has the latent sites", other)
 
 
 class Net(nn.Module):

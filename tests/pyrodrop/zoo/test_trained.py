@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import http.server
 import json
 import os
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +198,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (lambda t, a: a["zoo"]["data"][0]["x"].update(dtype="object"), "one of the dtypes float32"),
         (lambda t, a: a["zoo"]["data"][0]["x"].update(shape=[-3]), "must have a shape with"),
         (lambda t, a: a["zoo"].update(data=a["zoo"]["data"] * 2), "describes the data of 2 fits"),
-        (lambda t, a: a["fits"][0].pop("settings"), "lacks the history or the settings"),
+        (lambda t, a: a["fits"][0].pop("settings"), "must have an object as settings; it has none"),
         (lambda t, a: a.update(kind="fit"), "is no file of Replicates.save"),
         (lambda t, a: t.pop("data.0.targets.scale"), "needs loc and scale of targets"),
         (lambda t, a: t.pop("points.x"), "lacks the points x, mean and sd"),
@@ -302,39 +298,6 @@ def test_what_is_not_there_says_how_to_make_it(capsys: pytest.CaptureFixture[str
     assert cli.main(["pull", "uci/yacht"]) == 0
     assert "uci/yacht.safetensors" in "".join(capsys.readouterr().out.split())
     assert cli.main(["pull", "kingma/variational-b"]) == 1
-
-
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    """A release on a server of this machine."""
-    (tmp_path / "kingma").mkdir()
-    (tmp_path / "kingma" / "variational-b.safetensors").write_bytes(b"released")
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_a_released_file_is_downloaded_once_and_checked(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trained, "ADDRESS", address)
-    monkeypatch.setattr(trained, "_downloads", lambda: tmp_path / "cache")
-    monkeypatch.setattr("pyrodrop.data.download._RETRIES", 0)
-    name = "kingma/variational-b"
-    monkeypatch.setitem(trained.RELEASED, name, "0" * 64)
-    with pytest.raises(ValueError, match="is not the trained posterior of .*, and was not kept"):
-        trained.pull(name)
-    assert trained.file(name) is None
-    monkeypatch.setitem(trained.RELEASED, name, hashlib.sha256(b"released").hexdigest())
-    path = trained.pull(name)
-    assert path.read_bytes() == b"released"
-    monkeypatch.setattr(trained, "ADDRESS", "http://127.0.0.1:1")
-    assert trained.pull(name) == path
-    path.unlink()
-    with pytest.raises(ConnectionError, match="in a folder and set PYRODROP_ZOO"):
-        trained.pull(name)
 
 
 # The command line

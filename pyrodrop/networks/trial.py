@@ -1,44 +1,47 @@
 """Find properties of a network by calling it on a few rows of x, before training and prediction.
 
     mode         weights                     rows    shows
-    evaluation   that record their use       2, 3    axes and rows of examples, derivatives, whether examples interact
-    evaluation   as they are                 2       random numbers
+    evaluation   that record their use       2, 3    axes and rows of examples, derivatives, whether examples interact,
+                                                     random numbers
     evaluation   others, and both by vmap    2       whether `torch.vmap` can map over weights
     training     with gradients              2       random numbers, parameters of others, what a call changes
     training     without                     3       whether gradients matter, and whether examples interact
     evaluation   with gradients              2       weights that have no gradient
 
-`observe` makes the first three calls and `observe_training` the last three; the results are in `Properties`. Every call
-starts from the same buffers and Python attributes, must return one row per example and must not change its weights. If a
-call shows a problem, further calls find its cause. Networks that need all rows of x are called on all rows. An axis of
-length 2 in one run and 3 in the other indexes examples; if the network merges examples and their rows, no axis does.
+`Trial` makes the calls. `observe` makes the first four and `observe_training` the last three; `pyrodrop.read` makes the
+first two with the network's own dropout (`pyrodrop.reading.passes`). The results are in `Properties`. Every call starts from
+the same buffers and Python attributes, must return one row per example and must not change its weights. If a call shows a
+problem, further calls find its cause. Networks that need all rows of x are called on all rows. An axis of length 2 in one
+run and 3 in the other indexes examples; if the network merges examples and their rows, no axis does.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor, nn
 
+from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.module_states import STAYS, Snapshot, say_changes
 from pyrodrop.networks.call import RECOMPUTES, Unfit
 from pyrodrop.networks.checks import DETERMINISTIC, cannot_run, wrong_inputs
-from pyrodrop.networks.noise import random_module
-from pyrodrop.private_apis import activations_kept, in_function_transform
+from pyrodrop.private_apis import activations_kept, in_function_transform, intercepted
 from pyrodrop.recurrence import elementary
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 
 _log = logging.getLogger("pyrodrop")
+T = TypeVar("T")
 
 _SOUGHT = 256  # number of rows that are searched for one that differs from the first, or on which weights must be used
 
@@ -72,7 +75,15 @@ class Properties:
     changes: str = ""
 
 
-class Calls:
+@dataclass(frozen=True)
+class Look:
+    """A call with weights that record their uses."""
+
+    output: Tensor
+    probes: dict[str, _Probe]
+
+
+class Trial:
     """Calls of a network, each from the same modes, buffers and Python attributes, without Pyro's handlers.
 
     Args:
@@ -81,7 +92,9 @@ class Calls:
         in_training: names of the modules that are in training mode while the network is trained.
 
     Attributes:
+        stays: modules that are in training mode in every call.
         changed: whether a call changed buffers or attributes.
+        maps: whether `torch.vmap` has not failed so far.
     """
 
     def __init__(
@@ -89,14 +102,15 @@ class Calls:
         network: nn.Module,
         run: Callable[[Mapping[str, Tensor], Inputs], Tensor],
         weights: Mapping[str, Tensor],
-        in_training: Collection[str],
+        in_training: Collection[str] = (),
     ) -> None:
         self.network: nn.Module = network
         self.run = run
         self.weights: Mapping[str, Tensor] = weights
+        self.stays = {module for module in network.modules() if STAYS in module.__dict__}
         self.changed = False
+        self.maps = True
         self._in_training = in_training
-        self._device = next(iter(weights.values())).device
         self._before = self._now()
 
     def __call__(self, x: Inputs, weights: Mapping[str, Tensor] | None = None, *, training: bool = False) -> Tensor:
@@ -108,12 +122,16 @@ class Calls:
         with self.restored(training=training), torch.no_grad():
             return self._output(self.weights if weights is None else weights, x)
 
+    def look(self, x: Inputs) -> Look:
+        """A call with weights that record their uses; raises as a call."""
+        probes = {name: _Probe(name, value) for name, value in self.weights.items()}
+        return Look(self(x, {name: LazyWeight(probe.of_weight) for name, probe in probes.items()}), probes)
+
     def _output(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        lazy = any(isinstance(value, LazyWeight) for value in weights.values())
-        versions = {} if lazy else {name: value._version for name, value in weights.items()}
+        versions = {name: value._version for name, value in self.weights.items()}
         y = self.run(weights, x)
         check_output(y, num_rows(x))
-        changed = [name for name, version in versions.items() if weights[name]._version != version]
+        changed = [name for name, version in versions.items() if self.weights[name]._version != version]
         if changed:  # their density would be that of other values
             raise Unfit(
                 "the network of a model must not change its weights when it is called; this network changes "
@@ -123,24 +141,30 @@ class Calls:
         return y
 
     def few(self, x: Inputs) -> tuple[Any, Any]:
-        """Two and three rows of x (`few_rows`) on the weights' device."""
-        two, three = (mapped(lambda part: part.to(self._device), rows) for rows in few_rows(x))
-        return two, three
+        """Two rows of x, and the same two, in the same memory, followed by a third; on the weights' device."""
+        size = num_rows(x)
+        unlike = _unlike_the_first(x)
+        last = int(unlike[-1]) if len(unlike) else size - 1  # a row that differs from the first if any does
+        three = self._rows(x, torch.tensor([0, min(1, size - 1), last]))
+        return mapped(lambda part: part[:2], three), three
 
     def many(self, x: Inputs) -> Any:
         """The first 256 rows of x, repeated if there are fewer, on the weights' device."""
-        rows = torch.arange(_SOUGHT) % num_rows(x)
-        return mapped(lambda part: part[rows.to(part.device)].to(self._device), x)
+        return self._rows(x, torch.arange(_SOUGHT) % num_rows(x))
 
     def all(self, x: Inputs) -> Any:
         """A copy of x on the weights' device, which the network may change in place."""
-        return mapped(lambda part: part.to(self._device, copy=True), x)
+        return self._rows(x, torch.arange(num_rows(x)))
+
+    def _rows(self, x: Inputs, rows: Tensor) -> Any:
+        device = next(iter(self.weights.values())).device
+        return mapped(lambda part: part[rows.to(part.device)].to(device), x)
 
     @contextmanager
-    def restored(self, *, training: bool) -> Iterator[None]:
+    def restored(self, *, training: bool = False) -> Iterator[None]:
         """Put the network in evaluation or training mode; restore modes, buffers and attributes after the block."""
         modes = {
-            module: STAYS in module.__dict__ or (training and name in self._in_training)
+            module: module in self.stays or (training and name in self._in_training)
             for name, module in self.network.named_modules()
         }
         others = [module for module, mode in modes.items() if module.training != mode]  # as threads may share a model
@@ -176,6 +200,21 @@ class Calls:
         ours = {id(tensor) for tensor in (*leaves.values(), *parts(x))}
         return y.detach(), unused, [leaf for leaf in _leaves(y) if id(leaf) not in ours]
 
+    def each(self, run: Callable[[dict[str, Tensor]], Tensor], tensors: Mapping[str, Tensor]) -> Tensor:
+        """The results of `run` for all sets of tensors ``[sets, ...]``, by `torch.vmap`, or one by one if that fails."""
+        if self.maps:
+            try:
+                with self.restored(), torch.no_grad(), elementary(), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    return torch.vmap(run)(dict(tensors))
+            except Exception:  # torch raises many types where vmap is not supported
+                self.maps = False
+        results = []
+        for number in range(len(next(iter(tensors.values())))):
+            with self.restored(), torch.no_grad():
+                results.append(run({name: tensor[number] for name, tensor in tensors.items()}))
+        return torch.stack(results)
+
     def changes(self, x: Inputs) -> str:
         """A sentence about the attributes that a second call in training mode changes, empty if there are none.
 
@@ -191,50 +230,66 @@ class Calls:
         return Snapshot(dict(self.network.named_modules()))
 
 
-def observe(calls: Calls, x: Inputs) -> Properties:
+def on_few_or_all(trial: Trial, x: Inputs, few: Callable[[Any, Any], T], whole: Callable[[Any], T]) -> T:
+    """The result of `few` for two and three rows of x; if it fails, the result of `whole` for all rows.
+
+    Raises:
+        ValueError: both fail, or either raises an `Unfit`.
+    """
+    failed: Exception | None = None
+    for call in (lambda: few(*trial.few(x)), lambda: whole(trial.all(x))):
+        try:
+            return call()
+        except Unfit:
+            raise
+        except Exception as error:  # of any type: the network may need all rows
+            failed = failed or error
+    assert failed is not None
+    raise ValueError(wrong_inputs(x, failed)) from failed
+
+
+def observe(trial: Trial, x: Inputs) -> Properties:
     """Find the properties of a network by running it on a few rows of x, in evaluation mode and without gradients.
 
     Raises:
         ValueError: the network runs neither on a few rows of x nor on all of them, does not return a single tensor with one
             row per example, draws random numbers, or changes its weights in place.
     """
-    two, three = calls.few(x)
-    small, large = ({name: _Probe(name, value) for name, value in calls.weights.items()} for _ in range(2))
-    failed = None
-    try:
-        y2, y3 = calls(two, _lazy(small)), calls(three, _lazy(large))
-    except Unfit:
-        raise
-    except Exception as error:  # of any type: the network may need all rows
-        failed, two = error, calls.all(x)
-    try:
-        y, culprit = random_module(calls.network, lambda: calls(two))
-    except Unfit:
-        raise
-    except Exception:
-        if failed is None:
-            raise
-        raise ValueError(wrong_inputs(x, failed)) from failed
-    _check_culprit(culprit)
-    if failed is not None or not close(y2, y):  # each of them runs the network as it is, but for rounding
-        _check_same(y, calls(two))
-    maps = _maps(calls, two, y)
-    if failed is not None:
-        axes: dict[str, tuple[int | None, ...]] = dict.fromkeys(calls.weights, ())
-        return Properties(axes, rows=(), mixes=True, whole=True, maps=maps, differed=True)
-    axes = {name: probe.axes(large[name]) for name, probe in small.items()}
+
+    def few(two: Any, three: Any) -> tuple[Any, Look, Look | None]:
+        return two, _deterministic(trial, lambda: trial.look(two)), trial.look(three)
+
+    def whole(rows: Any) -> tuple[Any, Look, None]:
+        look = _deterministic(trial, lambda: Look(trial(rows), {}))
+        _check_same(look.output, trial(rows))
+        return rows, look, None
+
+    rows, small, large = on_few_or_all(trial, x, few, whole)
+    mixed = large is None or mixes(small.output, large.output, lambda: trial.look(rows).output)
+    other = {name: value * 0.9 for name, value in trial.weights.items()}
+    both = {name: torch.stack([value, other[name]]) for name, value in trial.weights.items()}
+    alone = torch.stack([small.output, trial(rows, other)])
+    same = close(trial.each(lambda weights: trial.run(weights, rows), both), alone)
+    return properties_of(trial, x, small, large, mixes=mixed, maps=same and trial.maps)
+
+
+def properties_of(trial: Trial, x: Inputs, small: Look, large: Look | None, *, mixes: bool, maps: bool) -> Properties:
+    """The properties that calls on two and on three rows of x show; `large` is None for a network that needs all rows."""
+    if large is None:
+        return Properties(dict.fromkeys(trial.weights, ()), (), mixes=True, whole=True, maps=maps, differed=True)
+    axes = {name: probe.axes(large.probes[name]) for name, probe in small.probes.items()}
     return Properties(
         axes,
-        rows=tuple(n for n, probe in small.items() if None not in axes[n] and any(rows > 2 for rows in probe.rows)),
-        mixes=not close(y3[:2], y2),
+        rows=tuple(n for n, probe in small.probes.items() if None not in axes[n] and any(r > 2 for r in probe.rows)),
+        mixes=mixes,
         whole=False,
         maps=maps,
-        differed=differ(x),
-        differentiates=any(probe.differentiates for probe in small.values()),
+        differed=len(_unlike_the_first(x)) > 0,
+        differentiates=any(probe.differentiates for probe in small.probes.values()),
     )
 
 
-def observe_training(calls: Calls, x: Inputs, properties: Properties) -> tuple[Properties, Tensor]:
+def observe_training(trial: Trial, x: Inputs, properties: Properties) -> tuple[Properties, Tensor]:
     """Add the properties of the network in training mode and with gradients.
 
     Args:
@@ -247,18 +302,17 @@ def observe_training(calls: Calls, x: Inputs, properties: Properties) -> tuple[P
         ValueError: the network cannot run in training mode, draws random numbers, uses parameters that are not registered in
             it, has no gradient, or has other outputs without gradients; a weight has no gradient in evaluation mode.
     """
-    two, three = (calls.all(x),) * 2 if properties.whole else calls.few(x)
+    two, three = (trial.all(x),) * 2 if properties.whole else trial.few(x)
     with _training(two), activations_kept() as recomputation:
         before = recomputation.calls
-        (y, _, others), culprit = random_module(calls.network, lambda: calls.with_gradients(two, training=True))
+        y, _, others = _deterministic(trial, lambda: trial.with_gradients(two, training=True))
         recomputes = recomputation.calls > before
-    _check_culprit(culprit)
     if recomputes:
         _log.warning(
             "the network recomputes activations (torch.utils.checkpoint), which would be with other weights and noise: they "
             "are kept instead, so training takes the memory of the network without checkpointing"
         )
-    if others and {id(leaf) for leaf in others} & {id(leaf) for leaf in calls.with_gradients(two, training=True)[2]}:
+    if others and {id(leaf) for leaf in others} & {id(leaf) for leaf in trial.with_gradients(two, training=True)[2]}:
         # one that is there in every call, unlike what a forward makes to differentiate by
         raise Unfit(
             "the network of a model must have all parameters that it uses, as nothing would train others; this one uses "
@@ -266,39 +320,39 @@ def observe_training(calls: Calls, x: Inputs, properties: Properties) -> tuple[P
             "register them in the network, or fix them (requires_grad_(False))"
         )
     try:
-        mixes = not close(calls(three, training=True)[: len(y)], y)
+        mixes = not close(trial(three, training=True)[: len(y)], y)
     except Exception:  # of any type: it may need an even number of rows
         mixes = True
     if mixes:
         with _training(two):
-            predicted = calls(two, training=True)
+            predicted = trial(two, training=True)
         if not close(predicted, y):
-            _check_same(y, calls.with_gradients(two, training=True)[0])
+            _check_same(y, trial.with_gradients(two, training=True)[0])
             raise Unfit(
                 "the network of a model must not depend on torch.is_grad_enabled(), as training and prediction would use "
                 f"different functions; its outputs differ by up to {float((predicted - y).abs().max()):.2g}"
             )
-    changes = calls.changes(two) if calls.changed else ""
-    output, unused, _ = calls.with_gradients(two)
+    changes = trial.changes(two) if trial.changed else ""
+    output, unused, _ = trial.with_gradients(two)
     if unused:
-        _check_used(calls, two if properties.whole else calls.many(x))  # a forward may branch on x
+        _check_used(trial, two if properties.whole else trial.many(x))  # a forward may branch on x
     return replace(properties, mixes_in_training=properties.mixes or mixes, changes=changes), output
 
 
-def _check_used(calls: Calls, x: Inputs) -> None:
+def _check_used(trial: Trial, x: Inputs) -> None:
     """Raise a ValueError for weights without a gradient; the message says whether they change the output."""
-    y, unused, _ = calls.with_gradients(x)
+    y, unused, _ = trial.with_gradients(x)
     if not unused:
         return
-    negated = {name: {**calls.weights, name: -calls.weights[name]} for name in unused}
-    stepped = [name for name in unused if not torch.equal(calls(x, negated[name]), y)]
+    negated = {name: {**trial.weights, name: -trial.weights[name]} for name in unused}
+    stepped = [name for name in unused if not torch.equal(trial(x, negated[name]), y)]
     if stepped:
         raise ValueError(
             f"these weights have a prior and change the output, but have no gradient: {', '.join(stepped)}. The network "
             "uses them in steps (argmax, topk, a comparison, rounding) or detaches them, so that training cannot learn "
             "them: fix them (requires_grad_(False)), or make the output depend on them smoothly"
         )
-    owners = {calls.network.get_submodule(name.rpartition(".")[0]) for name in unused}
+    owners = {trial.network.get_submodule(name.rpartition(".")[0]) for name in unused}
     recurrent = sorted({type(owner).__name__ for owner in owners if isinstance(owner, nn.RNNBase)})
     hints = [f"; instead of nn.{name}, call nn.{name}Cell for every step" for name in recurrent]
     raise ValueError(
@@ -319,27 +373,79 @@ def _training(x: Inputs) -> Iterator[None]:
         raise ValueError(cannot_run(x, error, doing="be trained")) from error
 
 
-def _maps(calls: Calls, x: Inputs, y: Tensor) -> bool:
-    """Whether two sets of weights under vmap give the same outputs as separate calls; y is that of the first."""
-    other = {name: value * 0.9 for name, value in calls.weights.items()}
-    alone = torch.stack([y, calls(x, other)])
-    both = {name: torch.stack([value, other[name]]) for name, value in calls.weights.items()}
-    try:
-        with calls.restored(training=False), torch.no_grad(), elementary(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            together = torch.vmap(lambda weights: calls.run(weights, x))(both)
-    except Exception:  # torch raises many types where vmap is not supported
-        return False
-    return close(together, alone)
-
-
-def _check_culprit(culprit: str | None) -> None:
-    """Raise an `Unfit` for a network in which a module (`random_module`) draws random numbers."""
+def _deterministic(trial: Trial, call: Callable[[], T]) -> T:
+    """The result of a call; an `Unfit` if it draws random numbers."""
+    result, culprit = random_module(trial.network, call)
     if culprit is not None:
         raise Unfit(
             f"{DETERMINISTIC} a network that draws random numbers itself{culprit}. Dropout and stochastic depth in "
             "evaluation mode, or at rate 0, draw none; pyrodrop.read reads those of a trained network as a posterior"
         )
+    return result
+
+
+def random_module(network: nn.Module, call: Callable[[], T]) -> tuple[T, str | None]:
+    """The result of a call; and ``, in`` with the innermost module that draws in it, empty if unknown, None if none does.
+
+    All noise of a model comes from its guide, so random numbers that its network draws would be no part of the posterior.
+
+    Args:
+        call: runs the network once; called again if random states have changed, since another thread may have drawn.
+    """
+    before, before_outside = _random_states(), outside_torch()
+    result = call()
+    moved = _random_states() != before
+    outside = drawn_outside_torch(before_outside, call)
+    if not moved and not outside:
+        return result, None
+    drawing: list[str] = []
+    before_outside = outside_torch()
+
+    def watch(operation: Any, args: Any, kwargs: Any) -> Any:
+        """Note the module that runs when a state changes; a draw outside torch is that of the next operation's module."""
+        nonlocal before_outside
+        seeded = torch.Tag.nondeterministic_seeded in operation.tags  # also of operations that may not draw
+        before = _random_states() if seeded else []
+        value = operation(*args, **kwargs)
+        if (seeded and _random_states() != before) or (outside and outside_torch() != before_outside):
+            name, module = next(iter(running(network)), ("its backward pass", None))
+            kind = type(module).__name__
+            drawing.append(name if module is None else f"{name!r} ({kind})" if name else kind)
+            before_outside = outside_torch()
+        return value
+
+    with intercepted(watch):
+        call()
+    if drawing:
+        return result, f", in {drawing[0]}"
+    return result, "" if outside else None
+
+
+def running(network: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules of a network whose methods are running, with their names, innermost first."""
+    names = {module: name for name, module in network.named_modules()}
+    modules: dict[nn.Module, str] = {}
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        module = frame.f_locals.get("self")
+        if isinstance(module, nn.Module) and module in names:
+            modules.setdefault(module, names[module])
+    return [(name, module) for module, name in modules.items()]
+
+
+def _random_states() -> list[bytes]:
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+    return [state.numpy().tobytes() for state in states]
+
+
+def mixes(two: Tensor, three: Tensor, again: Callable[[], Tensor]) -> bool:
+    """Whether outputs at two rows differ from those at the same rows and a third; an `Unfit` if calls for two differ."""
+    if close(three[:2], two):
+        return False
+    _check_same(two, again())
+    return True
 
 
 def _check_same(first: Tensor, second: Tensor) -> None:
@@ -388,21 +494,6 @@ def check_output(y: Tensor, rows: int) -> None:
             "the network of a model must return one row per example, [N, outputs] or [N, ..., outputs]; got shape "
             f"{tuple(y.shape)} for {rows} examples{hint}"
         )
-
-
-def few_rows(x: Inputs) -> tuple[Any, Any]:
-    """Two rows of x, and the same two, in the same memory, followed by a third."""
-    size = num_rows(x)
-    unlike = _unlike_the_first(x)
-    last = int(unlike[-1]) if len(unlike) else size - 1  # a row that differs from the first if any does
-    rows = torch.tensor([0, min(1, size - 1), last])
-    three = mapped(lambda part: part[rows.to(part.device)], x)
-    return mapped(lambda part: part[:2], three), three
-
-
-def differ(x: Inputs) -> bool:
-    """Whether one of the first rows of x differs from the first."""
-    return len(_unlike_the_first(x)) > 0
 
 
 def _unlike_the_first(x: Inputs) -> Tensor:
@@ -480,7 +571,3 @@ class _Probe(LazyReparam):
 
     def _differentiated(self, _: object = None) -> None:
         self.differentiates = True
-
-
-def _lazy(probes: Mapping[str, _Probe]) -> dict[str, Tensor]:
-    return {name: LazyWeight(probe.of_weight) for name, probe in probes.items()}

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyrodrop.analysis.reports.json_files import LARGEST, read_record
 from pyrodrop.failed import Failed
-from pyrodrop.json_files import LARGEST, Record, read_record
+from pyrodrop.files import Record
 
 CONTENT = {"number": 1.5, "count": 2, "list": [1, 2.5], "text": "a line", "none": None, "flag": True, "inner": {"x": 1}}
 
