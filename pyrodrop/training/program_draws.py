@@ -239,11 +239,14 @@ def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -
     from pyrodrop.compiled import Untraceable, pure
 
     try:
-        graph = pure(lambda _: [value.clone() for value in draw()], [torch.zeros((), device=device)])
-        if graph.draws_itself:
-            operation = str(graph.draws_itself[0]).split(".")[1].strip("_")
+        program = pure(lambda _: [value.clone() for value in draw()], [start := torch.zeros((), device=device)])
+        if program.draws_itself:
+            operation = str(program.draws_itself[0]).split(".")[1].strip("_")
             raise Untraceable(f"the distribution of what it draws by {operation} depends on other draws")
-        several = _several(graph, device)
+
+        def several(count: int) -> list[Tensor]:
+            return program.many(count, start, most_bytes=_BYTES)
+
         with seeded(seed, device):
             ours = several(_CHECKED)
         with seeded(seed, device):
@@ -261,23 +264,3 @@ def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -
         for want, got in zip(values, ours, strict=True)
     )
     return several if same else None
-
-
-def _several(graph: Any, device: torch.device) -> Callable[[int], list[Tensor]]:
-    """A recorded draw, mapped over the noise of many draws, in blocks that fit into memory."""
-    start = torch.zeros((), device=device)
-    axes = (None, *(None for _ in graph.constants), *(0 for _ in graph.noise))
-    mapped = graph.mapped(axes)
-    size = max(1, _BYTES // max(1, graph.bytes))
-
-    def draws(count: int) -> list[Tensor]:
-        if not graph.noise:  # a point
-            return [value.expand(count, *value.shape).clone() for value in graph.module(start, *graph.constants)]
-        blocks = []
-        for first in range(0, count, size):
-            noise = zip(*(graph.draw() for _ in range(min(size, count - first))), strict=True)
-            stacked = [torch.stack(draws_of_input) for draws_of_input in noise]
-            blocks.append(mapped(start, *graph.constants, *stacked))
-        return [torch.cat(values) for values in zip(*blocks, strict=True)]
-
-    return draws
