@@ -30,10 +30,16 @@ from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.threads import exclusive
-from pyrodrop.training.advice import less_than_a_point, no_better_than_a_constant, point_estimate, rises, still_falls
-from pyrodrop.training.report import Report
 from pyrodrop.training.result import Fit
 from pyrodrop.training.result_data import rows_of
+from pyrodrop.training.worth import (
+    Report,
+    less_than_a_point,
+    no_better_than_a_constant,
+    point_estimate,
+    rises,
+    still_falls,
+)
 
 _MOST, _GP_ROWS, _DRAWS, _KHAT_DRAWS, _KHAT_ROWS = 2000, 500, 300, 200, 10_000
 _FEWEST = 10  # rows to learn from and to be judged on

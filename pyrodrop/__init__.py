@@ -42,13 +42,11 @@ if TYPE_CHECKING:
     from pyrodrop.training.checkpoint import Checkpoint
     from pyrodrop.training.early_stopping import EarlyStopping
     from pyrodrop.training.estimates import Elbo, Objective
-    from pyrodrop.training.fit import fit
+    from pyrodrop.training.fit import StepLosses, Training, fit
     from pyrodrop.training.problem import restart
     from pyrodrop.training.replicates import Replicates, fit_replicates
-    from pyrodrop.training.report import Report
     from pyrodrop.training.result import Fit
-    from pyrodrop.training.training import StepLosses, Training
-    from pyrodrop.training.worth import Worth
+    from pyrodrop.training.worth import Report, Worth
 
 try:
     __version__ = version("pyrodrop")
@@ -105,15 +103,13 @@ _FILES = {
     "sampling": ("Potential", "Sampled", "potential", "sample"),
     "compiled": ("compile_svi",),
     "training.estimates": ("Elbo", "Objective"),
-    "training.fit": ("fit",),
-    "training.report": ("Report",),
+    "training.fit": ("StepLosses", "Training", "fit"),
     "training.result": ("Fit",),
     "training.problem": ("restart",),
     "training.replicates": ("Replicates", "fit_replicates"),
     "training.checkpoint": ("Checkpoint",),
     "training.early_stopping": ("EarlyStopping",),
-    "training.training": ("StepLosses", "Training"),
-    "training.worth": ("Worth",),
+    "training.worth": ("Report", "Worth"),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
 _EXTRAS = ("analysis", "sklearn")  # not in ``from pyrodrop import *``: they need an extra, or are slow to import

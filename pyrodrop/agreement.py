@@ -79,13 +79,16 @@ def check_shapes(shapes: Mapping[str, Any], want: Mapping[str, Any], who: str, n
             )
 
 
-def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
+def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """Call any Pyro guide and model once. Compare their sites, and the observations with their distributions.
 
     A distribution may lack the leading axes of its observations, such as one for all rows together; nothing else broadcasts.
 
     Args:
         args, kwargs: arguments of model and guide: x, y, and the size of the data set.
+
+    Returns:
+        The traces of guide and model.
 
     Raises:
         TypeError: one of them cannot be called with these arguments, or is not callable.
@@ -99,7 +102,7 @@ def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
         if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
     }
     comparison = _Comparison(drawn, _columns(args))
-    with poutine.block(), poutine.replay(trace=capture.trace), comparison:
+    with poutine.trace() as of_model, poutine.replay(trace=capture.trace), comparison:
         called("model", model, args, kwargs)
     extra = [n for n, node in drawn.items() if n not in comparison.met and not _auxiliary(node)]
     if extra:
@@ -108,6 +111,7 @@ def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
             f"{extra[0]!r}, whose density would count as a divergence. If the guide computes the model's sites from it, "
             'mark it: pyro.sample(..., infer={"is_auxiliary": True})'
         )
+    return capture.trace, of_model.trace
 
 
 class _Comparison(Messenger):

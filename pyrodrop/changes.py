@@ -406,6 +406,7 @@ class _Lent:
 
     def __init__(self, iterator: Iterator[Any], name: str) -> None:
         self.lent_for, self.name = iterator, name
+        self.kind: str = iterator.kind if isinstance(iterator, _Lent) else type(iterator).__name__
         self.copied: Iterator[Any] | None = None
 
     def __iter__(self) -> _Lent:
@@ -418,7 +419,7 @@ class _Lent:
                     self.copied = copy.deepcopy(self.lent_for)
             except TypeError as error:
                 raise ValueError(
-                    f"the program takes items from the iterator {self.name!r}, a {type(self.lent_for).__name__}, which "
+                    f"the program takes items from the iterator {self.name!r}, a {self.kind}, which "
                     "cannot be put back after the calls that find its parameters: pass the items as arguments, or hold a "
                     "list of them and a counter"
                 ) from error

@@ -66,6 +66,11 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
     return _terms(_sites(model, guide, args, kwargs), _hyperparameters(model))
 
 
+def terms_of(model: Callable[..., Any], guide_trace: Any, model_trace: Any) -> Terms:
+    """`elbo_terms` of a trace of the guide, and of one of the model that was replayed from it."""
+    return _terms(_pairs(model, guide_trace, model_trace), _hyperparameters(model))
+
+
 class DrawnTerms:
     """The terms of several samples from one trained model and guide, which must not change between calls.
 
@@ -106,7 +111,7 @@ class DrawnTerms:
 
     def _sites(self, sample: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
         with repeatable(self.model):
-            return _pairs(self.model, sample, args, kwargs)
+            return _pairs(self.model, sample, _replayed(self.model, sample, args, kwargs))
 
 
 def _terms(
@@ -220,17 +225,19 @@ def _sites(
     model: Callable[..., Any], guide: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[tuple[Any, Any]]:
     """The `_pairs` of one sample of the guide."""
-    return _pairs(model, poutine.trace(guide).get_trace(*args, **kwargs), args, kwargs)
+    drawn = poutine.trace(guide).get_trace(*args, **kwargs)
+    return _pairs(model, drawn, _replayed(model, drawn, args, kwargs))
 
 
-def _pairs(
-    model: Callable[..., Any], guide_trace: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[tuple[Any, Any]]:
-    """Pairs of the model's sample sites and those of a trace of the guide.
+def _replayed(model: Callable[..., Any], guide_trace: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+
+
+def _pairs(model: Callable[..., Any], guide_trace: Any, model_trace: Any) -> list[tuple[Any, Any]]:
+    """Pairs of the sample sites of a trace of the model and of one of the guide, from which the model was replayed.
 
     The guide's site is None for an observed site of the model; the model's is None for an auxiliary site of the guide.
     """
-    model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
     sites: list[tuple[Any, Any]] = []
     order, latest = {name: place for place, name in enumerate(guide_trace.nodes)}, -1
     independent = _of_package(model) is not None

@@ -58,10 +58,10 @@ from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
 from pyrodrop.stacking import Component, Line, ridge, stacked, stacked_densities
-from pyrodrop.training.advice import TRIAL, collected, say
-from pyrodrop.training.options import TrainingOptions, check_settings
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
+from pyrodrop.training.settings import TrainingOptions, check_settings
+from pyrodrop.training.worth import TRIAL, collected, say
 
 __all__ = ["Recipe", "classifier", "regressor"]
 

@@ -30,8 +30,8 @@ from pyrodrop.names import check_keywords, public
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import narrowed
-from pyrodrop.training.advice import collected
 from pyrodrop.training.fitted_replicates import Replicates
+from pyrodrop.training.worth import collected
 
 try:
     from scipy.sparse import issparse

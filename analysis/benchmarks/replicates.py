@@ -23,10 +23,9 @@ from pyrodrop.analysis.benchmarks.timing import begin, clock_of, command, interl
 from pyrodrop.analysis.peers.networks import BATCH, Network, networks, ours, pair, plain
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.data import Dataset
-from pyrodrop.training.loop import Loop
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.stack import Stack, loss_of
+from pyrodrop.training.stacked import Stack, loss_of
 
 ROWS = 512  # rows of the data of each network
 _OWN = (
@@ -102,25 +101,26 @@ def data_of(network: Network, seed: int) -> Dataset:
     return Dataset(x, network.y[torch.randperm(len(network.y), generator=generator, device=network.x.device)[:ROWS]])
 
 
-def stacked(network: Network, count: int, engine: Name = "compiled", *, own: bool = True) -> Loop:
-    """A training loop of `count` networks. If `own`, data and, up to `_OWN` networks, models are separate; else shared."""
+def stacked(network: Network, count: int, engine: Name = "compiled", *, own: bool = True) -> Stack:
+    """A training of `count` networks. If `own`, data and, up to `_OWN` networks, models are separate; else shared."""
     device = network.x.device
     sets = [data_of(network, r) for r in range(count)] if own else [data_of(network, 0)] * count
-    problems: list[Problem] = []
-    for r, data in enumerate(sets):
-        shared = r > 0 and (count > _OWN or not own)
-        problems.append(problems[0] if shared else Problem.of(*pair(network), data, network.estimator, device))
     settings = Settings(
         steps=100_000 if own else 1_000, batch_size=BATCH, estimator=network.estimator, engine=engine, device=str(device)
     )  # fmt: skip
+    problems: list[Problem] = []
+    for r, data in enumerate(sets):
+        shared = r > 0 and (count > _OWN or not own)
+        problems.append(problems[0] if shared else Problem.of(*pair(network), data, settings))
     distinct = {id(problem): problem for problem in problems}
     with training_mode(*distinct.values()):
-        losses = {of: loss_of(problem, problem.in_memory, settings) for of, problem in distinct.items()}
-        loop = Stack(problems, [losses[id(problem)] for problem in problems], settings, sets).loop()
-        loop.start()
-    if (loop.engine.name == "compiled") != (engine == "compiled"):
-        raise RuntimeError(f"the replicates are trained by {loop.engine.name}, not by {engine}")
-    return loop
+        losses = {of: loss_of(problem, settings) for of, problem in distinct.items()}
+        stack = Stack(problems, [losses[id(problem)] for problem in problems], settings, sets)
+        stack.first_step()
+        stack.choose_engine(len(stack.history) - 1)
+    if (stack.engine.name == "compiled") != (engine == "compiled"):
+        raise RuntimeError(f"the replicates are trained by {stack.engine.name}, not by {engine}")
+    return stack
 
 
 if __name__ == "__main__":

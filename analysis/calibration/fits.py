@@ -1,7 +1,7 @@
 """Draws from the variational posteriors of many data sets, trained together.
 
-One model and one guide are trained on every data set as replicates (`pyrodrop.training.stack`). Replicate r has the initial
-weights of ``seed + r``. The parameters of all replicates exist only stacked.
+One model and one guide are trained on every data set as replicates (`pyrodrop.training.stacked`). Replicate r has the
+initial weights of ``seed + r``. The parameters of all replicates exist only stacked.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs
 from pyrodrop.models import NetworkModel
-from pyrodrop.training.autoguides import autoguides
-from pyrodrop.training.minibatches import check_batches
-from pyrodrop.training.problem import Problem, training_mode
+from pyrodrop.training.problem import Problem, autoguides, training_mode
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.stack import Stack, fitting, loss_of
+from pyrodrop.training.stacked import Stack, fitting, loss_of
 
 _log = logging.getLogger("pyrodrop")
 
@@ -51,14 +49,13 @@ def problem_of(model: NetworkModel, guide: Any, x: Inputs, y: Tensor, settings: 
         RuntimeError: the model that would be trained is not the one that generated the data.
     """
     data = Dataset(x, y)
-    problem = Problem.of(model, guide, data, settings.estimator, settings.place)
+    problem = Problem.of(model, guide, data, settings)
     trained = dict(problem.model.named_buffers())
     changed = [name for name, value in model.named_buffers() if not torch.equal(value, trained[name].to(value.device))]
     if changed:
         raise RuntimeError(
             f"preparing the model for its data changed {', '.join(changed)}, so that its prior depends on them"
         )
-    check_batches(problem, settings)
     return problem
 
 
@@ -87,7 +84,7 @@ def each_posterior(
     assert isinstance(problem.data, Dataset)
     data = [Dataset(problem.data.x, observations) for observations in y]
     with settings.products(), training_mode(problem):
-        loss = loss_of(problem, data[0], settings)
+        loss = loss_of(problem, settings)
         together = fitting(loss, data[0], settings, memory)
         if together < len(data):
             _log.info("training %d of %d fits at a time, limited by memory", together, len(data))
@@ -97,7 +94,7 @@ def each_posterior(
             stacked = None if starts is None else starts.stacked(problem, loss, seeds)
             stack = Stack([problem] * len(some), [loss] * len(some), settings, some, stacked)
             with seeded(seeds[0], settings.place):
-                stack.loop().run(progress)
+                stack.run(progress)
             for number, drawn in enumerate(_drawn(stack, num_draws, seed + first)):
                 use(first + number, drawn)
 

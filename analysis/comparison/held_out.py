@@ -23,8 +23,8 @@ from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.prediction.prediction import Prediction, Predicts, prediction_of
 from pyrodrop.scaling import Standardize
-from pyrodrop.training.options import check_settings
 from pyrodrop.training.replicates import Replicates, fit_replicates
+from pyrodrop.training.settings import check_settings
 
 _ROWS = 1000  # predicted at a time
 

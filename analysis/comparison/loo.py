@@ -37,9 +37,9 @@ from pyrodrop.guides import ExactLastLayer
 from pyrodrop.models import NetworkModel
 from pyrodrop.sampling import Sampled
 from pyrodrop.threads import exclusive
-from pyrodrop.training.minibatches import arguments_of
 from pyrodrop.training.result import Fit
 from pyrodrop.training.result_data import data_for, rows_of
+from pyrodrop.training.rows import arguments_of
 
 _INSTEAD = {
     False: "Use held-out log density or kfold",

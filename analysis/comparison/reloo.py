@@ -23,10 +23,10 @@ from pyrodrop.analysis.comparison.loo import Loo, loo, se_of_sum
 from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.models.network import mixes_examples
-from pyrodrop.training.options import check_settings
 from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.training.result import Fit
 from pyrodrop.training.result_data import rows_of
+from pyrodrop.training.settings import check_settings
 
 
 def reloo(

@@ -11,8 +11,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from pyrodrop.training.minibatches import Minibatches
-from pyrodrop.training.stack import Stack
+from pyrodrop.training.rows import Minibatches
+from pyrodrop.training.stacked import Stack
 
 
 @contextmanager
@@ -59,8 +59,8 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
             ("compiled.program.MappedProgram.draw", draw),
             ("compiled.program.MappedProgram.some", part),
             ("compiled.steps.Steps.most_steps", 1),
-            ("training.minibatches.Minibatches.orders", orders),
-            ("training.stack.Stack._loaded", loaded_alone),
+            ("training.rows.Minibatches.orders", orders),
+            ("training.stacked.Stack._loaded", loaded_alone),
         ):
             patches.enter_context(mock.patch(f"pyrodrop.{replaced}", value))
         yield

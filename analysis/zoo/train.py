@@ -44,9 +44,9 @@ from pyrodrop.likelihoods import Censored, elements
 from pyrodrop.metrics import accuracy, classification_scores, regression_scores
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.training.advice import still_falls
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.result import Fit
+from pyrodrop.training.worth import still_falls
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.sources import SOURCES
 

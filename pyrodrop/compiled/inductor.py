@@ -50,8 +50,7 @@ from pyrodrop.compiled.program import AS_THEY_ARE, Program, loosen_views, make_f
 from pyrodrop.compiled.record import Untraceable, first_line, first_that_works
 from pyrodrop.devices import processor, seeded
 from pyrodrop.files import whole
-from pyrodrop.steps import Arguments
-from pyrodrop.steps.update import Group, does_more
+from pyrodrop.steps import Arguments, Group, does_more
 
 _log = logging.getLogger("pyrodrop")
 _A: Any = torch.ops.aten

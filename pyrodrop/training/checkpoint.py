@@ -1,7 +1,7 @@
-"""Checkpoints: the state of a training in one file, from which an interrupted run continues.
+"""The state of a training as tensors by name, and checkpoints: files of it, from which an interrupted run continues.
 
-The file has the state between two steps, as tensors by name. Names, shapes, settings and a hash of the data identify its run
-(`pyrodrop.training.record.identity`).
+Names, shapes, settings and a hash of the data identify the run that a state belongs to
+(`pyrodrop.training.record.identity`), so that the error for another run says which part differs.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +20,8 @@ from pyrodrop.arguments import path as checked_path
 from pyrodrop.devices import random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors
 from pyrodrop.private_apis import without_compiler
-from pyrodrop.training.loop import Loop
-from pyrodrop.training.record import Identity, check_same
+from pyrodrop.training.record import Identity, check_same, identity
+from pyrodrop.training.session import Session
 
 _log = logging.getLogger("pyrodrop")
 
@@ -67,54 +66,67 @@ class Checkpoint:
 
 
 class State:
-    """Reads and writes the state of a loop: parameters, buffers, optimiser, random state, place in the epoch, losses."""
+    """Reads and writes the state of a session: parameters, buffers, optimiser, random state, place in the epoch, losses.
 
-    def __init__(self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]]) -> None:
-        self.loop: Loop = loop
-        self.buffers = buffers
+    Raises:
+        ValueError: a step changes Python attributes, which the state does not contain.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        if session.loss.changes:
+            raise ValueError(
+                "the state of a training consists of the parameters and buffers of modules, but "
+                f"{session.loss.changes}: register what must be saved as a buffer (register_buffer)"
+            )
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state by name; tensors of the loop are not copied. The random state is torch's own at this moment."""
-        loop = self.loop
-        loop.engine.finish(loop.done)
+        """The state by name, by reference. The random state is torch's own at this moment.
+
+        Raises:
+            FloatingPointError: a loss, a parameter or a buffer is not finite.
+        """
+        session = self.session
+        session.check_finite(whole=True)
+        session.engine.finish(session.done)
         return {
             **self._trained(),
-            **{f"optimizer.{key}": value for key, value in _named(loop.optimizer).items()},
-            "history": loop.history[: loop.done],
-            **{f"batches.{key}": value for key, value in loop.batches.state().items()},
+            **{f"optimizer.{key}": value for key, value in _named(session.optimizer).items()},
+            "history": session.history[: session.done],
+            **{f"batches.{key}": value for key, value in session.rows.state().items()},
             **self._random(),
         }
 
     def load(self, tensors: Mapping[str, Tensor], name: str) -> None:
-        """Set the loop, its buffers and torch's random state to a state that was read before.
+        """Set the session and torch's random state to a state that was read before.
 
         If the state is of an optimiser with other entries, this one begins anew, and a warning is logged.
 
         Raises:
             ValueError: it is not a whole state, or the state of another model, guide or data set, or of more steps than the
-                loop has. Nothing is changed then.
+                session has. Nothing is changed then.
         """
-        loop = self.loop
+        session, steps = self.session, self.session.settings.steps
         self._check(tensors, name)
         done, optimizer = len(tensors["history"]), under("optimizer.", tensors)
-        if loop.steps is not None and done > loop.steps:
-            raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {loop.steps}")
+        if steps is not None and done > steps:
+            raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {steps}")
         fresh = (done > 0 or bool(optimizer)) and not self._is_of_this_optimizer(optimizer)
         if fresh:
             _log.warning("%s is of an optimizer whose state has other entries: it begins anew", name)
             optimizer = {}
-        loop.batches.load(under("batches.", tensors), name)
+        session.rows.load(under("batches.", tensors), name)
         with torch.no_grad():
             for key, value in self._trained().items():
                 value.copy_(tensors[key])
         self._load_optimizer(optimizer)
-        set_random_states(under("random.", tensors), loop.history.device)
-        loop.history = loop.history.to(tensors["history"].dtype)
-        loop.reserve(done)
-        loop.history[:done] = tensors["history"].to(loop.history.device)
-        loop.done = loop.checked = done
+        set_random_states(under("random.", tensors), session.history.device)
+        session.history = session.history.to(tensors["history"].dtype)
+        session.reserve(done)
+        session.history[:done] = tensors["history"].to(session.history.device)
+        session.done = session.checked = done
         if done == 0 or fresh:
-            loop.forget_engine()
+            session.forget_engine()
 
     def _check(self, tensors: Mapping[str, Tensor], name: str) -> None:
         """Raise a ValueError unless these tensors are a whole state of this model, guide and data set."""
@@ -124,12 +136,12 @@ class State:
                 f"{name} is of another model or guide: {', '.join(wrong)} of this run is missing there or has another shape "
                 "or dtype"
             )
-        wanted = ["history", *(f"batches.{key}" for key in self.loop.batches.state()), *self._random()]
+        wanted = ["history", *(f"batches.{key}" for key in self.session.rows.state()), *self._random()]
         missing = [n for n in wanted if n not in tensors]
         if missing:
             raise ValueError(f"{name} is not whole: it lacks {', '.join(missing)}")
-        history, want = tensors["history"], self.loop.history
-        if history.shape[1:] != want.shape[1:] or history.dim() != want.dim() or not history.is_floating_point():
+        history = tensors["history"]
+        if history.dim() != 2 or history.shape[1] != 3 or not history.is_floating_point():
             raise ValueError(
                 f"{name} must have three numbers for every step in its history; it has shape {list(history.shape)} of "
                 f"{history.dtype}"
@@ -144,23 +156,26 @@ class State:
         """Whether a state of an optimiser has the entries of this one, of the same shapes and dtypes."""
         # A parameter that no step has used, as of a member of an ensemble, has no state yet.
         used = {key.split(".", 1)[0] for key in there}
-        here = _named(self.loop.optimizer) or _after_a_step(self.loop.optimizer)
+        here = _named(self.session.optimizer) or _after_a_step(self.session.optimizer)
         here = {key: value for key, value in here.items() if key.split(".", 1)[0] in used or not used}
         return here.keys() == there.keys() and all(_alike(there[key], value) for key, value in here.items())
 
     def _random(self) -> dict[str, Tensor]:
         """The states of the random generators, by name."""
-        return {f"random.{kind}": state for kind, state in random_states(self.loop.history.device).items()}
+        return {f"random.{kind}": state for kind, state in random_states(self.session.history.device).items()}
 
     def _trained(self) -> dict[str, Tensor]:
         """Parameters and buffers, by reference."""
-        state = {f"parameter.{n}": p for n, p in self.loop.parameters.items()}
-        return state | {f"buffer.{n}": b for n, b in self.buffers().items()}
+        session = self.session
+        buffers = session.problem.buffers(session.loss)
+        state = {f"parameter.{n}": p for n, p in session.parameters.items()}
+        return state | {f"buffer.{n}": b for n, b in buffers.items()}
 
     def _load_optimizer(self, tensors: dict[str, Tensor]) -> None:
         """Load the state of the optimiser: in place if it has the same tensors, to which a compiled engine refers."""
-        mine = _named(self.loop.optimizer)
-        entries = self.loop.optimizer.state.values()
+        optimizer = self.session.optimizer
+        mine = _named(optimizer)
+        entries = optimizer.state.values()
         if mine.keys() == tensors.keys() and all(isinstance(v, Tensor) for e in entries for v in e.values()):
             for name, value in mine.items():
                 value.copy_(tensors[name])
@@ -170,57 +185,37 @@ class State:
             index, key = name.split(".", 1)
             state.setdefault(int(index), {})[key] = value
         with without_compiler():
-            groups = self.loop.optimizer.state_dict()["param_groups"]
-            self.loop.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        self.loop.forget_engine()
+            optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        self.session.forget_engine()
 
 
 class StateFile:
-    """Saves the state of a training, of one fit or of a stack of replicates, and restores it.
-
-    Args:
-        saving: has the path of the file.
-        settings: of the run, in plain numbers and words (`record`).
-        identity: the run that the file belongs to.
+    """Saves the state of a training, and restores it from the file if that exists; the log says which settings differ.
 
     Attributes:
         saved: a description of the state in the file; empty if nothing was read or written.
+
+    Raises:
+        ValueError: the file belongs to another run, or is no whole checkpoint; or as `State`.
+        OSError: it cannot be read or written.
     """
 
-    def __init__(self, saving: Checkpoint, settings: dict[str, Any], identity: Identity, state: State) -> None:
-        self.saving: Checkpoint = saving
-        self.settings: dict[str, Any] = settings
-        self.identity: Identity = identity
-        self.state: State = state
-        self.saved = ""
+    def __init__(self, saving: Checkpoint, session: Session) -> None:
+        self.saving, self.session, self.state, self.saved = saving, session, State(session), ""
+        self._run: Identity = identity(session.settings, session.problem, session.loss)
         check_writable(saving.path)
+        if saving.path.exists():
+            name = f"the checkpoint {saving.path}"
+            tensors, about = read_tensors(saving.path)
+            check_same(about.get("run"), self._run, name)
+            self.state.load(tensors, name)
+            self.saved = f"the state after {session.done} steps"
 
     def save(self) -> None:
-        """Write the state to the file, in place of what is there.
-
-        Raises:
-            FloatingPointError: a loss, a parameter or a buffer is not finite; the file stays as it was.
-            OSError: the file cannot be written; it stays as it was.
-        """
-        loop = self.state.loop
-        loop.check_finite(whole=True)
-        write_tensors(self.saving.path, self.state.tensors(), {"settings": self.settings, "run": self.identity})
-        self.saved = f"the state after {loop.done} steps"
-
-    def resume(self) -> StateFile:
-        """Continue from the file if it exists; the log says which settings differ. Returns itself.
-
-        Raises:
-            ValueError: it belongs to another run, or is no whole checkpoint.
-            OSError: it cannot be read.
-        """
-        path, name = self.saving.path, f"the checkpoint {self.saving.path}"
-        if path.exists():
-            tensors, about = read_tensors(path)
-            check_same(about.get("run"), self.identity, name)
-            self.state.load(tensors, name)
-            self.saved = f"the state after {self.state.loop.done} steps"
-        return self
+        """Write the state to the file, in place of what is there; if that fails, or is refused, the file stays as it was."""
+        session = self.session
+        write_tensors(self.saving.path, self.state.tensors(), {"settings": session.record, "run": self._run})
+        self.saved = f"the state after {session.done} steps"
 
     def where(self) -> str:
         """Where to continue after a failure, as a sentence; empty if nothing was saved."""

@@ -37,8 +37,8 @@ from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.prediction.predict import rows_at_once
 from pyrodrop.steps import Arguments, Batch
-from pyrodrop.training.minibatches import arguments_of, takes_num_data
 from pyrodrop.training.result_data import Trained, TrainingData
+from pyrodrop.training.rows import arguments_of, takes_num_data
 
 BLOCK = 5000  # rows that are evaluated at a time
 
@@ -199,7 +199,7 @@ def _blocks(model: Any, guide: Any, data: TrainingData, device: torch.device) ->
         block = data.rows(slice(first, first + size))
         scaled = {} if len(block) == len(data) else {"num_data": len(data)}
         x, y = mapped(lambda part: part.to(device), block.x), block.y.to(device)
-        yield Batch(x, y, scaled), len(block) / len(data)
+        yield Batch((x, y), scaled), len(block) / len(data)
 
 
 def _tiles(model: Any, guide: Any, block: Arguments) -> list[tuple[Arguments, float]]:

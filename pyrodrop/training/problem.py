@@ -1,31 +1,37 @@
-"""The problem that is trained: a model, a guide and data, checked, copied and moved to the device."""
+"""The problem that is trained: a model, a guide and data, looked at once, refused if they cannot be trained, or copied."""
 
 from __future__ import annotations
 
 import copy
+import functools
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyro
 import torch
 from pyro import poutine
-from pyro.infer import ELBO
+from pyro.infer import ELBO, RenyiELBO
 from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
+from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import constraints
 
-from pyrodrop.agreement import check_call, check_guide, knows_sites
+from pyrodrop.agreement import called, check_call, check_guide, knows_sites
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
-from pyrodrop.changes import Kept, evaluating, modules_of, places_of, put_back
-from pyrodrop.data import Data, Dataset, Keywords
-from pyrodrop.data.loader import Check, Loader
+from pyrodrop.changes import Kept, evaluating, modules_of, places_of, put_back, tensors_of
+from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data.loader import Check, Loader, loader_of
 from pyrodrop.devices import seeded
+from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.ensemble import members_of
+from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods.missing import leaves_out_missing
-from pyrodrop.models.network import NetworkModel, mixes_examples
+from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import LocalModule, keep_own_parameters
 from pyrodrop.networks.checks import check_values
 from pyrodrop.networks.starts import check_starts
@@ -33,10 +39,12 @@ from pyrodrop.private_apis import StoreAsItIs, constraint_in_store, forget_in_st
 from pyrodrop.protocols import HasPosterior, HasRows, HasWeights
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
-from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter
-from pyrodrop.steps.loss import making
-from pyrodrop.training.autoguides import autoguides, check_model, prepare
-from pyrodrop.training.objective import MeanField
+from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, making
+from pyrodrop.training.rows import takes_num_data
+from pyrodrop.training.settings import Settings
+from pyrodrop.training.step import MeanField
+
+Data = Dataset | Loader | Keywords
 
 
 @dataclass
@@ -44,62 +52,50 @@ class Problem:
     """A model, a guide and their data.
 
     Attributes:
-        model, guide: what training changes: the user's own (`trained_in_place`), or copies.
+        model, guide: what training changes: the user's own (`in_place`), or copies.
         data: the data set, a loader of minibatches, or the keyword arguments of a program.
         trained: model and guide with the estimator applied.
         estimator: its name.
         in_place: whether model and guide are the user's own.
+        source: the user's own model and guide.
     """
 
     model: Any
     guide: Any
-    data: Dataset | Loader | Keywords
+    data: Data
     trained: tuple[Callable[..., Any], Callable[..., Any]]
     estimator: str = "shared"
     in_place: bool = False
+    source: tuple[Any, Any] = field(default=(None, None), repr=False)
 
     @classmethod
     def of(
-        cls,
-        model: Callable[..., Any],
-        guide: Callable[..., Any],
-        data: Data | Loader | Keywords | Mapping[str, Any],
-        estimator: str,
-        device: torch.device,
-        start: int | None = None,
-        like: Problem | None = None,
-        *,
-        copies: bool = False,
-    ) -> Problem:
+        cls, model: Any, guide: Any, data: Any, settings: Settings, num_data: int | None = None, *,
+        start: int | None = None, like: Problem | None = None, copies: bool = False,
+    ) -> Problem:  # fmt: skip
         """Copy, standardise, check and move to the device; a ValueError or TypeError for what cannot be trained.
 
         Args:
+            num_data: the number of rows behind a loader.
             start: the seed of new initial weights, as of `restart`; None for those of the model.
-            like: a problem of the same model, whose network is not examined again; None if there is none.
+            like: a problem of the same model and guide, which are not examined again; only other data are.
             copies: whether to copy programs, too, as replicates need it; autoguides are never copied.
         """
-        for what, component in (("model", model), ("guide", guide)):
-            if not callable(component) or isinstance(component, type):
-                got = (
-                    f"the class {component.__name__}: make one of it"
-                    if isinstance(component, type)
-                    else shown(component)
-                )
-                raise TypeError(
-                    f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
-                )
-        if start is None:
-            check_guide(model, guide)
-        else:
-            _check_restart(model, guide)
-        problem_data: Dataset | Loader | Keywords
+        source, device = (model, guide), settings.place
+        if like is not None and data is like.data and device.type == "cpu":  # on which new weights are drawn
+            return like._again(start)
+        if like is None:
+            _check_callable(model, guide)
+            (check_guide if start is None else _check_restart)(model, guide)
+            check_model(guide, model)
+        missing = leaves_out_missing(model)
+        data = loader_of(data, num_data, missing=missing)
         if isinstance(data, Mapping | Keywords):
-            check_program(model, estimator, data)
-            problem_data = Keywords.of(data)
-        else:
-            problem_data = data if isinstance(data, Loader) else Dataset.of(data, missing=leaves_out_missing(model))
-        check_model(guide, model)
-        in_place = bool(autoguides(guide)) or not (copies or isinstance(model, HasWeights))
+            _check_program(model, settings, data)
+            data = Keywords.of(data)
+        elif not isinstance(data, Loader):
+            data = Dataset.of(data, missing=missing)
+        in_place = like.in_place if like else bool(autoguides(guide)) or not (copies or isinstance(model, HasWeights))
         if not in_place:
             model, guide = _copied(model, guide)
         modules = list(modules_of(model, guide).values())
@@ -107,47 +103,107 @@ class Problem:
         if start is not None:
             _restart(model, guide, start)
         for component in (model, guide):
-            if isinstance(component, nn.Module):
+            if isinstance(component, nn.Module) and like is None:
                 check_values(component)
         for module in modules:
-            module.to(device)
-        if isinstance(problem_data, Keywords):
-            return cls(model, guide, problem_data, (model, guide), estimator, in_place)
-        example = problem_data.sample if isinstance(problem_data, Loader) else problem_data
-        if isinstance(model, NetworkModel):
-            model.standardize(example)
-            model.check(example, None if like is None else like.model)
-        if isinstance(guide, HasRows):
-            if isinstance(problem_data, Loader):
+            tensors = [*module._parameters.values(), *module._buffers.values()]
+            if device.type != "cpu" or any(tensor is not None and tensor.device != device for tensor in tensors):
+                module.to(device)
+        problem = cls(model, guide, data, (model, guide), settings.estimator, in_place, source)
+        problem._meet_data(None if like is None else like.model)
+        problem._apply_estimator()
+        problem._refuse(settings)
+        return problem
+
+    def _again(self, start: int | None) -> Problem:
+        """A copy for the same data, which is not examined again, with new initial weights of this seed unless it is None."""
+        model, guide = _copied(self.model, self.guide)
+        keep_own_parameters(list(modules_of(model, guide).values()))
+        if start is not None:
+            _restart(model, guide, start)
+        problem = replace(self, model=model, guide=guide, trained=(model, guide))
+        problem._apply_estimator()
+        return problem
+
+    def _apply_estimator(self) -> None:
+        if (strategy := STRATEGIES[self.estimator]) is not None:
+            self.trained = reparameterize(self.model, self.guide, strategy)
+
+    def _meet_data(self, like: NetworkModel | None) -> None:
+        """Give a network its data: their standardisation, checks of shapes and values, and the rows of its guide."""
+        if isinstance(self.data, Keywords):
+            return
+        if isinstance(self.model, NetworkModel):
+            self.model.standardize(self.example)
+            self.model.check(self.example, like)
+        if isinstance(self.guide, HasRows):
+            if isinstance(self.data, Loader):
+                guide: Any = self.guide
                 raise ValueError(
-                    f"{describe(guide)} needs all rows of the data in memory, as tensors; got {problem_data.source}"
+                    f"{describe(guide)} needs all rows of the data in memory, as tensors; got {self.data.source}"
                 )
-            guide.condition_on(problem_data.x, problem_data.y)
-        strategy = STRATEGIES[estimator]
-        if strategy is not None and mixes_examples(model, example.x):
+            self.guide.condition_on(self.data.x, self.data.y)
+
+    def _refuse(self, settings: Settings) -> None:
+        """Raise a ValueError for what cannot be trained together."""
+        data, size, estimator = self.data, settings.batch_size, settings.estimator
+        if isinstance(data, Keywords):
+            if size is not None:
+                raise ValueError(
+                    "batch_size must be None where data are the keyword arguments of a Pyro program, which has no rows; got "
+                    f"{size}. In the program, pyro.plate(name, size, subsample_size=...) takes a minibatch at every step"
+                )
+            return
+        network = self.model if isinstance(self.model, NetworkModel) else None
+        loads, rows, x = isinstance(data, Loader), len(data), self.example.x
+        if loads and size is not None:
+            raise ValueError(f"batch_size must be None where a loader makes the minibatches; got {size}")
+        taken = len(self.example) if loads else min(size or rows, rows)
+        if STRATEGIES[estimator] is not None and network is not None and network.mixes_examples(x):
             raise ValueError(
                 f"estimator={estimator!r} draws independent noise per example; in this network the output of one row of x "
                 "depends on the others: use estimator='shared'"
             )
-        if strategy is not None and isinstance(model, NetworkModel) and model.mixes_in_training(example.x):
+        if STRATEGIES[estimator] is not None and network is not None and network.mixes_in_training(x):
             raise ValueError(
                 f"estimator={estimator!r} draws independent noise per example; in training mode the output of one row of x "
                 "depends on the others, as under BatchNorm: use estimator='shared', or put those layers in evaluation mode "
                 "(.eval()) before the model is made"
             )
-        trained = (model, guide) if strategy is None else reparameterize(model, guide, strategy)
-        return cls(model, guide, problem_data, trained, estimator, in_place)
+        if isinstance(settings.objective, RenyiELBO) and (loads or taken < rows):
+            raise ValueError(
+                "batch_size must be None and data in memory with objective RenyiELBO, which takes the mean over draws of "
+                "exp(log weight): that of a part of the rows, scaled to all, has another expectation; got batch_size "
+                f"{size}"
+            )
+        for member in members_of(self.guide) if isinstance(settings.objective, RenyiELBO) else ():
+            for name in member.sites if isinstance(member, Guide) else ():
+                q = member.posterior(name)
+                if isinstance(q, BernoulliMixture) and q.theta == 0:
+                    raise ValueError(
+                        "the objective RenyiELBO weighs draws by the density of the posterior, which at theta = 0 has atoms "
+                        f"and none: use theta > 0, or another posterior; got {describe(self.guide)}, at {name!r}"
+                    )
+        for name, function in (("model", self.model), ("guide", self.guide)):
+            if taken < rows and not takes_num_data(function):
+                raise ValueError(
+                    f"training on minibatches needs a {name} that takes the size of the data set, {name}(x, y, num_data=N); "
+                    f"this one takes no num_data, so batch_size must be None or at least {rows}; got {taken}"
+                )
+        if taken < rows and network is not None and network.takes_all_rows(x):
+            raise ValueError(
+                f"this network can only be called on all {rows} rows of x together: batch_size must be None; got {taken}"
+            )
+
+    @property
+    def program(self) -> bool:
+        """Whether model or guide is a program whose sites only a call shows."""
+        return not knows_sites(self.model, self.guide)
 
     @property
     def networks(self) -> tuple[Any, ...]:
         """Model and guide, if training sets their modes, which it does for the models of `pyrodrop.models`."""
         return (self.model, self.guide) if isinstance(self.model, NetworkModel) else ()
-
-    @property
-    def in_memory(self) -> Dataset | Keywords:
-        """The data of a problem that is not trained on a loader."""
-        assert not isinstance(self.data, Loader)
-        return self.data
 
     @property
     def example(self) -> Dataset:
@@ -156,8 +212,9 @@ class Problem:
         return self.data.sample if isinstance(self.data, Loader) else self.data
 
     def targets_check(self) -> Check | None:
-        """A function that raises a ValueError for observations that the model's likelihood does not allow."""
-        return self.model.targets_check(self.example.x) if isinstance(self.model, NetworkModel) else None
+        """A function that raises a ValueError for observations of a loader that the model's likelihood does not allow."""
+        loads = isinstance(self.model, NetworkModel) and isinstance(self.data, Loader)
+        return self.model.targets_check(self.example.x) if loads else None
 
     def noise_by_row(self) -> list[str]:
         """Names of the weights whose noise training draws independently for every row of an example (`LocalReparam`)."""
@@ -171,27 +228,31 @@ class Problem:
             if any(not isinstance(member, HasPosterior) or draws_by_row(member.posterior(name)) for member in members)
         ]
 
-    def loss(self, batch: Arguments, objective: ELBO | None = None) -> Loss:
+    def loss(self, batches: Sequence[Arguments], objective: ELBO | None = None) -> Loss:
         """The loss to minimise, with every parameter that Pyro sees in guide and model and all else that a call changes.
 
-        Calls both once on `batch`, which leaves them and the caller's random state unchanged.
+        Calls both once on the first of the batches, which leaves them and the caller's random state unchanged. A program
+        whose first call changes something is called again, since later calls may not do so. Networks with running
+        statistics are called on the other batches, too.
 
         Raises:
             ValueError: the minibatch is too small for a network that normalises over its rows.
             RuntimeError: there is no parameter.
         """
+        batch, programs = batches[0], (self.model, self.guide)
         kind = MeanField(*self.trained) if objective is None else OfPyro(objective, *self.trained)
         with evaluating(self.model), making(batch):
             prepare(self.guide, batch.device, *batch.args, **batch.kwargs)
-        with put_back(self.model, self.guide) as outer:
-            if not knows_sites(self.model, self.guide):
-                with poutine.trace(param_only=True) as first:  # which also sets up what later calls do not
-                    self._check_call(kind, batch)
-                outer.forget(_of_other_networks(first.trace.nodes))
-            with poutine.trace(param_only=True) as capture, put_back(self.model, self.guide) as look:
-                self._call(kind, batch)
-            moving = Buffers.moved(look, self.model, self.guide)
-        parameters = _parameters(capture.trace.nodes)
+        with put_back(*programs) as outer:
+            with poutine.trace(param_only=True) as capture, put_back(*programs) as look:
+                self._call(kind, batch, first=self.program)
+            others = _of_other_networks(capture.trace.nodes) if self.program else []
+            if self.program and (others or look.changes or look.moved):
+                outer.forget(others)
+                self._call(kind, batch)  # which sets up what later calls do not
+                with poutine.trace(param_only=True) as capture, put_back(*programs) as look:
+                    self._call(kind, batch)
+        moving, parameters = Buffers.moved(look, *programs), _parameters(capture.trace.nodes)
         if not parameters:
             raise RuntimeError(
                 "neither model nor guide has a parameter that Pyro can see, so no step could change anything: parameters "
@@ -199,13 +260,32 @@ class Problem:
                 "fixed layers guides.ExactLastLayer has none: learn the noise, likelihoods.Gaussian(1.0, learned=True)"
             )
         trained = {name: parameter for name, parameter in parameters.items() if parameter.unconstrained.requires_grad}
+        for name, parameter in trained.items():
+            if parameter.unconstrained.is_inference():
+                raise ValueError(
+                    f"the parameter {name} was made under torch.inference_mode, so that it cannot be trained: make model "
+                    "and guide, or call them for the first time, outside of it"
+                )
+        for other in batches[1:] if len(moving) else []:
+            with put_back(*programs):
+                self._call(kind, other)
         return Loss(kind, trained, moving, look.changes)
 
-    def check_batches(self, loss: Loss, batches: Sequence[Arguments]) -> None:
-        """Raise a ValueError for minibatches that a network with running statistics cannot be trained on."""
-        for batch in batches if len(loss.moving) else []:
-            with put_back(self.model, self.guide):
-                self._call(loss.objective, batch)
+    def loss_like(self, other: Problem, loss: Loss) -> Loss:
+        """The loss of this problem, whose modules have the same parameters and buffers as another problem's."""
+        there = {id(tensor): name for name, tensor in tensors_of(other.model, other.guide).items()}
+        here, kind = tensors_of(self.model, self.guide), copy.copy(loss.objective)
+        kind.model, kind.guide = self.trained
+        parameters = {
+            name: Parameter(here[there[id(parameter.unconstrained)]], parameter.constraint)
+            for name, parameter in loss.parameters.items()
+        }
+        places = (
+            {n: p for n, p in places_of(self.model, self.guide).items() if n in loss.moving.places}
+            if loss.moving
+            else {}
+        )
+        return Loss(kind, parameters, Buffers((self.model, self.guide), places), loss.changes)
 
     def buffers(self, loss: Loss) -> dict[str, Tensor]:
         """The buffers that training may update, with their present values, by name: the part of the state beside the
@@ -220,21 +300,18 @@ class Problem:
             }
         return Buffers((), places).named()
 
-    def _check_call(self, objective: Objective, batch: Arguments) -> None:
-        """Call guide and model of a program once, and compare their sites unless the objective is a loss object of Pyro."""
-        if not isinstance(objective, MeanField):
-            self._call(objective, batch)
-            return
-        with torch.no_grad(), seeded(0, batch.device), making(batch):
-            check_call(self.model, self.guide, *batch.args, **batch.kwargs)
-        with seeded(0, batch.device):
-            objective.check(batch)
-
-    def _call(self, objective: Objective, batch: Arguments) -> None:
-        """Call guide and model once."""
+    def _call(self, objective: Objective, batch: Arguments, *, first: bool = False) -> None:
+        """Call guide and model once; if `first`, with all checks of a program."""
         try:
-            with torch.no_grad(), seeded(0, batch.device):
-                objective.terms(batch)
+            with seeded(0, batch.device):
+                if first and isinstance(objective, MeanField) and self.trained == (self.model, self.guide):
+                    objective.check(batch)
+                    return
+                if first and isinstance(objective, MeanField):
+                    with torch.no_grad(), making(batch):
+                        check_call(self.model, self.guide, *batch.args, **batch.kwargs)
+                with torch.no_grad():
+                    objective.terms(batch)
         except NotImplementedError as error:
             raise ValueError(
                 "objective needs the densities of observed sites and of draws of the guide; got a distribution without: "
@@ -262,6 +339,30 @@ class Problem:
         return tensors | {
             f"prior.{site}.{n}": value for site, prior in priors.items() for n, value in prior.numbers().items()
         }
+
+
+def _check_callable(model: Any, guide: Any) -> None:
+    for what, component in (("model", model), ("guide", guide)):
+        if not callable(component) or isinstance(component, type):
+            got = f"the class {component.__name__}: make one of it" if isinstance(component, type) else shown(component)
+            raise TypeError(
+                f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
+            )
+
+
+def _check_program(model: Any, settings: Settings, data: Any) -> None:
+    """Raise a ValueError for a model of a network, or an estimator, which need (x, y) in place of keyword arguments."""
+    if isinstance(model, HasWeights):
+        got = shown(data.values if isinstance(data, Keywords) else data)
+        raise ValueError(
+            f"data must be (x, y) or a Dataset for a model of a network, {type(model).__name__}, which is standardised and "
+            f"checked by them; got {got}, as of the keyword arguments of a Pyro program"
+        )
+    if settings.estimator != "shared":
+        raise ValueError(
+            f"estimator must be 'shared' where data are keyword arguments of a Pyro program; got {settings.estimator!r}, "
+            "which shares noise between the rows of x"
+        )
 
 
 def _copied(model: Any, guide: Any) -> tuple[Any, Any]:
@@ -321,21 +422,6 @@ def _parameters(sites: Mapping[str, Any]) -> dict[str, Parameter]:
         constraint = constraint_in_store(name, site["kwargs"].get("constraint", constraints.real))
         parameters.setdefault(id(unconstrained), (name, Parameter(unconstrained, constraint)))
     return dict(parameters.values())
-
-
-def check_program(model: Any, estimator: str, data: Any) -> None:
-    """Raise a ValueError for a model of a network, or an estimator, which need (x, y) in place of keyword arguments."""
-    if isinstance(model, HasWeights):
-        got = shown(data.values if isinstance(data, Keywords) else data)
-        raise ValueError(
-            f"data must be (x, y) or a Dataset for a model of a network, {type(model).__name__}, which is standardised and "
-            f"checked by them; got {got}, as of the keyword arguments of a Pyro program"
-        )
-    if estimator != "shared":
-        raise ValueError(
-            f"estimator must be 'shared' where data are keyword arguments of a Pyro program; got {estimator!r}, which "
-            "shares noise between the rows of x"
-        )
 
 
 @contextmanager
@@ -413,3 +499,69 @@ def _restart(model: Any, guide: Any, seed: int) -> None:
     with seeded(seed, device):
         model.reset_parameters()
         guide.restart(model)
+
+
+# Pyro's autoguides. One refers to its model, loses that reference when it is copied or pickled, and creates its parameters
+# at its first call, in Pyro's global store under the name of its class, where a second one of that class would silently
+# share them. Therefore a guide that contains one is trained in place, together with its model; its parameters are created
+# before training begins; and it gets a name that no other existing autoguide has.
+
+_NAMED: weakref.WeakValueDictionary[str, AutoGuide] = weakref.WeakValueDictionary()
+
+
+def autoguides(guide: Any) -> list[AutoGuide]:
+    """Every outermost `AutoGuide` in a guide, which may be the guide itself, or be inside of Pyro's handlers or of the
+    variables of a function; an `AutoGuideList` counts as one."""
+    autos = [module for module in modules_of(guide).values() if isinstance(module, AutoGuide)]
+    inner = {id(module) for auto in autos for module in auto.modules() if module is not auto}
+    return [auto for auto in autos if id(auto) not in inner]
+
+
+def check_model(guide: Any, model: Any) -> None:
+    """Raise a ValueError for an autoguide of a module other than the model that is trained, such as a copy of it."""
+    for auto in autoguides(guide):
+        made_with = _inside(auto.model)
+        if isinstance(made_with, nn.Module) and made_with is not _inside(model):
+            raise ValueError(
+                "guide: an autoguide belongs to the model that it was made with, which must be the model to be trained; got "
+                f"an {type(auto).__name__} that was made with another {type(made_with).__name__}: make it with that model"
+            )
+
+
+def _inside(program: Any) -> Any:
+    """The program inside of Pyro's handlers."""
+    while isinstance(program, functools.partial):
+        of_pyro = bool(program.args) and isinstance(program.args[0], Messenger)  # with the function inside it
+        program = program.args[-1] if of_pyro else program.func
+    return program
+
+
+def prepare(guide: Any, device: torch.device, *args: Any, **kwargs: Any) -> None:
+    """Create the parameters of all autoguides in `guide` by one call; the caller's random state does not change."""
+    autos = autoguides(guide)
+    for auto in autos:
+        _name_apart(auto)
+    modules = [module for auto in autos for module in auto.modules()]
+    if any(module.prototype_trace is None for module in modules if isinstance(module, AutoGuide)):
+        with seeded(0, device), pyro.poutine.block():
+            called("guide", guide, args, kwargs)
+
+
+def _name_apart(auto: AutoGuide) -> None:
+    """Give an autoguide a name that no existing autoguide has and under which Pyro's store has no parameters."""
+    old = auto._pyro_name
+    name, number = old, 1
+    while not _free(name, auto):
+        number += 1
+        name = f"{old}_{number}"
+    _NAMED[name] = auto
+    for module in auto.modules():
+        if isinstance(module, PyroModule):
+            module._pyro_name = name + module._pyro_name.removeprefix(old)
+
+
+def _free(name: str, auto: AutoGuide) -> bool:
+    its_parameters = {id(parameter) for parameter in auto.parameters()}
+    stored = pyro.get_param_store().named_parameters()
+    others = [n for n, value in stored if n.startswith(f"{name}.") and id(value) not in its_parameters]
+    return not others and _NAMED.get(name, auto) is auto

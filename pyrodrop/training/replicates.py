@@ -2,7 +2,7 @@
 
     fit_replicates(models, guides, data, count=R)  ~  [fit(models[r], guides[r], data[r], seed=seed + r) for r in range(R)]
 
-in distribution, as steps of stacked parameters (`pyrodrop.training.stack`). Replicates that are stacked may differ in data,
+in distribution, as steps of stacked parameters (`pyrodrop.training.stacked`). Replicates of a stack may differ in data,
 initial weights, noise, minibatches, drop rates, precisions and scales of Gaussian priors; everything else is the same. Those
 whose tensors have other shapes, such as networks of another width or data of another size, are another stack, which trains
 after the first. Every replicate updates the buffers of its own network, such as running statistics.
@@ -29,14 +29,11 @@ from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import available
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.surroundings import outside
-from pyrodrop.training.advice import warn_of_unfinished
-from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.jobs import run_each, workers
-from pyrodrop.training.minibatches import check_batches
-from pyrodrop.training.options import TrainingOptions, with_options
-from pyrodrop.training.problem import Problem, training_mode
-from pyrodrop.training.settings import Settings, Starts
+from pyrodrop.training.problem import Problem, autoguides, training_mode
+from pyrodrop.training.settings import Settings, Starts, TrainingOptions, with_options
+from pyrodrop.training.worth import judge
 
 __all__ = ["Replicates", "data_sets", "fit_replicates"]
 
@@ -135,7 +132,7 @@ def fit_replicates(
         raise error
     for number, step in done.failed.items():
         _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
-    warn_of_unfinished(*done, failed=done.failed)
+    judge(*done, failed=done.failed)
     return done
 
 
@@ -146,15 +143,14 @@ def _in_one_process(
     replicates: Sequence[Replicate], settings: Settings, memory: float | None, progress: bool | None
 ) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates in this process; with an error where none of them has a finite loss."""
-    from pyrodrop.training.stack import train_stacks
+    from pyrodrop.training.stacked import train_stacks
 
-    problems, of_model = [], dict[int, Problem]()
+    problems: list[Problem] = []
+    known: dict[Any, Problem] = {}
     for model, guide, data, seed in replicates:
-        start, like = seed if settings.starts == "new" else None, of_model.get(id(model))
-        problems.append(Problem.of(model, guide, data, settings.estimator, settings.place, start, like, copies=True))
-        of_model.setdefault(id(model), problems[-1])
-    for problem in problems:
-        check_batches(problem, settings)
+        start, like = seed if settings.starts == "new" else None, known.get((id(model), id(guide)))
+        problems.append(Problem.of(model, guide, data, settings, start=start, like=like, copies=True))
+        known.setdefault((id(model), id(guide)), problems[-1])
     seeds = [replicate.seed for replicate in replicates]
     if any(
         not (problem.in_place or problem.networks) and modules_of(problem.model, problem.guide) for problem in problems
@@ -173,7 +169,7 @@ def _in_processes(
     number: int,
 ) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates, in this number of shares; with an error if none of them has a finite loss."""
-    from pyrodrop.training.stack import merged
+    from pyrodrop.training.stacked import merged
 
     autos = [auto for replicate in replicates for auto in autoguides(replicate.guide)]
     if autos:

@@ -34,14 +34,12 @@ from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.stored import Stored
 from pyrodrop.surroundings import outside
 from pyrodrop.threads import exclusive
-from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.estimates import Elbo, Objective, convention_shown, elbo_of, objective_of
-from pyrodrop.training.minibatches import arguments_of
-from pyrodrop.training.problem import describe, stored
+from pyrodrop.training.problem import autoguides, describe, stored
 from pyrodrop.training.program_draws import draw_sites
-from pyrodrop.training.report import Report
 from pyrodrop.training.result_data import arguments_at, data_for
-from pyrodrop.training.worth import Worth, of_record, worth_of
+from pyrodrop.training.rows import arguments_of
+from pyrodrop.training.worth import Report, Worth, of_record, worth_of
 
 
 @carded

@@ -16,7 +16,7 @@ from pyrodrop.data.loader import Loader, read_for
 from pyrodrop.inputs import mapped
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.steps import Arguments, Call
-from pyrodrop.training.minibatches import arguments_of, none_by_default
+from pyrodrop.training.rows import arguments_of, none_by_default
 
 TrainingData = Dataset | Loader | Keywords
 

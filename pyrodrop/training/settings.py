@@ -1,12 +1,14 @@
-"""The settings of a training: one validated set for `fit`, `fit_replicates` and `Training`."""
+"""The settings of a training: every option once, for `fit`, `fit_replicates` and `Training`."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
 
 import torch
 from pyro.infer import ELBO, RenyiELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
@@ -14,6 +16,7 @@ from pyro.infer import ELBO, RenyiELBO, ReweightedWakeSleep, TraceTailAdaptive_E
 from pyrodrop.arguments import positive, real, shown
 from pyrodrop.constraints import Count, EngineName, Seed, checked
 from pyrodrop.devices import products_of_float32, resolve
+from pyrodrop.names import did_you_mean
 from pyrodrop.schedules import KLSchedule, LRSchedule
 
 Optimizer = Callable[..., torch.optim.Optimizer]
@@ -22,10 +25,30 @@ LearningRateSchedule = Callable[[int], float]
 KLWeight = float | Callable[[float], float]
 Estimator = Literal["shared", "per_example", "local", "flipout"]
 Starts = Literal["model", "new"]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 adam: Callable[..., torch.optim.Optimizer] = functools.partial(torch.optim.Adam, fused=True)
 _LR = "the learning rate, a number or a function of a parameter's name,"
 _KL_WEIGHT = "the factor of the KL divergence, a number or a function of the epochs done,"
+_LR_SCHEDULE = (
+    "a function from the number of steps done to a factor of the learning rate, such as schedules.cosine(steps)"
+)
+
+
+class TrainingOptions(TypedDict, total=False):
+    """The options that `fit`, `fit_replicates` and `Training` share; `fit` describes them."""
+
+    batch_size: int | None
+    lr: LearningRate
+    optimizer: Optimizer
+    lr_schedule: LearningRateSchedule | None
+    estimator: Estimator
+    kl_weight: KLWeight
+    objective: ELBO | None
+    engine: EngineName
+    device: str | torch.device
+    seed: int
 
 
 @checked
@@ -54,28 +77,67 @@ class Settings:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
+        self._refuse()
         if not callable(self.lr):
             self._set("lr", positive(self.lr, "lr", _LR))
-        if not callable(self.optimizer):
-            name = type(self.optimizer).__name__
-            hint = f": fit makes it for its own parameters, optimizer=torch.optim.{name}, lr=..."
-            raise TypeError(
-                "optimizer must be a torch.optim class or a function with the same arguments, such as "
-                f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(self.optimizer)}"
-                f"{hint if hasattr(self.optimizer, 'step') else ''}"
-            )
-        _check_lr_schedule(self.lr_schedule)
-        _check_kl_weight(self.kl_weight)
         if not callable(self.kl_weight):
             self._set("kl_weight", real(self.kl_weight, "kl_weight", _KL_WEIGHT, least=0))
+        self._set("device", resolve(self.device))
         self.lr_factor(0)  # schedules that are wrong from the start
         self.factors(0.0)
-        _check_objective(self)
-        self._set("device", resolve(self.device))
 
     def _set(self, name: str, value: Any) -> None:
         """Store a checked setting, as Python's own type."""
         object.__setattr__(self, name, value)
+
+    def _refuse(self) -> None:
+        """Raise an error for values of the wrong kind, and for an objective with settings that only the default supports."""
+        optimizer, schedule, kl_weight, loss = self.optimizer, self.lr_schedule, self.kl_weight, self.objective
+        if not callable(optimizer):
+            hint = f": fit makes it for its own parameters, optimizer=torch.optim.{type(optimizer).__name__}, lr=..."
+            raise TypeError(
+                "optimizer must be a torch.optim class or a function with the same arguments, such as "
+                f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(optimizer)}"
+                f"{hint if hasattr(optimizer, 'step') else ''}"
+            )
+        if isinstance(schedule, type | torch.optim.lr_scheduler.LRScheduler):
+            raise TypeError(
+                f"lr_schedule must be {_LR_SCHEDULE}; got {_shown(schedule)}, which changes an optimiser instead"
+            )
+        if isinstance(schedule, KLSchedule):
+            raise TypeError(
+                f"lr_schedule must be a factor of the learning rate by step; got a {type(schedule).__name__}, {schedule}, a "
+                "schedule of the KL divergence's weight by epoch: pass it as kl_weight"
+            )
+        if schedule is not None and not callable(schedule):
+            raise TypeError(f"lr_schedule is {_LR_SCHEDULE}; it must be one, or None; got {shown(schedule)}")
+        if isinstance(kl_weight, LRSchedule):
+            raise TypeError(
+                "kl_weight must be a number or a function of the epochs done, such as schedules.linear(20); got a "
+                f"{type(kl_weight).__name__}, {kl_weight}, a schedule of the learning rate by step: pass it as lr_schedule"
+            )
+        if loss is None:
+            return
+        if not isinstance(loss, ELBO) or not hasattr(loss, "loss_and_grads"):
+            raise TypeError(
+                "objective must be a loss object of Pyro, such as pyro.infer.Trace_ELBO(num_particles=2), or None for the "
+                f"ELBO with closed-form divergences; got {_shown(loss)}"
+            )
+        if isinstance(loss, ReweightedWakeSleep | TraceTailAdaptive_ELBO):
+            raise TypeError(
+                "objective must have one loss whose value can be estimated, such as pyro.infer.RenyiELBO(alpha=0.5); got "
+                f"{shown(loss)}, which {'has two' if isinstance(loss, ReweightedWakeSleep) else 'gives gradients alone'}"
+            )
+        if isinstance(loss, RenyiELBO) and self.estimator != "shared":
+            raise ValueError(
+                "estimator must be 'shared' with the objective RenyiELBO, which weighs draws of the weights by the density "
+                f"of all rows; got {self.estimator!r}, under which rows have noise of their own"
+            )
+        if callable(kl_weight) or kl_weight != 1:
+            raise ValueError(
+                "kl_weight must be 1 with an objective, since a loss object of Pyro does not give its terms one by one; got "
+                f"{shown(kl_weight)}. pyro.poutine.scale in model or guide weights sites under any objective"
+            )
 
     @property
     def place(self) -> torch.device:
@@ -109,55 +171,66 @@ class Settings:
         return real(self.lr_schedule(steps), "lr_schedule", at, least=0)
 
 
-def _check_lr_schedule(value: Any) -> None:
-    if isinstance(value, type | torch.optim.lr_scheduler.LRScheduler):
-        got = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
-        raise TypeError(
-            "lr_schedule must be a function from the number of steps done to a factor of the learning rate, such as "
-            f"schedules.cosine(steps); got {got}, which changes an optimiser instead"
-        )
-    if isinstance(value, KLSchedule):
-        raise TypeError(
-            f"lr_schedule must be a factor of the learning rate by step; got a {type(value).__name__}, {value}, a schedule "
-            "of the KL divergence's weight by epoch: pass it as kl_weight"
-        )
-    if value is not None and not callable(value):
-        raise TypeError(
-            "lr_schedule is a function from the number of steps done to a factor of the learning rate, such as "
-            f"schedules.cosine(steps); it must be one, or None; got {shown(value)}"
-        )
+def _shown(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else shown(value)
 
 
-def _check_kl_weight(value: Any) -> None:
-    if isinstance(value, LRSchedule):
-        raise TypeError(
-            f"kl_weight must be a number or a function of the epochs done, such as schedules.linear(20); got a "
-            f"{type(value).__name__}, {value}, a schedule of the learning rate by step: pass it as lr_schedule"
-        )
+_FIRST = ["model", "guide", "data"]
+_MANY = "it belongs to fit_replicates(model, guide, data, count=...), for several fits"
+_HINTS = {
+    "temperature": "here it is kl_weight, the factor of the KL divergence in the loss",
+    "schedule": "here it is lr_schedule; schedules of the KL divergence's weight, such as schedules.linear, belong to "
+    "kl_weight",
+    "learning_rate": "here it is lr",
+    "epochs": "here it is steps, the number of gradient steps: that of epochs times that of minibatches",
+    **dict.fromkeys(("replicates", "memory", "jobs"), _MANY),
+    "checkpoint": "it belongs to fit, for one fit: train replicates by shares, with Replicates.save after each; a Training "
+    "has state()",
+    "after_epoch": "it belongs to fit, for one fit at a time",
+}
 
 
-def _check_objective(settings: Settings) -> None:
-    """Raise an error for an objective that is no loss object of Pyro, or with settings that only the default supports."""
-    loss = settings.objective
-    if loss is None:
-        return
-    if not isinstance(loss, ELBO) or not hasattr(loss, "loss_and_grads"):
-        raise TypeError(
-            "objective must be a loss object of Pyro, such as pyro.infer.Trace_ELBO(num_particles=2), or None for the ELBO "
-            f"with closed-form divergences; got {f'the class {loss.__name__}' if isinstance(loss, type) else shown(loss)}"
+def check_settings(settings: Mapping[str, Any], title: str) -> None:
+    """Raise a TypeError for arguments of `fit_replicates` that the function `title` sets itself."""
+    for name in ("models", "guides", "data", "count"):
+        if name in settings:
+            raise TypeError(f"{title}() has no argument {name!r}: it makes its replicates itself, with their {name}")
+
+
+def with_options(function: Callable[P, T]) -> Callable[P, T]:
+    """Put the options of ``**options: Unpack[...]`` into a function's signature, with the defaults of `Settings`.
+
+    An unknown argument is a TypeError that says what it is called here, or which name is nearest.
+    """
+    signature, hints = inspect.signature(function), get_type_hints(function)
+    parameters = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+    (spelled,) = get_args(hints.pop("options"))
+    defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
+    for name, hint in get_type_hints(spelled).items():
+        hints[name] = hint
+        parameters[name] = inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint
         )
-    if isinstance(loss, ReweightedWakeSleep | TraceTailAdaptive_ELBO):
-        raise TypeError(
-            "objective must have one loss whose value can be estimated, such as pyro.infer.RenyiELBO(alpha=0.5); got "
-            f"{shown(loss)}, which {'has two' if isinstance(loss, ReweightedWakeSleep) else 'gives gradients alone'}"
-        )
-    if isinstance(loss, RenyiELBO) and settings.estimator != "shared":
-        raise ValueError(
-            "estimator must be 'shared' with the objective RenyiELBO, which weighs draws of the weights by the density of "
-            f"all rows; got {settings.estimator!r}, under which rows have noise of their own"
-        )
-    if callable(settings.kl_weight) or settings.kl_weight != 1:
-        raise ValueError(
-            "kl_weight must be 1 with an objective, since a loss object of Pyro does not give its terms one by one; got "
-            f"{shown(settings.kl_weight)}. pyro.poutine.scale in model or guide weights sites under any objective"
-        )
+    known = [name for name in parameters if name != "self"]
+    required = {name for name in known if parameters[name].default is inspect.Parameter.empty}
+    title = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        placed = len(args) - ("self" in parameters)
+        if placed > len(_FIRST) and known[: len(_FIRST)] == _FIRST:
+            raise TypeError(
+                f"data must be a Dataset or a pair (x, y), the third argument of {title}(model, guide, data, *, steps=...); "
+                f"got {placed} arguments without names: pass x and y as (x, y), and the others by name"
+            )
+        for name in kwargs:
+            if name not in known:
+                hint = f"; {_HINTS[name]}" if name in _HINTS else did_you_mean(name, known)
+                raise TypeError(f"{title}() has no argument {name!r}{hint}")
+        if "steps" in required and "steps" not in kwargs:
+            raise TypeError(f"steps, the number of gradient steps, must be given, {title}(..., steps=1000); got none")
+        return function(*args, **kwargs)
+
+    checked.__annotations__ = hints
+    checked.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+    return checked

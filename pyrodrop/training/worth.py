@@ -1,37 +1,63 @@
-"""The worth of a fit: the log density of its training data, and those of predictors that need no training.
+"""What a fit is worth: the log density of its training data beside predictors that need no training, and one warning.
 
     fit       mean_n ln 1/S sum_s p(y_n | x_n, W_s),   W_s ~ q           S = 16, at most 1000 rows
     beside    a constant, ridge regression, a Gaussian process, and a point estimate of the network: the means of the
               weights, or their initial values, with a last layer that is refitted in closed form
 
-All of these but the constant predict each row from the other rows (`pyrodrop.training.left_out`), while the fit has seen it.
-So a fit below them has not learned what is in its data, or is less certain than the data allow.
+All of these but the constant predict each row from the other rows, while the fit has seen it. So a fit below them has not
+learned what is in its data, or is less certain than the data allow. After training, a warning is logged once if it
+
+    diverged           median nll of the last tenth of the steps - first nll > max(1, 4 / sqrt(batch size)) nats per row
+    a constant         ln p(y | x) of the fit <= that of a constant + 1/1000 nat per value of y
+    a point estimate   all learned rates or alphas < 1/1000                                    alpha = rate / (1 - rate)
+    steep              mean nll of the last tenth of the steps < that of the tenth before, by more than 0.05 nats per row, a
+                       twentieth of the whole fall and four standard errors
+    less than a point  ln p(y | x) of the fit < that of ridge regression, or of the network with a last layer that is
+                       refitted in closed form, - 1/5 nat per value of y
+
+Only the nll of the losses is used, because a growing weight of the KL divergence raises the loss, whatever was learned. To
+save time, replicates are not checked for "less than a point", and are compared with a constant only if -nll of the last
+steps, a lower bound on the log density, is not above that of the constant by 1/100 nat per row.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import pyro.distributions as dist
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pyrodrop.cards import Described
 from pyrodrop.changes import evaluating
+from pyrodrop.compression.kept import Prunes
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
-from pyrodrop.guides.ensemble import members_of
+from pyrodrop.guides.ensemble import Ensemble, members_of
+from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import mapped, parts
-from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT
+from pyrodrop.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    LogNormal,
+    Poisson,
+    StudentT,
+)
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.networks.last_map import LastMap
 from pyrodrop.prediction.predict import draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.protocols import HasPosterior
-from pyrodrop.training.left_out import by_features, by_process, constant, has_one_value
 from pyrodrop.training.result_data import Trained
 
 _log = logging.getLogger("pyrodrop")
@@ -70,8 +96,35 @@ class Worth(Described):
         return f"{self.fit:.2f} ({words})" if words else f"{self.fit:.2f}"
 
 
-def worth_of(fit: Trained) -> Worth | None:
-    """The worth of a fit on rows of its training data, or of a minibatch of a loader.
+@dataclass(frozen=True, repr=False)
+class Report:
+    """A fit compared with simple predictors; printed, a page in Markdown.
+
+    Attributes:
+        scores: of every predictor by name, on the same rows: ``log_density`` in nats per row, and ``rmse`` and
+            ``coverage_95``, or ``accuracy`` and ``ece``.
+        facts: other findings, such as rates and Pareto k-hat, by name.
+        advice: what to try next, the most important first, with a page of the documentation.
+    """
+
+    scores: Mapping[str, Mapping[str, float]]
+    facts: Mapping[str, str]
+    advice: tuple[str, ...]
+
+    def __str__(self) -> str:
+        columns = list(next(iter(self.scores.values())))
+        rows = [["", *(column.replace("_", " ") for column in columns)], ["---"] * (len(columns) + 1)]
+        rows += [[name, *(f"{row[column]:.3g}" for column in columns)] for name, row in self.scores.items()]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        facts = "\n".join(f"- {name}: {fact}" for name, fact in self.facts.items())
+        tries = "\n".join(f"{number}. {each}" for number, each in enumerate(self.advice, 1)) or "Nothing looks wrong."
+        return f"# Report of a fit\n\n{table}\n\n{facts}\n\n## What to try\n\n{tries}\n"
+
+    __repr__ = _repr_markdown_ = __str__
+
+
+def worth_of(fit: Trained, beside: Collection[str] = ("constant", "ridge", "gp", "point")) -> Worth | None:
+    """The worth of a fit on rows of its training data, or of a minibatch of a loader; `beside` names what is computed.
 
     None for a Pyro program; without training data, as after loading; if a hundredth of the training's work is too little
     for 20 rows, or for all rows of a network that needs them at once; and if `predict` has no finite density. The caller's
@@ -94,17 +147,9 @@ def worth_of(fit: Trained) -> Worth | None:
     if len(ours) < size or not bool(ours.isfinite().all()):  # a row without any observation is left out
         return None
     density = float(ours.mean())
-    beside = {name: density + float((theirs - ours[at]).mean()) for name, at, theirs in _beside(fit, data, rows)}
-    return Worth(
-        density, **{name: value for name, value in beside.items() if math.isfinite(value)}, values=rows.y[0].numel()
-    )
-
-
-def keep_worth(fit: Trained) -> None:
-    """Compute the worth of a fit and put it into its settings, which are saved."""
-    worth = worth_of(fit)
-    if worth is not None:
-        fit.settings["worth"] = asdict(worth)
+    values = {n: density + float((theirs - ours[at]).mean()) for n, at, theirs in _beside(fit, data, rows, beside)}
+    finite = {name: value for name, value in values.items() if math.isfinite(value)}
+    return Worth(density, **finite, values=rows.y[0].numel())
 
 
 def of_record(record: Mapping[str, Any]) -> Worth | None:
@@ -122,12 +167,12 @@ def _affordable(fit: Trained, data: Dataset) -> int:
     return min(len(data), _MOST, max(seen // _SHARE, int(_CHEAP / (weights * places))))
 
 
-def _beside(fit: Trained, data: Dataset, rows: Dataset) -> Iterator[tuple[str, Tensor, Tensor]]:
+def _beside(fit: Trained, data: Dataset, rows: Dataset, names: Collection[str]) -> Iterator[tuple[str, Tensor, Tensor]]:
     """The predictors that a fit is compared with: name, indices of the rows predicted, and their log densities."""
     y, likelihood = rows.y.detach().cpu(), fit.model.likelihood
     y = y if isinstance(likelihood, Categorical) else y.double().reshape(len(y), -1)
     every = torch.arange(len(y))
-    if (of_constant := constant(likelihood, data.y, y)) is not None:
+    if "constant" in names and (of_constant := constant(likelihood, data.y, y)) is not None:
         yield "constant", every, of_constant
     real = isinstance(likelihood, _REAL) and not has_one_value(y)
     labels = isinstance(likelihood, Categorical) and y.dim() == 1 and int(y.max()) < _CLASSES
@@ -138,9 +183,11 @@ def _beside(fit: Trained, data: Dataset, rows: Dataset) -> Iterator[tuple[str, T
     if isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point():
         x = x.detach().cpu().double()
         at = every if x.shape[1] <= _WIDE else few
-        yield "ridge", at, by_features([x[at]], y[at])
-        yield "gp", few, by_process(x[few], y[few])
-    if features := _features(fit, rows):
+        if "ridge" in names:
+            yield "ridge", at, by_features([x[at]], y[at])
+        if "gp" in names:
+            yield "gp", few, by_process(x[few], y[few])
+    if "point" in names and (features := _features(fit, rows)):
         at = every if features[0].shape[1] <= _WIDE else few
         yield "point", at, by_features([phi[at] for phi in features], y[at])
 
@@ -165,3 +212,294 @@ def _features(fit: Trained, rows: Dataset) -> list[Tensor]:
             if seen.last and linear and linear[0].dim() == 2 and torch.equal(seen.last.result, output):
                 features.append(linear[0].cpu().double())
     return features
+
+
+# Predictors that need no training: a constant, and regressions that predict every row from the others.
+#
+#     constant      p(y_n | c),   c of the largest likelihood: mean and variance, or frequencies
+#     left out      N(y_n; m_n, s v_n),   m_n = y_n - [A^-1 y]_n / [A^-1]_nn,   v_n = 1 / [A^-1]_nn,   A = K + r I
+#
+# Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 5.10 to 5.12. K is 1 + phi phi' / D, where phi are the D
+# columns of x (ridge regression) or inputs of a network's last layer, or 1 + exp(-|x - x'|^2 / (2 D l^2)), all columns
+# standardised. l and r, on grids, and s are those of the largest density. Class labels are one-hot in place of y: then r is
+# that of the smallest squared error, and the probabilities are softmax(b m), with the b on a grid of the largest density.
+
+_LENGTHS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+_RATIOS = torch.logspace(-6, 3, 19, dtype=torch.float64)
+_SLOPES = torch.logspace(-1, 1, 9, dtype=torch.float64)
+
+
+def constant(likelihood: Likelihood, data: Tensor, y: Tensor) -> Tensor | None:
+    """Log densities of rows under the best constant; None if it has no closed form, or a column of y does not vary.
+
+    Args:
+        data: y of all rows, for the frequencies of labels.
+        y: of the rows whose densities are returned, ``[n, ...]``, for mean and variance.
+
+    Returns:
+        ``[n]``, in float64.
+    """
+    if isinstance(likelihood, Categorical):
+        labels = data.detach().long().flatten().cpu()
+        return (torch.bincount(labels).double() / len(labels)).log()[y.long()].reshape(len(y), -1).sum(1)
+    y = y.double()
+    if has_one_value(y):
+        return None
+    if isinstance(likelihood, LogNormal):
+        density = dist.LogNormal(y.log().mean(0), y.log().std(0, correction=0)).log_prob(y)
+    elif isinstance(likelihood, Gaussian | HeteroscedasticGaussian):
+        density = dist.Normal(y.mean(0), y.std(0, correction=0)).log_prob(y)
+    elif isinstance(likelihood, Bernoulli | Poisson):
+        density = (dist.Bernoulli if isinstance(likelihood, Bernoulli) else dist.Poisson)(y.mean(0)).log_prob(y)
+    else:
+        return None
+    return density.reshape(len(y), -1).sum(1)
+
+
+def has_one_value(y: Tensor) -> bool:
+    """Whether y are real numbers with a column that has one value in all rows."""
+    return y.is_floating_point() and bool((y == y[0]).reshape(len(y), -1).all(0).any())
+
+
+def by_features(features: Sequence[Tensor], y: Tensor) -> Tensor:
+    """Log densities of rows ``[n]``, under the best of several sets of features ``[n, K]``; y as of `left_out`."""
+    with_one = (torch.cat([torch.ones_like(phi[:, :1]), _standardised(phi)], 1) for phi in features)
+    factors = (torch.linalg.svd(phi, full_matrices=False) for phi in with_one)
+    return left_out(((s.square(), u) for u, s, _ in factors), y)
+
+
+def by_process(x: Tensor, y: Tensor) -> Tensor:
+    """Log densities of rows ``[n]`` under a Gaussian process of x ``[n, D]``; y as of `left_out`."""
+    square = torch.cdist(_standardised(x), _standardised(x)).square()
+    return left_out((torch.linalg.eigh(1 + torch.exp(-square / (2 * length**2))) for length in _LENGTHS), y)
+
+
+def left_out(kernels: Iterable[tuple[Tensor, Tensor]], y: Tensor) -> Tensor:
+    """Log densities of rows ``[n]``, each predicted from the others, under the best of the kernels and ratios.
+
+    Args:
+        kernels: eigenvalues ``[k]`` and eigenvectors ``[n, k]`` of each K, in float64; the other eigenvalues are 0.
+        y: real numbers ``[n, D]`` in float64, of which every column varies, or class labels ``[n]``.
+    """
+    labels = None if y.is_floating_point() else y.long()
+    target = y if labels is None else F.one_hot(labels).double()
+    scale = target.std(0, correction=0) if labels is None else torch.ones_like(target[0])
+    target = (target - target.mean(0)) / scale
+    densities = []
+    for w, u in kernels:
+        inverse = 1 / (w.clamp(min=0)[:, None] + _RATIOS)
+        inside = u.T @ target
+        beyond = (1 - u.square().sum(1)).clamp(min=0)
+        diagonal = (u.square() @ inverse + beyond[:, None] / _RATIOS)[..., None]
+        solved = torch.einsum("nk,kr,kc->nrc", u, inverse, inside) + (target - u @ inside)[:, None] / _RATIOS[:, None]
+        off = solved / diagonal
+        if labels is None:
+            s = (off.square() * diagonal).mean(0).clamp(min=1e-20)
+            densities.append(_best(dist.Normal(0.0, (s / diagonal).sqrt() * scale).log_prob(off * scale).sum(-1)))
+        else:
+            off = off[:, int(off.square().mean((0, 2)).argmin())]
+            logits = (target - off)[:, None] * _SLOPES[:, None]
+            chosen = labels[:, None, None].expand(-1, len(_SLOPES), 1)
+            densities.append(_best(logits.log_softmax(-1).gather(-1, chosen)[..., 0]))
+    return _best(torch.stack(densities, 1))
+
+
+def _best(densities: Tensor) -> Tensor:
+    """The column of ``[n, R]`` with the largest mean."""
+    return densities[:, int(densities.mean(0).nan_to_num(-math.inf).argmax())]
+
+
+def _standardised(x: Tensor) -> Tensor:
+    """Columns of mean 0 and standard deviation 1, divided by the root of their number."""
+    return (x - x.mean(0)) / x.std(0, correction=0).clamp(min=1e-12) / math.sqrt(x.shape[1])
+
+
+TRIAL = 100  # steps: a training with fewer is a trial, which is not expected to have learned
+_PER_ROW, _OF_FALL, _ERRORS = 0.05, 0.05, 4.0
+_RISE = 1.0  # nats per row, more than a training that starts from trained weights rises
+_SMALL = 1e-3  # a rate or alpha; nats per value of y
+_MARGIN = 0.01  # nats per row
+_LESS = 0.2  # nats per value of y
+_LOUD = 0.9  # of the standard deviation of y
+_OF_NUMBERS = (
+    "standardise x and y (Dataset.standardized), look at the prior's scale and the drop rate, or train for more steps"
+)
+_OF_CLASSES = (
+    "take a larger scale of the prior, such as the root of 2 over the inputs of a layer, a lower drop rate or another lr, "
+    "or train for more steps"
+)
+_OF_NOISE = (
+    "standardise x and y (Dataset.standardized), and take priors and noise that fit, as those of priors.from_gp "
+    "(docs/symptoms.md, A flat band)"
+)
+_OF_POSTERIORS = "take a lower drop rate or another scale of the prior, let lr fall to 0, or train for more steps"
+
+_collecting: ContextVar[list[str] | None] = ContextVar("_collecting", default=None)
+
+
+@contextmanager
+def collected() -> Iterator[list[str]]:
+    """Collect the messages about fits that are trained in this block instead of logging them."""
+    messages: list[str] = []
+    outer = _collecting.set(messages)
+    try:
+        yield messages
+    finally:
+        _collecting.reset(outer)
+
+
+def say(message: str) -> None:
+    """Log a warning about a fit, unless messages are collected."""
+    messages = _collecting.get()
+    if messages is None:
+        _log.warning("%s", message)
+    else:
+        messages.append(message)
+
+
+def judge(*fits: Trained, failed: Collection[int] = ()) -> None:
+    """Put the worth of a single fit into its settings, which are saved, and log at most one warning about all fits: how many
+    need one, and the first reason for the first of these.
+
+    Args:
+        failed: numbers of the fits to leave out, because their loss or gradient stopped being finite.
+    """
+    trained = {number: fit for number, fit in enumerate(fits) if number not in failed and len(fit.history) >= TRIAL}
+    if len(fits) == 1 and trained and (worth := worth_of(fits[0])) is not None:
+        fits[0].settings["worth"] = asdict(worth)
+        _log.info("log density of the training data: %s", worth)
+    reasons = {number: _reason(fit, brief=len(fits) > 1) for number, fit in trained.items()}
+    unfinished = [number for number, reason in reasons.items() if reason]
+    if unfinished:
+        first = unfinished[0]
+        beginning, _, reason = (_reason(fits[first]) if len(fits) > 1 else reasons[first]).partition(": ")
+        where = f"{len(unfinished)} of {len(fits)} replicates, of which number {first}: " if len(fits) > 1 else ""
+        say(f"{beginning}: {where}{reason}")
+
+
+def _reason(fit: Trained, *, brief: bool = False) -> str:
+    """The first warning about a fit, or an empty string; if `brief`, without the numbers of a Gaussian process."""
+    return (
+        rises(fit)
+        or no_better_than_a_constant(fit, brief=brief)
+        or point_estimate(fit)
+        or still_falls(fit)
+        or less_than_a_point(fit)
+    )
+
+
+def rises(fit: Trained) -> str:
+    """A warning if the loss is higher at the end than at the start, or an empty string."""
+    nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
+    tenth = len(nll) // 10
+    if len(nll) < TRIAL or not bool(nll.isfinite().all()):
+        return ""
+    rise = float(nll[-tenth:].median() - nll[0]) / rows
+    if rise <= _RISE * max(1.0, 4 / math.sqrt(fit.settings.get("batch_size", rows))):  # few rows vary more
+        return ""
+    unit = "nats per row" if rows > 1 else "nats"
+    return (
+        f"training has diverged: the loss has risen, by {rise:.2g} {unit} from the first step to the last {tenth}: take a "
+        "smaller lr, standardise x and y, and train anew"
+    )
+
+
+def still_falls(fit: Trained) -> str:
+    """A warning if the loss still falls at the last of all steps, or an empty string."""
+    nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
+    tenth = len(nll) // 10
+    if len(nll) < max(TRIAL, fit.settings.get("steps") or 0) or not bool(nll.isfinite().all()):
+        return ""
+    first, before, last = nll[:tenth], nll[-2 * tenth : -tenth], nll[-tenth:]
+    fall, whole = float(before.mean() - last.mean()), float(first.mean() - last.mean())
+    error = math.sqrt(float(before.var() + last.var()) / tenth)
+    if fall <= max(_PER_ROW * rows, _OF_FALL * whole, _ERRORS * error):
+        return ""
+    unit = "nats per row" if rows > 1 else "nats"
+    return (
+        f"training may not be done: the loss still falls, by {fall / rows:.2g} {unit} in the last {tenth} of {len(nll)} "
+        "steps: train for more steps, or with a higher lr"
+    )
+
+
+def point_estimate(fit: Trained) -> str:
+    """A warning if the learned rates are so small that the posterior is a point up to rounding, or an empty string."""
+    guide: Any = fit.guide
+    if not isinstance(guide, Guide | Ensemble) or isinstance(guide, Prunes):
+        return ""
+    rates = guide.rates()
+    if not rates or not guide.rate_kind.learned:
+        return ""
+    largest = max(float(torch.as_tensor(rate).max()) for rate in rates.values())
+    if not largest < _SMALL:
+        return ""
+    return (
+        f"the fit is a point estimate: every learned {guide.rate_kind.name} is below {_SMALL:g}, the largest is "
+        f"{largest:.2g}. Set the rate (guides.BernoulliDropout), or learn variances of weights (guides.MeanField)"
+    )
+
+
+def no_better_than_a_constant(fit: Trained, *, brief: bool = False) -> str:
+    """A warning if the log density of the training data is not above that of a constant, or an empty string."""
+    known = of_record(fit.settings)
+    worth = known or (worth_of(fit, ["constant"]) if _may_be_a_constant(fit) else None)
+    if worth is None or worth.constant is None or worth.fit > worth.constant + _SMALL * worth.values:
+        return ""
+    if known is None and not brief:
+        worth = worth_of(fit, ["constant", "gp"]) or worth
+    of_classes = isinstance(_likelihood(fit), Categorical)
+    what, advice = ("the frequencies of the classes", _OF_CLASSES) if of_classes else ("a constant", _OF_NUMBERS)
+    so = _conclusion(fit, "x explains nothing yet, if there is anything to learn", advice)
+    return f"the fit is no better than a constant: {_numbers(worth, worth.constant, what)}, {so}"
+
+
+def less_than_a_point(fit: Trained) -> str:
+    """A warning if the log density of the training data is below that of a point estimate, or an empty string."""
+    worth = of_record(fit.settings)
+    points = [] if worth is None else [value for value in (worth.point, worth.ridge) if value is not None]
+    if worth is None or not points or max(points) <= worth.fit + _LESS * worth.values:
+        return ""
+    short, more = "ridge regression", ""
+    if max(points) == worth.point:
+        short, more = "a point estimate", " of this network with a refitted last layer"
+    so = _conclusion(fit, "the data determine more than this posterior says", _OF_POSTERIORS)
+    return f"the fit predicts worse than {short}: {_numbers(worth, max(points), short + more)}, {so}"
+
+
+def _numbers(worth: Worth, beside: float | None, what: str) -> str:
+    process = "" if worth.gp is None else f" ({worth.gp:.3g} under a Gaussian process)"
+    return f"the log density of the training data is {worth.fit:.3g} per row, and {beside:.3g} under {what}{process}"
+
+
+def _conclusion(fit: Trained, what: str, advice: str) -> str:
+    """The end of a warning: what the numbers mean and what to do, which differs if Gaussian noise is about as large as y."""
+    likelihood = _likelihood(fit)
+    if isinstance(likelihood, Gaussian) and isinstance(fit.data, Dataset):
+        sd = fit.data.y.detach().double().std(0, correction=0).cpu()
+        noise = likelihood.precision.detach().double().rsqrt().cpu().expand_as(sd)
+        most = int((noise / sd).argmax())
+        if bool(noise.flatten()[most] > _LOUD * sd.flatten()[most]):
+            where = f" in column {most}" if sd.dim() == 1 and len(sd) > 1 else ""
+            loud = (
+                f"the noise has a standard deviation of {float(noise.flatten()[most]):.3g} and y one of "
+                f"{float(sd.flatten()[most]):.3g}{where}"
+            )
+            if not likelihood.learned:
+                return f"since {loud}: let it be learned, likelihoods.Gaussian()"
+            return f"so {what}, and {loud}: {_OF_NOISE}"
+    return f"so {what}: {advice}"
+
+
+def _likelihood(fit: Trained) -> Likelihood | None:
+    return fit.model.likelihood if isinstance(fit.model, NetworkModel) else None
+
+
+def _may_be_a_constant(fit: Trained) -> bool:
+    """Whether the nll of the last tenth of the steps, a bound on -log density, is not clearly below a constant's."""
+    likelihood = _likelihood(fit)
+    if likelihood is None or not isinstance(fit.data, Dataset):
+        return False
+    y = fit.data.y.detach().cpu()
+    best = constant(likelihood, y, y)
+    nll = float(fit.history[-max(1, len(fit.history) // 10) :, 0].double().mean())
+    return best is not None and nll > -float(best.sum()) - _MARGIN * len(fit.data)

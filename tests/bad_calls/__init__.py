@@ -1,6 +1,6 @@
-"""A table of bad calls: every argument of every public callable, with everything that it should not be.
+"""Bad calls of the public functions and classes, and what only looks bad.
 
-harness    a call with its arguments, the rows made from it, and the judgement of what a row did
-kinds      the bad values of each kind of argument: counts, numbers, flags, tensors, ...
-test_*     the calls, by area; test_surface holds the table against the public names
+judge            what a refusal is
+test_signatures  every argument of every callable, from its annotation
+test_*           by area, tables of calls with a fragment of each message
 """

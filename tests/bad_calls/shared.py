@@ -1,4 +1,4 @@
-"""One small problem and its fits, made once, for the calls of the table."""
+"""One small problem and its fits, made once, for the calls of the tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pyro
 import pyro.distributions as dist
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
@@ -19,6 +19,7 @@ N = 8
 X = torch.linspace(-1, 1, 2 * N).reshape(N, 2)
 Y = X.sum(1, keepdim=True).sin()
 LABELS = torch.arange(N) % 3
+MANY = torch.linspace(-1, 1, 40).reshape(20, 2)
 QUICK: dict[str, Any] = {"steps": 2, "engine": "pyro", "progress": False}
 
 
@@ -26,6 +27,18 @@ def model(*widths: int, **more: Any) -> models.MLP:
     """A network of two inputs with a prior on all parameters."""
     torch.manual_seed(0)
     return small.mlp(*(widths or (2, 3, 1)), **{"bias_prior": priors.Gaussian(), **more})
+
+
+def dropout_network() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 3))
+
+
+def sparse() -> guides.SparseDropout:
+    return guides.SparseDropout(model(bias_prior=None, prior=priors.ARD()))
+
+
+def fit_with(guide: Any = None, data: Any = (X, Y), **settings: Any) -> pyrodrop.Fit:
+    return pyrodrop.fit(mlp(), guides.Point(mlp()) if guide is None else guide, data, **{**QUICK, **settings})
 
 
 @functools.cache
@@ -42,6 +55,16 @@ def fit() -> pyrodrop.Fit:
 def classifier() -> pyrodrop.Fit:
     network = model(2, 3, 3, likelihood=likelihoods.Categorical())
     return pyrodrop.fit(network, guides.MeanField(network), (X, LABELS), **QUICK)
+
+
+@functools.cache
+def prediction() -> pyrodrop.Prediction:
+    return fit().predict(X, 2)
+
+
+@functools.cache
+def of_classes() -> pyrodrop.Prediction:
+    return classifier().predict(X, 2)
 
 
 @functools.cache

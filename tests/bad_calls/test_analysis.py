@@ -1,7 +1,8 @@
-"""Bad arguments of comparisons, ArviZ trees, calibration and Gaussian processes."""
+"""Bad calls of comparisons, ArviZ trees, calibration, acquisition and Gaussian processes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,326 +13,181 @@ import torch
 import pyrodrop
 from pyrodrop import analysis, guides
 from pyrodrop.analysis import acquire
-from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier, Inducing, Start, from_model
-from pyrodrop.analysis.gp.starts import matern, squared_exponential, trend_and_season
+from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier, Start, from_model
+from pyrodrop.analysis.gp.starts import matern
 
-from .harness import Call, Case, cases
-from .kinds import COUNT, FLAG, INSIDE, NAME, NOT_NEGATIVE, OBJECT, POSITIVE, SEED, Kind, Shows, tensor
-from .parts import prediction
-from .shared import LABELS, N, X, Y, fit, mlp, model, process, replicates, sampled
-from .test_predictions import DATA
-from .test_training import NO_LABELS, NO_X, NO_Y
+from .judge import Table, assert_refused, table
+from .shared import LABELS, N, X, Y, fit, mlp, model, of_classes, process, replicates, sampled
 
-SEEDS = SEED.only("float", "string", "negative", "NaN", "bool")
-COUNTS = COUNT.only("zero", "negative", "float", "string", "None", "bool", "infinity")
-FITS = OBJECT | {"a fit": fit, "no fits": lambda: {"a": 1.0}, "numbered": lambda: {0: fit()}}
-RATIOS = tensor(30).but("number", "bool") | Kind({"few": lambda: torch.zeros(24)})
+SETTINGS: dict[str, Any] = {"steps": 1, "engine": "traced", "progress": False}
 
 
-def compare(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
-    return pyrodrop.compare(**{"fits": {"a": fit()}, "data": (x, y), "num_samples": 2, **kwargs})
+def compare(fits: Any = None, **more: Any) -> Any:
+    return pyrodrop.compare({"a": fit()} if fits is None else fits, (X, Y), num_samples=2, **more)
 
 
-def tree(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
-    return pyrodrop.to_arviz(**{"fit": fit(), "train": (x, y), "num_samples": 2, **kwargs})
+def tree(of: Any = None, train: Any = (X, Y), **more: Any) -> Any:
+    return pyrodrop.to_arviz(fit() if of is None else of, train, num_samples=2, **more)
 
 
-def loo(y: Any = None, **kwargs: Any) -> Any:
-    data = {} if y is None else {"data": (X, y)}
-    return analysis.loo(**{"fit": fit(), "num_samples": 25, "force": True, **data, **kwargs})
+def loo(of: Any = None, data: Any = None) -> Any:
+    return analysis.loo(fit() if of is None else of, data, num_samples=25, force=True)
 
 
-def density(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
-    return analysis.log_density(**{"run": fit(), "data": (x, y), "num_samples": 2, **kwargs})
+def kfold(k: int) -> Any:
+    return analysis.kfold(mlp(), guides.Point(mlp()), (X, Y), k=k, num_samples=2, **SETTINGS)
 
 
-def kfold(**kwargs: Any) -> Any:
-    defaults = {"model": mlp(), "guide": guides.Point(mlp()), "data": (X, Y), "k": 2, "num_samples": 2}
-    return analysis.kfold(**{**defaults, "steps": 1, "engine": "traced", "progress": False, **kwargs})
+def reloo(of: Any, num_samples: int = 25) -> Any:
+    return analysis.reloo(of, mlp(), guides.Point(mlp()), num_samples=num_samples, **SETTINGS)
 
 
-def reloo(**kwargs: Any) -> Any:
-    defaults = {"fit": fit(), "model": mlp(), "guide": guides.Point(mlp()), "num_samples": 25}
-    return analysis.reloo(**{**defaults, "steps": 1, "engine": "traced", "progress": False, **kwargs})
+def sbc(**changed: Any) -> Any:
+    good = {
+        "model": mlp(),
+        "make_guide": guides.MeanField,
+        "x": X,
+        "count": 2,
+        "num_draws": 2,
+        "steps": 1,
+        "progress": False,
+    }
+    return analysis.sbc(**{**good, **changed})
 
 
-def sbc(**kwargs: Any) -> Any:
-    defaults = {"model": mlp(), "make_guide": guides.MeanField, "x": X, "count": 2, "num_draws": 2, "steps": 1}
-    return analysis.sbc(**{**defaults, "progress": False, **kwargs})
+def gp(y: Any = Y, kernel: Any = "squared-exponential", of: Any = GaussianProcess, **more: Any) -> Any:
+    return of((X, y), kernel, learn=False, progress=False, **more)
 
 
-def drawn(x: Any, y: Any, num_draws: int, seed: int) -> dict[str, torch.Tensor]:
-    return {name: torch.zeros(num_draws, *value.shape) for name, value in mlp().weight_sites().items()}
+def counts() -> pyrodrop.Prediction:
+    return pyrodrop.Prediction(torch.ones(2, 3, 1), dist.Poisson(torch.ones(2, 3, 1)).to_event(1))
 
 
-def classes(**kwargs: Any) -> dict[str, Any]:
-    return {"prediction": prediction(classes=2), **kwargs}
-
-
-def regression(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
-    defaults = {"data": (x, y), "kernel": "squared-exponential", "learn": False, "progress": False}
-    return GaussianProcess(**{**defaults, **kwargs})
-
-
-def classification(y: Any = LABELS, **kwargs: Any) -> Any:
-    defaults = {"data": (X, y), "kernel": "squared-exponential", "learn": False, "progress": False}
-    return GaussianProcessClassifier(**{**defaults, **kwargs})
-
-
-ONES = torch.ones(2, 3, 1)
-PREDICTIONS = OBJECT | {
-    "moments": lambda: fit().predict(X, 2, keep="moments"),
-    "probabilities": lambda: torch.full((2, 3, 2), 0.5),
-    "counts": Shows("Poisson", lambda: pyrodrop.Prediction(ONES, dist.Poisson(ONES).to_event(1))),
+NO_FITS: dict[str, Callable[[], Any]] = {
+    "at least one fit by name; got none": dict,
+    "must have a method predict, .*got the float 1.0 for 'a'": lambda: {"a": 1.0},
+    "the names of fit.* must be str; got the int 0": lambda: {0: fit()},
 }
-TARGETS = tensor(3, like=lambda shape: torch.ones(shape, dtype=torch.int64)).but(
-    "bool", "number", "infinity", "NaN"
-) | {
-    "floats": lambda: torch.ones(2),
-    "mask": lambda: torch.tensor([True, False, True]),
-    "number": lambda: 1,
-    "negative": lambda: [-1],
-    "too large": lambda: [0, 3],
+NO_TARGETS: dict[str, Any] = {
+    r"vector; got shape \[3, 3\]": torch.ones(3, 3).long(), "list or vector; got torch.float32": torch.ones(2),
+    "got torch.bool": torch.tensor([True, False, True]), "got numbers from -1 to -1": [-1],
+    "got numbers from 0 to 8": [0, 8],
+    "targets must be .*got": 1,
+}  # fmt: skip
+RATIOS = torch.zeros(30)
+REFUSED: Table = {
+    "compare": [
+        *((lambda make=make: compare(make()), said) for said, make in NO_FITS.items()),
+        (lambda: compare(fit()), "fits must be a mapping from names to fits, .*names are those of the rows"),
+        (lambda: compare(by="nosuch"), "by must be 'log_density', .*got 'nosuch'"),
+        (lambda: compare(reference=1.0), "reference must have a method predict"),
+    ],
+    "to_arviz": [
+        *((lambda make=make: tree(make()), said) for said, make in NO_FITS.items()),
+        (lambda: tree(mlp()), "fit must be a Fit, Replicates that are restarts, or a Gaussian process"),
+        (lambda: tree(train={}), r"train must be the training data, a Dataset or a pair \(x, y\); got a dict"),
+        *(
+            (lambda y=y: tree(test=(X, y)), r"test must have a y of the shape \[8, 1\] of the predictions; got \[8, ")
+            for y in (torch.ones(N, 2), Y[..., None])
+        ),
+    ],
+    "one data set": [
+        *(
+            (call, "must be the data that this fit was trained on|trained on other data")
+            for call in (
+                lambda: tree(train=(X, Y + 1)),
+                lambda: loo(data=(X, Y + 1)),
+                lambda: tree(replicates(), train=(X, Y + 1)),
+                lambda: tree(process(), train=(X, Y + 1)),
+            )
+        )
+    ],
+    "comparisons": [
+        (lambda: analysis.log_density(mlp(), (X, Y)), "run must have a method predict"),
+        (lambda: loo(replicates()), "fit must be a Fit or a Sampled, whose draws have densities; got"),
+        (lambda: kfold(1), "k is the number of folds .*from 2 to 8; got 1"),
+        (lambda: kfold(N + 1), "k is the number of folds .*from 2 to 8; got 9"),
+        (lambda: reloo(sampled()), "reloo refits a guide, so fit must be a Fit; got"),
+        (lambda: reloo(fit(), 24), "num_samples is .*at least 25; got 24"),
+        (
+            lambda: analysis.k_hat(RATIOS * torch.nan),
+            "log_ratio must be finite, or minus infinity where p is 0; got 30",
+        ),
+        (lambda: analysis.k_hat(RATIOS[:24]), "k-hat needs at least 25 draws; got"),
+        (lambda: analysis.k_hat(torch.zeros(30, 3)), r"one number for each draw, .*got shape \[30, 3\]"),
+    ],
+    "analysis.sbc": [
+        (lambda: sbc(model=fit()), "calibration needs a model of pyrodrop.models"),
+        (lambda: sbc(make_guide=1.0), "make_guide must be a function of the model that returns its guide"),
+        (lambda: sbc(points=torch.ones(N, 3)), r"points must have the form of x, x \[N, 2\]; got"),
+        (lambda: sbc(points=X * torch.nan), "points must be finite"),
+        (lambda: sbc(count=1), "count is the number of data sets .*at least 2; got 1"),
+        (lambda: sbc(lr=-1.0), "lr .*above 0; got -1"),
+        (lambda: sbc(memory=0), "memory .*above 0; got 0"),
+        (lambda: analysis.sbc_of_draws(mlp(), 1.0, X, count=2, num_draws=2), "draw must be a function draw"),
+        # type: ignore[arg-type]
+    ],
+    "analysis.acquire": [
+        *(
+            (lambda score=score: score(counts()), "needs a prediction of one label per row .*got Poisson")
+            for score in (acquire.entropy, acquire.variance, acquire.bald)
+        ),
+        (
+            lambda: acquire.bald(fit().predict(X, 2, keep="moments")),
+            "prediction must be a Prediction, .*keep='draws'; got",
+        ),  # type: ignore[arg-type]
+        *((lambda t=targets: acquire.epig(of_classes(), t), said) for said, targets in NO_TARGETS.items()),
+        (lambda: acquire.batch(of_classes(), N + 1), "size is the number of rows to pick .*from 1 to 8; got 9"),
+    ],
+    "gp.GaussianProcess": [
+        (lambda: gp(LABELS), "y: GaussianProcess needs floating-point y; .*use GaussianProcessClassifier"),
+        *(
+            (
+                lambda kernel=kernel: gp(kernel=kernel),
+                "kernel must be a name, a gpytorch kernel, a Start, .*got|no kernel is called",
+            )
+            for kernel in (None, 1.0, "rbf", [], [1.0], lambda: [1.0])
+        ),
+        (lambda: process().log_density((X, Y > 0)), "y of a GaussianProcess must be real numbers; got torch.bool"),
+        (
+            lambda: gp(LABELS, of=GaussianProcessClassifier, classes=2),
+            "classes must be at least 3 for these labels; got 2",
+        ),
+        (lambda: gp(LABELS, of=GaussianProcessClassifier, alpha_epsilon=0.0), "alpha_epsilon is .*above 0; got 0"),
+        (lambda: Start(1.0), "kernel must be a gpytorch kernel; got"),  # type: ignore[arg-type]
+        (lambda: matern(2.0, 2), "nu is the smoothness of a Matern kernel and must be 0.5, 1.5 or 2.5; got 2"),
+    ],
+    "gp.from_model": [
+        (lambda: from_model(fit()), "from_model needs a model that is a models.MLP; got"),  # type: ignore[arg-type]
+        (
+            lambda: from_model(mlp(), guides.MeanField(mlp())),
+            "the guide must be a BernoulliDropout or DropConnect; got",
+        ),
+        (lambda: from_model(model(bias_prior=None), bias_scale=True), "bias_scale is .*got True"),
+        (lambda: from_model(model(bias_prior=None), bias_scale=-1.0), "bias_scale is .*at least 0; got -1"),
+    ],
 }
 
 
-def epig(targets: list[int]) -> torch.Tensor:
-    torch.manual_seed(0)
-    return acquire.epig(prediction(classes=2), targets)
+@pytest.mark.few(30)
+@table(REFUSED)
+def test_a_refusal(call: Callable[[], Any], said: str) -> None:
+    assert_refused(call, said)
 
 
-KERNEL = Kind({
-    "None": lambda: None, "number": lambda: 1.0, "unknown": lambda: "rbf", "list": list, "numbers": lambda: [1.0],
-    "function of numbers": lambda: lambda: [1.0],
-})  # fmt: skip
-CALLS = [
-    Call(
-        "compare",
-        dict,
-        {
-            "fits": FITS,
-            "data": DATA,
-            "x": NO_X.only("three columns", "NaN", "complex", "masked array"),
-            "y": NO_Y,
-            "by": NAME.but("None") | {"None": lambda: None},
-            "reference": OBJECT.but("None"),
-            "num_samples": COUNTS,
-            "force": FLAG,
-            "seed": SEEDS,
-            "progress": FLAG.but("None"),
-        },
-        function=compare,
-    ),
-    Call(
-        "to_arviz",
-        dict,
-        {
-            "fit": OBJECT | {"no fits": dict, "numbered": lambda: {0: fit()}, "a number": lambda: {"a": 1.0}},
-            "train": DATA,
-            "y": NO_Y.only("two columns", "an axis more", "NaN", "complex", "bools"),
-            "num_samples": COUNTS,
-            "weights": FLAG,
-            "log_likelihood": FLAG.but("None"),
-            "seed": SEEDS,
-        },
-        function=tree,
-    ),
-    Call(
-        "analysis.log_density",
-        dict,
-        {
-            "run": OBJECT,
-            "data": DATA,
-            "x": NO_X.only("three columns", "NaN", "complex", "masked array"),
-            "y": NO_Y,
-        },
-        function=density,
-        works={"y: array": (lambda: Y.numpy(), lambda value: torch.equal(value, density()))},
-    ),
-    Call(
-        "analysis.loo",
-        dict,
-        {
-            "fit": OBJECT | {"replicates": replicates},
-            "data": DATA,
-            "y": NO_Y.only("two columns", "an axis more", "NaN", "complex"),
-        },
-        function=loo,
-    ),
-    Call(
-        "analysis.kfold",
-        dict,
-        {
-            "data": DATA,
-            "k": COUNT | {"one": lambda: 1, "more than rows": lambda: N + 1},
-        },
-        function=kfold,
-    ),
-    Call(
-        "analysis.reloo",
-        dict,
-        {"fit": OBJECT | {"sampled": sampled}, "num_samples": COUNTS | {"few": lambda: 24}, "seed": SEEDS},
-        function=reloo,
-    ),
-    Call("analysis.k_hat", lambda: {"log_ratio": torch.linspace(0, 1, 30)}, {"log_ratio": RATIOS}),
-    Call(
-        "analysis.sbc",
-        dict,
-        {
-            "model": OBJECT,
-            "make_guide": OBJECT,
-            "x": NO_X.only("three columns", "NaN", "complex"),
-            "points": NO_X.only("three columns", "NaN", "complex"),
-            "count": COUNT | {"one": lambda: 1},
-            "num_draws": COUNT,
-            "steps": COUNT,
-            "lr": POSITIVE.only("negative", "zero", "NaN", "string", "bool"),
-            "batch_size": COUNT.only("infinity", "zero", "float"),
-            "estimator": NAME,
-            "starts": NAME,
-            "memory": POSITIVE.but("None"),
-            "seed": SEEDS,
-            "progress": FLAG.but("None"),
-        },
-        function=sbc,
-    ),
-    Call(
-        "analysis.sbc_of_draws",
-        lambda: {"model": mlp(), "draw": drawn, "x": X, "count": 2, "num_draws": 2},
-        {"count": COUNT | {"one": lambda: 1}},
-    ),
-    *(
-        Call(f"analysis.acquire.{name}", classes, {"prediction": PREDICTIONS})
-        for name in ("entropy", "variance", "bald")
-    ),
-    Call(
-        "analysis.acquire.epig",
-        lambda: classes(targets=[0, 2]),
-        {"prediction": PREDICTIONS, "targets": TARGETS},
-        works={
-            "targets: array": (lambda: np.array([0, 2]), lambda result: torch.equal(result, epig([0, 2]))),
-            "targets: range": (lambda: range(3), lambda result: torch.equal(result, epig([0, 1, 2]))),
-        },
-    ),
-    Call(
-        "analysis.acquire.batch",
-        lambda: classes(size=2),
-        {"prediction": PREDICTIONS, "size": COUNT | {"more than rows": lambda: 4}},
-    ),
-    Call(
-        "gp.GaussianProcess",
-        dict,
-        {
-            "data": DATA,
-            "x": tensor(N, 2).but("number", "bool") | {"two inputs": lambda: (X, X)},
-            "y": NO_Y.but("bools") | {"labels": lambda: LABELS, "bools": lambda: Y > 0},
-            "kernel": KERNEL,
-            "learn": FLAG,
-            "inducing": COUNT.but("None"),
-            "seed": SEED,
-            "progress": FLAG.but("None"),
-        },
-        function=regression,
-        works={"y: vector": (lambda: Y[:, 0].numpy(), lambda gp: gp.log_evidence == regression().log_evidence)},
-    ),
-    Call(
-        "gp.GaussianProcess.predict",
-        lambda: {"x": X, "num_samples": 2},
-        {
-            "x": NO_X,
-            "num_samples": COUNT,
-            "seed": SEED,
-            "joint": FLAG,
-        },
-        function=lambda **kwargs: process().predict(**kwargs),
-    ),
-    Call(
-        "gp.GaussianProcess.log_density",
-        dict,
-        {"y": NO_Y | {"labels": lambda: LABELS}, "data": DATA},
-        function=lambda y=Y, **kwargs: process().log_density(**{"data": (X, y), **kwargs}),
-    ),
-    Call(
-        "gp.GaussianProcessClassifier",
-        dict,
-        {
-            "y": NO_LABELS.but("too large"),
-            "alpha_epsilon": POSITIVE,
-            "classes": COUNT.but("None") | {"too few": lambda: 2},
-            "learn": FLAG,
-            "inducing": COUNTS.but("None"),
-            "seed": SEEDS,
-        },
-        function=classification,
-    ),
-    Call(
-        "gp.Inducing",
-        dict,
-        {"points": COUNT, "steps": COUNT, "batch_size": COUNT, "lr": POSITIVE, "natural_lr": INSIDE.but("one")},
-        function=Inducing,
-    ),
-    Call(
-        "gp.Start",
-        lambda: {"kernel": squared_exponential()[0].kernel},
-        {
-            "kernel": OBJECT,
-            "noise": POSITIVE.but("None"),
-            "precision": POSITIVE.but("None"),
-            "classes": COUNT.but("None"),
-        },
-        function=Start,
-    ),
-    Call("gp.squared_exponential", lambda: {"dims": 2}, {"dims": COUNT}, function=squared_exponential),
-    Call(
-        "gp.matern",
-        lambda: {"nu": 0.5, "dims": 2},
-        {"nu": POSITIVE | {"2": lambda: 2.0}, "dims": COUNT},
-        function=matern,
-    ),
-    Call("gp.trend_and_season", lambda: {"period": 1.0}, {"period": POSITIVE}, function=trend_and_season),
-    Call(
-        "gp.from_model",
-        lambda: {"model": model(activation="relu")},
-        {
-            "model": OBJECT,
-            "guide": OBJECT.but("None") | {"mean field": lambda: guides.MeanField(model())},
-            "tanh_as_erf": FLAG,
-        },
-        function=from_model,
-    ),
-    Call(
-        "gp.from_model of biases",
-        lambda: {"model": model(activation="relu", bias_prior=None), "bias_scale": 1.0},
-        {"bias_scale": NOT_NEGATIVE.but("None", "dict")},
-        function=from_model,
-    ),
-]
-
-
-@pytest.mark.few(7)
-@pytest.mark.parametrize("case", cases(CALLS), ids=str)
-def test_analysis(case: Case) -> None:
-    assert case.wrong() == {}
-
-
-def test_one_posterior_has_one_data_set() -> None:
-    """Trees and importance weights of a fit are of the data that it was trained on, also in another form."""
-    other = (X, Y + 1)
-    for call in (lambda d: tree(train=d), lambda d: loo(data=d), lambda d: tree(fit=replicates(), train=d)):
-        with pytest.raises(ValueError, match=r"must be the data that this fit was trained on|trained on other data"):
-            call(other)
-        assert call((X.numpy(), Y[:, 0].tolist())) is not None
-    with pytest.raises(ValueError, match="train must be the data that this fit was trained on"):
-        tree(fit=process(), train=other)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("y", [torch.ones(N, 2), Y[..., None]])
-def test_a_test_set_has_the_y_of_the_predictions(y: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match=r"test must have a y of the shape \[8, 1\] of the predictions; got \[8, "):
-        tree(test=(X, y))
+def test_what_only_looks_bad() -> None:
+    """Data in another form are the data of the fit."""
+    other = (X.numpy(), Y[:, 0].tolist())
+    assert tree(train=other) is not None
     assert tree(test=(X, Y[:, 0])).predictions_constant_data.y_observed.shape == (N,)
+    want = acquire.epig(of_classes(), [0, 1, 2])
+    for targets in (np.arange(3), range(3)):
+        torch.testing.assert_close(acquire.epig(of_classes(), targets), want)
+    assert gp(Y[:, 0].numpy()).log_evidence == process().log_evidence
 
 
-def test_points_of_a_tree_may_be_an_array() -> None:
-    assert np.array_equal(tree(test=X[:3].numpy()).predictions.f, tree(test=X[:3]).predictions.f)
+@pytest.mark.parametrize("y", [Y.numpy(), Y[:, 0]])
+def test_a_density_of_y_in_another_form(y: Any) -> None:
+    assert torch.equal(
+        analysis.log_density(fit(), (X, y), num_samples=2), analysis.log_density(fit(), (X, Y), num_samples=2)
+    )

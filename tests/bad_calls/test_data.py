@@ -1,7 +1,8 @@
-"""Bad data: what is no array of numbers, and what only looks bad."""
+"""Data, inputs and observations: what everything that takes them refuses, what is no array, and what only looks bad."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,147 @@ import pytest
 import torch
 import xarray as xr
 
-from pyrodrop.data import Dataset, Split
+import pyrodrop
+from pyrodrop import analysis, guides, metrics, priors
+from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
+from pyrodrop.data import Dataset, Keywords, Split
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.scaling import Standardize
 
-from .harness import Call, Case, cases
-from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, POSITIVE, UNCHECKED, Kind, Shows, kind, tensor
-from .shared import N, X, Y
+from .judge import Table, assert_refused, table
+from .shared import (
+    LABELS,
+    QUICK,
+    N,
+    X,
+    Y,
+    classifier,
+    fit,
+    fit_with,
+    mlp,
+    model,
+    of_classes,
+    prediction,
+    process,
+    replicates,
+    sampled,
+)
+
+GP: dict[str, Any] = {"kernel": "squared-exponential", "learn": False, "progress": False}
+TAKES_DATA: dict[str, Callable[[Any], Any]] = {
+    "fit": lambda data: fit_with(data=data),
+    "fit_replicates": lambda data: pyrodrop.fit_replicates(
+        mlp(), guides.Point(mlp()), data, count=2, steps=1, progress=False
+    ),
+    "Training": lambda data: pyrodrop.Training(mlp(), guides.Point(mlp()), data),
+    "Fit.elbo": lambda data: fit().elbo(2, data),
+    "sample": lambda data: pyrodrop.sample(mlp(), data, max_steps=1, progress=False),
+    "potential": lambda data: pyrodrop.potential(mlp(), data, engine="pyro"),
+    "Sampled.log_likelihood": lambda data: sampled().log_likelihood(data),
+    "compare": lambda data: pyrodrop.compare({"a": fit()}, data, num_samples=2),
+    "to_arviz": lambda data: pyrodrop.to_arviz(fit(), data, num_samples=2),
+    "analysis.loo": lambda data: analysis.loo(fit(), data, num_samples=25, force=True),
+    "analysis.log_density": lambda data: analysis.log_density(fit(), data, num_samples=2),
+    "priors.from_gp": lambda data: priors.from_gp(model(), data),
+    "gp.GaussianProcess": lambda data: GaussianProcess(data, **GP),
+    "gp.GaussianProcess.log_density": lambda data: process().log_density(data),
+}
+MORE_DATA: dict[str, Callable[[Any], Any]] = {
+    "Fit.objective": lambda data: fit().objective(2, data),
+    "Sampled.diagnostics": lambda data: sampled().diagnostics(data=data),
+    "analysis.kfold": lambda data: analysis.kfold(mlp(), guides.Point(mlp()), data, k=2, steps=1, num_samples=2),
+    "EarlyStopping": lambda data: pyrodrop.EarlyStopping(data, patience=3),
+    "data.Dataset.of": Dataset.of,
+    "data.bootstrapped": lambda data: pyrodrop.data.bootstrapped(data, 2),
+    "recipes.regressor": lambda data: pyrodrop.recipes.regressor(data),
+    "recipes.classifier": lambda data: pyrodrop.recipes.classifier(data),
+}
+TAKES_X: dict[str, Callable[[Any], Any]] = {
+    **{
+        name: lambda x, of=of: of((x, Y))
+        for name, of in TAKES_DATA.items()
+        if "arviz" not in name and "loo" not in name
+    },
+    "predict": lambda x: pyrodrop.predict(fit(), x, 2),
+    "Fit.module": lambda x: fit().module(2, x=x),
+    "Replicates.predict": lambda x: replicates().predict(x, 2),
+    "Sampled.predict": lambda x: sampled().predict(x, 2),
+    "analysis.sbc": lambda x: analysis.sbc(mlp(), guides.MeanField, x, count=2, num_draws=2, steps=1, progress=False),
+    "gp.GaussianProcess.predict": lambda x: process().predict(x, 2),
+}
+TAKES_Y: dict[str, Callable[[Any], Any]] = {
+    **{name: lambda y, of=of: of((X, y)) for name, of in TAKES_DATA.items()},
+    "Prediction.log_density": lambda y: prediction().log_density(y),
+    "Prediction.cdf": lambda y: prediction().cdf(y),
+    "metrics.regression_scores": lambda y: metrics.regression_scores(prediction(), y),
+    "metrics.conformal": lambda y: metrics.conformal(prediction(), y),
+}
+TAKES_LABELS: dict[str, Callable[[Any], Any]] = {
+    "fit": lambda y: pyrodrop.fit(classifier().model, classifier().guide, (X, y), **QUICK),
+    "Fit.elbo": lambda y: classifier().elbo(2, (X, y)),
+    "potential": lambda y: pyrodrop.potential(classifier().model, (X, y), engine="pyro"),
+    "Prediction.log_density": lambda y: of_classes().log_density(y),
+    "gp.GaussianProcessClassifier": lambda y: GaussianProcessClassifier((X, y), **GP),
+    "metrics.classification_scores": lambda y: metrics.classification_scores(torch.full((N, 3), 1 / 3), y),
+}
+NO_DATA: dict[str, Any] = {
+    r"a Dataset or a pair \(x, y\).*got a Tensor": torch.ones(2, N),
+    r"(a Dataset or a pair|a tuple) \(x, y\).*got a tuple of (3|Tensor)": (X, Y, Y),
+    r"(a Dataset or a pair|a tuple) \(x, y\).*got a tuple of (1|Tensor)": (X,), "got the float 1.0": 1.0,
+}  # fmt: skip
+NO_X: dict[str, Any] = {
+    "x must be a tensor, a NumPy array, .*got the str 'x'": "x", "x must be .*complex64": X + 0j,
+    "x must be finite; got": X * torch.nan,
+    r"x .*must .*(\[N, 2\]|\[N, Q\]).*; got.*3": torch.ones(N, 2, 3), "x must contain at least one observation": X[:0],
+    "got a masked array": np.ma.masked_array(X.numpy(), X.numpy() > 0.9), "x .*must be .*tensor.*got a tuple": (X, X),
+}  # fmt: skip
+NO_Y: dict[str, Any] = {
+    "y must be a tensor, a NumPy array, .*got the str 'x'": "x", "y must be .*complex64": Y + 0j,
+    "every column of y must have an observation|y must be finite; got": Y * torch.nan,
+    "y must be finite; got|inf": Y / 0,
+    "y .*must have (the )?shape": Y[..., None], "y has 2 columns|y .*must have (the )?shape": torch.ones(N, 2),
+    r"got (shape \[0, 1\]|8 and 0 rows)": Y[:0], "y.* (must be|needs) .*(numbers|floating).*got torch.bool": Y > 0,
+    "got a masked array": np.ma.masked_array(Y.numpy(), Y.numpy() > 0.9), "array of dtype object": np.full((N, 1),
+    None),
+}  # fmt: skip
+NO_LABELS: dict[str, Any] = {
+    "one-hot|must be labels of shape|shape of the prediction": torch.eye(3).long()[LABELS],
+    "whole numbers .*got torch.float64": LABELS.double(),
+    "y must be .*complex": LABELS + 0j, "0 (...|to) .*got .*-1|-1 to 1": LABELS - 1,
+    "every column of y|y must be finite|whole numbers": torch.full((N,), torch.nan),
+}  # fmt: skip
+
+
+def product(callables: dict[str, Callable[[Any], Any]], refused: dict[str, Any]) -> Table:
+    return {
+        name: [(lambda of=of, v=value: of(v), said) for said, value in refused.items()]
+        for name, of in callables.items()
+    }
+
+
+@pytest.mark.few(20)
+@table(product(TAKES_DATA | MORE_DATA, NO_DATA))
+def test_no_data(call: Callable[[], Any], said: str) -> None:
+    assert_refused(call, said)
+
+
+@pytest.mark.few(20)
+@table(product(TAKES_X, NO_X))
+def test_no_x(call: Callable[[], Any], said: str) -> None:
+    assert_refused(call, said)
+
+
+@pytest.mark.few(20)
+@table(product(TAKES_Y, NO_Y))
+def test_no_y(call: Callable[[], Any], said: str) -> None:
+    assert_refused(call, said)
+
+
+@pytest.mark.few(20)
+@table(product(TAKES_LABELS, NO_LABELS))
+def test_no_labels(call: Callable[[], Any], said: str) -> None:
+    assert_refused(call, said)
+
 
 TABLE = {"a": np.arange(N), "b": np.linspace(0, 1, N)}
 SAME = np.stack([TABLE["a"], TABLE["b"]], 1)
@@ -26,112 +161,42 @@ def frame(**columns: Any) -> pd.DataFrame:
     return pd.DataFrame({**TABLE, **columns})
 
 
-# What no array of numbers is, of whatever shape.
-NO_ARRAY = tensor(N, 2).but("another axis") | Kind({
-    "set": lambda: {1.0, 2.0},
-    "generator": lambda: (float(i) for i in range(N)),
-    "ragged": lambda: [[1.0], [1.0, 2.0]] * 4,
-    "masked rows": lambda: list(np.ma.masked_array(np.ones((N, 2)), np.eye(N, 2))),
-    "ragged arrays": lambda: [np.ones(1), np.ones(2)] * 4,
-    "list of tensors": lambda: [torch.ones(2)] * N,
-    "list of None": lambda: [None] * N,
-    "bytes": lambda: b"12345678",
-    "csr": lambda: torch.eye(N).to_sparse_csr(),
-    "quantised": lambda: torch.quantize_per_tensor(torch.ones(N, 2), 0.1, 0, torch.quint8),
-    "float8": lambda: torch.ones(N, 2).to(torch.float8_e4m3fn),
-    "complex array": lambda: np.ones((N, 2), dtype=complex),
-    "text": lambda: np.full((N, 2), "1.0"),
-    "dates": lambda: np.full((N, 2), "2020-01-01", dtype="datetime64[D]"),
-    "records": lambda: np.zeros(N, dtype=[("a", "f8"), ("b", "f8")]),
-    "beyond int64": lambda: np.full((N, 2), 2**63, dtype=np.uint64),
-    "NaN array": lambda: np.full((N, 2), np.nan),
-    "too long double": lambda: np.full((N, 2), np.longdouble("1e400")),
-    "category": lambda: frame(c=pd.Categorical(list("abababab"))),
-    "words of a table": lambda: frame(c=list("abababab")),
-    "dates of a table": lambda: frame(c=pd.date_range("2020-01-01", periods=N)),
-    "durations of a table": lambda: frame(c=pd.to_timedelta(range(N))),
-    "complex of a table": lambda: frame(c=np.ones(N) * 1j),
-    "NaN of a table": lambda: frame(c=[np.nan, *range(N - 1)]),
-    "NA of a table": lambda: frame(c=pd.array([None, *range(N - 1)], dtype="Int64")),
-    "objects of a table": lambda: frame(c=np.full(N, None)),
-    "category column": lambda: pd.Series(list("abababab"), dtype="category"),
-    "NA column": lambda: pd.Series([None, *range(N - 1)], dtype="Int64", name="price"),
-    "words column": lambda: pd.Series(list("abababab")),
-    "no columns": lambda: pd.DataFrame(index=range(0)),
-    "equal names": lambda: pd.DataFrame(SAME, columns=["a", "a"]),
-})  # fmt: skip
+NO_ARRAY: dict[str, Any] = {
+    "got None": None, "got the float 0.5": 0.5, "got True": True, "at least one tensor; got an empty dict": {},
+    "at least one observation; got an empty list": [], "equally long rows; got a list": ["a", "b"], "got a set": {1.0,
+    2.0},
+    "got a generator": (float(i) for i in range(N)), "got a list.*": [[1.0], [1.0, 2.0]] * 4,
+    "got a masked": np.ma.masked_array(SAME, SAME > 1),
+    "masked": list(np.ma.masked_array(SAME, np.eye(N, 2))), "rows; got a list": [np.ones(1), np.ones(2)] * 4,
+    "got a list of tensors": [torch.ones(2)] * N, "must .*got a list": [None] * N, "got .*bytes": b"12345678",
+    "csr|sparse": torch.eye(N).to_sparse_csr(), "sparse": torch.ones(N, 2).to_sparse(), "meta": torch.ones(N, 2,
+    device="meta"),
+    "quint8": torch.quantize_per_tensor(torch.ones(N, 2), 0.1, 0, torch.quint8), "float8": torch.ones(N,
+    2).to(torch.float8_e4m3fn),
+    "complex128": SAME + 0j, "<U3|str": np.full((N, 2), "1.0"), "datetime64": np.full((N, 2), "2020-01-01",
+    dtype="datetime64[D]"),
+    "got an array of dtype": np.zeros(N, dtype=[("a", "f8"), ("b", "f8")]), "dtype object": np.full((N, 2), None),
+    "at most 9223372036854775807": np.full((N, 2), 2**63, dtype=np.uint64), "finite; got 16 NaN": np.full((N, 2),
+    np.nan),
+    "finite; got 16": np.full((N, 2), np.longdouble("1e400")),
+    "column 'c', .*Categorical": frame(c=pd.Categorical(list("abababab"))),
+    "column 'c', .*String": frame(c=list("abababab")), "column 'c', .*Datetime": frame(c=pd.date_range("2020-01-01",
+    periods=N)),
+    "column 'c', .*Duration": frame(c=pd.to_timedelta(range(N))), "column 'c', .*dtype": frame(c=np.ones(N) * 1j),
+    "column 'c', must have a number in every row; got NaN or null in 1 rows": frame(c=[np.nan, *range(N - 1)]),
+    "column 'c', must have a number in every row": frame(c=pd.array([None, *range(N - 1)], dtype="Int64")),
+    "column 'c', must.*": frame(c=np.full(N, None)), "must be .*Categorical": pd.Series(list("abababab"),
+    dtype="category"),
+    "column 'price'.* in every row": pd.Series([None, *range(N - 1)], dtype="Int64", name="price"),
+    "must be .*String": pd.Series(list("abababab")), "must .*got": pd.DataFrame(index=range(0)),
+    "different names; got a DataFrame": pd.DataFrame(SAME, columns=["a", "a"]),
+}  # fmt: skip
 
 
-def equals(want: Any, dtype: torch.dtype) -> Any:
-    """Checks that x has these values and this dtype."""
-    want = np.asarray(want)
-
-    def check(result: Any) -> None:
-        got = result.x if isinstance(result, Dataset) else result
-        want_columns = want[:, None] if want.ndim == 1 else want
-        assert (got.dtype, tuple(got.shape)) == (dtype, want_columns.shape)
-        assert not got.requires_grad
-        assert np.array_equal(got.double().numpy(), want_columns.astype(float))
-
-    return check
-
-
-F64, I64 = torch.float64, torch.int64
-WORKS = {
-    "float64 array": (lambda: SAME, equals(SAME, F64)),
-    "float32 array": (lambda: SAME.astype("f4"), equals(SAME.astype("f4"), torch.float32)),
-    "float16 array": (lambda: SAME.astype("f2"), equals(SAME.astype("f2"), torch.float16)),
-    "long double": (lambda: SAME.astype(np.longdouble), equals(SAME, F64)),
-    "big endian": (lambda: SAME.astype(">f8"), equals(SAME, F64)),
-    "big-endian int": (lambda: SAME.astype(">i4"), equals(SAME.astype(int), torch.int32)),
-    "negative strides": (lambda: SAME[::-1, ::-1], equals(SAME[::-1, ::-1], F64)),
-    "odd strides": (lambda: packed()["a"], equals(np.arange(N), F64)),
-    "read-only": (lambda: np.broadcast_to(SAME[:1], (N, 2)), equals(np.broadcast_to(SAME[:1], (N, 2)), F64)),
-    "transposed": (lambda: np.asfortranarray(SAME), equals(SAME, F64)),
-    **{
-        f"{kind}": (lambda kind=kind: SAME.astype(kind), equals(SAME.astype(kind), dtype))
-        for kind, dtype in {
-            "u1": torch.uint8,
-            "u2": I64,
-            "u4": I64,
-            "u8": I64,
-            "i1": torch.int8,
-            "?": torch.bool,
-        }.items()
-    },
-    "uint16 tensor": (lambda: torch.arange(N).to(torch.uint16), equals(range(N), I64)),
-    "no mask set": (lambda: np.ma.masked_array(SAME), equals(SAME, F64)),
-    "matrix": (lambda: np.matrix(SAME), equals(SAME, F64)),
-    "frame": (frame, equals(SAME, F64)),
-    "frame of whole numbers": (lambda: frame()[["a"]], equals(TABLE["a"], I64)),
-    "frame of bools and floats": (
-        lambda: frame(a=TABLE["a"] > 3),
-        equals(np.stack([TABLE["a"] > 3, TABLE["b"]], 1), F64),
-    ),
-    "nullable frame": (lambda: frame().convert_dtypes(), equals(SAME, F64)),
-    "frame of several levels": (
-        lambda: pd.DataFrame(SAME, columns=pd.MultiIndex.from_tuples([("a", 1), ("a", 2)])),
-        equals(SAME, F64),
-    ),
-    "sparse frame": (lambda: frame().astype(pd.SparseDtype("f8")), equals(SAME, F64)),
-    "sparse column": (lambda: frame().astype(pd.SparseDtype("f8"))["b"], equals(TABLE["b"], F64)),
-    "series": (lambda: frame()["b"], equals(TABLE["b"], F64)),
-    "series by place": (lambda: frame().set_index(np.arange(N)[::-1])["b"], equals(TABLE["b"], F64)),
-    "nullable series": (lambda: pd.Series(TABLE["a"], dtype="Int32"), equals(TABLE["a"], torch.int32)),
-    "index": (lambda: pd.Index(TABLE["b"]), equals(TABLE["b"], F64)),
-    "xarray": (lambda: xr.DataArray(SAME), equals(SAME, F64)),
-    "list": (lambda: SAME.tolist(), equals(SAME.astype("f4"), torch.float32)),
-    "list of whole numbers": (lambda: list(range(N)), equals(range(N), I64)),
-    "range": (lambda: range(N), equals(range(N), I64)),
-    "list of arrays": (lambda: list(SAME), equals(SAME, F64)),
-    "memory": (lambda: memoryview(TABLE["b"]), equals(TABLE["b"], F64)),
-    "with gradient": (lambda: torch.tensor(SAME, requires_grad=True), equals(SAME, F64)),
-    "of a graph": (lambda: 2 * torch.tensor(SAME, requires_grad=True), equals(2 * SAME, F64)),
-    "parameter": (lambda: torch.nn.Parameter(torch.tensor(SAME)), equals(SAME, F64)),
-    "negative bit": (lambda: torch.tensor(SAME + 0j).conj().imag, equals(0 * SAME, F64)),
-    "expanded": (lambda: torch.ones(1, 2).expand(N, 2), equals(np.ones((N, 2)), torch.float32)),
-    "bfloat16": (lambda: torch.ones(N, 2).bfloat16(), equals(np.ones((N, 2)), torch.bfloat16)),
-}
+@pytest.mark.few(20)
+@table(product({"data.Dataset": lambda x: Dataset(x, Y), "data.check_inputs": check_inputs}, NO_ARRAY))
+def test_no_array(call: Callable[[], Any], said: str) -> None:
+    assert_refused(call, said)
 
 
 def packed() -> np.ndarray[Any, Any]:
@@ -141,197 +206,211 @@ def packed() -> np.ndarray[Any, Any]:
     return records
 
 
-def data() -> Dataset:
-    return Dataset(X, Y)
+F64, I64 = torch.float64, torch.int64
+ARRAYS: list[tuple[Any, Any, torch.dtype]] = [  # what is passed, its values, and the dtype of x
+    (SAME, SAME, F64),
+    *((SAME.astype(kind), SAME.astype(kind), dtype) for kind, dtype in {
+        "f4": torch.float32, "f2": torch.float16, "u1": torch.uint8, "u2": I64, "u4": I64, "u8": I64, "i1": torch.int8,
+        "?": torch.bool, ">f8": F64, ">i4": torch.int32, "g": F64,
+    }.items()),
+    (SAME[::-1, ::-1], SAME[::-1, ::-1], F64),
+    (packed()["a"], TABLE["a"], F64),
+    (np.broadcast_to(SAME[:1], (N, 2)), np.broadcast_to(SAME[:1], (N, 2)), F64),
+    (np.asfortranarray(SAME), SAME, F64),
+    (torch.arange(N).to(torch.uint16), TABLE["a"], I64),
+    (np.ma.masked_array(SAME), SAME, F64),
+    (np.matrix(SAME), SAME, F64),
+    (frame(), SAME, F64),
+    (frame()[["a"]], TABLE["a"], I64),
+    (frame(a=TABLE["a"] > 3), np.stack([TABLE["a"] > 3, TABLE["b"]], 1), F64),
+    (frame().convert_dtypes(), SAME, F64),
+    (pd.DataFrame(SAME, columns=pd.MultiIndex.from_tuples([("a", 1), ("a", 2)])), SAME, F64),
+    (frame().astype(pd.SparseDtype("f8")), SAME, F64),
+    (frame().astype(pd.SparseDtype("f8"))["b"], TABLE["b"], F64),
+    (frame().set_index(np.arange(N)[::-1])["b"], TABLE["b"], F64),
+    (pd.Series(TABLE["a"], dtype="Int32"), TABLE["a"], torch.int32),
+    (pd.Index(TABLE["b"]), TABLE["b"], F64),
+    (xr.DataArray(SAME), SAME, F64),
+    (SAME.tolist(), SAME.astype("f4"), torch.float32),
+    (range(N), TABLE["a"], I64),
+    (list(SAME), SAME, F64),
+    (memoryview(TABLE["b"]), TABLE["b"], F64),
+    (torch.tensor(SAME + 0j).conj().imag, 0 * SAME, F64),
+    (torch.ones(1, 2).expand(N, 2), np.ones((N, 2)), torch.float32),
+    (torch.ones(N, 2).bfloat16(), np.ones((N, 2)), torch.bfloat16),
+]  # fmt: skip
+
+
+@pytest.mark.few(20)
+@pytest.mark.parametrize(("passed", "values", "dtype"), ARRAYS)
+def test_arrays_keep_their_numbers(passed: Any, values: Any, dtype: torch.dtype) -> None:
+    x = Dataset(passed, Y).x
+    columns = np.asarray(values).reshape(N, -1)
+    assert (x.dtype, tuple(x.shape), x.requires_grad) == (dtype, columns.shape, False)
+    assert np.array_equal(x.double().numpy(), columns.astype(float))
+
+
+TENS = torch.arange(2 * N).reshape(N, 2)
+FORMS_OF_X = [
+    (TENS, TENS.float()), (TENS.byte().numpy(), TENS.float()), (TENS > 5, (TENS > 5).float()), (X.double(), X),
+    (X.half(), X.half().float()),
+    (X.T.contiguous().T, X), (X[:1].expand(N, 2), X[:1].repeat(N, 1)), (X.numpy()[::-1], X.flip(0)), (X.tolist(), X),
+    (pd.DataFrame(TENS.numpy(), columns=["a", "b"]), TENS.float()),
+]  # fmt: skip
+FORMS_OF_Y = [
+    (Y[:, 0], Y), (Y.numpy(), Y), (Y.numpy().astype(">f4"), Y), (pd.Series(Y[:, 0].numpy(), index=range(N, 0, -1)), Y),
+    (pd.DataFrame({"y": Y[:, 0].numpy()}), Y), (Y.tolist(), Y), (Y.double(), Y), (TENS[:, :1].byte().numpy(), TENS[:,
+    :1].float()),
+]  # fmt: skip
+FORMS_OF_LABELS = [
+    LABELS.byte(),
+    LABELS.numpy().astype(">u4"),
+    LABELS.tolist(),
+    pd.Series(LABELS.numpy(), dtype="Int8"),
+]
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize(("form", "x"), FORMS_OF_X)
+def test_forms_of_x(form: Any, x: torch.Tensor) -> None:
+    """A fit and a prediction are those of a plain tensor of float32."""
+    torch.testing.assert_close(fit_with(data=(form, Y)).losses, fit_with(data=(x, Y)).losses, check_dtype=False)
+    torch.testing.assert_close(fit().predict(form, 2).f, fit().predict(x, 2).f)
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize(("form", "y"), FORMS_OF_Y)
+def test_forms_of_y(form: Any, y: torch.Tensor) -> None:
+    torch.testing.assert_close(fit_with(data=(X, form)).losses, fit_with(data=(X, y)).losses, check_dtype=False)
+    torch.testing.assert_close(prediction().log_density(form), prediction().log_density(y), check_dtype=False)
+    want = metrics.regression_scores(prediction(), y)
+    assert metrics.regression_scores(prediction(), form) == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS_OF_LABELS)
+def test_forms_of_labels(form: Any) -> None:
+    """Against the log of the mean probability, by hand."""
+    p = of_classes().f.softmax(-1).mean(0)
+    torch.testing.assert_close(of_classes().log_density(form), p[torch.arange(N), LABELS].log())
+    assert metrics.accuracy(p, form) == float((p.argmax(-1) == LABELS).float().mean())
+    assert TAKES_LABELS["fit"](form).losses.equal(TAKES_LABELS["fit"](LABELS).losses)
 
 
 def people(**columns: Any) -> pd.DataFrame:
     return frame(kind=list("abcabcab"), price=np.linspace(1.0, 3.0, N) ** 2, **columns)
 
 
-NO_FRAME = OBJECT | Kind({
-    "array": lambda: SAME, "series": lambda: frame()["a"], "class": lambda: pd.DataFrame, "pair": lambda: (X, Y),
-    "no rows": lambda: people()[:0], "equal names": lambda: pd.concat([people(), people()], axis=1),
-    "levels": lambda: pd.concat({"one": people()}, axis=1),
-    "names": Shows("1.5", lambda: people().rename(columns={"a": 1.5})),
-})  # fmt: skip
-NO_PEOPLE = NO_FRAME | Kind({
-    "missing": Shows("'a' in 1 rows", lambda: people().assign(a=[None, *range(N - 1)])),
-    "infinite": Shows("inf in row 0", lambda: people().assign(b=[np.inf, *range(N - 1)])),
-    "missing word": Shows("'kind' in 1 rows", lambda: people().assign(kind=[None, *"abcabca"])),
-})  # fmt: skip
-NO_TRAINING_FRAME = NO_PEOPLE | Kind({
-    "words": Shows("'c' of dtype", lambda: people(c=list("abcabcab"))),
-    "mixed": Shows("'c' of dtype Object", lambda: people(c=[1, "x"] * 4)),
-    "dates": Shows("'c' of dtype Datetime", lambda: people(c=pd.date_range("2020", periods=N))),
-    "durations": Shows("'c' of dtype Duration", lambda: people(c=pd.to_timedelta(range(N)))),
-    "complex": Shows("'c' of dtype Unknown", lambda: people(c=1j * np.ones(N))),
-    "objects": Shows("'c' of dtype Object", lambda: people(c=[[1]] * N)),
-    "categorical": Shows("'c' of dtype Categorical", lambda: people(c=pd.Categorical(list("abcabcab")))),
-    "two kinds": Shows("dtype Object", lambda: people().assign(kind=["a", 1] * 4)),
-    "dates as categories": Shows("dtype Datetime", lambda: people().assign(kind=pd.date_range("2020", periods=N))),
-    "intervals as categories": Shows("Interval(", lambda: people().assign(kind=pd.cut(range(N), 2))),
-    "too large": Shows("1e+39", lambda: people(t=1e39 * np.arange(N))),
-})  # fmt: skip
-NO_NEW_FRAME = NO_PEOPLE | Kind({
-    "no column": Shows("without 'b'", lambda: people().drop(columns="b")),
-    "unseen": Shows("'z' in 1 rows", lambda: people().assign(kind=list("abcabcaz"))),
-    "words for numbers": Shows("dtype", lambda: people().assign(a=list("abcabcab"))),
-    "numbers for words": Shows("0, 1, 2, 3, 4 and 3 more in 8 rows", lambda: people().assign(kind=range(N))),
-})  # fmt: skip
-NO_COLUMN = kind(
-    None_=None, unknown="nosuch", number=1.0, bool=True, dict={}, unknown_in_list=["nosuch"], upper="Price"
-)
-FRAME_ARGS = {
-    "target": NO_COLUMN | kind(empty=[], twice=["price", "price"], words_and_numbers=["price", "kind"]),
-    "categories": NO_COLUMN | kind(twice=["kind", "kind"]),
-    "encode": NAME,
-    "standardise": NO_COLUMN.but("bool") | kind(words=["kind"]),
+def from_people(df: Any = None, target: Any = "price", categories: Any = ("kind",), **settings: Any) -> Dataset:
+    return Dataset.from_frame(people() if df is None else df, target, categories=list(categories), **settings)
+
+
+FRAME_ONLY = {
+    "got a ndarray": SAME, "got a Series": frame()["a"], "got a type": pd.DataFrame, "got a tuple": (X, Y),
+    r"at least one row; got a DataFrame of shape \[0, 4\]": people()[:0],
+    "different names; got a DataFrame": pd.concat([people(), people()], axis=1),
+    r"str or whole numbers; got a DataFrame with \('one', 'a'\)": pd.concat({"one": people()}, axis=1),
+    "str or whole numbers; got .*1.5": people().rename(columns={"a": 1.5}),
+    "missing values in 1 of 8 rows, of column 'a' in 1 rows": people().assign(a=[None, *range(N - 1)]),
+    "column 'b', must be finite .*got inf in row 0": people().assign(b=[np.inf, *range(N - 1)]),
+    "of column 'kind' in 1 rows": people().assign(kind=[None, *"abcabca"]),
+}  # fmt: skip
+TRAINING_FRAME = {
+    "got column 'c' of dtype String": people(c=list("abcabcab")), "'c' of dtype Object": people(c=[1, "x"] * 4),
+    "'c' of dtype Datetime": people(c=pd.date_range("2020", periods=N)),
+    "'c' of dtype Duration": people(c=pd.to_timedelta(range(N))),
+    "'c' of dtype Unknown": people(c=1j * np.ones(N)),
+    "'c' of dtype Categorical": people(c=pd.Categorical(list("abcabcab"))),
+    "column 'kind', must have text, numbers or bools as categories; got dtype Object": people().assign(kind=["a",
+    1] * 4),
+    "as categories; got dtype Datetime": people().assign(kind=pd.date_range("2020", periods=N)),
+    r"as categories; got Interval\(": people().assign(kind=pd.cut(range(N), 2)),
+    "got 1e\\+39": people(t=1e39 * np.arange(N)),
+}  # fmt: skip
+NEW_FRAME = {
+    "columns of the data set by name, .*without 'b'": people().drop(columns="b"),
+    "categories of the data set, 'a', 'b', 'c'; got 'z' in 1 rows": people().assign(kind=list("abcabcaz")),
+    "column 'a', must be of real numbers; got dtype String": people().assign(a=list("abcabcab")),
+    "got 0, 1, 2, 3, 4 and 3 more in 8 rows": people().assign(kind=range(N)),
+}
+COLUMNS: dict[str, Any] = {
+    "must be the name of a column or a list of names; got": 1.0,
+    "must name columns of df, 'a', 'b', 'kind', 'price'; got 'nosuch'": "nosuch",
+    "must name columns of df, .*got 'Price'": "Price", "must name columns of df, .*'nosuch'": ["nosuch"],
+}  # fmt: skip
+OTHER = Standardize(torch.zeros(3), torch.ones(3))
+ROWS = {
+    "chosen must be a tensor, .*got the str 'x'": "x",
+    r"a slice, a vector of row indices or a boolean mask \[N\]; got torch.float32": torch.ones(2),
+    "chosen must .*got.*": torch.ones(2, 2).long(), "row indices from -8 to 7; got 8 to 8": torch.tensor([N]),
+    r"a mask, must have one entry for each of 8 rows; got shape \[3\]": torch.ones(3) > 0,
+    "from -8 to 7; got -9": torch.tensor([-N - 1]),
+}  # fmt: skip
+REFUSED: Table = {
+    **product({"data.Dataset.from_frame": from_people}, FRAME_ONLY | TRAINING_FRAME),
+    **product({"data.Dataset.x_of": lambda df: from_people().x_of(df)}, FRAME_ONLY | NEW_FRAME),
+    **product({"data.Dataset.rows": lambda rows: Dataset(X, Y).rows(rows)}, ROWS),
+    "data.Dataset.like": [
+        (lambda: from_people().like(people().drop(columns="price")), "df must have .*without 'price'"),
+        (lambda: from_people().like(people().drop(columns="b")), "without 'b'"),
+    ],
+    "columns of a frame": [
+        *((lambda c=c: from_people(target=c), f"target {said}") for said, c in COLUMNS.items()),
+        *((lambda c=c: from_people(standardise=c), f"standardise {said}") for said, c in COLUMNS.items()),
+        (lambda: from_people(categories=["nosuch"]), "categories must name columns of df, .*got 'nosuch'"),
+        (lambda: from_people(categories=["kind", "kind"]), "categories must name every column once; got"),
+        (lambda: from_people(target=[]), "target must be the name of at least one column; got an empty list"),
+        (lambda: from_people(target=["price", "price"]), "target must name every column once; got"),
+        (lambda: from_people(target=["price", "kind"]), "target must be one column if it has class labels"),
+        (lambda: from_people(standardise=["kind"]), "names of columns of numbers, 'a', 'b', 'price'; got 'kind'"),
+        (lambda: from_people(encode="dummies"), "encode must be 'one-hot' or 'codes'; got"),
+        (
+            lambda: Split.from_frame(people(), "price", categories=["kind"], test=0.9),
+            "at least two training rows of 8; got 0.9",
+        ),
+        (lambda: Split.from_frame(people(), "nosuch", categories=["kind"]), "target must name columns of df"),
+        (lambda: Split.from_frame(people(c=list("abcabcab")), "price", categories=["kind"]), "got column 'c'"),
+    ],
+    "data.Dataset": [
+        (lambda: Dataset(X, Y, inputs=OTHER), r"inputs must be one standardisation .*of shape \[2\]; got .*\[3\]"),
+        (lambda: Dataset(X, Y, targets=OTHER), "targets must be one standardisation .*got"),
+        (lambda: Dataset(X, Y / 0 * torch.ones(2)), "equal for an exact one.*got inf and inf in row 0|got"),
+        (lambda: Dataset(X[:3], Y), "one row per observation each; got 3 and 8 rows"),
+        (lambda: Dataset(torch.nested.nested_tensor([torch.ones(2)] * N), Y), "rows of one shape; got a nested tensor"),
+        (
+            lambda: Dataset(X, pd.Series(list("abababab"), dtype="category", name="kind")),
+            "y, column 'kind', must be of real numbers",
+        ),  # type: ignore[arg-type]
+        (lambda: Dataset(X, Y).first(N + 1), "count is the number of observations to keep .*from 1 to 8; got 9"),
+        (lambda: Keywords({1: X}), "names of the program's keyword arguments, .*got the int 1"),
+        # type: ignore[dict-item]
+        (
+            lambda: Split("a", Dataset(X, Y), Dataset((X, X), Y), "", "", ""),
+            "test must have the inputs of train, x; got a Dataset of x_0",
+        ),
+    ],
 }
 
 
-def from_people() -> Dataset:
-    return Dataset.from_frame(people(), "price", categories=["kind"])
+@pytest.mark.few(30)
+@table(REFUSED)
+def test_a_refusal(call: Callable[[], Any], said: str) -> None:
+    assert_refused(call, said)
 
 
-def in_words(data: Dataset) -> tuple[str, ...]:
-    assert data.columns is not None
-    return data.columns.names
+def test_forms_of_a_frame() -> None:
+    want = from_people()
+    assert want.columns is not None
+    assert want.columns.names == ("a", "b", "kind=a", "kind=b", "kind=c")
+    for df in (people().set_index([[7] * N]), people().convert_dtypes()):
+        assert torch.equal(from_people(df).x, want.x)
+    assert torch.equal(Dataset.from_frame(people(), "price", categories="kind").x, want.x)
+    assert from_people(standardise=["a"]).inputs.loc.tolist() == [3.5, 0, 0, 0, 0]
+    assert torch.equal(want.x_of(people(z=list("zzzzzzzz"))[["price", "kind", "z", "b", "a"]]), want.x)
+    assert torch.equal(want.x_of(people()[:1]), want.x[:1])
 
 
-NAMES_OF_PEOPLE = ("a", "b", "kind=a", "kind=b", "kind=c")
-SPLIT = {"name": "a", "train": data(), "test": data(), "x_unit": "", "y_unit": "", "source": ""}
-CALLS = [
-    Call(
-        "data.Dataset",
-        lambda: {"x": X, "y": Y},
-        {
-            "x": NO_ARRAY,
-            "y": NO_ARRAY.but("list of tensors", "NaN of a table", "NA of a table", "NA column")
-            | {"tuple of arrays": lambda: (np.ones(N), np.ones(3))},
-            "inputs": OBJECT.but("None") | {"other width": lambda: Standardize(torch.zeros(3), torch.ones(3))},
-            "targets": OBJECT.but("None") | {"other width": lambda: Standardize(torch.zeros(3), torch.ones(3))},
-        },
-        works={f"x: {label}": case for label, case in WORKS.items()},
-    ),
-    Call(
-        "data.Keywords",
-        lambda: {"values": {"x": X}},
-        {"values": OBJECT.but("dict") | {"number for a name": Shows("1", lambda: {1: X})}},
-    ),
-    Call("data.dataset.check_inputs", lambda: {"x": X}, {"x": NO_ARRAY}, function=check_inputs),
-    Call(
-        "data.Dataset.of",
-        lambda: {"data": (X, Y)},
-        {
-            "data": OBJECT
-            | {
-                "one tensor": lambda: torch.ones(2, N),
-                "array": lambda: np.ones((2, N)),
-                "table": frame,
-                "mapping": lambda: {"x": X, "y": Y},
-                "one": lambda: (X,),
-                "three": lambda: (X, Y, Y),
-            }
-        },
-        function=Dataset.of,
-    ),
-    Call("data.Dataset.first", lambda: {"count": 2}, {"count": COUNT | {"more": lambda: N + 1}}, function=data().first),
-    Call(
-        "data.Dataset.rows",
-        lambda: {"chosen": slice(2)},
-        {
-            "chosen": Kind(
-                {
-                    "None": lambda: None,
-                    "number": lambda: 1,
-                    "word": lambda: "x",
-                    "floats": lambda: torch.ones(2),
-                    "matrix": lambda: torch.ones(2, 2).long(),
-                    "beyond": lambda: torch.tensor([N]),
-                    "short mask": lambda: torch.ones(3) > 0,
-                    "before": lambda: torch.tensor([-N - 1]),
-                }
-            )
-        },
-        function=data().rows,
-        works={
-            "chosen: bytes are rows": (
-                lambda: torch.tensor([0, 1], dtype=torch.uint8),
-                lambda subset: torch.equal(subset.y, Y[:2]),
-            ),
-            "chosen: list": (lambda: [2, -1], lambda subset: torch.equal(subset.x, X[[2, -1]])),
-            "chosen: array of bools": (lambda: np.arange(N) > 5, lambda subset: len(subset) == 2),
-        },
-    ),
-    Call(
-        "data.Split",
-        lambda: dict(SPLIT),
-        {
-            "test": OBJECT | {"other inputs": lambda: Dataset((X, X), Y)},
-            "period": POSITIVE.but("None"),
-            "truth": FLAG,
-            **dict.fromkeys(("name", "x_unit", "y_unit", "source"), UNCHECKED),
-        },
-        function=Split,
-    ),
-    Call(
-        "data.Dataset.from_frame",
-        lambda: {"df": people(), "target": "price", "categories": ["kind"]},
-        {"df": NO_TRAINING_FRAME.but("string"), **FRAME_ARGS},
-        works={
-            "df: any index": (lambda: people().set_index([[7] * N]), lambda made: in_words(made) == NAMES_OF_PEOPLE),
-            "df: nullable": (lambda: people().convert_dtypes(), lambda made: torch.equal(made.x, from_people().x)),
-            "categories: one name": (lambda: "kind", lambda made: torch.equal(made.x, from_people().x)),
-            "standardise: names": (lambda: ["a"], lambda made: made.inputs.loc.tolist() == [3.5, 0, 0, 0, 0]),
-        },
-    ),
-    Call(
-        "data.Dataset.x_of",
-        lambda: {"df": people()},
-        {"df": NO_NEW_FRAME},
-        function=lambda df: from_people().x_of(df),
-        works={
-            "df: other order": (
-                lambda: people(z=list("zzzzzzzz"))[["price", "kind", "z", "b", "a"]],
-                lambda x: torch.equal(x, from_people().x),
-            ),
-            "df: one row": (lambda: people()[:1], lambda x: torch.equal(x, from_people().x[:1])),
-        },
-    ),
-    Call(
-        "data.Dataset.like",
-        lambda: {"df": people()},
-        {"df": NO_NEW_FRAME | {"no target": Shows("without 'price'", lambda: people().drop(columns="price"))}},
-        function=lambda df: from_people().like(df),
-    ),
-    Call(
-        "data.Split.from_frame",
-        lambda: {"df": people(), "target": "price", "categories": ["kind"]},
-        {
-            "df": NO_TRAINING_FRAME.only("None", "array", "missing", "words"),
-            "target": FRAME_ARGS["target"].only("None", "unknown"),
-            "test": INSIDE | kind(nearly_all=0.9),
-        },
-    ),
-]
-
-
-@pytest.mark.few(7)
-@pytest.mark.parametrize("case", cases(CALLS), ids=str)
-def test_data(case: Case) -> None:
-    assert case.wrong() == {}
-
-
-def test_a_table_names_its_column_and_row() -> None:
-    with pytest.raises(ValueError, match=r"x, column 'b', .*NaN or null in 2 rows of a DataFrame.*first in row 3"):
-        Dataset(pd.DataFrame({"a": range(5), "b": [1, 2, 3, np.nan, np.nan]}, index=list("abcde")), range(5))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"y, column 'kind', must be of real numbers; got dtype Categorical"):
-        Dataset(X, pd.Series(list("abababab"), dtype="category", name="kind"))  # type: ignore[arg-type]
-
-
-def test_rows_are_matched_and_nested_tensors_are_none() -> None:
-    with pytest.raises(ValueError, match="one row per observation each; got 3 and 8 rows"):
-        Dataset(X[:3], Y)
-    with pytest.raises(TypeError, match="rows of one shape; got a nested tensor"):
-        Dataset(torch.nested.nested_tensor([torch.ones(2)] * N), Y)
+def test_forms_of_rows() -> None:
+    data = Dataset(X, Y)
+    assert torch.equal(data.rows(torch.tensor([0, 1], dtype=torch.uint8)).y, Y[:2])  # bytes are rows
+    assert torch.equal(data.rows([2, -1]).x, X[[2, -1]])
+    assert len(data.rows(np.arange(N) > 5)) == 2

@@ -1,148 +1,298 @@
-"""Bad arguments of the distributions over weights, and of what draws their masks."""
+"""Bad calls of distributions over weights, priors and guides."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
 
-from pyrodrop import distributions
+import pyrodrop
+from pyrodrop import distributions, guides, likelihoods, priors
+from pyrodrop.distributions import InputUnits
 
-from .harness import Call, Case, cases
-from .kinds import COUNT, DROP_RATE, NOT_NEGATIVE, OBJECT, POSITIVE, REAL, UNCHECKED, Kind, kind, tensor
+from .judge import Table, assert_refused, table
+from .shared import X, Y, dropout_network, mlp, model, sparse
 
-ARRAYS = Kind(
-    {
-        "whole": lambda: torch.ones(3, 2, dtype=torch.int64),
-        "array": lambda: torch.ones(3, 2).numpy(),
-        "nested list": lambda: [[1.0, 1.0]] * 3,
-    }
-)
-LOC = tensor(3, 2).but("another axis", "empty") | ARRAYS | {"scalar": lambda: torch.tensor(1.0)}
-EVENT_DIM = COUNT.but("None") | {"more": lambda: 3}
-UNITS = OBJECT | {"no such axis": lambda: distributions.InputUnits(2)}
-LOG_ALPHA = REAL.but("vector") | {
-    "NaN in it": lambda: torch.tensor([0.0, float("nan")]),
-    "shape": lambda: torch.ones(5),
+LOC, ZERO, SHAPE, MASK = torch.ones(3, 2), torch.zeros(2), (3, 2), torch.ones(3, 2) > 0
+PLAIN = model(bias_prior=None)
+NAMES = "there are layers.0.weight, layers.1.weight"
+
+
+def each(build: Callable[[Any], Any], refused: dict[str, Any]) -> list[tuple[Callable[[], Any], str]]:
+    """A call for each message with a value that is refused so."""
+    return [(lambda value=value: build(value), message) for message, value in refused.items()]
+
+
+WEIGHTS: dict[str, Callable[..., Any]] = {
+    "BernoulliMixture": lambda loc=LOC, rate=0.5, **more: distributions.BernoulliMixture(loc, rate, **more),
+    "RelaxedBernoulliMixture": lambda loc=LOC, rate=ZERO, **more: distributions.RelaxedBernoulliMixture(
+        loc, rate, temperature=0.1, **more
+    ),
+    "CorrelatedNormal": lambda loc=LOC, rate=0.0, **more: distributions.CorrelatedNormal(loc, rate, **more),
+    "MultiplicativeNormal": lambda loc=LOC, rate=0.0, **more: distributions.MultiplicativeNormal(loc, rate, **more),
+    "CutNormal": lambda loc=LOC, rate=0.0, **more: distributions.CutNormal(loc, rate, threshold=3.0, **more),
 }
-SIZES = kind(None_=None, number=3, word="ab", float=[1.5], negative=[-1], bools=[True], strings=["a"])
+RATE = r"drop_rate is the probability of dropping an input unit and must lie in \[0, 1\); got"
+RATES = {
+    f"{RATE} nan": math.nan, f"{RATE} 1.0": 1.0, f"{RATE} -0.1": -0.1,
+    f"{RATE} rates from 0.5 to 1": torch.tensor([0.5, 1.0]),
+    "must be a tensor of real numbers; got .*complex": torch.tensor(1j), f"{RATE} True": True,
+}  # fmt: skip
+SIZES = {"a list of whole numbers; got the int 3": 3, "got 'ab'|got the str": "ab", "got the float 1.5": [1.5],
+         "got -1": [-1], "got True": [True]}  # fmt: skip
 
 
-def loc() -> dict[str, Any]:
-    return {"loc": torch.ones(3, 2)}
+def of_positive(value: Any) -> Any:
+    return priors.ARD(hyperprior=value)
 
 
-CALLS = [
-    Call(
-        "distributions.BernoulliMixture",
-        lambda: loc() | {"drop_rate": 0.5},
+def of_rate(value: Any) -> Any:
+    return guides.ConcreteDropout(PLAIN, rate_prior=value)
+
+
+def pruned(change: Callable[[torch.Tensor], Any]) -> Any:
+    guide = sparse()
+    return guides.Pruned(guide, {name: change(mask) for name, mask in guide.keep_mask().items()})
+
+
+WEIGHT_ROWS: Table = {
+    f"distributions.{name}": [
+        (lambda make=make: make(torch.ones(3, 2).long()), "loc is the location of a weight and must be .*int64"),
+        (lambda make=make: make([[1.0, 1.0]] * 3), "loc must be a tensor, the location of a weight; got a list"),
+        (lambda make=make: make(LOC * math.nan), "loc must be .*NaN or infinite of 6"),
+        (lambda make=make: make(torch.tensor(1.0)), "loc must be a weight with at least one dimension; got shape"),
+        (lambda make=make: make(event_dim=0), "loc must be a weight with at least one dimension; got .*event_dim=0"),
+        (lambda make=make: make(rate=torch.full((5,), 0.5)), r"must broadcast to .*; got shape \[5\]"),
+    ]
+    for name, make in WEIGHTS.items()
+}
+REFUSED: Table = {
+    **WEIGHT_ROWS,
+    "distributions.units": [
+        (lambda: WEIGHTS["BernoulliMixture"](units=InputUnits(2)), "units must fit the weight: .*got InputUnits"),
+        (lambda: InputUnits(groups=2, size=2), "size of the input units must be at least 1, and 1 for grouped"),
+        (lambda: distributions.PooledNormal(SHAPE, "layer", units=InputUnits(2)), "units must fit the weight"),
+        (lambda: WEIGHTS["MultiplicativeNormal"](rate=torch.tensor([0.0, math.nan])), "log_alpha.*must.*NaN"),
+    ],
+    "distributions.rates": [
+        *each(lambda rate: WEIGHTS["BernoulliMixture"](rate=rate), RATES),
+        *each(lambda rate: distributions.keep_mask((4, 3), rate), RATES),
+        *each(lambda rate: guides.BernoulliDropout(PLAIN, drop_rate=rate), RATES),
+        *each(lambda rate: priors.Gaussian().weight_decay(drop_rate=rate, num_data=9, precision=1.0), RATES),
+        (lambda: distributions.row_correlation(0.1, 12), "bits .*must be 8 or 16; got 12"),
+        (lambda: distributions.keep_mask((4, 3), 0.5, bits=12), "bits .*must be 8 or 16; got 12"),
+    ],
+    "distributions.shape": [
+        *each(lambda shape: distributions.LogUniform(shape), SIZES),
+        *each(lambda shape: distributions.keep_mask(shape, 0.5), SIZES),
+        *each(lambda shape: distributions.PooledNormal(shape, "layer"), SIZES),
+    ],
+    "distributions.LowRankNormal": [
+        *each(
+            lambda factor: distributions.LowRankNormal(LOC, factor, torch.ones(6)),
+            {
+                r"factor must have shape \[6, rank\], a row per weight; got \[3, 1\]": torch.ones(3, 1),
+                "got a list": [[1.0]] * 6,
+            },
+        ),
+        *each(
+            lambda diagonal: distributions.LowRankNormal(LOC, torch.ones(6, 1), diagonal),
+            {
+                r"diagonal must have shape \[6\], one per weight; got \[2\]": torch.ones(2),
+                "diagonal.*got values from 0": torch.zeros(6),
+            },
+        ),
+    ],
+    "distributions.PrunedNormal": [
+        (
+            lambda: distributions.PrunedNormal(LOC, torch.zeros(2), MASK),
+            r"log_alpha must have the shape of the weight, \[3, 2\]",
+        ),
+        (
+            lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), LOC),
+            "keep must be a mask of dtype torch.bool; got",
+        ),
+        (lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), MASK[:2]), "keep .*must .*got"),
+    ],
+    "distributions.TruncatedLogUniform": [
+        (lambda: distributions.TruncatedLogUniform(1.0, 0.0), "finite with low < high; got 1.0 and 0.0"),
+        (lambda: priors.TruncatedLogUniform(1.0, 0.0), "low < high; got 1"),
+    ],
+    "priors.Gaussian": [
+        (lambda: priors.Gaussian(2.0, length_scale=2.0), "takes its scale or its length_scale .*not both; got"),
+        *each(
+            lambda scale: priors.Gaussian(scale),
+            {"scale is .*got True": True, "got the str": "x", "got 0": 0.0, "got inf": 10**400, "got nan": math.nan},
+        ),
+        (lambda: priors.Gaussian(length_scale=-1.0), "length_scale .* must be .*got -1"),
+    ],
+    "priors.Informative": [
+        (lambda: priors.Informative(X, torch.ones(2, 2)), "scale must be a number or have the shape of loc"),
+        (
+            lambda: priors.Informative(LOC, 0.5, factor=torch.ones(5, 1)),
+            r"factor must have shape \[6, rank\], a row per weight; got",
+        ),
+    ],
+    "priors.from_posterior": [
+        (lambda: priors.from_posterior(mlp()), "fit must be a Fit whose guide has a factor per weight"),
+        # type: ignore[arg-type]
+    ],
+    "priors.from_gp": [
+        (
+            lambda: priors.from_gp(model(2, 3, 3, likelihood=likelihoods.Categorical()), (X, Y)),
+            "model must have a likelihoods.Gaussian for from_gp; got",
+        ),
+    ],
+    "priors.ARD": each(
+        of_positive,
         {
-            "loc": LOC,
-            "drop_rate": DROP_RATE.but("vector")
-            | {"one in it": lambda: torch.tensor([0.5, 1.0]), "shape": lambda: torch.full((3,), 0.5)},
-            "theta": NOT_NEGATIVE,
-            "event_dim": EVENT_DIM,
-            "units": UNITS,
-        },
-        works={
-            "drop_rate: per unit": (lambda: torch.tensor([0.0, 0.5]), lambda q: (q.rsample()[:, 0] == 1).all()),
-            "theta: int": (lambda: 1, lambda q: q.log_prob(q.rsample()).isfinite()),
+            "positive and of scalar shape, .*got a Normal": dist.Normal(0.0, 1.0),
+            "positive and of scalar shape, .*got a StudentT": dist.StudentT(3.0),
+            "positive and of scalar shape, .*got a Uniform": dist.Uniform(-1.0, 1.0),
+            "positive and of scalar shape, .*got a Poisson": dist.Poisson(1.0),
+            r"distribution of a scalar; got shape \(2,\)": dist.HalfCauchy(1.0).expand((2,)),
+            r"scalar; got shape \(2,\)$": dist.InverseGamma(torch.ones(2), 1.0).to_event(1),
+            "hyperprior must be the distribution .*got": torch.distributions.HalfCauchy(1.0),
         },
     ),
-    Call(
-        "distributions.RelaxedBernoulliMixture",
-        lambda: loc() | {"logit": torch.tensor(0.0)},
+    "guides.rate_prior": each(
+        of_rate,
         {
-            "loc": LOC,
-            "logit": tensor(2).but("another axis") | {"shape": lambda: torch.ones(3)},
-            "temperature": POSITIVE,
-            "units": UNITS,
+            "rate_prior must be .*scalar shape.*got a Poisson": dist.Poisson(1.0),
+            r"rate_prior must be .*scalar shape.*got shape \(2,\)": dist.Beta(torch.ones(2), 1.0),
+            "rate_prior must be the distribution of one drop_rate.*got": torch.distributions.Beta(1.0, 1.0),
         },
     ),
-    Call(
-        "distributions.CorrelatedNormal",
-        lambda: loc() | {"log_alpha": 0.0},
-        {"loc": LOC, "log_alpha": LOG_ALPHA, "event_dim": EVENT_DIM, "units": UNITS},
-    ),
-    Call(
-        "distributions.MultiplicativeNormal",
-        lambda: loc() | {"log_alpha": 0.0},
-        {"loc": LOC, "log_alpha": LOG_ALPHA, "event_dim": EVENT_DIM},
-    ),
-    Call(
-        "distributions.CutNormal",
-        lambda: loc() | {"log_alpha": 0.0, "threshold": 3.0},
-        {"loc": LOC, "log_alpha": LOG_ALPHA},
-    ),
-    Call(
-        "distributions.LowRankNormal",
-        lambda: loc() | {"factor": torch.ones(6, 1), "diagonal": torch.ones(6)},
-        {
-            "loc": LOC,
-            "factor": tensor(6, 1) | {"rows": lambda: torch.ones(3, 1)},
-            "diagonal": tensor(6) | {"zero": lambda: torch.zeros(6), "length": lambda: torch.ones(2)},
-        },
-    ),
-    Call(
-        "distributions.PrunedNormal",
-        lambda: loc() | {"log_alpha": torch.zeros(3, 2), "keep": torch.ones(3, 2, dtype=torch.bool)},
-        {
-            "loc": LOC.but("scalar"),
-            "log_alpha": tensor(3, 2),
-            "keep": tensor(3, 2)
-            | {"float": lambda: torch.ones(3, 2), "int": lambda: torch.ones(3, 2, dtype=torch.int64)},
-        },
-    ),
-    Call("distributions.LogUniform", dict, {"shape": SIZES}),
-    Call(
-        "distributions.TruncatedLogUniform",
-        lambda: {"low": -1.0, "high": 0.0},
-        {"low": REAL | {"above": lambda: 1.0}, "shape": SIZES},
-    ),
-    Call(
-        "distributions.PooledNormal",
-        lambda: {"shape": (3, 2), "group": "layer"},
-        {"shape": SIZES, "batch_shape": SIZES, "units": UNITS},
-    ),
-    Call(
-        "distributions.Pushforward",
-        lambda: loc() | {"g": lambda m, e: m * e, "noise": lambda m: dist.Normal(m, 1.0), "density": lambda w, m: 0.0},
-        {"loc": LOC, "event_dim": EVENT_DIM},
-    ),
-    Call(
-        "distributions.InputUnits",
-        dict,
-        {"axis": COUNT.but("None", "zero"), "size": COUNT},
-        works={"axis: zero": (lambda: 0, lambda units: units.count(torch.Size((4, 2))) == 4)},
-    ),
-    Call(
-        "distributions.InputUnits",
-        lambda: {"groups": 2},
-        {"size": Kind({"of groups": lambda: 2}), "axis": UNCHECKED},
-    ),
-    Call(
-        "distributions.NoiseForm",
-        lambda: {"loc": lambda: torch.ones(2)},
-    ),
-    Call("distributions.WeightDistribution", loc, {"loc": LOC, "event_dim": EVENT_DIM, "units": UNITS}),
-    Call(
-        "distributions.keep_mask",
-        lambda: {"shape": (4, 3), "drop_rate": 0.5},
-        {"shape": SIZES, "drop_rate": DROP_RATE, "bits": COUNT.but("None") | {"other": lambda: 12}},
-        works={"shape: list": (lambda: [0, 3], lambda mask: mask.shape == (0, 3) and mask.dtype == torch.bool)},
-    ),
-    Call(
-        "distributions.row_correlation",
-        lambda: {"drop_rate": 0.1, "bits": 8},
-        {"drop_rate": DROP_RATE, "bits": COUNT | {"other": lambda: 12}},
-        works={"drop_rate: zero": (lambda: 0.0, lambda rate: rate == 0.0)},
-    ),
-]
+    "guides.Guide": [
+        *each(
+            lambda of: guides.MeanField(of),
+            {
+                r"needs a model with the methods weight_sites\(\) and hyper_sites.*got the class": pyrodrop.models.MLP,
+                r"needs a model with .*got a Sequential": dropout_network(),
+                r"needs a model with .*got a Point": guides.Point(PLAIN),
+            },
+        ),
+        (lambda: guides.MeanField(PLAIN).restart(model(2, 4, 1, bias_prior=None)), "the same weights; .*another model"),
+        (
+            lambda: guides.MeanField(PLAIN).restart(model(2, 3, 3, 1, bias_prior=None)),
+            "the same weights; .*another model",
+        ),
+    ],
+    "guides.by name": [
+        *each(
+            lambda rate: guides.BernoulliDropout(PLAIN, drop_rate=rate),
+            {
+                f"drop_rate: no parameter is called 'nothing'; {NAMES}": {"nothing": 0.1, "*": 0.1},
+                "drop_rate must have a value for every parameter": {"layers.0.*": 0.1},
+                "drop_rate: the keys must be patterns": {0: 0.1},
+                "drop_rate .*got an empty mapping": {},
+                "drop_rate .*must lie.*got 1": {"*": 1.0},
+                "drop_rate .*must lie.*got None": {"*": None},
+            },
+        ),
+        (lambda: guides.BernoulliDropout(PLAIN, per={"*": "unit"}), "per must be 'input' or 'weight'; got"),
+        # type: ignore[arg-type]
+        (lambda: guides.GaussianDropout(PLAIN, alpha={"*": -1.0}), "alpha is the variance .*must be .*got -1"),
+        (
+            lambda: guides.GaussianDropout(PLAIN, alpha={"nothing": 1.0, "*": 1.0}),
+            "alpha: no parameter is called 'nothing'",
+        ),
+        (lambda: guides.GaussianDropout(PLAIN, alpha=1.0, drop_rate=0.5), "takes alpha or drop_rate, one of them; got"),
+        (lambda: guides.GaussianDropout(PLAIN, drop_rate=0.0), "drop_rate of Gaussian dropout must be above 0"),
+        (
+            lambda: guides.ConcreteDropout(PLAIN, drop_rate=0.0),
+            r"drop_rate is the initial value .*must lie in \(0, 1\); got 0",
+        ),
+        (lambda: guides.VariationalDropout(PLAIN, drop_rate=0.0), "strictly between 0 and max_alpha .*got 0"),
+        (lambda: guides.VariationalDropout(PLAIN, max_alpha=0.01), "strictly between 0 and max_alpha 0.01; got 0.111"),
+    ],
+    "guides.bounds": [
+        (lambda: guides.LogNormalDropout(PLAIN, low=1.0), "low and high .*low < high; got 1 and 0"),
+        (lambda: guides.LogNormalDropout(PLAIN, high=-30.0), "low and high .*low < high; got -20 and -30"),
+        *each(
+            lambda pair: guides.SparseDropout(PLAIN, log_alpha_range=pair),
+            {
+                "low < high; got the float 1.0": 1.0,
+                r"low < high; got \(2.0, 1.0\)": (2.0, 1.0),
+                r"low < high; got \(1.0, 1.0\)": (1.0, 1.0),
+                r"low < high; got .*3": (1.0, 2.0, 3.0),
+                "must be a finite number; got nan": (0.0, math.nan),
+                "must be a finite number; got -inf": (-math.inf, 0.0),
+                "must be a finite number; got False": (False, True),
+                "must be a finite number; got the str": ("a", "b"),
+            },
+        ),
+        (lambda: sparse().keep_mask(9.0), r"threshold is a bound on log alpha, which lies in \[-8, 8\]; got 9"),
+        (lambda: sparse().keep_mask(-9.0), r"threshold is .*lies in \[-8, 8\]; got -9"),
+    ],
+    "guides.Point.average": [
+        (
+            lambda: guides.Point.average(PLAIN, guides.MeanField(model(4, 1, bias_prior=None))),
+            r"guide must be a guide of this model, with weights of shapes .*got .*\(1, 4\)",
+        ),
+        (lambda: guides.Point.average(PLAIN, guides.Point), "guide must be a guide of the model, with a method mean"),
+    ],
+    "guides.Pruned": [
+        (lambda: guides.Pruned(guides.MeanField(PLAIN), {}), "guide must be a sparse posterior"),
+        # type: ignore[arg-type]
+        (
+            lambda: guides.Pruned(sparse(), {}),
+            "keep must have a mask for each of layers.0.weight, layers.1.weight; got none",
+        ),
+        (
+            lambda: guides.Pruned(sparse(), {"layers.1.weight": MASK}),
+            "keep must have a mask for each of .*layers.0.weight",
+        ),
+        (lambda: pruned(lambda mask: mask.float()), "keep must hold masks of dtype torch.bool; got torch.float32"),
+        (
+            lambda: pruned(lambda mask: mask.T),
+            r"keep must have a mask of shape \[3, 2\] for 'layers.0.weight'; got \[2, 3\]",
+        ),
+        (lambda: pruned(lambda mask: mask.tolist()), "keep must .*got a list"),
+    ],
+    "guides.makers": [
+        (lambda: guides.Ensemble(PLAIN, lambda of: None, 2), "guide must return a Guide, .*got"),
+        # type: ignore[arg-type, return-value]
+        (
+            lambda: guides.ExactLastLayer(PLAIN, features=lambda of: None),
+            "features must return a Guide, .*got NoneType",
+        ),
+    ],
+}
 
 
-@pytest.mark.few(7)
-@pytest.mark.parametrize("case", cases(CALLS), ids=str)
-def test_distribution(case: Case) -> None:
-    assert case.wrong() == {}
+@pytest.mark.few(30)
+@table(REFUSED)
+@pytest.mark.filterwarnings("ignore:the log-uniform prior is improper")
+def test_a_refusal(call: Callable[[], Any], said: str) -> None:
+    assert_refused(call, said)
+
+
+@pytest.mark.parametrize(("scale", "value"), [(np.float32(0.5), 0.5), (torch.tensor(0.5), 0.5), (3, 3.0), (None, 1.0)])
+def test_forms_of_a_scale(scale: Any, value: float) -> None:
+    assert priors.Gaussian(scale).expand(3).base_dist.scale.allclose(torch.tensor(value))
+
+
+@pytest.mark.parametrize(
+    "hyperprior", [dist.HalfCauchy(0.1), dist.HalfNormal(0.1), dist.LogNormal(0.0, 1.0), dist.Gamma(1.0, 1.0)]
+)
+def test_positive_hyperpriors(hyperprior: Any) -> None:
+    assert type(hyperprior).__name__ in priors.ARD(hyperprior=hyperprior).describe()
+
+
+def test_forms_of_a_rate() -> None:
+    assert guides.BernoulliDropout(PLAIN, drop_rate={"layers.0.*": 0.25, "*": 0.0}).rates() == {"layers.0.weight": 0.25}
+    assert guides.BernoulliDropout(PLAIN, drop_rate=0).rates() == {}
+    assert set(guides.BernoulliDropout(PLAIN, drop_rate=torch.tensor(0.5)).rates().values()) == {0.5}
+    assert list(guides.BernoulliDropout(PLAIN, mask_input=False).rates()) == ["layers.1.weight"]
+    assert "max_alpha=inf" in guides.VariationalDropout(PLAIN, max_alpha=math.inf).describe()
+    assert bool((distributions.BernoulliMixture(LOC, torch.tensor([0.0, 0.5])).rsample()[:, 0] == 1).all())
+    mask = distributions.keep_mask([0, 3], 0.5)
+    assert (mask.shape, mask.dtype) == ((0, 3), torch.bool)
+    assert distributions.row_correlation(0.0, 8) == 0.0
+    assert InputUnits(0).count(torch.Size((4, 2))) == 4

@@ -1,7 +1,8 @@
-"""Bad arguments of schedules, divergences, strategies, data, the zoo, readings and compression."""
+"""Bad calls of divergences, strategies, schedules, data sets, the zoo, readings and compression."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyro.distributions as dist
@@ -10,314 +11,166 @@ import torch
 from torch import nn
 
 import pyrodrop
-from pyrodrop import data, distributions, divergences, guides, likelihoods, priors, reparam, zoo
-from pyrodrop.failed import Failed
+from pyrodrop import compression, data, divergences, guides, likelihoods, models, priors, reparam, schedules, zoo
+from pyrodrop.distributions import MultiplicativeNormal
 
-from .harness import Call, Case, cases
-from .kinds import (
-    COUNT,
-    FRACTION,
-    FUNCTION,
-    NAME,
-    NOT_NEGATIVE,
-    OBJECT,
-    POSITIVE,
-    REAL,
-    UNCHECKED,
-    Kind,
-    Shows,
-    kind,
-    tensor,
-)
-from .parts import dropout_network, model, sparse
+from .judge import Table, assert_refused, table
+from .shared import X, dropout_network, model, sparse
 
-RATES = {"epochs": POSITIVE, "start": FRACTION, "after": NOT_NEGATIVE}
-OUTSIDE = {"above": lambda: torch.full((3,), 1.5), "below": lambda: torch.full((3,), -0.1)}
-LAW_CLASS = OBJECT | {"object": lambda: dist.Normal(0.0, 1.0), "another class": lambda: nn.Linear}
-INCREMENT = FRACTION | {"zero": lambda: 0.0}
-LOG_ALPHA = kind(None_=None, number=0.5, string="x", list=[0.5], bool=True) | {
-    "whole": lambda: torch.ones(2, dtype=torch.int64),
-    "complex": lambda: torch.ones(2, dtype=torch.complex64),
-    "sparse": lambda: torch.ones(2, 2).to_sparse(),
-}
-MODEL = OBJECT | {"class": lambda: pyrodrop.models.MLP}
-GUIDE = OBJECT | {"class": lambda: guides.SparseDropout, "without alpha": lambda: guides.Point(model())}
-TABLE = {"name": "t", "x": torch.randn(6, 2), "y": torch.randn(6, 1), "rows": [([0, 1, 2], [3, 4])], "source": "s"}
-PAIRS = kind(
-    None_=None,
-    number=3,
-    string="ab",
-    empty=[],
-    flat=[0, 1],
-    three=[([0], [1], [2])],
-    one_row=[([0], [1])],
-    no_test=[([0, 1], [])],
-    floats=[([0.0, 1.0], [2.0])],
-    out_of_range=[([0, 1], [6])],
-    negative=[([0, 1], [-1])],
-    in_both=[([0, 1], [1])],
-    words=[(["a", "b"], ["c"])],
-) | {"bools": Shows("torch.bool", lambda: [([True, False], [True])])}
-
-
-def q() -> Any:
-    return distributions.MultiplicativeNormal(torch.ones(2, 3), 0.0)
-
-
-def p() -> Any:
-    return priors.Gaussian().expand(2, 3)
-
-
-def entry() -> dict[str, Any]:
-    plain = {"name": "a/b", "summary": "s", "source": "p", "data": "line", "published": {}, "check": zoo.Check(1)}
-    return plain | {"model": lambda d: model(), "guide": guides.Point, "training": lambda d: {}}
-
-
-def reading() -> dict[str, Any]:
-    return {
-        "net": dropout_network(),
-        "x": torch.randn(4, 2),
-        "likelihood": likelihoods.Categorical(),
-        "num_data": 9,
-        "weight_decay": 1e-3,
-    }
-
-
-def decays() -> Kind:
-    return REAL.but("None", "dict", "complex tensor", "vector") | {
-        "zero": Shows("weight_decay 0", lambda: 0.0),
-        "negative": lambda: -1.0,
-        "no pattern": lambda: {"nothing": 0.1, "*": 0.1},
-        "AdamW": Shows("an optimizer", lambda: torch.optim.AdamW(dropout_network().parameters())),
-    }
-
-
-CALLS = [
-    Call(
-        "schedules.linear",
-        lambda: {"epochs": 10},
-        RATES,
-        works={"epochs: fraction": (lambda: 0.5, lambda weight: weight(0.25) == 0.5)},
-    ),
-    Call("schedules.staircase", dict, {"increment": INCREMENT}),
-    Call("schedules.cosine", lambda: {"steps": 10}),
-    Call("divergences.binary_entropy", lambda: {"p": torch.rand(3)}, {"p": tensor(3).but("another axis") | OUTSIDE}),
-    Call(
-        "divergences.lost_entropy",
-        lambda: {"p": torch.rand(3), "distance": torch.rand(3)},
-        {
-            "p": tensor(3) | OUTSIDE,
-            "distance": tensor(3) | {"negative": lambda: torch.full((3,), -1.0), "fewer": lambda: torch.ones(2)},
-        },
-    ),
-    *(
-        Call(f"divergences.{name}", lambda: {"log_alpha": torch.zeros(2)}, {"log_alpha": LOG_ALPHA})
-        for name in ("log_uniform_kl", "molchanov", "kingma")
-    ),
-    Call(
-        "divergences.Convention",
-        lambda: {"kind": "exact"},
-        {"error": NOT_NEGATIVE.but("None")},
-    ),
-    Call("divergences.convention", lambda: {"q": q(), "p": p()}),
-    Call(
-        "divergences.divergence",
-        lambda: {"q": q(), "p": p(), "value": torch.ones(2, 3)},
-        {"value": FUNCTION.but("tensor")},
-    ),
-    Call(
-        "divergences.pair",
-        lambda: {"q": _Q, "p": dist.Normal, "tag": divergences.EXACT},
-        {"q": LAW_CLASS, "p": LAW_CLASS, "tag": FUNCTION},
-    ),
-    Call(
-        "divergences.refuse",
-        lambda: {"q": _Q, "p": dist.Normal, "reason": "none"},
-        {"q": LAW_CLASS, "p": LAW_CLASS, "reason": FUNCTION.but("string")},
-    ),
-    Call(
-        "divergences.worst",
-        lambda: {"conventions": [divergences.EXACT]},
-        {"conventions": kind(None_=None, number=3, string="exact", strings=["exact"], None_in_it=[None])},
-    ),
-    Call(
-        "reparam.reparameterize",
-        lambda: {"model": model(), "guide": guides.Point(model()), "strategy": reparam.LocalReparam()},
-        {
-            "model": MODEL,
-            "strategy": OBJECT | {"class": lambda: reparam.LocalReparam, "name": lambda: "local"},
-        },
-    ),
-    *(Call(f"reparam.{name}") for name in ("LocalReparam", "FlipoutReparam", "PerExampleReparam")),
-    Call("reparam.MarginalReparam", lambda: {"draw": torch.ones(2)}, {"draw": OBJECT.but("tensor")}),
-    Call("reparam.SharedNoise", lambda: {"noise": torch.ones(2)}, {"noise": OBJECT.but("tensor")}),
-    Call("reparam.LazyWeight", lambda: {"distribution": _lazy_distribution()}, {"distribution": OBJECT}),
-    Call(
-        "data.line",
-        lambda: {"n": 3},
-        works={"seed: zero": (lambda: 0, lambda made: len(made) == 3)},
-    ),
-    Call("data.line_split", lambda: {"n": 3}),
-    Call(
-        "data.gal2016",
-        lambda: {"series": "co2"},
-        function=lambda series: _read_nothing(data.gal2016, series),
-    ),
-    Call("data.uci", lambda: {"name": "boston"}, {"name": NAME}, function=lambda name: _read_nothing(data.uci, name)),
-    Call(
-        "data.mnist",
-        function=lambda **kwargs: _read_nothing(data.mnist, **kwargs),
-    ),
-    Call(
-        "data.cifar10",
-        function=lambda **kwargs: _read_nothing(data.cifar10, **kwargs),
-    ),
-    Call("data.airfoil", function=lambda: _read_nothing(data.airfoil)),
-    Call("data.bikes", function=lambda: _read_nothing(data.bikes)),
-    Call("data.foong2020", function=lambda: _read_nothing(data.foong2020)),
-    Call("data.gospels", function=lambda **kwargs: _read_nothing(data.gospels, **kwargs)),
-    Call("data.solar", function=lambda **kwargs: _read_nothing(data.solar, **kwargs)),
-    Call("data.larynx"),
-    Call("data.mauna_loa"),
-    Call("data.toy", lambda: {"name": "snelson"}, {"name": NAME}),
-    Call(
-        "data.bootstrapped",
-        lambda: {"data": (torch.ones(6, 2), torch.ones(6, 1)), "count": 2},
-        {"data": OBJECT, "count": COUNT.but("huge")},
-    ),
-    Call(
-        "data.perturbed",
-        lambda: {"data": (torch.ones(6, 2), torch.ones(6, 1)), "count": 2, "noise": 0.1},
-        {
-            "data": OBJECT
-            | {
-                "labels": lambda: (torch.ones(6, 2), torch.arange(6)),
-                "open ends": lambda: (torch.ones(6, 2), torch.tensor([[0.0, float("inf")]] * 6)),
-            },
-            "count": COUNT.but("huge"),
-            "noise": POSITIVE,
-        },
-    ),
-    Call(
-        "data.turned",
-        lambda: {"images": torch.rand(2, 1, 4, 4), "degrees": torch.tensor([0.0, 90.0])},
-        {
-            "images": tensor(2, 1, 4, 4)
-            | {
-                "oblong": lambda: torch.rand(2, 1, 4, 5),
-                "one": lambda: torch.rand(4, 4),
-                "bytes": lambda: torch.ones(2, 1, 4, 4, dtype=torch.uint8),
-            },
-            "degrees": tensor(2) | {"scalar": lambda: torch.tensor(90.0)},
-        },
-    ),
-    Call(
-        "data.Splits",
-        lambda: TABLE,
-        {
-            "x": tensor(6, 2) | {"fewer": lambda: torch.ones(5, 2), "vector": lambda: torch.ones(6)},
-            "y": tensor(6, 1) | {"vector": lambda: torch.ones(6)},
-            "rows": PAIRS,
-        },
-        works={
-            "rows: tensors": (
-                lambda: [(torch.tensor([0, 1, 2]), torch.tensor([5]))],
-                lambda made: len(made[0].test) == 1,
-            )
-        },
-    ),
-    Call(
-        "data.Splits.number",
-        lambda: {"number": 0},
-        {"number": kind(None_=None, string="0", float=0.0, list=[0], bool=True)},
-        function=lambda number: data.Splits(**TABLE)[number],
-    ),
-    Call("zoo.entry", lambda: {"name": next(iter(zoo.ENTRIES))}, {"name": NAME}),
-    Call("zoo.cite", lambda: {"name": "uci/yacht"}, {"name": NAME}),
-    Call("zoo.problem", lambda: {"name": "co2"}, {"name": NAME}),
-    Call("zoo.names", lambda: {"pattern": "uci/*", "loads": True}, {"pattern": OBJECT.but("string")}),
-    Call(
-        "zoo.add",
-        lambda: {"entries": zoo.entry("uci/yacht")},
-        function=lambda entries: zoo.add(entries),
-    ),
-    Call("zoo.add", lambda: {"sources": {}}, {"sources": OBJECT.but("dict", "None"), "entries": UNCHECKED}),
-    Call("zoo.Source", lambda: {"summary": "s", "load": list}),
-    Call("zoo.load", lambda: {"name": "co2/mc-dropout-tanh-0.1"}, {"name": NAME}),
-    Call(
-        "zoo.Check",
-        lambda: {"steps": 1},
-    ),
-    Call(
-        "zoo.Entry",
-        entry,
-        {
-            **dict.fromkeys(("name", "summary", "source", "data", "published_as"), OBJECT.but("string")),
-            "published": OBJECT.but("dict")
-            | {"words": lambda: {"rmse": "low"}, "NaN in it": lambda: {"rmse": float("nan")}},
-        },
-    ),
-    Call(
-        "zoo.Entry.build",
-        lambda: {"data": None, "seed": 0},
-        {"data": UNCHECKED},
-        function=lambda **kwargs: zoo.Entry(**entry()).build(**kwargs),
-    ),
-    Call(
-        "read",
-        reading,
-        {
-            "weight_decay": decays(),
-            "loss": NAME.but("None"),
-            "prior": Kind({"both": Shows("both", lambda: priors.Gaussian())}),
-            "input_axes": kind(number=3, string="x", float={"*": 1.5}),
-            "x": kind(None_=None, string="x", number=3.0, empty=[]) | {"NaN": lambda: torch.full((4, 2), float("nan"))},
-        },
-        works={"weight_decay: mapping": (lambda: {"*": 1e-3}, lambda made: made.model is not None)},
-    ),
-    Call(
-        "compression.compress",
-        sparse,
-        {
-            "model": MODEL,
-            "guide": GUIDE,
-            "threshold": REAL.but("None") | {"above": lambda: 9.0},
-        },
-    ),
-    Call(
-        "compression.DrawnNetworks",
-        lambda: sparse() | {"count": 2},
-        {"model": MODEL, "guide": OBJECT | {"class": lambda: guides.Point}},
-    ),
-    Call(
-        "compression.compression_report",
-        sparse,
-        {"model": MODEL, "guide": GUIDE},
-    ),
-]
+HALF, NAN, WHOLE = torch.full((3,), 0.5), torch.full((3,), torch.nan), torch.ones(2, dtype=torch.int64)
+IMAGES, ANGLES = torch.rand(2, 1, 4, 4), torch.tensor([0.0, 90.0])
+Q, P = MultiplicativeNormal(torch.ones(2, 3), 0.0), priors.Gaussian().expand(2, 3)
 
 
 class _Q(dist.Normal):
-    """A posterior that the calls above may register."""
+    """A posterior that the calls below may register."""
 
 
-def _lazy_distribution() -> Any:
-    from pyrodrop.reparam.lazy import LazyDistribution
-
-    return LazyDistribution(q(), reparam.LocalReparam(), "w")
-
-
-def _read_nothing(function: Any, *args: Any, **named: Any) -> Any:
-    """A loader in a folder without data, perhaps without its package: what passes the checks is not read, nor downloaded."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYRODROP_DATA", "/no/such/folder")
-        try:
-            return function(*args, **named)
-        except (FileNotFoundError, Failed):
-            return None
+def splits(rows: Any = (([0, 1, 2], [3, 4]),), **changed: Any) -> data.Splits:
+    parts = {"name": "t", "x": torch.randn(6, 2), "y": torch.randn(6, 1), "source": "s"}
+    return data.Splits(**{**parts, "rows": rows, **changed})
 
 
-@pytest.mark.few(12)
-@pytest.mark.parametrize("case", cases(CALLS), ids=str)
-def test_call(case: Case) -> None:
-    assert case.wrong() == {}
+def entry(**changed: Any) -> zoo.Entry:
+    parts = {"name": "a/b", "summary": "s", "source": "p", "data": "line", "published": {}, "check": zoo.Check(1)}
+    made = {"model": lambda d: model(), "guide": guides.Point, "training": lambda d: {}}
+    return zoo.Entry(**{**parts, **made, **changed})
+
+
+ROWS = torch.ones(4, 2)
+
+
+def read(x: Any = ROWS, weight_decay: Any = 1e-3, **changed: Any) -> Any:
+    parts = {"likelihood": likelihoods.Categorical(), "num_data": 9, "weight_decay": weight_decay}
+    return pyrodrop.read(dropout_network(), x, **{**parts, **changed})
+
+
+REFUSED: Table = {
+    "divergences.binary_entropy": [
+        (lambda: divergences.binary_entropy(HALF + 1), "p is .*got values from 1.5 to 1.5"),
+        (lambda: divergences.binary_entropy(NAN), "p must be finite; got 3 NaN"),
+    ],
+    "divergences.lost_entropy": [
+        (lambda: divergences.lost_entropy(HALF - 1, HALF), "p is .*got values from -0.5"),
+        (lambda: divergences.lost_entropy(HALF, -HALF), "distance is .*got values from -0.5"),
+        (lambda: divergences.lost_entropy(HALF, HALF[:2]), r"distance must have the shape of p; got shape \[2\]"),
+    ],
+    **{
+        f"divergences.{kl.__name__}": [
+            (lambda kl=kl: kl(WHOLE), "log_alpha must be a dense tensor of a floating-point dtype; got"),
+            (lambda kl=kl: kl(torch.eye(2).to_sparse()), "log_alpha must be a dense tensor .*got"),
+        ]
+        for kl in (divergences.log_uniform_kl, divergences.molchanov, divergences.kingma)
+    },
+    "divergences.pair": [
+        (lambda: divergences.pair(dist.Normal(0.0, 1.0), _Q, divergences.EXACT), "q must be a class of distributions"),
+        (lambda: divergences.refuse(_Q, nn.Linear, "none"), "p must be a class of distributions; got"),
+        # type: ignore[arg-type]
+    ],
+    "divergences.worst": [
+        (lambda: divergences.worst(["exact"]), "conventions must be a list of Conventions; got the str 'exact'"),
+        # type: ignore[list-item]
+    ],
+    "reparam.reparameterize": [
+        (
+            lambda: reparam.reparameterize(models.MLP, guides.Point(model()), reparam.LocalReparam()),
+            "model must have a method",
+        ),
+        (
+            lambda: reparam.reparameterize(model(), guides.Point(model()), reparam.LocalReparam),
+            "strategy must be .*got the class",
+        ),
+    ],
+    "data.turned": [
+        (lambda: data.turned(IMAGES[..., 1:], ANGLES), r"turned needs square images .*got \(2, 1, 4, 3\)"),
+        (lambda: data.turned(IMAGES, torch.tensor(90.0)), r"turned needs square images .* and degrees \[A\]; got"),
+        (lambda: data.turned(IMAGES.byte(), ANGLES), "images must be of a floating-point dtype; got torch.uint8"),
+    ],
+    "data.perturbed": [
+        (
+            lambda: data.perturbed((torch.ones(6, 2), torch.arange(6)), 2, noise=0.1),
+            "y of real numbers, to which noise is added; got torch.int64",
+        ),
+        (
+            lambda: data.perturbed((torch.ones(6, 2), torch.tensor([[0.0, torch.inf]] * 6)), 2, noise=0.1),
+            "y of observations, to which noise is added; got inf, open ends",
+        ),
+    ],
+    "data.uci": [(lambda: data.uci("nosuch"), "no UCI set is called 'nosuch'; there are boston")],
+    "data.Splits": [
+        (
+            lambda: splits(x=torch.ones(5, 2)),
+            r"x must be a table with a row for each of 6 observations; got shape \[5, 2\]",
+        ),
+        (lambda: splits(y=torch.ones(6)), r"y must be a table .*got shape \[6\]"),
+        *(
+            (lambda rows=rows: splits(rows), message)
+            for rows, message in (
+                (3, "rows must be a list of pairs.*got the int 3"),
+                ([], "rows must .*got"),
+                ([0, 1], "rows of split 0 must be a pair, .*got the int 0"),
+                ([([0], [1], [2])], "rows of split 0 must be a pair"),
+                ([([0], [1])], "at least two training rows and one test row; split 0 of t has 1 and 1"),
+                ([([0, 1], [])], "rows of split 0 must contain at least one observation; got an empty list"),
+                ([([0.0, 1.0], [2.0])], "rows of split 0 must be .*whole numbers; got torch.float32"),
+                ([([True, False], [True])], "rows of split 0 must be .*got torch.bool"),
+                ([([0, 1], [6])], "from 0 to 5, each at most once; got 3 different ones of 3 from 0 to 6"),
+                ([([0, 1], [-1])], "from 0 to 5, each at most once; got"),
+                ([([0, 1], [1])], "from 0 to 5, each at most once; got 2 different ones of 3"),
+            )
+        ),
+        (lambda: splits()["0"], "number is that of a split and must be a whole number or a slice; got the str '0'"),
+        # type: ignore[index]
+    ],
+    "zoo": [
+        (lambda: zoo.entry("uci/yaht"), "no zoo entry is called 'uci/yaht'; did you mean 'uci/yacht'"),
+        (lambda: zoo.cite("nosuch"), "no trained posterior is called 'nosuch'; there are"),
+        (lambda: zoo.problem("yaht"), "no exact posterior is called 'yaht'; there are .*did you mean 'yacht'"),
+        (lambda: zoo.load("nosuch"), "no trained posterior is called 'nosuch'; there are"),
+        (lambda: zoo.add(sources=1.0), "sources must be data sets by name; got"),  # type: ignore[arg-type]
+        (
+            lambda: entry(published={"rmse": "low"}),
+            "published must be a mapping from scores to numbers; got|must be.*'low'",
+        ),
+        (lambda: entry(published={"rmse": torch.nan}), "published.* must .*nan"),
+    ],
+    "read": [
+        (lambda: read(weight_decay=True), "weight_decay must be a number, a mapping .*got True"),
+        (lambda: read(weight_decay=0.0), "needs one, such as prior=.*got weight_decay 0 for all weights"),
+        (lambda: read(weight_decay=-1.0), "weight_decay .* must be a finite number at least 0; got -1"),
+        (lambda: read(weight_decay={"nothing": 0.1, "*": 0.1}), "no parameter is called 'nothing'; there are 0.weight"),
+        (
+            lambda: read(weight_decay=torch.optim.AdamW(dropout_network().parameters())),
+            "an optimizer that does not train",
+        ),
+        (lambda: read(prior=priors.Gaussian()), "one of weight_decay and prior; got both"),
+        (lambda: read(input_axes={"*": 1.5}), "input_axes .*must.*1.5"),
+        (lambda: read(X * torch.nan), "x must be finite; got"),
+    ],
+    "compression.compress": [
+        (lambda: compression.compress(models.MLP, sparse()), "model must be a model of pyrodrop.models; got"),
+        # type: ignore[arg-type]
+        (lambda: compression.compress(model(), guides.Point(model())), "pruning needs a guide that learns an alpha"),
+        (
+            lambda: compression.compress(model(bias_prior=None), sparse(), threshold=9.0),
+            r"threshold is .*lies in \[-8, 8\]; got 9",
+        ),
+        (
+            lambda: compression.DrawnNetworks(model(), guides.Point, 2),
+            "guide must be the trained guide of the model; got",
+        ),  # type: ignore[arg-type]
+    ],
+}
+
+
+@pytest.mark.few(30)
+@table(REFUSED)
+def test_a_refusal(call: Callable[[], Any], said: str) -> None:
+    assert_refused(call, said)
+
+
+def test_what_only_looks_bad() -> None:
+    assert schedules.linear(0.5)(0.25) == 0.5
+    assert len(data.line(3, seed=0)) == 3
+    assert len(splits([(torch.tensor([0, 1, 2]), torch.tensor([5]))])[0].test) == 1
+    assert read(weight_decay={"*": 1e-3}).model is not None

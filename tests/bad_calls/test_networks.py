@@ -1,7 +1,9 @@
-"""Bad arguments of likelihoods, models and the standardisation."""
+"""Bad calls of likelihoods, models and the standardisation."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,256 +13,215 @@ import torch
 from torch import nn
 
 from pyrodrop import likelihoods, models, priors
+from pyrodrop.likelihoods import Censored, Missing
 from pyrodrop.scaling import Standardize
 
-from .harness import Call, Case, cases
-from .kinds import COUNT, FLAG, FUNCTION, NAME, OBJECT, POSITIVE, UNCHECKED, Kind, kind
+from .judge import Table, assert_refused, table
 
-PRIOR = OBJECT.but("None", "dict") | {
-    "class": lambda: priors.Gaussian,
-    "likelihood": lambda: likelihoods.Gaussian(1.0),
-    "of numbers": lambda: {"*": 1.0},
-    "no pattern": lambda: {"nothing": priors.Gaussian(), "*": None},
-    "number as pattern": lambda: {0: priors.Gaussian()},
-}
-LIKELIHOOD = OBJECT | {"class": lambda: likelihoods.Gaussian, "prior": lambda: priors.Gaussian()}
-AXES = OBJECT.but("None", "dict") | {
-    "float": lambda: {"*": 1.0},
-    "bool": lambda: {"*": True},
-    "negative": lambda: {"*": -1},
-    "too large": lambda: {"*": 7},
-}
-OUTPUT = FUNCTION.but("None") | {"module": nn.Identity}
-IMAGE = kind(
-    None_=None,
-    number=3,
-    string="abc",
-    two=(3, 32),
-    float=(3, 32.0, 32),
-    zero=(0, 32, 32),
-    negative=(3, -1, 32),
-    four=(1, 2, 3, 4),
-)
-WIDTHS = kind(
-    None_=None, number=3, string="3", one=[3], empty=[], float=[3, 2.0], zero=[3, 0], negative=[3, -1], bools=[True, 2],
-    strings=["3", "2"], nested=[[3], [2]],
-)  # fmt: skip
-
-
-def parts(**more: Any) -> dict[str, Any]:
-    return {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(1.0), **more}
-
-
-COMMON = {"prior": PRIOR, "likelihood": LIKELIHOOD, "bias_prior": PRIOR.but("no pattern")}
-DISTRIBUTION = {"distribution": dist.Normal(torch.zeros(4, 1), 1.0).to_event(1)}
-
-DISPERSION = POSITIVE.but("None", "list") | {"word": lambda: "networks", "huge": lambda: 1e300}
+ONE = dist.Normal(torch.zeros(4, 1), 1.0).to_event(1)
+POSITIVE = dist.Exponential(torch.ones(4, 1)).to_event(1)
 DISPERSED = {
     "NegativeBinomial": "dispersion", "Gamma": "dispersion", "Beta": "concentration", "StudentT": "scale",
     "LogNormal": "scale",
 }  # fmt: skip
 
-CALLS = [
-    *(Call(f"likelihoods.{name}") for name in ("Bernoulli", "Categorical", "Poisson")),
-    *(
-        Call(
-            f"likelihoods.{name}",
-            dict,
-            {parameter: DISPERSION, "learned": FLAG} | ({"df": POSITIVE.but("None")} if name == "StudentT" else {}),
-            works={f"{parameter}: network": (lambda: "network", lambda made: made.outputs(3) == 6)},
-        )
+
+def brought(net: Any = None, **changed: Any) -> Any:
+    parts = {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(1.0), **changed}
+    return models.from_module(nn.Linear(2, 1) if net is None else net, **parts)
+
+
+def mlp(widths: Any = (2, 3, 1), activation: Any = "relu", of: Any = models.MLP, **changed: Any) -> Any:
+    return of(widths, activation, **{"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(1.0), **changed})
+
+
+def images(of: Any, **changed: Any) -> Any:
+    return of(prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0), **changed)
+
+
+def ordinal(cutpoints: Any) -> Any:
+    return likelihoods.Ordinal(3, cutpoints=cutpoints)
+
+
+def line(slopes: Any = (2, 1), intercept: Any = (1,), scale: Any = (1,)) -> None:
+    mlp(of=models.WideAndDeep).set_line(*map(torch.ones, (slopes, intercept, scale)))
+
+
+REFUSED: Table = {
+    **{
+        f"likelihoods.{name}": [
+            (
+                lambda name=name, p=parameter: getattr(likelihoods, name)(**{p: "networks"}),
+                f"{parameter} must be .*or 'network'",
+            ),
+            *(
+                (lambda name=name, p=parameter, v=value: getattr(likelihoods, name)(**{p: v}), f"{parameter} is .*got")
+                for value in (0.0, -1.0, 1e300, math.nan, True)
+            ),
+        ]
         for name, parameter in DISPERSED.items()
-    ),
-    Call(
-        "likelihoods.Ordinal",
-        lambda: {"classes": 3},
-        {
-            "classes": COUNT.but("huge") | {"one": lambda: 1},
-            "cutpoints": kind(
-                number=1.0, word="ab", one=[1.0], equal=[1.0, 1.0], falling=[1.0, 0.0], nan=[0.0, float("nan")]
+    },
+    "likelihoods.Gaussian": [
+        (lambda value=value: likelihoods.Gaussian(value), "precision is .* must be .*got")
+        for value in (0.0, 1e300, 1e-300, "x")
+    ],
+    "likelihoods.Ordinal": [
+        (lambda: likelihoods.Ordinal(1), "classes is the number .* at least 2; got 1"),
+        (lambda: ordinal([1.0]), r"cutpoints must be 2 ascending numbers, between 3 classes; got \[1.0\]"),
+        (lambda: ordinal([1.0, 1.0]), "2 ascending numbers"),
+        (lambda: ordinal([1.0, 0.0]), "2 ascending numbers"),
+        (lambda: ordinal([0.0, math.nan]), "cutpoints must be .*nan|cutpoints must be finite"),
+    ],
+    "likelihoods.HeteroscedasticGaussian": [
+        (
+            lambda: likelihoods.HeteroscedasticGaussian()(torch.zeros(2, 3), Standardize()),
+            r"output must have 2 D columns .*got shape \[2, 3\]",
+        ),
+        (lambda: likelihoods.HeteroscedasticGaussian("log"), "no link is called 'log'; there are exp, softplus"),
+        # type: ignore[arg-type]
+    ],
+    "likelihoods.Missing": [
+        (lambda: Missing(Missing(likelihoods.Gaussian())), "likelihood must be one of exact observations"),
+        (lambda: Missing(likelihoods.Gaussian(), 1.5), "value is .*a whole number.*got the float 1.5"),
+        (lambda: Missing(likelihoods.Gaussian(), math.inf), "value is .*a whole number.*got"),
+        (lambda: Censored(Missing(likelihoods.Gaussian())), "likelihood must be one of exact observations"),
+        (lambda: Censored(Censored(likelihoods.Gaussian())), "likelihood must be one of exact observations"),
+    ],
+    "likelihoods.shapes": [
+        *(
+            (
+                lambda shape=shape: likelihoods.aligned(torch.zeros(shape), ONE),
+                f"y must have the shape .*got .*{message}",
+            )
+            for shape, message in (((1, 4), "1, 4"), ((4, 1, 1), "4, 1, 1"), ((3,), "3"))
+        ),
+        (
+            lambda: likelihoods.per_row(torch.distributions.Normal(0.0, 1.0), 1),
+            "must return a distribution of pyro.distr|dims",
+        ),
+        (
+            lambda: likelihoods.check_support(-torch.ones(4, 1), POSITIVE, "it"),
+            "values of y must be in the support of it, .*got -1",
+        ),
+        (
+            lambda: likelihoods.check_support(torch.ones(4, 1) > 0, POSITIVE, "it"),
+            "y must be numbers in the support of it.*got torch.bool",
+        ),
+    ],
+    "models.MLP": [
+        *(
+            (
+                lambda widths=widths, of=of: mlp(widths, of=of),
+                f"widths (are|is one of|must be).* must be .*got|widths must.*got {message}",
+            )
+            for of in (models.MLP, models.WideAndDeep)
+            for widths, message in (
+                (3, "3"),
+                ("3", "'3'"),
+                ([3], r"\[3\]"),
+                ([], r"\[\]"),
+                ([3, 2.0], "2.0"),
+                ([3, 0], "0"),
+                ([3, -1], "-1"),
+                ([True, 2], "True"),
+                (["3", "2"], "'3'"),
+            )
+        ),
+        (lambda: mlp(activation="nosuch"), "no activation is called 'nosuch'; there are relu, .*did you mean 'tanh'"),
+        (lambda: mlp(activation=3), "activation is one of relu, .*must be a function; got"),
+        (lambda: images(models.LeNet300100, activation="nosuch"), "no activation is called 'nosuch'"),
+    ],
+    "models.priors": [
+        (lambda name=name, value=value: mlp(**{name: value}), f"{name}.*(must be|no parameter is called).*{message}")
+        for name in ("prior", "bias_prior", "likelihood")
+        for value, message in (
+            (priors.Gaussian if name != "likelihood" else likelihoods.Gaussian, "got the class .*: call it"),
+            (likelihoods.Gaussian(1.0) if name != "likelihood" else priors.Gaussian(), "got"),
+            *((({"*": 1.0}, "got"), ({0: priors.Gaussian()}, "got 0")) if name != "likelihood" else ()),
+            *(
+                (({"nothing": priors.Gaussian(), "*": None}, "'nothing'; there are layers.0.weight"),)
+                if name == "prior"
+                else ()
             ),
-        },
-        works={"cutpoints: whole numbers": (lambda: [0, 1], lambda made: made.cutpoints.tolist() == [0.0, 1.0])},
-    ),
-    Call("likelihoods.HeteroscedasticGaussian"),
-    Call(
-        "likelihoods.HeteroscedasticGaussian",
-        lambda: {"output": torch.zeros(2, 4), "targets": Standardize()},
-        {"output": Kind({"odd": lambda: torch.zeros(2, 3)})},
-        function=lambda **kwargs: likelihoods.HeteroscedasticGaussian()(**kwargs),
-    ),
-    Call("likelihoods.HeteroscedasticLogNormal"),
-    Call("likelihoods.Likelihood"),
-    Call(
-        "likelihoods.Gaussian",
-        dict,
-        {"precision": POSITIVE.but("None", "list") | {"huge": lambda: 1e300, "tiny": lambda: 1e-300}},
-        works={"precision: numpy": (lambda: np.float64(4.0), lambda made: float(made.precision) == 4.0)},
-    ),
-    Call(
-        "likelihoods.Missing",
-        lambda: {"likelihood": likelihoods.Gaussian(1.0)},
-        {
-            "likelihood": LIKELIHOOD | {"missing": lambda: likelihoods.Missing(likelihoods.Gaussian())},
-            "value": COUNT.but("NaN", "zero", "negative"),
-        },
-    ),
-    Call(
-        "likelihoods.Censored",
-        lambda: {"likelihood": likelihoods.Gaussian(1.0)},
-        {
-            "likelihood": LIKELIHOOD
-            | {
-                "missing": lambda: likelihoods.Missing(likelihoods.Gaussian()),
-                "censored": lambda: likelihoods.Censored(likelihoods.Gaussian()),
-            }
-        },
-    ),
-    Call(
-        "likelihoods.aligned",
-        lambda: {"y": torch.zeros(4), **DISTRIBUTION},
-        {
-            "y": kind(None_=None, number=1.0, list=[0.0] * 4)
-            | {"row": lambda: torch.zeros(1, 4), "more": lambda: torch.zeros(4, 1, 1), "fewer": lambda: torch.zeros(3)},
-            "rows": UNCHECKED,
-        },
-        works={"y: column": (lambda: torch.zeros(4, 1), lambda y: y.shape == (4, 1))},
-    ),
-    Call("likelihoods.elements", lambda: DISTRIBUTION),
-    Call(
-        "likelihoods.per_row",
-        lambda: DISTRIBUTION | {"dims": 1},
-        {"distribution": OBJECT},
-    ),
-    Call(
-        "likelihoods.check_support",
-        lambda: {"y": torch.ones(4, 1), "what": "it", "distribution": dist.Exponential(torch.ones(4, 1)).to_event(1)},
-        {
-            "y": Kind(
-                {"outside": lambda: torch.full((4, 1), -1.0), "bools": lambda: torch.ones(4, 1, dtype=torch.bool)}
-            ),
-            "what": UNCHECKED,
-        },
-    ),
-    Call(
-        "models.MLP",
-        lambda: parts(widths=[2, 3, 1]),
-        {
-            "widths": WIDTHS,
-            "activation": NAME.but("list", "bytes", "bool", "number") | FUNCTION.but("string"),
-            "input_gain": POSITIVE.but("None"),
-            **COMMON,
-        },
-        works={
-            "activation: function": (lambda: torch.tanh, lambda model: model(torch.zeros(2, 2)).shape == (2, 1)),
-            "widths: tuple of numpy": (
-                lambda: (np.int64(2), np.int32(1)),
-                lambda model: model.weight_sites()["layers.0.weight"].shape == (1, 2),
-            ),
-            "bias_prior: None": (lambda: None, lambda model: len(model.weight_sites()) == 2),
-        },
-    ),
-    Call(
-        "models.WideAndDeep",
-        lambda: parts(widths=[2, 3, 1]),
-        {
-            "widths": WIDTHS,
-            "activation": NAME.but("list", "bytes", "bool", "number") | FUNCTION.but("string"),
-            **COMMON,
-        },
-    ),
-    Call(
-        "models.WideAndDeep",
-        lambda: {"slopes": torch.ones(2, 1), "intercept": torch.ones(1), "scale": torch.ones(1)},
-        {
-            "slopes": Kind({"transposed": lambda: torch.ones(1, 2), "vector": lambda: torch.ones(2)}),
-            "intercept": Kind({"number": lambda: torch.tensor(1.0)}),
-            "scale": Kind({"two": lambda: torch.ones(2)}),
-        },
-        function=lambda **kwargs: models.WideAndDeep(**parts(widths=[2, 3, 1])).set_line(**kwargs),
-    ),
-    Call(
-        "models.LeNet300100",
-        parts,
-        {"activation": NAME.only("unknown", "number"), **COMMON},
-    ),
-    Call("models.LeNet5", parts),
-    Call(
-        "models.ConvNet",
-        lambda: parts(shape=(1, 8, 8), scale=1 / 32),
-        {"shape": IMAGE, "scale": POSITIVE | {"small": lambda: 0.01}},
-    ),
-    Call(
-        "models.VGG",
-        lambda: parts(shape=(1, 32, 32), scale=1 / 64),
-        {"shape": IMAGE | {"small": lambda: (3, 31, 32)}, "scale": POSITIVE | {"small": lambda: 0.01}},
-    ),
-    Call(
-        "models.NetworkModel",
-        lambda: parts(network=nn.Linear(2, 1), bias_prior=None),
-        {"input_axes": AXES, "output": OUTPUT, "prior": PRIOR, "likelihood": LIKELIHOOD},
-    ),
-    Call(
-        "models.from_module",
-        lambda: parts(net=nn.Linear(2, 1)),
-        {"input_axes": AXES, **COMMON},
-        works={"net: frozen bias": (lambda: _linear(), lambda model: model(torch.zeros(3, 2)).shape == (3, 1))},
-    ),
-    Call(
-        "models.WithPriorFunction",
-        lambda: {"net": nn.Linear(2, 1)},
-        {"scale": POSITIVE},
-        works={"seed: None": (lambda: None, lambda net: net(torch.zeros(3, 2)).shape == (3, 1))},
-    ),
-    Call(
-        "models.TrainedNetwork",
-        lambda: parts(network=nn.Linear(2, 1), bias_prior=None, dropouts=_dropouts()),
-    ),
-]
+        )
+    ],
+    "models.images": [
+        *(
+            (
+                lambda of=of, shape=shape: images(of, shape=shape, scale=1.0),
+                f"shape (are|is one of) .*must be .*got {message}",
+            )
+            for of in (models.ConvNet, models.VGG)
+            for shape, message in (
+                (3, "the int 3"),
+                ("abc", "the str 'abc'"),
+                ((3, 32), r"a tuple|\(3, 32\)"),
+                ((3, 32.0, 32), "the float 32.0"),
+                ((0, 32, 32), "0"),
+                ((3, -1, 32), "-1"),
+                ((1, 2, 3, 4), r"a tuple|\(1, 2, 3, 4\)"),
+            )
+        ),
+        (
+            lambda: images(models.ConvNet, shape=(1, 8, 8), scale=0.01),
+            "needs a scale of at least 1/32, .*got scale 0.01",
+        ),
+        (lambda: images(models.VGG, shape=(1, 32, 32), scale=0.01), "needs a scale of at least 1/64"),
+        (lambda: images(models.VGG, shape=(3, 31, 32), scale=1.0), "at least 32 x 32"),
+    ],
+    "models.WideAndDeep": [
+        (lambda: line(slopes=(1, 2)), r"must have the shapes \[2, T\], \[T\] and \[T\], .*got \[1, 2\]"),
+        (lambda: line(slopes=(2,)), "slopes, intercept and scale must have the shapes"),
+        (lambda: line(intercept=()), "slopes, intercept and scale must have the shapes"),
+        (lambda: line(scale=(2,)), "slopes, intercept and scale must have the shapes"),
+    ],
+    "models.from_module": [
+        (lambda: brought(nn.Linear), "net.* must be a torch.nn.Module; got"),
+        (lambda: brought(torch.relu), "net.* must be a torch.nn.Module; got"),
+        (
+            lambda: brought(output=nn.Identity()),
+            "output must be a function of what the network returns, .*got a Identity",
+        ),
+        *(
+            (lambda axes=axes: brought(input_axes=axes), f"input_axes.* must .*got {message}")
+            for axes, message in (({"*": 1.0}, ".*1.0"), ({"*": True}, ".*True"), ({"*": -1}, "-1"), ({"*": 7}, "7"))
+        ),
+    ],
+    "scaling.Standardize": [
+        *(
+            (lambda loc=loc: Standardize(loc, 2.0), "loc.*must.*got")
+            for loc in ("1", True, math.nan, math.inf, 1j, ["a"], torch.ones(2, device="meta"))
+        ),
+        *(
+            (lambda scale=scale: Standardize(1.0, scale), "scale.*must.*got")
+            for scale in (0.0, -1.0, math.nan, torch.tensor([1.0, 0.0]))
+        ),
+        (lambda: Standardize.of([1.0]), "values must be .*got a list"),  # type: ignore[arg-type]
+        (lambda: Standardize.of(torch.ones(3).long()), "values must be .*got.*int64"),
+    ],
+}
 
 
-def _linear() -> nn.Module:
+@pytest.mark.few(30)
+@table(REFUSED)
+def test_a_refusal(call: Callable[[], Any], said: str) -> None:
+    assert_refused(call, said)
+
+
+@pytest.mark.parametrize(("name", "parameter"), DISPERSED.items())
+def test_a_parameter_of_the_network(name: str, parameter: str) -> None:
+    assert getattr(likelihoods, name)(**{parameter: "network"}).outputs(3) == 6
+
+
+def test_what_only_looks_bad() -> None:
+    assert ordinal([0, 1]).cutpoints.tolist() == [0.0, 1.0]
+    assert float(likelihoods.Gaussian(np.float64(4.0)).precision) == 4.0
+    assert likelihoods.aligned(torch.zeros(4, 1), ONE).shape == (4, 1)
+    assert mlp(activation=torch.tanh)(torch.zeros(2, 2)).shape == (2, 1)
+    assert mlp((np.int64(2), np.int32(1))).weight_sites()["layers.0.weight"].shape == (1, 2)
+    assert len(mlp(bias_prior=None).weight_sites()) == 2
     net = nn.Linear(2, 1)
     net.bias.requires_grad_(False)
-    return net
-
-
-def _dropouts() -> Any:
-    from pyrodrop.networks.dropouts import Dropouts
-
-    return Dropouts([])
-
-
-SCALING = [
-    Call(
-        "scaling.Standardize",
-        lambda: {"loc": 1.0, "scale": 2.0},
-        {
-            "loc": kind(
-                None_=None, string="1", bool=True, NaN=float("nan"), infinity=float("inf"), complex=1j, list=["a"]
-            )
-            | {"meta": lambda: torch.ones(2, device="meta")},
-            "scale": POSITIVE.but("vector") | {"zero in it": lambda: torch.tensor([1.0, 0.0])},
-        },
-        function=Standardize,
-        works={"scale: whole": (lambda: 2, lambda made: float(made.scale) == 2 and made.scale.is_floating_point())},
-    ),
-    Call(
-        "scaling.Standardize",
-        lambda: {"loc": 0.5, "scale": 2},
-        function=lambda **kwargs: float(Standardize(**kwargs)(torch.tensor(1.5))),
-        works={"loc: a fraction with a whole scale": (lambda: 0.5, lambda value: value == 0.5)},
-    ),
-    Call(
-        "scaling.Standardize.of",
-        lambda: {"values": torch.randn(4, 2)},
-        {"values": kind(None_=None, list=[1.0], number=2.0) | {"whole": lambda: torch.ones(3, dtype=torch.int64)}},
-        function=Standardize.of,
-    ),
-]
-
-
-@pytest.mark.few(12)
-@pytest.mark.parametrize("case", cases(CALLS + SCALING), ids=str)
-def test_model(case: Case) -> None:
-    assert case.wrong() == {}
+    assert brought(net)(torch.zeros(3, 2)).shape == (3, 1)
+    assert models.WithPriorFunction(nn.Linear(2, 1), seed=None)(torch.zeros(3, 2)).shape == (3, 1)
+    assert float(Standardize(0.5, 2)(torch.tensor(1.5))) == 0.5

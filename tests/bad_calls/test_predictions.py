@@ -1,8 +1,7 @@
-"""Bad arguments of fits and predictions, and of scores of predictions."""
+"""Bad calls of predictions and of their scores."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,270 +12,248 @@ import pytest
 import torch
 
 import pyrodrop
-from pyrodrop import metrics
+from pyrodrop import likelihoods, metrics
+from pyrodrop.likelihoods import Gaussian
 from pyrodrop.scaling import Standardize
 
-from .harness import Call, Case, cases
-from .kinds import COUNT, INSIDE, NAME, OBJECT, SEED, UNCHECKED, Kind, kind, tensor
-from .shared import LABELS, N, X, Y, classifier, fit, mlp, replicates, sampled
-from .test_training import NO_LABELS, NO_X, NO_Y, OTHER_GUIDES
+from .judge import Table, assert_refused, table
+from .shared import N, X, Y, fit, mlp, of_classes, prediction
 
-SAMPLES, FEW_SEEDS = COUNT, SEED.only("float", "string", "negative", "NaN")
-NO_POINTS = NO_X
-DATA = Kind({
-    "one tensor": lambda: torch.ones(2, N), "number": lambda: 1.0, "string": lambda: "x", "dict": lambda: {"x": X, "y": Y},
-    "one": lambda: (X,), "three": lambda: (X, Y, Y),
-})  # fmt: skip
-
-
-def on(y: Any, call: Callable[..., Any]) -> Any:
-    return call(data=(X, y))
-
-
-def elbo(x: Any = X, y: Any = Y, **kwargs: Any) -> Any:
-    return fit().elbo(**{"num_samples": 2, "data": (x, y), **kwargs})
-
-
-def predicted() -> pyrodrop.Prediction:
-    return fit().predict(X, 4)
-
-
-def of_classes() -> pyrodrop.Prediction:
-    return classifier().predict(X, 4)
-
-
-def same(call: Callable[[Any], Any], y: Any) -> Callable[[Any], None]:
-    """Checks a result against that of a call with a float32 or int64 tensor."""
-
-    def check(result: Any) -> None:
-        want = call(y)
-        torch.testing.assert_close(torch.as_tensor(result).double(), torch.as_tensor(want).double())
-
-    return check
-
-
-def density(y: Any) -> Any:
-    return predicted().log_density(y)
-
-
-def label_density(y: Any) -> Any:
-    return of_classes().log_density(y)
-
-
-TENS = torch.arange(2 * N).reshape(N, 2)
-Y_WORKS: dict[str, Any] = {
-    "vector": lambda: Y[:, 0], "array": lambda: Y.numpy(), "backwards": lambda: Y.numpy()[::-1][::-1],
-    "big endian": lambda: Y.numpy().astype(">f4"), "series": lambda: pd.Series(Y[:, 0].numpy(), index=range(N, 0, -1)),
-    "frame": lambda: pd.DataFrame({"y": Y[:, 0].numpy()}), "list": lambda: Y.tolist(), "float64": lambda: Y.double(),
-    "with gradient": lambda: Y.clone().requires_grad_(),
+ONES, P = torch.ones(3, 2), torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+CLASSES = torch.tensor([0, 1, 1])
+EACH = torch.full((2, 3, 2), 0.5)
+SCORES: dict[str, Callable[..., Any]] = {
+    name: getattr(metrics, name)
+    for name in (
+        "accuracy", "brier", "negative_log_likelihood", "classification_scores", "ece", "adaptive_ece",
+        "calibration_curve",
+    )
 }  # fmt: skip
-LABEL_WORKS: dict[str, Any] = {
-    "bytes": lambda: LABELS.byte(), "array": lambda: LABELS.numpy().astype(">u4"), "list": LABELS.tolist,
-    "series": lambda: pd.Series(LABELS.numpy(), dtype="Int8"),
+ENTROPIES = {name: getattr(metrics, name) for name in ("expected_entropy", "mutual_information", "entropy_split")}
+NO_PROBABILITIES: dict[str, Any] = {
+    r"must lie in \[0, 1\] and sum to 1 .*got values from -1 to 2": torch.tensor([[2.0, -1.0]] * 3),
+    r"must lie in \[0, 1\] and sum to 1 .*sums from 4": torch.full((3, 2), 2.0),
+    r"must have shape \[N, C\], or \[T, N, C\] .*got \(3,\)": torch.ones(3),
+    "a prediction of class labels or a tensor of class probabilities; got a Prediction of Normal": prediction,
+    "predicted must be a tensor, .*got the str 'x'": "x",
+    "predicted must be .*complex": P + 0j,
+    "predicted must be finite|which are already averaged": P * torch.nan,
+    "predicted must contain at least one observation": P[:0],
+}
+NO_CLASSES: dict[str, Any] = {
+    "y must be a tensor, .*got the str 'x'": "x",
+    "y: class labels must be whole numbers .*got torch.float32": torch.zeros(3),
+    r"y: class labels must have shape \[3\].*one-hot": torch.eye(3, 2).long(),
+    "y: class labels must lie in 0 ... 1, for 2 classes; got 0 to 2": torch.tensor([0, 1, 2]),
+    "y: class labels must lie in 0 ... 1, for 2 classes; got -1 to 1": torch.tensor([0, 1, -1]),
+    r"y must have a class label for each of 3 predictions; got shape \[2\]": CLASSES[:2],
+    "y must have a value everywhere; got a masked array": np.ma.masked_array([0, 1, 0], [True, False, False]),
+}
+NO_NUMBERS: dict[str, Any] = {
+    "must be a tensor, .*got the str 'x'": "x", "must be finite; got": ONES * torch.nan,
+    "must be .*complex64": ONES + 0j,
+    "have a value everywhere; got a masked": np.ma.masked_array(np.ones((3, 2)), np.eye(3, 2) > 0),
+    "in every row; got NaN or null": pd.DataFrame({"a": [1.0, None, 2.0], "b": [1.0, 2.0, 3.0]}),
+    "equally long rows": [[1.0], [1.0, 2.0]],
 }  # fmt: skip
+NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "rmse-mean": lambda v: metrics.rmse(v, ONES),
+    "rmse-y": lambda v: metrics.rmse(ONES, v),
+    "log_predictive_density-y": lambda v: metrics.log_predictive_density(EACH, v, 1.0),
+    "crps-y": lambda v: metrics.crps(EACH, v),
+    "energy_score-y": lambda v: metrics.energy_score(EACH, v),
+    "coverage-pit_values": lambda v: metrics.coverage(v, 0.5),
+    "interval_width-draws": lambda v: metrics.interval_width(v, 0.5),
+    "of_draws-f": lambda v: pyrodrop.Prediction.of_draws(v, Gaussian(1.0)),
+}
 
 
-def works(cases: dict[str, Any], call: Callable[[Any], Any], good: Any) -> dict[str, Any]:
-    return {f"y: {label}": (value, same(call, good)) for label, value in cases.items()}
+def of_draws(f: Any, likelihood: Any = None, **more: Any) -> Any:
+    return pyrodrop.Prediction.of_draws(f, likelihood or Gaussian(1.0), **more)
 
 
-P = torch.full((N, 3), 1 / 3)
-CALLS = [
-    Call(
-        "predict",
-        lambda: {"run": fit(), "x": X, "num_samples": 2},
-        {"run": OBJECT, "x": NO_POINTS},
-        works={
-            "x: whole numbers": (lambda: TENS, lambda p: torch.equal(p.f, fit().predict(TENS.float(), 2).f)),
-            "x: frame": (
-                lambda: pd.DataFrame(TENS.numpy(), columns=["a", "b"]),
-                lambda p: torch.equal(p.f, fit().predict(TENS.float(), 2).f),
+def made(value: Any) -> Any:
+    return value() if value is prediction else value
+
+
+def density(f: Any = EACH, y: Any = ONES, precision: Any = 1.0) -> Any:
+    return metrics.log_predictive_density(f, y, precision)
+
+
+F, AT = torch.zeros(2, 3, 1), dist.Normal(torch.zeros(2, 3, 1), 1.0).to_event(1)
+RISK = [
+    (
+        lambda: metrics.risk_coverage(ONES[:, 0] * torch.nan, ONES[:, 0]),
+        r"at least one score, none of them NaN; got .*3 NaN",
+    ),
+    (lambda: metrics.risk_coverage(ONES[:, 0], ONES[:, 0] / 0), "loss must be finite; got"),
+    (lambda: metrics.risk_coverage(ONES[:, 0], torch.ones(2)), "confidence and loss must have the same shape; got"),
+]
+REFUSED: Table = {
+    **{
+        f"metrics.{name}": [
+            *((lambda of=of, v=v: of(made(v), CLASSES), said) for said, v in NO_PROBABILITIES.items()),
+            *((lambda of=of, v=v: of(P, v), said) for said, v in NO_CLASSES.items()),
+        ]
+        for name, of in SCORES.items()
+    },
+    **{
+        f"metrics.{name}": [
+            *(
+                (lambda of=of, v=v: of(made(v)), said)
+                for said, v in NO_PROBABILITIES.items()
+                if "sum to" not in said and "least" not in said
             ),
-            "x: float16": (lambda: X.half(), lambda p: torch.equal(p.f, fit().predict(X.half().float(), 2).f)),
-            "x: list": (X.tolist, lambda p: torch.equal(p.f, fit().predict(X, 2).f)),
-            "x: expanded": (lambda: X[:1].expand(N, 2), lambda p: torch.equal(p.f[:, 0], p.f[:, -1])),
-            "x: one row": (lambda: X[:1], lambda p: torch.equal(p.f, fit().predict(X, 2).f[:, :1])),
-        },
-    ),
-    Call(
-        "Fit.module",
-        lambda: {"draws": 2},
-        {"draws": COUNT, "seed": FEW_SEEDS, "keep": NAME, "x": NO_POINTS.only("three columns", "NaN")},
-        function=lambda **kwargs: fit().module(**kwargs),
-    ),
-    Call(
-        "Replicates.predict",
-        lambda: {"x": X, "num_samples": 2},
-        {"x": NO_POINTS.only("three columns", "NaN", "None"), "seed": FEW_SEEDS},
-        function=lambda **kwargs: replicates().predict(**kwargs),
-    ),
-    Call(
-        "Sampled.predict",
-        lambda: {"x": X, "num_samples": 2},
-        {"x": NO_POINTS.only("three columns", "NaN", "None"), "seed": FEW_SEEDS, "keep": NAME},
-        function=lambda **kwargs: sampled().predict(**kwargs),
-    ),
-    Call(
-        "Fit.elbo",
-        dict,
-        {"num_samples": COUNT, "seed": SEED, "data": DATA, "x": NO_X, "y": NO_Y},
-        function=elbo,
-    ),
-    Call(
-        "Fit.elbo of labels",
-        lambda: {"y": LABELS},
-        {"y": NO_LABELS},
-        function=lambda y: classifier().elbo(2, (X, y)),
-    ),
-    Call(
-        "Fit.objective",
-        lambda: {"num_samples": 2},
-        {"seed": FEW_SEEDS, "data": DATA},
-        function=lambda **kwargs: fit().objective(**kwargs),
-    ),
-    Call(
-        "Fit",
-        lambda: {"model": mlp(), "guide": fit().guide, "data": None, "history": torch.zeros(1, 3), "settings": {}},
-        {"guide": OTHER_GUIDES.but("auto"), "model": UNCHECKED, "device": UNCHECKED, "loss": UNCHECKED},
-    ),
-    Call(
-        "Prediction",
-        lambda: {"f": torch.zeros(2, 3, 1), "distribution": dist.Normal(torch.zeros(2, 3, 1), 1.0).to_event(1)},
-        {
-            "f": OBJECT.but("tensor") | {"vector": lambda: torch.ones(3)},
-            "distribution": OBJECT
-            | {
-                "other points": lambda: dist.Normal(torch.zeros(2, 4, 1), 1.0).to_event(1),
-                "other samples": lambda: dist.Normal(torch.zeros(3, 3, 1), 1.0).to_event(1),
-            },
-            "seed": UNCHECKED,
-            "joint": UNCHECKED,
-            "missing": UNCHECKED,
-        },
-    ),
-    Call(
-        "Prediction.of_draws",
-        lambda: {"f": torch.zeros(2, 3, 1), "likelihood": pyrodrop.likelihoods.Gaussian(1.0)},
-        {
-            "f": tensor(2, 3, 1).but("another axis")
-            | {"vector": lambda: torch.ones(3), "whole": lambda: torch.ones(2, 3, 1).int()},
-            "likelihood": OBJECT
-            | {
-                "class": lambda: pyrodrop.likelihoods.Gaussian,
-                "unknown noise": pyrodrop.likelihoods.Gaussian,
-                "two outputs": pyrodrop.likelihoods.HeteroscedasticGaussian,
-                "one class": pyrodrop.likelihoods.Categorical,
-            },
-            "targets": OBJECT.but("None") | {"columns": lambda: Standardize(torch.zeros(2), torch.ones(2))},
-        },
-        works={
-            "f: one column": (lambda: np.zeros((2, 3), np.float16), lambda prediction: prediction.f.shape == (2, 3, 1)),
-            "f: backwards": (
-                lambda: np.arange(6.0).reshape(2, 3)[::-1],
-                lambda prediction: prediction.f[0, 0, 0] == 3,
+            (lambda of=of: of(EACH[0]), r"of every sample, \[T, N, C\]; got probabilities of shape \(3, 2\)"),
+        ]
+        for name, of in ENTROPIES.items()
+    },
+    "metrics.predictive_entropy": [
+        (lambda v=v: metrics.predictive_entropy(made(v)), said) for said, v in NO_PROBABILITIES.items()
+    ],
+    **{
+        f"metrics.{name}": [(lambda of=of, v=v: of(v), said) for said, v in NO_NUMBERS.items()]
+        for name, of in NUMBERS.items()
+    },
+    "metrics.shapes": [
+        (
+            lambda: metrics.rmse(ONES, torch.ones(4, 2)),
+            r"mean and y must have the same shape; got \(3, 2\) and \(4, 2\)",
+        ),
+        (lambda: density(f=ONES), r"samples \[T, N, D\] and observations \[N, D\]; got \(3, 2\)"),
+        (lambda: density(y=torch.ones(3)), r"samples \[T, N, D\] and observations \[N, D\]; got"),
+        (
+            lambda: density(precision=torch.ones(2)),
+            r"precision must be a number or one per row, \[3\]; got shape \[2\]",
+        ),
+        (lambda: density(precision=torch.ones(4, 1)), "precision must be a number or one per row"),
+        (lambda: density(precision=torch.tensor([1.0, -1.0, 1.0])), "precision .*got values from -1"),
+        (
+            lambda: metrics.crps(EACH, torch.ones(4, 2)),
+            r"samples \[S, ...\] and observations \[...\] of one shape; got",
+        ),
+        (lambda: metrics.energy_score(EACH, torch.ones(3)), "samples .* and observations .*; got"),
+        (lambda: metrics.coverage(torch.full((3,), 1.5), 0.5), "pit_values.* at most 1; got values from 1.5"),
+        (lambda: metrics.coverage(torch.tensor([-0.1]), 0.5), "pit_values.* at least 0.*; got values from -0.1"),
+        (lambda: metrics.sharpness(fit()), "prediction must be a Prediction or Moments; got"),  # type: ignore[arg-type]
+        (lambda: metrics.variance_split(of_classes()), "a distribution of y with a finite variance; got Categorical"),
+        (lambda: metrics.regression_scores(prediction(), Y[:3]), "y must have the shape of the prediction"),
+        (
+            lambda: metrics.conformal(prediction(), Y, groups=["a"]),
+            "groups must have one label for each of the 8 rows; got",
+        ),
+        (
+            lambda: metrics.conformal(prediction(), Y, blocks="a"),
+            "blocks must have one label for each of the 8 rows; got the str",
+        ),
+        (lambda: metrics.auroc(ONES[:, 0] * torch.nan, ONES[:, 0]), "inside must be a vector of at least one score"),
+        (lambda: metrics.auroc(ONES[:, 0], ONES), "outside must be a vector of at least one score"),
+        (lambda: metrics.aurc(torch.tensor([]), ONES[:, 0]), "confidence must .*got"),
+        *RISK,
+    ],
+    "predict": [(lambda: pyrodrop.predict(mlp(), X, 2), "run must be a Fit, or an object with a method predict; got")],
+    "Prediction": [
+        (
+            lambda: pyrodrop.Prediction(torch.ones(3), AT),
+            r"f must be samples of the function, a tensor \[S, N, ...\]; got",
+        ),
+        *(
+            (
+                lambda shape=shape: pyrodrop.Prediction(F, dist.Normal(torch.zeros(shape), 1.0).to_event(1)),
+                "distribution must have batch shape",
+            )
+            for shape in ((2, 4, 1), (3, 3, 1))
+        ),
+        (lambda: prediction().quantile([]), "q is .*must have at least one; got a list without any"),
+        (lambda: prediction().quantile([0.5, 1.5]), "q is .*above 0 and below 1; got 1.5"),
+        (lambda: prediction().log_density(Y[:3]), "y must have the shape of the prediction"),
+        (
+            lambda: pyrodrop.Prediction(torch.zeros(2, 3), dist.Poisson(torch.ones(2, 3))).log_density(
+                torch.tensor([0.0, -1.0, 2.0])
             ),
-        },
-    ),
-    Call(
-        "Prediction.sample_y",
-        lambda: {"num_samples": 2},
-        function=lambda **kwargs: predicted().sample_y(**kwargs),
-    ),
-    Call(
-        "Prediction.log_density",
-        lambda: {"y": Y},
-        {"y": NO_Y | {"rows": lambda: Y[:3]}},
-        function=density,
-        works=works(Y_WORKS, density, Y),
-    ),
-    Call(
-        "Prediction.log_density of labels",
-        lambda: {"y": LABELS},
-        {"y": NO_LABELS},
-        function=label_density,
-        works=works(LABEL_WORKS, label_density, LABELS),
-    ),
-    Call(
-        "Prediction.quantile",
-        lambda: {"q": 0.5},
-        {"q": INSIDE.but("vector", "array", "series", "list") | kind(empty=[], above_one_in_list=[0.5, 1.5]), },
-        function=lambda **kwargs: predicted().quantile(**kwargs),
-        works={
-            "q: list": (lambda: [0.1, 0.9], lambda quantiles: quantiles.shape == (2, N, 1)),
-            "q: series": (lambda: pd.Series([0.1]), lambda quantiles: quantiles.shape == (1, N, 1)),
-            "q: number of NumPy": (lambda: np.float32(0.5), lambda quantiles: quantiles.shape == (N, 1)),
-        },
-    ),
-    Call(
-        "Prediction.interval",
-        lambda: {"level": 0.5},
-        function=lambda **kwargs: predicted().interval(**kwargs),
-    ),
-    Call("Prediction.cdf", lambda: {"y": Y}, {"y": NO_Y}, function=lambda y: predicted().cdf(y)),
-    Call(
-        "metrics.regression_scores",
-        lambda: {"y": Y},
-        {"y": NO_Y},
-        function=lambda y: metrics.regression_scores(predicted(), y),
-    ),
-    Call(
-        "metrics.classification_scores",
-        lambda: {"predicted": P, "y": LABELS},
-        {"predicted": tensor(N, 3).but("number", "bool", "another axis"), "y": NO_LABELS},
-        works={
-            "predicted: array": (lambda: P.numpy(), lambda scores: scores["accuracy"] == metrics.accuracy(P, LABELS)),
-            "y: bools": (lambda: LABELS > 1, lambda scores: scores["accuracy"] == metrics.accuracy(P, (LABELS > 1).long())),
-        },
-    ),
-    Call(
-        "metrics.conformal",
-        lambda: {"prediction": predicted(), "y": Y},
-        {"y": NO_Y, "groups": kind(word="a", number=3, few=["a"]), "blocks": kind(word="a", few=[1, 2])},
-        works={"groups: array": (lambda: np.arange(N) % 2, lambda made: len(made.units) == 2)},
-    ),
-    Call(
-        "metrics.rmse",
-        lambda: {"mean": Y, "y": Y},
-        {"y": tensor(N, 1), "mean": tensor(N, 1)},
-        works={"y: array": (lambda: Y.numpy() + 1, lambda value: abs(value - 1) < 1e-6)},
-    ),
-    Call("metrics.crps", lambda: {"draws": Y[None], "y": Y}, {"y": tensor(N, 1).but("empty"), "draws": tensor(1, N, 1)}),
-]  # fmt: skip
+            "in the support of the prediction, of Poisson .*got -1",
+        ),
+    ],
+    "Prediction.of_draws": [
+        (lambda: of_draws(torch.ones(3)), r"f must be S draws at N points, at least one each, \[S, N, ...\]; got"),
+        (lambda: of_draws(F[:0]), r"f must be S draws at N points, at least one each, .*got shape \[0, 3, 1\]"),
+        (lambda: of_draws(F.int()), "f must be draws of a function, real numbers; got torch.int32"),
+        (lambda: of_draws(F, Gaussian), "likelihood must be a Likelihood, .*got the class"),
+        (lambda: of_draws(F, Gaussian()), "likelihood must have a known precision"),
+        (
+            lambda: of_draws(F, likelihoods.HeteroscedasticGaussian()),
+            "f must have as many columns as the likelihood takes",
+        ),
+        (lambda: of_draws(F, likelihoods.Categorical()), "f must have a logit for each of at least 2 classes"),
+        (
+            lambda: of_draws(F, targets=Standardize(torch.zeros(2), torch.ones(2))),
+            "targets must have one number, or one for each column",
+        ),
+    ],
+}
 
 
-@pytest.mark.few(7)
-@pytest.mark.parametrize("case", cases(CALLS), ids=str)
-def test_prediction(case: Case) -> None:
-    assert case.wrong() == {}
+class Other:
+    """A guide of another network, which this package does not know: its weights have other shapes."""
+
+    def posterior(self, name: str) -> Any:
+        shape = {"layers.1.weight": (8, 3), "layers.1.bias": (8,)}.get(name, tuple(mlp().weight_sites()[name].shape))
+        return dist.Normal(torch.zeros(shape), 1.0).to_event(len(shape))
+
+    def __call__(self, *args: Any) -> None:
+        raise AssertionError
 
 
-def test_a_guide_of_another_network_predicts_nothing() -> None:
-    """Also one that this package does not know: its weights have other shapes."""
-
-    class Own:
-        def posterior(self, name: str) -> Any:
-            wide = {"layers.1.weight": (8, 3), "layers.1.bias": (8,)}.get(name, tuple(mlp().weight_sites()[name].shape))
-            return dist.Normal(torch.zeros(wide), 1.0).to_event(len(wide))
-
-        def __call__(self, *args: Any) -> None:
-            raise AssertionError
-
-    run: Any = pyrodrop.Fit(mlp(), Own(), None, torch.zeros(1, 3), {})
-    for more in ({}, {"keep": "moments"}, {"joint": False}):
-        with pytest.raises(ValueError, match=r"guide must .* 'layers.1.weight' has shape \[1, 3\]; got .* \[8, 3\]"):
-            run.predict(X, 2, **more)
+@pytest.mark.few(30)
+@table(REFUSED)
+def test_a_refusal(call: Callable[[], Any], said: str) -> None:
+    assert_refused(call, said)
 
 
-def test_labels_of_a_prediction_mean_the_same_in_every_form() -> None:
-    """Against the log of the mean probability, by hand."""
-    prediction = of_classes()
-    by_hand = prediction.f.softmax(-1).mean(0)[torch.arange(N), LABELS].log()
-    for y in (LABELS, LABELS.numpy(), LABELS.tolist(), pd.Series(LABELS.numpy(), index=np.arange(N)[::-1])):
-        torch.testing.assert_close(prediction.log_density(y), by_hand)
+@pytest.mark.parametrize("more", [{}, {"keep": "moments"}, {"joint": False}])
+def test_a_guide_of_another_network_predicts_nothing(more: Any) -> None:
+    run: Any = pyrodrop.Fit(mlp(), Other(), None, torch.zeros(1, 3), {})
+    with pytest.raises(ValueError, match=r"guide must .*'layers.1.weight'.*\[1, 3\].*got .*\[8, 3\]"):
+        run.predict(X, 2, **more)
 
 
-def test_values_that_a_distribution_cannot_have_are_refused() -> None:
+@pytest.mark.parametrize("name", SCORES)
+def test_forms_of_labels_and_probabilities(name: str) -> None:
+    score = SCORES[name]
+    if name == "calibration_curve":
+        return
+    want = score(P, CLASSES)
+    forms = (CLASSES.tolist(), CLASSES.numpy().astype(np.uint8), pd.Series(CLASSES.numpy()), CLASSES.bool())
+    assert [score(P, y) for y in forms] == [want] * 4
+    assert score(P.numpy(), CLASSES) == want
+
+
+def test_what_only_looks_bad() -> None:
+    assert density(precision=torch.ones(3)).shape == (3,)
+    assert 0 < metrics.rmse(ONES, pd.DataFrame(np.zeros((3, 2), np.float32))) < 3
+    assert float(metrics.risk_coverage(ONES[:, 0], torch.tensor([True, False, True]))[-1]) == pytest.approx(2 / 3)
+    assert bool(metrics.risk_coverage(torch.tensor([torch.inf, 0.0, 1.0]), ONES[:, 0]).isfinite().all())
+    assert of_draws(np.zeros((2, 3), np.float16)).f.shape == (2, 3, 1)
+    assert float(of_draws(np.arange(6.0).reshape(2, 3)[::-1]).f[0, 0, 0]) == 3
+    assert prediction().quantile([0.1, 0.9]).shape == (2, N, 1)
+    assert prediction().quantile(pd.Series([0.1])).shape == (1, N, 1)
+    assert prediction().quantile(np.float32(0.5)).shape == (N, 1)
+    assert len(metrics.conformal(prediction(), Y, groups=np.arange(N) % 2).units) == 2
     counts = pyrodrop.Prediction(torch.zeros(2, 3), dist.Poisson(torch.ones(2, 3)))
-    assert math.isfinite(float(counts.log_density([0, 1, 2]).sum()))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="in the support of the prediction, of Poisson .*got -1"):
-        counts.log_density(torch.tensor([0.0, -1.0, 2.0]))
+    assert bool(counts.log_density([0, 1, 2]).isfinite().all())  # type: ignore[arg-type]
+
+
+def test_interval_widths_of_some_columns_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.quantile takes 2**24 values at most in older versions of PyTorch."""
+    draws = torch.randn(5, 8, 5)
+    whole = metrics.interval_width(draws, 0.5)
+    sizes = []
+
+    def quantile(values: torch.Tensor, *rest: Any, of: Any = torch.quantile, **named: Any) -> torch.Tensor:
+        sizes.append(values.numel())
+        return of(values, *rest, **named)
+
+    monkeypatch.setattr(torch, "quantile", quantile)
+    monkeypatch.setattr("pyrodrop.prediction.quantiles._AT_A_TIME", 50)
+    assert metrics.interval_width(draws, 0.5) == whole
+    assert sizes == [50, 50, 50, 50]

@@ -327,13 +327,6 @@ def test_weight_averaging_is_torch_dropout_in_eval_mode() -> None:
         torch.testing.assert_close(model.outputs(means, X), plain(X))
 
 
-def test_a_guide_needs_a_model_that_knows_its_weights() -> None:
-    with pytest.raises(TypeError, match="weight_sites"):
-        guides.MeanField(lambda x: x)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="init_scale"):
-        guides.MeanField(small_model(), init_scale=0.0)
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize("estimator", STRATEGIES)
 @pytest.mark.parametrize("name", GUIDES)

@@ -121,50 +121,11 @@ def test_ard_variances_tell_the_layer_sizes() -> None:
     assert float(variance[:RELEVANT].min()) > 5 * float(variance[RELEVANT:].max())
 
 
-def test_masks_out_of_range_are_refused() -> None:
-    model = linear(priors.ARD())
-    with pytest.raises(ValueError, match=r"log alpha, which lies in \[-8, 8\]; got 9"):
-        guides.SparseDropout(model).keep_mask(9.0)
-    with pytest.raises(ValueError, match=r"lies in \[-10, 10\]; got -10"):
-        guides.ARDDropout(model).keep_mask(-10.0)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda m: guides.VariationalDropout(m, max_alpha=0.0), "max_alpha is the bound .* finite number .*; got 0"),
-        (lambda m: guides.VariationalDropout(m, max_alpha=-1.0), "max_alpha is the bound"),
-        (lambda m: guides.VariationalDropout(m, max_alpha=0.05), "between 0 and max_alpha 0.05; got 0.111"),
-        (lambda m: guides.VariationalDropout(m, kl_scale=0.0), "kl_scale is a factor"),
-        (lambda m: guides.VariationalDropout(m, "A", "weight"), "type A has one noise value per input unit"),
-        (lambda m: guides.VariationalDropout(m, "C"), "kind must be 'A' or 'B'; got 'C'"),
-        (lambda m: guides.GaussianDropout(m), "takes alpha or drop_rate, one of them"),
-        (lambda m: guides.GaussianDropout(m, alpha=0.0), "alpha is the variance .* got 0"),
-        (lambda m: guides.GaussianDropout(m, drop_rate=1.0), r"must lie in \[0, 1\)"),
-        (lambda m: guides.ConcreteDropout(m, drop_rate=0.0), r"must lie in \(0, 1\); got 0"),
-        (lambda m: guides.ConcreteDropout(m, temperature=0.0), "temperature is the temperature of the relaxed mask"),
-        (lambda m: guides.LowRank(m, 0), "rank is the number of factors"),
-        (lambda m: guides.Ensemble(m, guides.Point, 0), "members is the number of posteriors"),
-        (lambda m: guides.from_noise(lambda a, b: a, lambda a: a), "one of them; got neither"),
-    ],
-)
-def test_misuse_is_named(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make(linear(priors.Gaussian()))
-
-
-def test_priors_out_of_range_are_named() -> None:
-    for make, message in (
-        (lambda: priors.ARD("column"), "group must be .*; got 'column'"),  # type: ignore[arg-type]
-        (lambda: priors.ARD("layer", dist.Normal(0, 1).expand((2,))), "distribution of a scalar"),
-        (lambda: priors.LogUniform("cubic"), "kl must be .*; got 'cubic'"),  # type: ignore[arg-type]
-        (lambda: priors.Horseshoe(0.0), "scale is the scale of the global scale of a horseshoe prior and must be"),
-        (lambda: priors.StudentT(-1.0), "df is the degrees of freedom of a Student t prior"),
-        (lambda: priors.ScaleMixture(mix=1.0), "mix is the probability"),
-        (lambda: priors.TruncatedLogUniform(1.0, 1.0), "low < high"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make()
+def test_type_a_has_no_noise_by_weight_and_noise_needs_a_penalty() -> None:
+    with pytest.raises(ValueError, match="type A has one noise value per input unit"):
+        guides.VariationalDropout(linear(priors.Gaussian()), "A", "weight")
+    with pytest.raises(ValueError, match="one of them; got neither"):
+        guides.from_noise(lambda a, b: a, lambda a: a)
 
 
 def test_the_improper_prior_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -299,19 +299,6 @@ def test_the_noise_starts_at_a_scale_of_1(low: float, high: float, start: float)
     assert float((drawn.log() - start).abs().max()) < 0.05
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"log_scale": 6.0}, "log_scale is the initial ln sigma and must be .*; got 6"),
-        ({"low": 1.0}, "low and high are bounds of ln s and must be finite with low < high; got 1 and 0"),
-        ({"low": -100.0}, "low is a bound of ln s and must .*; got -100"),
-    ],
-)
-def test_what_cannot_be_is_said(arguments: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        guides.LogNormalDropout(network(), **arguments)
-
-
 def test_units_must_be_known() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:

@@ -30,41 +30,6 @@ class Tied(nn.Module):
         return self.dec(torch.tanh(self.enc(x)))
 
 
-@pytest.mark.parametrize("estimator", ["shared", "local", "per_example"])
-def test_a_tied_weight_is_one_site_and_every_use_of_it_is_trained(estimator: str) -> None:
-    net = Tied()
-    model = brought(net)
-    assert list(model.weight_sites()) == ["enc.weight"]
-    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=30, lr=0.02, estimator=estimator)
-    w, bias = run.guide.mean()["enc.weight"], run.model.free["dec.bias"].detach()
-    want = functional_call(net, {"enc.weight": w, "dec.weight": w, "dec.bias": bias}, (X,))
-    torch.testing.assert_close(run.predict(X, 1).f[0], want)
-    # and its training is that of the tied network by hand
-    weight, free = net.enc.weight.detach().clone().requires_grad_(), net.dec.bias.detach().clone().requires_grad_()
-    adam = torch.optim.Adam([weight, free], lr=0.02)
-    for _ in range(30):
-        f = F.linear(torch.tanh(F.linear(X, weight)), weight, free)
-        loss = 2.0 * (f - Y).square().sum() + 0.5 * weight.square().sum()
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-    torch.testing.assert_close(w, weight.detach(), rtol=1e-4, atol=1e-5)
-
-
-def test_a_tied_weight_has_one_draw_for_all_of_its_uses() -> None:
-    model = brought(Tied())
-    run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.4), (X, Y), steps=1, lr=1e-6)
-    f = run.predict(X[:1], 4000).f[:, 0]
-    loc, bias = run.guide.loc["enc.weight"].detach(), run.model.free["dec.bias"].detach()
-    masks = torch.tensor([[float(i >> k & 1) for k in range(4)] for i in range(16)])
-    chance = torch.where(masks > 0, 0.6, 0.4).prod(1)
-    every = torch.stack([F.linear(torch.tanh(F.linear(X[:1], loc * z)), loc * z, bias)[0] for z in masks])
-    mean = (chance[:, None] * every).sum(0)
-    sd = ((chance[:, None] * every.square()).sum(0) - mean**2).sqrt()
-    assert ((f.mean(0) - mean).abs() < 4.5 * sd / 4000**0.5).all()
-    torch.testing.assert_close(f.std(0), sd, rtol=0.08, atol=0)
-
-
 def test_two_parameters_in_one_memory_are_refused() -> None:
     """The weights of an autoencoder, tied by ``.data``: copies of them have memory of their own."""
     net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 4))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from tests.small import brought, normal
 
 X = normal(30, 4, seed=1)
 Y = normal(30, 2, seed=2)
-Pair = namedtuple("Pair", ["loss", "logits"])
 
 
 class Net(nn.Module):
@@ -33,48 +30,6 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Any:
         hidden = torch.tanh(self.body(x))
         return self.pack(loss=hidden.square().mean(), logits=self.head(hidden))
-
-
-KINDS: dict[str, tuple[Callable[..., Any], Callable[[Any], Tensor], str]] = {
-    "mapping": (
-        dict,
-        lambda out: out["logits"],
-        "got a dict with 'loss', 'logits': pass output=lambda out: out['logits']",
-    ),
-    "tuple": (
-        lambda **out: tuple(out.values()),
-        lambda out: out[1],
-        "got a tuple of 2: pass output=lambda out: out[1]",
-    ),
-    "named tuple": (Pair, lambda out: out.logits, "got a Pair of 2: pass output=lambda out: out[1]"),
-    "object": (SimpleNamespace, lambda out: out.logits, "got a SimpleNamespace: pass output=lambda out: out.logits"),
-}
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_output_that_is_taken_is_trained_and_predicted(kind: str) -> None:
-    pack, output, line = KINDS[kind]
-    torch.manual_seed(0)
-    net = Net(pack)
-    plain = brought(net)
-    for call in (lambda: plain(X), lambda: pyrodrop.fit(plain, guides.Point(plain), (X, Y), steps=1)):
-        with pytest.raises(ValueError, match="must return a single tensor") as refused:
-            call()
-        assert line in str(refused.value)
-    model = brought(net, output=output)
-    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=25, lr=0.02, engine="traced")
-    hand = {name: value.detach().clone().requires_grad_() for name, value in net.named_parameters()}
-    adam = torch.optim.Adam(list(hand.values()), lr=0.02)
-    for _ in range(25):
-        f = output(functional_call(net, hand, (X,)))
-        weights = hand["body.weight"], hand["head.weight"]
-        loss = 2.0 * (f - Y).square().sum() + 0.5 * sum(w.square().sum() for w in weights)
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-    want = output(functional_call(net, hand, (X,)))
-    torch.testing.assert_close(run.predict(X, 1).f[0], want.detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_an_output_that_is_none_is_refused_with_what_the_network_returns() -> None:

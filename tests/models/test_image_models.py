@@ -12,7 +12,6 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.networks.alone import drawn_as_alone
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -80,30 +79,6 @@ def test_vectorised_draws_are_draws_one_by_one(name: str) -> None:
     drawn = guides.BernoulliDropout(model, 0.3).draw(3)
     each = [model.outputs({n: w[i] for n, w in drawn.items()}, x) for i in range(3)]
     torch.testing.assert_close(model.outputs(drawn, x), torch.stack(each), atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5", "conv-net"])
-def test_engines_make_pyros_steps_under_the_local_estimator(name: str, engine: Any) -> None:
-    model, x, y = made(name)
-    guide = guides.SparseDropout(model)
-    losses = [
-        pyrodrop.fit(model, guide, (x, y), steps=3, batch_size=20, estimator="local", engine=e).losses
-        for e in ("pyro", engine)
-    ]
-    torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=0)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["lenet-5", "conv-net"])
-def test_replicates(name: str) -> None:
-    model, x, y = made(name, prior=priors.Gaussian())
-    guide = guides.BernoulliDropout(model, 0.1)
-    with drawn_as_alone(0, 1):
-        many = pyrodrop.fit_replicates(model, guide, (x, y), steps=3, batch_size=20, count=2, estimator="local")
-    alone = pyrodrop.fit(model, guide, (x, y), steps=3, batch_size=20, seed=1, estimator="local")
-    torch.testing.assert_close(many[1].losses, alone.losses, rtol=1e-4, atol=0)
 
 
 @pytest.mark.few(1)

@@ -136,37 +136,10 @@ def test_heteroscedastic_noise_is_learned() -> None:
     assert 0.7 < float(sd[250:350].mean()) < 1.3
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"activation": "rleu"}, "no activation is called 'rleu'.*did you mean 'relu'"),
-        ({"prior": {"nothing": priors.Gaussian()}}, "prior: no parameter is called 'nothing'"),
-    ],
-)
-def test_wrong_settings_are_named(change: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        mlp(**change)
-
-
 def test_a_network_with_its_own_dropout_is_refused() -> None:
     net = nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.1), nn.Linear(5, 1))
     with pytest.raises(ValueError, match=r"dropout layers 1: put nn.Identity\(\) in their place"):
         models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-
-
-@pytest.mark.parametrize("widths", [[1], [2, 0, 1], [2, 2.5, 1]])
-def test_wrong_widths(widths: list[int]) -> None:
-    with pytest.raises(
-        (TypeError, ValueError), match="widths (must be at least two whole numbers|are the sizes|is one of)"
-    ):
-        models.MLP(widths, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-
-
-def test_wrong_width_of_x() -> None:
-    with pytest.raises(ValueError, match=r"x must have shape \[N, 2\]"):
-        mlp()(torch.randn(4, 3))
-    with pytest.raises(ValueError, match="precision is one over the variance"):
-        likelihoods.Gaussian(-1.0)
 
 
 def test_a_precision_without_a_number_starts_at_one_over_the_variance_of_y_and_is_learned() -> None:

@@ -52,7 +52,7 @@ def fewer_cells(case: Case, number: int) -> list[Cell]:
     return few if len(few) == 1 else few[number // 2 % 2 :: 2]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("case", "cell"), cases(fewer_cells))
 def test_a_few_cells(case: Case, cell: Cell) -> None:
     check(case, cell, THIN)

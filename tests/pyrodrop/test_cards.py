@@ -49,28 +49,6 @@ def test_showing_a_fit_changes_nothing() -> None:
     assert torch.equal(run.predict(X, 3).f, before)
 
 
-def test_replicates_show_the_first_and_the_range_of_losses() -> None:
-    runs = fitted(count=3, engine="auto")
-    text = repr(runs)
-    assert text.startswith("3 replicates")
-    assert len(text.splitlines()) <= 10
-    ends = [float(run.losses[-4:].mean()) for run in runs]
-    assert f"{min(ends):.4g} to {max(ends):.4g}" in text
-
-
-def test_data_and_predictions() -> None:
-    assert repr(DATA).splitlines()[0] == "Dataset of 30 rows"
-    assert "x and y" in repr(DATA)
-    assert "[30, 1] float32" in repr(DATA)
-    assert "x_ids [30, 1] float32" in repr(Dataset({"ids": X, "mask": X}, X))  # type: ignore[arg-type]
-    prediction = fitted().predict(X, 7)
-    assert "Prediction at 30 points" in repr(prediction)
-    assert "mixture of 7 Normal" in repr(prediction)
-    moments = repr(fitted().predict(X, 7, keep="moments"))
-    assert moments.startswith("Moments at 30 points")
-    assert "of 7 functions" in moments
-
-
 def test_a_wide_comparison_is_printed_without_cutting_a_number() -> None:
     columns = (
         "log_density",

@@ -87,12 +87,3 @@ def test_fields_are_checked() -> None:
     with pytest.raises(ValueError, match="^width is the width and must be a whole number of at least 1; got 0$"):
         Size(0)
     assert list(constraints_of(Size)) == ["width", "depth"]
-
-
-def test_a_constraint_that_cannot_be_read_is_an_error_of_the_author() -> None:
-    @checked
-    def build(size: Annotated[int, Missing("of nothing")] = 1) -> int:  # type: ignore[name-defined]  # noqa: F821
-        return size
-
-    with pytest.raises(NameError, match="Missing"):
-        build(1)

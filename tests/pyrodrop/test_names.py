@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pyrodrop
-from pyrodrop import data, guides, likelihoods, metrics, models, priors
+from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.cards import Card, carded
 
 X = torch.linspace(-1, 1, 20)[:, None]
@@ -25,18 +25,9 @@ def run() -> Any:
 
 MEANT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "std": (lambda run: run.predict(X, 3).std, "'Prediction' object has no attribute 'std'; did you mean 'sd'?"),
-    "of moments": (lambda run: run.predict(X, 3, keep="moments").stddev, "did you mean 'sd'?"),
-    "samples": (lambda run: run.predict(X, 3).samples, "did you mean 'f' or 'y'?"),
     "of a fit": (lambda run: run.losess, "'Fit' object has no attribute 'losess'; did you mean 'losses'?"),
-    "of a data set": (lambda run: run.data.input, "did you mean 'inputs'?"),
     "guide": (lambda run: guides.MCDropout, "no attribute 'MCDropout'; did you mean 'BernoulliDropout'?"),
-    "prior": (lambda run: priors.Normal, "module 'pyrodrop.priors' has no attribute 'Normal'; did you mean 'Gaussian'?"),
-    "likelihood": (lambda run: likelihoods.categorical_, "did you mean 'Categorical'?"),
-    "model": (lambda run: models.CNN, "did you mean 'ConvNet'?"),
-    "data": (lambda run: data.mauna_lao, "did you mean 'mauna_loa'?"),
-    "metric": (lambda run: metrics.regression_score, "did you mean 'regression_scores'?"),
     "of the package": (lambda run: pyrodrop.train, "module 'pyrodrop' has no attribute 'train'; did you mean 'fit'?"),
-    "capitals": (lambda run: pyrodrop.compare({"a": run}, by="ELBO"), "got 'ELBO'; did you mean 'elbo'?"),
     "activation": (lambda run: models.MLP([1, 1], "ReLU", prior=None, likelihood=None), "did you mean 'relu'?"),
     "widths": (lambda run: models.MLP(3, 10, 1), "got 3 arguments without names; did you mean MLP([3, 10, 1], ...)?"),
     "too many": (

@@ -62,11 +62,6 @@ def test_what_is_predicted_is_the_mixture_of_the_draws(regressor: NetworkRegress
     assert scale.std(0).min() > 0  # the members are two
 
 
-def test_levels_that_are_refused(regressor: NetworkRegressor) -> None:
-    with pytest.raises(ValueError, match="quantiles is the probability.*got 1.5"):
-        regressor.predict(X, quantiles=[0.5, 1.5])
-
-
 def test_float64_predictions_are_those_of_the_fit(regressor: NetworkRegressor) -> None:
     """Bernoulli masks are the same in both precisions."""
     assert isinstance(regressor.run_, Replicates)
@@ -143,7 +138,7 @@ def test_a_training_that_is_not_done_is_a_convergence_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One of each fit, which filters of Python and scikit-learn know, whatever the number of networks."""
-    monkeypatch.setattr("pyrodrop.training.advice.rises", lambda fit: "training may not be done: the loss still falls")
+    monkeypatch.setattr("pyrodrop.training.worth.rises", lambda fit: "training may not be done: the loss still falls")
     with pytest.warns(ConvergenceWarning, match="the loss still falls.*max_steps") as seen:
         NetworkClassifier(**SMALL, max_steps=100).fit(X, LABELS)
     assert len(seen) == 1
@@ -188,23 +183,6 @@ def test_rows_of_rare_columns_are_predicted() -> None:
     assert model.score(x, y) > 0.5
 
 
-def test_columns_of_a_frame_that_are_no_numbers_are_named() -> None:
-    df = pd.DataFrame(X, columns=["a", "b", "c"])
-    model = NetworkClassifier(**SMALL, max_steps=5).fit(df, LABELS)
-    kinds = {
-        "kind": pd.Categorical(["u", "v"] * 40), "number": pd.Categorical([1, 2] * 40), "text": ["u", "v"] * 40,
-        "object": [1.0, "2"] * 40,
-    }  # fmt: skip
-    for name, column in kinds.items():
-        for call in (lambda t: NetworkRegressor(**SMALL).fit(t, Y), model.predict):
-            with pytest.raises(TypeError, match=f"X must have numbers.*column '{name}' of dtype.*OneHotEncoder"):
-                call(df.assign(**{name: column}))
-    days = df.assign(day=pd.date_range("2020", periods=80), kind=["u", "v"] * 40)
-    for table in (days, days[["day"]]):
-        with pytest.raises(TypeError, match=r"X must have numbers.*'day' of dtype Datetime.*convert times to numbers"):
-            NetworkRegressor(**SMALL).fit(table, Y)
-
-
 def test_sparse_columns_of_a_frame_are_numbers() -> None:
     dense = pd.get_dummies(pd.Series(list("abcd") * 20))
     sparse, options = pd.get_dummies(pd.Series(list("abcd") * 20), sparse=True), {**SMALL, "max_steps": 5}
@@ -232,29 +210,6 @@ def test_several_columns_of_labels() -> None:
     labels = np.column_stack([LABELS, np.where(X[:, 1] > 7, "far", "near")])
     classes = MultiOutputClassifier(NetworkClassifier(**SMALL, max_steps=30)).fit(X, labels).predict(X)
     assert set(classes[:, 1]) <= {"far", "near"}
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: NetworkClassifier(class_weight="balanced"),
-            r"NetworkClassifier\(\) has no argument 'class_weight'.*predict_proba",
-        ),
-        (
-            lambda: NetworkRegressor(max_iter=5),
-            r"NetworkRegressor\(\) has no argument 'max_iter': here it is max_steps",
-        ),
-        (lambda: NetworkRegressor(member=5), r"NetworkRegressor\(\) has no argument 'member'; did you mean 'members'"),
-        (
-            lambda: likelihoods.Categorical(weight=[1, 2]),
-            r"Categorical\(\) has no argument 'weight': a weighted loss",
-        ),
-    ],
-)
-def test_arguments_of_other_estimators_are_explained(make: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        make()
 
 
 def test_the_estimators_are_an_attribute_of_the_package() -> None:

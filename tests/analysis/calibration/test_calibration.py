@@ -25,9 +25,8 @@ from pyrodrop.analysis.calibration.simulate import simulate
 from pyrodrop.analysis.calibration.starts import NewStarts
 from pyrodrop.data import Dataset
 from pyrodrop.scaling import Standardize
-from pyrodrop.training.loop import Loop
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.stack import loss_of
+from pyrodrop.training.stacked import Stack, loss_of
 
 N, D, TAU = 20, 3, 4.0
 
@@ -217,7 +216,7 @@ def test_new_starts_are_those_of_restart(make: Any) -> None:
     guide, settings = make(model), Settings(steps=1, device="cpu")
     before = {name: value.clone() for name, value in parameters(guide).items()}
     problem = problem_of(model, guide, x, torch.zeros(N, 1), settings)
-    loss = loss_of(problem, problem.in_memory, settings)
+    loss = loss_of(problem, settings)
     starts = NewStarts(model, guide).stacked(problem, loss, range(3, 6))
     for r in range(3):
         want = parameters(pyrodrop.restart(model, guide, 3 + r)[1])
@@ -237,13 +236,13 @@ def parameters(guide: nn.Module) -> dict[str, Tensor]:
 def test_a_fit_starts_from_new_weights_or_the_models(starts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What every fit has before its first step, in parts of one fit each."""
     seen: list[dict[str, Tensor]] = []
-    run = Loop.run
+    run = Stack.run
 
-    def spy(self: Loop, *given: Any) -> None:
+    def spy(self: Stack, *given: Any) -> None:
         seen.append({name: value.detach().clone() for name, value in self.parameters.items()})
         run(self, *given)
 
-    monkeypatch.setattr(Loop, "run", spy)
+    monkeypatch.setattr(Stack, "run", spy)
     trained(guides.MeanField, design(), starts=starts, seed=3, memory=1, count=3, steps=1, num_draws=2)
     model = regression()
     guide = guides.MeanField(model)

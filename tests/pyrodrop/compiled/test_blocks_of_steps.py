@@ -23,7 +23,7 @@ from pyrodrop.compiled.inductor import spell_out_thin_products
 from pyrodrop.compiled.private_apis import Compiled
 from pyrodrop.compiled.program import Noise
 from pyrodrop.compiled.steps import Ahead, Steps
-from pyrodrop.steps import Call
+from pyrodrop.steps import Batch, Call
 
 X = torch.randn(45, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -183,7 +183,7 @@ def test_what_is_called_after_an_epoch_sees_the_random_state_of_single_steps(mon
 def test_a_training_continues_after_an_interrupted_block(monkeypatch: pytest.MonkeyPatch) -> None:
     made = training(masks, batch_size=7)
     made.advance(9)
-    engine: Any = made._run.loop.engine._engine
+    engine: Any = made._session.engine._engine
     make, calls = engine.make, iter(range(100))
 
     def interrupted(*given: Any) -> Tensor:
@@ -314,19 +314,18 @@ def test_without_a_program_in_cpp_one_in_python_is_called(
 def test_a_program_is_not_given_tensors_of_other_strides() -> None:
     made = training(masks, batch_size=16)
     made.advance(2)
-    loop = made._run.loop
-    batch = loop.batches.first()
-    turned = batch._replace(x=batch.x.t().contiguous().t())
-    loop.engine.begin(loop.plan(2, 3))
+    session: Any = made._session
+    batch = session.rows.samples(None)[0]
+    turned = Batch((batch.x.t().contiguous().t(), batch.y), batch.kwargs)
     with pytest.raises(RuntimeError, match=r"takes tensors with strides \[\(3, 1\), \(1, 1\)\]; got \[\(1, 16\), "):
-        loop.engine.step(turned, 0)
+        session.engine.step(turned, 0)
 
 
 @pytest.mark.usefixtures("replayed")
 def test_autograd_knows_that_parameters_have_moved() -> None:
     made = training(masks, batch_size=16)
     made.advance(2)
-    leaf = next(iter(made._run.loop.parameters.values()))
+    leaf = next(iter(made._session.parameters.values()))
     for steps in (1, 3):
         with torch.enable_grad():
             value = (leaf**2).sum()
@@ -356,7 +355,7 @@ def test_a_compiled_training_makes_the_same_steps_in_blocks_and_singly(
     assert all(torch.equal(value, together[name]) for name, value in made.state().items())
     pyro = fitted(activations, batch_size=size, engine="pyro")
     torch.testing.assert_close(made.fit.history, pyro.history, rtol=2e-4, atol=2e-4)
-    engine: Any = made._run.loop.engine
+    engine: Any = made._session.engine
     assert isinstance(engine, Steps)
     assert programs
     assert all(program.file is not None for program in programs)

@@ -30,9 +30,9 @@ from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.compiled.steps import worth_compiling
 from pyrodrop.distributions.coins import coins
 from pyrodrop.modules import LocalModule
-from pyrodrop.steps.batch import Batch
-from pyrodrop.steps.buffers import Buffers
+from pyrodrop.steps import Batch, Buffers
 from pyrodrop.training.problem import Problem
+from pyrodrop.training.settings import Settings
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -141,9 +141,9 @@ def test_rules_are_torchs_optimisers(optimizer: Any, options: dict[str, Any]) ->
 def test_the_graphs_gradient_is_that_of_pyros_elbo(dtype: torch.dtype, tolerance: float) -> None:
     torch.set_default_dtype(dtype)
     model = models.MLP([3, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
-    problem = Problem.of(model, guides.MeanField(model), (X.to(dtype), Y.to(dtype)), "shared", torch.device("cpu"))
-    batch = Batch(X.to(dtype), Y.to(dtype), {})
-    own = Recorded(problem.loss(batch))
+    problem = Problem.of(model, guides.MeanField(model), (X.to(dtype), Y.to(dtype)), Settings(device="cpu"))
+    batch = Batch((X.to(dtype), Y.to(dtype)), {})
+    own = Recorded(problem.loss([batch]))
     graph, leaves = own.program(batch), own.leaves
     torch.manual_seed(3)
     loss = TraceMeanField_ELBO().differentiable_loss(*problem.trained, X.to(dtype), Y.to(dtype))
@@ -169,9 +169,9 @@ def test_what_a_model_holds_is_an_input_and_not_baked_in() -> None:
     """Another precision, another drop rate and another prior scale, without another trace."""
     model = models.MLP([3, 8, 1], prior=priors.Gaussian(1.0), likelihood=likelihoods.Gaussian(4.0))
     guide = guides.BernoulliDropout(model, 0.2)
-    problem = Problem.of(model, guide, (X, Y), "local", torch.device("cpu"))
-    batch = Batch(X, Y, {})
-    loss = Recorded(problem.loss(batch))
+    problem = Problem.of(model, guide, (X, Y), Settings(estimator="local", device="cpu"))
+    batch = Batch((X, Y), {})
+    loss = Recorded(problem.loss([batch]))
     graph = loss.program(batch)
     held = [node for node in graph.graph.nodes if node.name.startswith("fixed_")]
     assert [node.meta["val"].shape for node in held] == [constant.shape for constant in graph.constants]
@@ -334,11 +334,6 @@ def test_an_interrupted_run_goes_on_where_it_was(engine: str, tmp_path: Path) ->
         kept = {"checkpoint": pyrodrop.Checkpoint(tmp_path / "state", every=7)}
         rest = trained(engine, model, guide, steps=steps, batch_size=rows, **kept)
     torch.testing.assert_close(values(rest), values(whole), rtol=1e-6, atol=1e-7)
-
-
-def test_an_unknown_engine_is_named() -> None:
-    with pytest.raises(ValueError, match="engine.*'compiled'"):
-        trained("compile", *parts())
 
 
 def test_narrow_products_are_turned_and_stay_what_they_were() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -43,54 +43,15 @@ from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop.analysis.programs.program import parameters
+from tests.pyrodrop.compiled.as_svi import Case, assert_fit_as_svi
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(24, generator=G, dtype=torch.double)
 GROUP = torch.randint(0, 4, (24,), generator=G)
 Y = X * 0.5 + GROUP * 0.1 + 0.1 * torch.randn(24, generator=G, dtype=torch.double)
+pytestmark = pytest.mark.usefixtures("float64")
 POSITIVE = constraints.positive
 ENUM = partial(TraceEnum_ELBO, max_plate_nesting=1)
-
-
-@pytest.fixture(autouse=True)
-def _in_float64() -> Iterator[None]:
-    torch.set_default_dtype(torch.double)
-    yield
-    torch.set_default_dtype(torch.float)
-
-
-def by_svi(model: Any, guide: Any, loss: Any, data: Mapping[str, Any], steps: int) -> Tensor:
-    """The losses of Pyro's own loop."""
-    torch.default_generator.manual_seed(0)  # as `fit` does
-    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), loss)
-    return torch.tensor([svi.step(**data) for _ in range(steps)])
-
-
-def assert_as_svi(
-    model: Any, make: Callable[[Any], Any], loss: Callable[[], Any], data: Mapping[str, Any], engine: str = "traced"
-) -> None:
-    """Losses and parameters of 12 steps, to 1e-10; modules are as new in both runs."""
-    held = [part for part in (model, getattr(model, "__self__", None)) if isinstance(part, nn.Module)]
-    states = [copy.deepcopy(part.state_dict()) for part in held]
-
-    def guide() -> Any:
-        pyro.clear_param_store()
-        for part, state in zip(held, states, strict=True):
-            part.load_state_dict(state)
-        torch.manual_seed(1)
-        made = make(model)
-        made(**data)
-        return made
-
-    own = guide()
-    want, (_, trained) = by_svi(model, own, loss(), data, 12), parameters(model, own, data)
-    fit = pyrodrop.fit(
-        model, guide(), data, steps=12, lr=0.01, engine=engine, objective=loss(), seed=0, optimizer=torch.optim.Adam
-    )
-    assert fit.settings["engine"] == engine
-    torch.testing.assert_close(fit.losses.double(), want, rtol=1e-10, atol=0)
-    torch.testing.assert_close(parameters(fit.model, fit.guide, data)[1], trained, rtol=1e-10, atol=1e-12)
 
 
 def regression(x: Tensor, y: Tensor, group: Tensor) -> None:
@@ -240,44 +201,36 @@ class Normalised(PyroModule):
             pyro.sample("y", dist.Normal(f, scale), obs=y)
 
 
-class Case(NamedTuple):
-    model: Any
-    guide: Callable[[Any], Any]
-    loss: Callable[[], Any] = Trace_ELBO
-    data: Mapping[str, Any] = {"x": X}
+def case(
+    model: Any, guide: Callable[[Any], Any], loss: Callable[[], Any] = Trace_ELBO, data: Mapping[str, Any] | None = None
+) -> Case:
+    def make() -> tuple[Any, Any, Mapping[str, Any]]:
+        made = model() if isinstance(model, type) else model
+        return made, guide(made), data or {"x": X}
 
-
-def some_of(cases: Mapping[str, Case], count: int) -> list[Any]:
-    """The names of all cases; those after the first `count` are further ones."""
-    return [pytest.param(name, marks=[pytest.mark.more] * (n >= count)) for n, name in enumerate(cases)]
+    return Case(make, loss=loss)
 
 
 VECTORISED = {"num_particles": 3, "vectorize_particles": True, "max_plate_nesting": 1}
 CONTINUOUS = {
-    "by hand": Case(regression, lambda _: by_hand, data=REGRESSION),
-    "by hand, mean field": Case(regression, lambda _: by_hand, TraceMeanField_ELBO, REGRESSION),
-    "local parameters": Case(local, lambda _: local_guide),
-    "modules": Case(Line(), LineGuide),
-    "module, full rank": Case(Line(), AutoMultivariateNormal),
-    "nested plates": Case(nested, AutoNormal),
-    "factors": Case(factors, AutoNormal),
-    "EasyGuide": Case(regression, Grouped, data=REGRESSION),
-    "planar flow": Case(regression, lambda m: AutoNormalizingFlow(m, partial(iterated, 2, planar)), data=REGRESSION),
-    "flow": Case(
+    "by hand": case(regression, lambda _: by_hand, data=REGRESSION),
+    "by hand, mean field": case(regression, lambda _: by_hand, TraceMeanField_ELBO, REGRESSION),
+    "local parameters": case(local, lambda _: local_guide),
+    "modules": case(Line, LineGuide),
+    "module, full rank": case(Line, AutoMultivariateNormal),
+    "nested plates": case(nested, AutoNormal),
+    "factors": case(factors, AutoNormal),
+    "EasyGuide": case(regression, Grouped, data=REGRESSION),
+    "planar flow": case(regression, lambda m: AutoNormalizingFlow(m, partial(iterated, 2, planar)), data=REGRESSION),
+    "flow": case(
         regression, lambda m: AutoNormalizingFlow(m, partial(iterated, 1, affine_autoregressive)), data=REGRESSION
     ),
-    "structured": Case(regression, lambda m: AutoStructured(m, conditionals="normal", dependencies="linear"),
+    "structured": case(regression, lambda m: AutoStructured(m, conditionals="normal", dependencies="linear"),
                        data=REGRESSION),
-    "Gaussian": Case(regression, AutoGaussian, data=REGRESSION),
-    "particles": Case(scalar, AutoNormal, lambda: Trace_ELBO(num_particles=3)),
-    "particles at once": Case(scalar, AutoNormal, lambda: TraceMeanField_ELBO(**VECTORISED)),
+    "Gaussian": case(regression, AutoGaussian, data=REGRESSION),
+    "particles": case(scalar, AutoNormal, lambda: Trace_ELBO(num_particles=3)),
+    "particles at once": case(scalar, AutoNormal, lambda: TraceMeanField_ELBO(**VECTORISED)),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", some_of(CONTINUOUS, 4))
-def test_traced_losses_are_those_of_svi(name: str) -> None:
-    case = CONTINUOUS[name]
-    assert_as_svi(case.model, case.guide, case.loss, case.data)
 
 
 def test_networks_of_bound_methods_and_of_guides_that_were_called() -> None:
@@ -388,48 +341,28 @@ def enumerated(*ways: str | None) -> Callable[[Any], Any]:
 
 
 DISCRETE = {
-    "mixture": Case(mixture, hidden, ENUM),
-    "guide": Case(switches, enumerated("parallel", "parallel"), ENUM),
-    "sequential": Case(switches, enumerated("sequential", "parallel"), ENUM),
-    "model and guide": Case(scaled, lambda _: with_zero, ENUM),
-    "Markov chain": Case(chain, hidden, ENUM),
-    "sequential in a plate": Case(switches, enumerated("parallel", "sequential"), ENUM),
-    "mixture, point": Case(mixture, lambda m: AutoDelta(poutine.block(m, hide=["z"])), ENUM),
-    "mixture, particles": Case(mixture, hidden, lambda: ENUM(num_particles=2)),
-    "mixture, particles at once": Case(mixture, hidden, lambda: TraceEnum_ELBO(**VECTORISED)),
-    "sequential, particles": Case(switches, enumerated("sequential", "parallel"), lambda: ENUM(num_particles=2)),
-    "several draws": Case(config_enumerate(switches), lambda _: several, ENUM),
+    "mixture": case(mixture, hidden, ENUM),
+    "guide": case(switches, enumerated("parallel", "parallel"), ENUM),
+    "sequential": case(switches, enumerated("sequential", "parallel"), ENUM),
+    "model and guide": case(scaled, lambda _: with_zero, ENUM),
+    "Markov chain": case(chain, hidden, ENUM),
+    "sequential in a plate": case(switches, enumerated("parallel", "sequential"), ENUM),
+    "mixture, point": case(mixture, lambda m: AutoDelta(poutine.block(m, hide=["z"])), ENUM),
+    "mixture, particles": case(mixture, hidden, lambda: ENUM(num_particles=2)),
+    "mixture, particles at once": case(mixture, hidden, lambda: TraceEnum_ELBO(**VECTORISED)),
+    "sequential, particles": case(switches, enumerated("sequential", "parallel"), lambda: ENUM(num_particles=2)),
+    "several draws": case(config_enumerate(switches), lambda _: several, ENUM),
 }
-
-
-@pytest.mark.parametrize("name", some_of(DISCRETE, 3))
-def test_sites_that_are_summed_out_are_traced(name: str) -> None:
-    """Losses, and so gradients, of Pyro's sums over the values of discrete sites."""
-    case = DISCRETE[name]
-    assert_as_svi(case.model, case.guide, case.loss, case.data)
 
 
 AT_ONCE = {"num_particles": 3, "vectorize_particles": True}
 GUESSING = {
-    "summed out": Case(mixture, hidden, TraceEnum_ELBO),
-    "particles at once": Case(scalar, AutoNormal, lambda: Trace_ELBO(**AT_ONCE)),
-    "graph": Case(scalar, AutoNormal, lambda: TraceGraph_ELBO(**AT_ONCE)),
-    "Renyi": Case(scalar, AutoNormal, lambda: RenyiELBO(**AT_ONCE)),
-    "module with batch normalisation": Case(Normalised(), AutoNormal, lambda: Trace_ELBO(**AT_ONCE), REGRESSION),
+    "summed out": case(mixture, hidden, TraceEnum_ELBO),
+    "particles at once": case(scalar, AutoNormal, lambda: Trace_ELBO(**AT_ONCE)),
+    "graph": case(scalar, AutoNormal, lambda: TraceGraph_ELBO(**AT_ONCE)),
+    "Renyi": case(scalar, AutoNormal, lambda: RenyiELBO(**AT_ONCE)),
+    "module with batch normalisation": case(Normalised, AutoNormal, lambda: Trace_ELBO(**AT_ONCE), REGRESSION),
 }
-
-
-@pytest.mark.parametrize("engine", ["pyro", "traced"])
-@pytest.mark.parametrize("name", some_of(GUESSING, 2))
-def test_nested_plates_are_counted_with_the_random_numbers_of_pyro(name: str, engine: str) -> None:
-    """An ELBO that is not told their number calls guide and model once before its first step."""
-    case = GUESSING[name]
-    assert_as_svi(case.model, case.guide, case.loss, case.data, engine)
-
-
-def test_discrete_draws_that_are_learned_are_traced() -> None:
-    """With the gradient of the score function, and with the random numbers of Pyro."""
-    assert_as_svi(switches, enumerated(None, None), Trace_ELBO, {"x": X}, "traced")
 
 
 def mixed(y: Tensor) -> None:
@@ -450,11 +383,6 @@ def mixed_guide(y: Tensor) -> None:
     pyro.sample("b", dist.Normal(0.0, scale["bs"]))
     pyro.sample("c", dist.Dirichlet(scale["cs"]))
     pyro.sample("d", dist.Gamma(scale["ds"], 1.0))
-
-
-@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.more)])
-def test_noise_that_depends_on_parameters_is_drawn_in_the_order_of_pyro(engine: str) -> None:
-    assert_as_svi(mixed, lambda _: mixed_guide, Trace_ELBO, {"y": Y}, engine)
 
 
 def test_a_program_that_would_draw_other_numbers_is_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
@@ -571,7 +499,7 @@ def test_torch_jit_goes_on_after_a_jitted_loss_that_cannot_be_traced() -> None:
     fit = pyrodrop.fit(two, hidden(two), {"x": X}, steps=2, engine="traced", objective=loss())
     assert fit.settings["engine"] == "pyro"
     pyro.clear_param_store()
-    assert by_svi(two, hidden(two), loss(), {"x": X}, 2).isfinite().all()
+    assert math.isfinite(SVI(two, hidden(two), pyro.optim.Adam({"lr": 0.01}), loss()).step(X))
 
 
 @pytest.mark.slow
@@ -585,5 +513,28 @@ def test_a_compiled_program_with_a_cholesky_factor(capfd: Any, tmp_path: Any, mo
         pyro.sample("y", dist.MultivariateNormal(torch.zeros(24), kernel), obs=Y)
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    assert_as_svi(process, AutoMultivariateNormal, Trace_ELBO, {"x": X}, "compiled")
+    assert_fit_as_svi(case(process, AutoMultivariateNormal), "compiled")
     assert "c-shim" not in capfd.readouterr().err
+
+
+PROGRAMS = {
+    **CONTINUOUS,
+    **DISCRETE,
+    **GUESSING,
+    "scores": case(switches, enumerated(None, None)),
+    "noise of parameters": case(mixed, lambda _: mixed_guide, data={"y": Y}),
+}
+
+
+@pytest.mark.few(10)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_fit(name: str) -> None:
+    """Also of sums over the values of discrete sites, of scores, and of noise in between parameters, in Pyro's order."""
+    assert_fit_as_svi(PROGRAMS[name])
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", GUESSING)
+def test_nested_plates_are_counted_with_the_random_numbers_of_pyro(name: str) -> None:
+    """An ELBO that is not told their number calls guide and model once before its first step."""
+    assert_fit_as_svi(GUESSING[name], "pyro")

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -38,26 +38,24 @@ from pyro.ops.indexing import Vindex
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop.analysis.programs.program import parameters, set_up
 from pyrodrop.analysis.reports import generated
+from tests.pyrodrop.compiled.as_svi import (
+    STEPS,
+    Case,
+    Parts,
+    adam,
+    assert_as_svi,
+    assert_fit_as_svi,
+    assert_steps_as_svi,
+)
 from tests.small import normal
 
 X = normal(24, seed=0, dtype=torch.double)
 Y = X.sin() + 0.1 * normal(24, seed=1, dtype=torch.double)
 LABELS = (Y > 0).double()
 GROUP = torch.arange(24) % 4
-STEPS = 12
+pytestmark = pytest.mark.usefixtures("float64")
 PAGE = Path(__file__).parents[3] / "docs" / "pyro-users.md"
-Parts = tuple[
-    Callable[..., Any], Callable[..., Any], Any
-]  # model, guide, and data or a function of the step that makes them
-
-
-@pytest.fixture(autouse=True)
-def _doubles() -> Iterator[None]:
-    torch.set_default_dtype(torch.double)
-    yield
-    torch.set_default_dtype(torch.float)
 
 
 def of_gp(make: Callable[[], Any], data: Callable[[Any], Any] = lambda process: {}) -> Callable[[], Parts]:
@@ -202,22 +200,8 @@ def hidden(model: Any) -> Any:
     return auto.AutoNormal(poutine.block(model, hide=["kind"]))
 
 
-def adam() -> Any:
-    return pyro.optim.Adam({"lr": 0.02})
-
-
 def scheduled(kind: Any, **options: Any) -> Callable[[], Any]:
     return lambda: kind({"optimizer": torch.optim.Adam, "optim_args": {"lr": 0.1}, **options})
-
-
-class Case(NamedTuple):
-    """A program, and how its steps are made: "recorded" or "Pyro", by `fit` also a refusal, or None: not at all."""
-
-    make: Callable[[], Parts]
-    svi: str = "recorded"
-    fit: str | None = "recorded"
-    loss: Callable[[], Any] = Trace_ELBO
-    optim: Callable[[], Any] = adam
 
 
 AT_ONCE = {"num_particles": 3, "vectorize_particles": True}
@@ -302,31 +286,6 @@ PARTS: dict[str, dict[str, Case]] = {
 CASES = {f"{part}: {name}": case for part, cases in PARTS.items() for name, case in cases.items()}
 
 
-def started(case: Case) -> Parts:
-    """The program as new, under the seed of the steps."""
-    pyro.clear_param_store()
-    torch.manual_seed(1)
-    model, guide, data = case.make()
-    set_up(guide, data if isinstance(data, Mapping) else data(0))
-    torch.default_generator.manual_seed(0)  # as `fit` does
-    return model, guide, data
-
-
-def by(make: Any, case: Case) -> tuple[list[float], dict[str, Tensor], str]:
-    """The losses of steps, the parameters after them, and the engine of those that Pyro does not make."""
-    model, guide, data = started(case)
-    svi, losses, engines = make(model, guide, case.optim(), case.loss()), [], {"pyro"}
-    for step in range(STEPS):
-        losses.append(svi.step(**(data if isinstance(data, Mapping) else data(step))))
-        engines.add(getattr(svi, "engine", "pyro"))
-        if isinstance(svi.optim, pyro.optim.PyroLRScheduler):
-            svi.optim.step(
-                *[losses[-1]] * (svi.optim.pt_scheduler_constructor is torch.optim.lr_scheduler.ReduceLROnPlateau)
-            )
-    store = {name: value.detach().clone() for name, value in pyro.get_param_store().items()}
-    return losses, store, max(engines)
-
-
 def text() -> str:
     """The table: how the steps of every case are made."""
     rows = [["of Pyro", "by `compile_svi` and `fit`", "by `compile_svi` alone"]]
@@ -339,39 +298,16 @@ def text() -> str:
     return generated.table(rows) + "\n"
 
 
-ENGINES = {"recorded": "traced", "Pyro": "pyro"}
-
-
-def assert_as_svi(got: tuple[Any, Any], want: tuple[Any, Any]) -> None:
-    torch.testing.assert_close(got[0], want[0], rtol=1e-10, atol=0)
-    torch.testing.assert_close(got[1], want[1], rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.few(6)
 @pytest.mark.parametrize("name", CASES)
 def test_compile_svi(name: str) -> None:
-    case = CASES[name]
-    losses, store, engine = by(partial(pyrodrop.compile_svi, engine="traced"), case)
-    assert engine == ENGINES[case.svi]
-    assert_as_svi((losses, store), by(SVI, case)[:2])
+    assert_steps_as_svi(CASES[name])
 
 
 @pytest.mark.few(6)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.fit])
 def test_fit(name: str) -> None:
-    case = CASES[name]
-    model, guide, data = started(case)
-    options: dict[str, Any] = {"steps": STEPS, "lr": 0.02, "optimizer": torch.optim.Adam, "engine": "traced", "seed": 0}
-    if case.fit not in ENGINES:
-        with pytest.raises((TypeError, ValueError), match=case.fit):
-            pyrodrop.fit(model, guide, data, objective=case.loss(), **options)
-        return
-    fit = pyrodrop.fit(model, guide, data, objective=case.loss(), **options)
-    assert fit.settings["engine"] == ENGINES[case.fit]
-    got = fit.losses.tolist(), parameters(fit.model, fit.guide, data)[1]
-    model, guide, data = started(case)
-    svi = SVI(model, guide, case.optim(), case.loss())
-    assert_as_svi(got, ([svi.step(**data) for _ in range(STEPS)], parameters(model, guide, data)[1]))
+    assert_fit_as_svi(CASES[name])
 
 
 def test_the_table_of_the_page_has_these_cases() -> None:

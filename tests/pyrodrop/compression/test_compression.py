@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyro.distributions as dist
 import pytest
 import torch
 import torch.nn.functional as F
@@ -214,13 +213,6 @@ def test_onnx() -> None:
     torch.onnx.export(fit.compress(), (torch.randn(2, 784),), io.BytesIO(), dynamo=True)
 
 
-class Counts(likelihoods.Likelihood):
-    """A likelihood of somebody else, of whole numbers that are no labels."""
-
-    def forward(self, output: Tensor, targets: Any) -> Any:
-        return dist.Poisson(output.exp()).to_event(1)
-
-
 @pytest.mark.few(2)
 def test_the_report_counts_by_hand() -> None:
     """A net of 4-3-2 with one hidden unit cut: 2 (4 + 2) weights are left of 3 (4 + 2), 2 of their biases and 2."""
@@ -312,22 +304,6 @@ def test_an_ensemble_is_draws_of_the_posterior() -> None:
 def test_an_ensemble_holds_no_network() -> None:
     fit = cut(models.LeNet300100(**CLASSES))
     assert len(pickle.dumps(fit.ensemble(1000))) < len(pickle.dumps(fit.guide)) + len(pickle.dumps(fit.model)) + 10_000
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda fit: fit.compress(threshold=50.0), ValueError, "threshold is a bound on log alpha"),
-        (
-            lambda fit: fit.ensemble(0),
-            ValueError,
-            "count is the number of networks and must be a whole number of at least 1; got 0",
-        ),
-    ],
-)
-def test_what_cannot_be_is_said(call: Callable[[Any], Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call(cut(models.MLP([3, 4, 2], **CLASSES)))
 
 
 def test_guides_without_alphas_are_refused() -> None:

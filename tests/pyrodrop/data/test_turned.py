@@ -25,9 +25,3 @@ def test_a_quarter_turns_exactly_and_counterclockwise() -> None:
     x = torch.rand(1, 1, 5, 5)
     torch.testing.assert_close(turned(x, torch.tensor([90.0]))[0], torch.rot90(x, 1, (2, 3)), atol=1e-5, rtol=0)
     torch.testing.assert_close(turned(x, torch.tensor([0.0, 180.0]))[1], x.flip(2, 3), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize(("x", "degrees"), [((3, 28, 28), (2,)), ((1, 1, 28, 27), (2,)), ((1, 1, 4, 4), ())])
-def test_what_cannot_be_turned_is_refused(x: tuple[int, ...], degrees: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="square images"):
-        turned(torch.zeros(x), torch.zeros(degrees))

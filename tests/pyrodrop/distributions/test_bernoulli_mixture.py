@@ -83,18 +83,6 @@ def test_a_draw_at_rate_0_does_not_leave_its_mask_on_the_parameter() -> None:
     assert not hasattr(m, "mask")
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.3, math.nan])
-def test_a_rate_outside_its_range_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match=r"must lie in \[0, 1\); got"):
-        BernoulliMixture(torch.ones(2, 2), rate)
-
-
-@pytest.mark.parametrize("theta", [-1.0, math.inf, math.nan])
-def test_a_theta_that_is_no_standard_deviation_is_refused(theta: float) -> None:
-    with pytest.raises(ValueError, match="theta is the standard deviation"):
-        BernoulliMixture(torch.ones(2, 2), 0.5, theta)
-
-
 def test_a_learned_rate_is_refused_where_its_gradient_would_be_lost() -> None:
     rate = torch.tensor(0.5, requires_grad=True)
     with pytest.raises(ValueError, match="relaxed mask"):

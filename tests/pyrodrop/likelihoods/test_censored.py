@@ -336,11 +336,3 @@ def test_what_else_is_refused() -> None:
         for call in (lambda run=run: run.predict(x, 2).log_density(y), lambda run=run: compare({"a": run}, (x, y))):
             with pytest.raises(ValueError, match="y must be finite"):
                 call()
-
-
-def test_two_columns_are_no_ends_in_the_tree_of_another_likelihood() -> None:
-    model = linear(likelihoods.Gaussian(TAU))
-    x, value, _ = survived(8)
-    run = pyrodrop.fit(model, guides.MeanField(model), (x, value), steps=1, engine="pyro", progress=False)
-    with pytest.raises(ValueError, match=r"test must have a y of the shape \[8, 1\] of the predictions; got \[8, 2\]"):
-        pyrodrop.to_arviz(run, Dataset(x, value), (x, value.repeat(1, 2)), num_samples=2)

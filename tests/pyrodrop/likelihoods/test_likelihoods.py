@@ -187,19 +187,6 @@ def test_y_that_cannot_be_are_refused_by_name(name: str) -> None:
         fitted(case.make(), (torch.randn(N, 2), y))
 
 
-@pytest.mark.parametrize(
-    ("y", "message"),
-    [
-        (torch.rand(N), "class labels must be whole numbers"),
-        (torch.full((N,), 3), r"class labels must lie in 0 \.\.\. 2, for 3 classes; got 3 to 3"),
-        (torch.zeros(N, 1, dtype=torch.long), r"class labels must have shape \[9\].*: pass y\[:, 0\]"),
-    ],
-)
-def test_ordered_classes_that_cannot_be_are_refused(y: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        fitted(likelihoods.Ordinal(3), (torch.randn(N, 2), y))
-
-
 def test_text_in_the_order_of_the_alphabet_is_refused_unless_that_is_declared() -> None:
     """The refusal does not depend on the rows; other orders and numbers are accepted."""
     grades = ["low", "middle", "high"] * 3

@@ -103,23 +103,6 @@ def test_shapes_that_do_not_fit_are_refused_and_never_broadcast() -> None:
             aligned(y, wrong)
 
 
-@pytest.mark.parametrize(
-    ("case", "change", "said"),
-    [
-        ("counts", lambda y: torch.where(y == y[-1], -1, y), "values of y must be in the support of Counts.*got -1"),
-        ("counts", lambda y: y[:, None].expand(N, 2), r"y must have the shape \[7\].*got \[7, 2\]"),
-        ("labels_of_tokens", lambda y: y[:, 0], r"must have shape \[7, 4\], one label per row of logits"),
-        ("labels_of_tokens", lambda y: y + 1, r"class labels must lie in 0 \.\.\. 2.*to 3"),
-        ("images", lambda y: y[..., :4], "y must have the shape"),
-        ("6_tokens", lambda y: y[..., 0], "y must have the shape"),
-    ],
-)
-def test_each_likelihood_says_what_y_it_takes(case: str, change: Any, said: str) -> None:
-    _, model, x, y, _ = made(case)
-    with pytest.raises(ValueError, match=said):
-        pyrodrop.fit(model, guides.Point(model), (x, change(y)), steps=1)
-
-
 def test_observations_of_any_shape_in_their_own_units() -> None:
     """f = scale network(x) + loc, part by part of an image."""
     torch.manual_seed(2)

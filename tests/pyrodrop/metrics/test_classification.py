@@ -144,35 +144,6 @@ def test_classification_scores_are_plain_numbers_of_the_parts() -> None:
 P, Y = torch.full((3, 4), 0.25), torch.tensor([0, 1, 3])
 
 
-@pytest.mark.parametrize(
-    ("p", "y", "message"),
-    [
-        (P, torch.tensor([0, 1, 4]), r"class labels must lie in 0 ... 3, for 4 classes; got 0 to 4"),
-        (P, torch.tensor([-1, 1, 3]), "got -1 to 3"),
-        (P, Y.double(), r"class labels must be whole numbers.*got torch.float64"),
-        (P, Y[:2], r"a class label for each of 3 predictions; got shape \[2\]"),
-        (2 * P, Y, "sum to 1 over the last axis; got values from 0.5 to 0.5 and sums from 2 to 2"),
-        (P - torch.tensor([0.5, -0.5, 0.0, 0.0]), Y, r"lie in \[0, 1\].*got values from -0.25 to 0.75"),
-        (P.where(P < 0, math.nan), Y, "predicted must be finite; got 12 NaN"),
-        (P[:0], Y[:0], "at least one"),
-        (P[:, :0], Y, r"none of them 0; got \(3, 0\)"),
-        (P[0], Y, r"have shape \[N, C\], or \[T, N, C\]"),
-        (classified(torch.zeros(2, 3, 4)), Y[:1], r"a class label for each of 3 predictions; got shape \[1\]"),
-    ],
-)
-def test_bad_input_is_named(p: metrics.Predicted, y: Tensor, message: str) -> None:
-    for score in (
-        metrics.accuracy,
-        metrics.brier,
-        metrics.negative_log_likelihood,
-        metrics.ece,
-        metrics.adaptive_ece,
-        metrics.classification_scores,
-    ):
-        with pytest.raises(ValueError, match=message):
-            score(p, y)
-
-
 def test_other_things_than_classifiers_are_named() -> None:
     regression = Prediction(f=torch.zeros(1, 3, 1), distribution=dist.Normal(torch.zeros(1, 3, 1), 1.0).to_event(1))
     with pytest.raises(TypeError, match="got a Prediction of Normal"):

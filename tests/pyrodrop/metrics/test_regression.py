@@ -124,18 +124,3 @@ def test_shapes_are_never_broadcast() -> None:
         metrics.coverage(column, 95.0)
     with pytest.raises(ValueError, match="needs vectors"):
         metrics.energy_score(torch.ones(3, 4), row)
-
-
-def test_nothing_and_nan_are_not_scored() -> None:
-    nothing, holes = torch.ones(0, 1), torch.full((2, 1), math.nan)
-    for score in (metrics.rmse, lambda a, b: metrics.crps(a[None], b), lambda a, b: metrics.energy_score(a[None], b)):
-        with pytest.raises(ValueError, match="at least one"):
-            score(nothing, nothing)
-        with pytest.raises(ValueError, match="must be finite; got 2 NaN"):
-            score(holes, torch.ones(2, 1))
-    with pytest.raises(ValueError, match="y must be finite"):
-        metrics.regression_scores(gaussian(torch.zeros(2, 1), 1.0), holes)
-    with pytest.raises(ValueError, match="must be finite"):
-        metrics.coverage(holes, 0.5)
-    with pytest.raises(ValueError, match="must be finite"):
-        metrics.interval_width(holes, 0.5)

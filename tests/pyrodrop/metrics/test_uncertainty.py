@@ -75,15 +75,3 @@ def test_a_prediction_in_closed_form_has_its_parts_too() -> None:
     split = metrics.variance_split(Prediction(f=torch.randn(7, 3, 1), distribution=distribution, f_sd=f_sd))
     torch.testing.assert_close(split.epistemic, f_sd**2)
     torch.testing.assert_close(split.aleatoric, torch.full((3, 1), 0.25))
-
-
-def test_what_cannot_be_split_is_named() -> None:
-    with pytest.raises(
-        ValueError, match=r"probabilities of every sample, \[T, N, C\]; got probabilities of shape \(3, 2\)"
-    ):
-        metrics.mutual_information(torch.full((3, 2), 0.5))
-    logits = torch.zeros(2, 3, 4)
-    with pytest.raises(ValueError, match="got Categorical. For class labels use entropy_split"):
-        metrics.variance_split(Prediction(f=logits, distribution=dist.Categorical(logits=logits)))
-    with pytest.raises(TypeError, match="got a Prediction of Normal"):
-        metrics.entropy_split(Prediction(f=logits, distribution=dist.Normal(logits, 1.0).to_event(1)))

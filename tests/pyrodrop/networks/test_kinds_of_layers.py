@@ -1,34 +1,18 @@
-"""Layers that PyTorch computes by operations of its own are traced, compiled and replicated: attention, recurrent layers."""
+"""Layers that PyTorch computes by operations of its own are traced and compiled, and what of a layer is dropped together."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.networks.alone import drawn_as_alone
 
 X = torch.randn(12, 5, 4, generator=torch.Generator().manual_seed(1))
 Y = X[:, 0, :1].sin()
-
-
-class Attention(nn.Module):
-    """Two heads of scaled dot-product attention over five tokens, on the kernel that PyTorch takes for four dimensions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(4, 24, bias=False), nn.Linear(8, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.inner(x).unflatten(-1, (3, 2, 4)).movedim(-3, 0).transpose(-3, -2)
-        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.outer(heads.transpose(-3, -2).flatten(-2).mean(-2))
 
 
 class LastStep(nn.Module):
@@ -42,81 +26,15 @@ class LastStep(nn.Module):
         return self.head(self.recurrent(x)[0][:, -1])
 
 
-def model_of(net: nn.Module) -> models.NetworkModel:
+def model_of(net: nn.Module, **options: Any) -> models.NetworkModel:
     torch.manual_seed(2)
-    return models.from_module(net, prior=priors.Gaussian(0.7), likelihood=likelihoods.Gaussian(4.0))
+    return models.from_module(net, prior=priors.Gaussian(0.7), likelihood=likelihoods.Gaussian(4.0), **options)
 
 
 def trained(model: Any, guide: Any, **settings: Any) -> Any:
     dtype = torch.get_default_dtype()
     train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
     return train(model, guide, (X.to(dtype), Y.to(dtype)), **{"steps": 10, "lr": 1e-2, "progress": False} | settings)
-
-
-def plain_training(net: nn.Module, steps: int) -> dict[str, Tensor]:
-    """The parameters of the network itself, trained by a loop."""
-    net, x, y = copy.deepcopy(net), X.double(), Y.double()
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-    for _ in range(steps):
-        decay = sum(w.square().sum() for w in net.parameters() if w.dim() > 1) / (2 * 0.7**2)
-        optimizer.zero_grad()
-        (2.0 * (net(x) - y).square().sum() + decay).backward()
-        optimizer.step()
-    return dict(net.named_parameters())
-
-
-def assert_trained_alike(fit: Any, wanted: dict[str, Tensor]) -> None:
-    got = {**fit.guide.mean(), **{n: fit.model.free[n] for n in fit.model.free}}
-    assert got.keys() == wanted.keys()
-    for name, value in wanted.items():
-        torch.testing.assert_close(got[name], value, rtol=1e-6, atol=1e-8, msg=lambda m, n=name: f"{n}: {m}")
-
-
-@pytest.mark.parametrize("engine", ["pyro", "traced", pytest.param("compiled", marks=pytest.mark.slow)])
-@pytest.mark.usefixtures("float64")
-def test_attention_trains_as_in_plain_torch(engine: str) -> None:
-    torch.manual_seed(0)
-    net = Attention()
-    model = model_of(net)
-    fit = trained(model, guides.Point(model), engine=engine)
-    assert fit.settings["engine"] == engine
-    assert_trained_alike(fit, plain_training(net, 10))
-
-
-def test_replicates_of_attention_are_the_fits_alone() -> None:
-    model = model_of(Attention())
-    guide = guides.MeanField(model)
-    with drawn_as_alone(0, 1):
-        many = trained(model, guide, count=2, engine="traced")
-    for r, one in enumerate(many):
-        alone = trained(model, guide, seed=r, engine="pyro")
-        torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(one.guide.mean(), alone.guide.mean(), rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.few(2)
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-@pytest.mark.parametrize("engine", ["pyro", "traced"])
-def test_recurrent_layers_train_as_in_plain_torch(kind: Any, engine: Any) -> None:
-    torch.manual_seed(0)
-    net = LastStep(kind)
-    model = model_of(net)
-    fit = trained(model, guides.Point(model), steps=40, engine=engine)
-    assert fit.settings["engine"] == engine
-    assert_trained_alike(fit, plain_training(net, 40))
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("guide", [guides.MeanField, guides.BernoulliDropout])
-def test_recurrent_layers_are_traced_in_float32(kind: Any, guide: Any) -> None:
-    """Where nn.LSTM runs by a kernel that cannot be replayed, by the same equations."""
-    model = model_of(LastStep(kind))
-    for estimator in ("shared", "local", "per_example"):
-        fits = [trained(model, guide(model), estimator=estimator, engine=engine) for engine in ("pyro", "traced")]
-        assert [fit.settings["engine"] for fit in fits] == ["pyro", "traced"]
-        torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-5, atol=1e-5)
 
 
 class TwoSteps(LastStep):
@@ -135,20 +53,6 @@ def test_recurrent_layers_are_compiled(kind: Any, net: Any) -> None:
     fits = [trained(model, guide, estimator="local", engine=engine) for engine in ("pyro", "compiled")]
     assert fits[1].settings["engine"] == "compiled"
     torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("estimator", ["shared", "local", "per_example"])
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_replicates_of_recurrent_layers_are_the_fits_alone(kind: Any, estimator: str) -> None:
-    model = model_of(LastStep(kind))
-    guide = guides.BernoulliDropout(model, drop_rate=0.2)
-    with drawn_as_alone(0, 1):
-        many = trained(model, guide, count=2, estimator=estimator, engine="traced")
-    for r, one in enumerate(many):
-        alone = trained(model, guide, seed=r, estimator=estimator, engine="pyro")
-        torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(one.guide.mean(), alone.guide.mean(), rtol=1e-3, atol=1e-4)
 
 
 class Packed(LastStep):
@@ -213,3 +117,45 @@ def test_recurrent_layers_train_on_a_gpu(kind: Any, engine: Any) -> None:
     torch.testing.assert_close(fits[0].history, fits[1].history, rtol=1e-3, atol=1e-2)
     means = [fit.predict(X, 1).mean for fit in fits]
     torch.testing.assert_close(means[0], means[1], rtol=1e-2, atol=1e-3)
+
+
+class Own(nn.Module):
+    """``x @ weight`` with [in, out], and a token that is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.token = nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(1, 1, 4))
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(x @ self.weight + self.token).mean(1))
+
+
+def test_layers_are_dropped_by_channel_and_word() -> None:
+    """What the guide draws for a depthwise convolution, a transposed one and an embedding: whole input units are 0."""
+    torch.manual_seed(0)
+    net = nn.ModuleDict(
+        {"depth": nn.Conv2d(4, 8, 3, groups=4), "up": nn.ConvTranspose2d(4, 6, 2), "words": nn.Embedding(7, 3)}
+    )
+    net.forward = lambda x: x  # type: ignore[method-assign, assignment]
+    model = model_of(net)
+    draw = {name: w != 0 for name, w in guides.BernoulliDropout(model, 0.5).draw(50).items()}
+    channels = draw["depth.weight"].reshape(50, 4, 2 * 9)
+    for units in (channels, draw["up.weight"].flatten(2), draw["words.weight"]):
+        assert bool((units.all(2) | ~units.any(2)).all())
+        per_unit = units.any(2).double()
+        assert 0.3 < float(per_unit.mean()) < 0.7
+        assert bool((per_unit.std(1) > 0).any()), "units are dropped on their own"
+
+
+def test_a_class_token_is_refused_or_kept() -> None:
+    torch.manual_seed(2)
+    model = model_of(Own(), input_axes={"weight": 0})
+    with pytest.raises(ValueError, match=r"'token' of shape \(1, 1, 4\) belongs to no layer.*drop_rate=\{'token': 0.0"):
+        guides.BernoulliDropout(model, 0.4)
+    own = model_of(Own())
+    with pytest.raises(ValueError, match=r"'weight' of shape \(3, 4\) belongs to no layer.*input_axes=\{'weight': 0\}"):
+        guides.BernoulliDropout(own, {"token": 0.0, "*": 0.4})
+    with pytest.raises(ValueError, match="'token' of shape"):
+        guides.GaussianDropout(model, "A", 0.5)
+    guides.GaussianDropout(model, "B", 0.5)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import elbo, guides, likelihoods, models, priors
@@ -42,13 +42,6 @@ class Force(Two):
             return torch.autograd.grad(self.energy(x).sum(), x, create_graph=training)[0]
 
 
-class ForceByTransform(Two):
-    """The same by torch.func."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return vmap(grad(lambda row: self.energy(row).sum()))(x)
-
-
 class Slope(Two):
     """The energy's derivative along (1, 1), by forward-mode differentiation."""
 
@@ -64,17 +57,6 @@ class Pooled(Two):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.energy(x[..., None]).mean(1)
-
-
-class Convolution(nn.Module):
-    """Several positions per example."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Conv1d(1, 4, 1), nn.Linear(8, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.first(x[:, None])).flatten(1))
 
 
 class Scaled(Two):
@@ -105,9 +87,8 @@ def moments(draws: Tensor) -> tuple[Tensor, Tensor]:
     return variance, ((centred**4).mean(0) - variance**2).div(len(draws)).sqrt()
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize("posterior", POSTERIORS)
-@pytest.mark.parametrize("network", [Force, ForceByTransform, Pooled, Convolution])
+@pytest.mark.parametrize("network", [Force, Pooled])
 def test_each_point_has_the_distribution_of_whole_weights(network: Callable[[], nn.Module], posterior: str) -> None:
     own, model = made(network)
     guide = POSTERIORS[posterior](model)

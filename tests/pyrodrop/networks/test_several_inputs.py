@@ -1,8 +1,7 @@
-"""x as several tensors, positional or named, trains as in a plain loop: minibatches, engines, replicates."""
+"""x as several tensors, positional or named: rows that stay together, strides, and replicates of other forms."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.networks.alone import drawn_as_alone
 from pyrodrop.data import Dataset
-from pyrodrop.training.minibatches import Minibatches
+from pyrodrop.training.rows import Minibatches
 
 ROWS = 20
 A = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
@@ -37,48 +35,6 @@ class Two(nn.Module):
 def two() -> Two:
     torch.manual_seed(0)
     return Two()
-
-
-def trained(x: Any, model: Any, guide: Any, **settings: Any) -> Any:
-    train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
-    return train(model, guide, (x, Y), **{"steps": 8, "lr": 1e-2, "batch_size": 8, "progress": False} | settings)
-
-
-def plain_training(steps: int, seed: int) -> dict[str, Tensor]:
-    net = two()
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        rows = torch.arange(0)
-        for _ in range(steps):
-            if not len(rows):
-                rows = torch.randperm(ROWS)
-            now, rows = rows[:8], rows[8:]
-            nll = 2.0 * (net(A[now], WORDS[now]) - Y[now]).square().sum() * ROWS / len(now)
-            decay = sum(w.square().sum() for w in net.parameters() if w.dim() > 1) / 2
-            optimizer.zero_grad()
-            (nll + decay).backward()
-            optimizer.step()
-    return copy.deepcopy(net.state_dict())
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("engine", ["pyro", "traced", "replicates"])
-def test_several_tensors_train_as_in_a_plain_loop(form: str, engine: Any) -> None:
-    model = models.from_module(two(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
-    guide, x = guides.Point(model), FORMS[form]
-    if engine == "replicates":
-        with drawn_as_alone(0, 1):
-            fits = list(trained(x, model, guide, count=2, engine="traced"))
-    else:
-        fits = [trained(x, model, guide, engine=engine)]
-    for seed, fit in enumerate(fits):
-        got = {**fit.guide.mean(), **{n: fit.model.free[n] for n in fit.model.free}, **fit.model.moving_buffers()}
-        wanted = plain_training(8, seed)
-        assert got.keys() == wanted.keys()
-        for name, value in wanted.items():
-            torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.parametrize("form", FORMS)

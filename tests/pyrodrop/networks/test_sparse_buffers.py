@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -77,21 +76,6 @@ def test_other_operations_are_refused(operation: str) -> None:
     _, model, x = made(Tensor.to_sparse, REFUSED[operation])
     with pytest.raises(ValueError, match=r"can only be multiplied with a matrix.*register buffer\.to_dense\(\)"):
         pyrodrop.fit(model, guides.MeanField(model), (x, torch.zeros(8, 2)), steps=1)
-
-
-def test_a_fit_is_that_of_a_dense_buffer_and_is_loaded(tmp_path: Path) -> None:
-    runs = []
-    for layout in (Tensor.to_sparse, Tensor.clone):
-        _, model, x = made(layout, torch.matmul)
-        data = (x, torch.randn(8, 2, generator=torch.Generator().manual_seed(1)))
-        runs.append(pyrodrop.fit(model, guides.MeanField(model), data, steps=5, lr=1e-2, seed=0, engine="traced"))
-    sparse, dense = runs
-    torch.testing.assert_close(sparse.losses, dense.losses)
-    torch.testing.assert_close(sparse.predict(x, 5).f, dense.predict(x, 5).f)
-    path = sparse.save(tmp_path / "fit.safetensors")
-    _, model, _ = made(Tensor.to_sparse, torch.matmul)
-    loaded = pyrodrop.Fit.load(path, model, guides.MeanField(model))
-    assert torch.equal(loaded.predict(x, 5).f, sparse.predict(x, 5).f)
 
 
 def test_dropout_behind_a_sparse_product_is_read() -> None:

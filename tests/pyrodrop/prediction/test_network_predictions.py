@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +14,11 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import poisson
 from torch import Tensor, nn
-from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, metrics, models, priors
 from pyrodrop.elbo import divergence, elbo_terms
-from pyrodrop.inputs import arguments, mapped
+from pyrodrop.inputs import mapped
 from pyrodrop.likelihoods import Likelihood, elements
 from tests.small import Counts, tokens
 
@@ -130,41 +128,6 @@ def made(name: str, guide: str = "bernoulli") -> tuple[nn.Module, pyrodrop.Fit, 
     return net.eval(), fit, case
 
 
-def drawn(net: nn.Module, fit: pyrodrop.Fit, x: Any, count: int) -> Tensor:
-    """The oracle: outputs [count, N, ...] of one weight after the other."""
-    args, kwargs = arguments(x, net.forward)
-    guide: Any = fit.guide
-    with torch.no_grad():
-        posteriors = {n: guide.posterior(n) for n in fit.model.weight_sites()}  # type: ignore[attr-defined]
-        return torch.stack(
-            [functional_call(net, {n: q.sample() for n, q in posteriors.items()}, args, kwargs) for _ in range(count)]
-        )
-
-
-def agree(ours: Tensor, theirs: Tensor) -> None:
-    """Means, variances and covariances with the first number: within 4.5 standard errors."""
-    ours, theirs = ours.flatten(1), theirs.flatten(1)
-    for moment in (lambda f: f, lambda f: (f - f.mean(0)) ** 2, lambda f: (f - f.mean(0)) * (f - f.mean(0))[:, :1]):
-        a, b = moment(ours), moment(theirs)
-        se = (a.var(0) / len(a) + b.var(0) / len(b)).sqrt()
-        assert float(((a.mean(0) - b.mean(0)) / (se + 1e-9)).abs().max()) < 4.5
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize("guide", GUIDES)
-@pytest.mark.parametrize("name", NAMES)
-def test_functions_are_those_of_one_weight_after_the_other(name: str, guide: str) -> None:
-    net, fit, case = made(name, guide)
-    before = copy.deepcopy(fit.model.state_dict())  # type: ignore[attr-defined]
-    modes = [module.training for module in fit.model.modules()]  # type: ignore[attr-defined]
-    prediction = fit.predict(case.x, 1000, seed=3)
-    f = prediction.f.log() if name == "counts" else prediction.f
-    agree(f, drawn(net, fit, case.x, 1000))
-    after = fit.model.state_dict()  # type: ignore[attr-defined]
-    assert all(torch.equal(before[key], after[key]) for key in before)
-    assert modes == [module.training for module in fit.model.modules()]  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_mixture_is_that_of_its_functions(name: str) -> None:
     """Density, mean, variance and draws of y, from the functions drawn, in torch.distributions."""
@@ -202,20 +165,6 @@ def test_the_mixture_is_that_of_its_functions(name: str) -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", NAMES)
-def test_the_elbo_is_the_likelihood_of_one_weight_after_the_other(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the same in parts of the data as in one, for networks whose examples can be computed apart."""
-    net, fit, case = made(name)
-    nll = -torch.stack([case.density(f, case.y).sum() for f in drawn(net, fit, case.x, 800)])
-    se = float(nll.std()) * math.sqrt(1 / 100 + 1 / 800)
-    assert abs(fit.elbo(100).nll - float(nll.mean())) < 4.5 * se
-    whole = fit.elbo(10)
-    monkeypatch.setattr("pyrodrop.training.estimates.BLOCK", 3)
-    in_parts = fit.elbo(10)
-    assert (in_parts.nll, in_parts.kl) == (pytest.approx(whole.nll, rel=1e-9), whole.kl)
-
-
-@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "graph"])
 def test_a_point_is_predicted_alone_as_in_company(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above all behind BatchNorm; and whatever the tiles that x is cut into."""
@@ -241,30 +190,6 @@ def test_a_graph_is_predicted_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> Non
         fit.predict(case.x[:3], 20)
     with pytest.raises(ValueError, match="all of its examples at once"):
         fit.elbo(2, data=(case.x[:3], case.y[:3]))
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["tokens", "labels_of_tokens", "images"])
-def test_by_point_the_rows_of_one_point_share_a_mask(name: str) -> None:
-    """joint=False under dropout: each point has the joint distribution of its rows; two points have nothing in common."""
-    net, fit, case = made(name)
-    got, want = fit.predict(case.x, 1000, joint=False), drawn(net, fit, case.x, 1000)
-    assert not got.joint
-    for point in range(2):
-        agree(got.f[:, point], want[:, point])
-    first, second = (got.f[:, point].flatten(1)[:, 0] for point in range(2))
-    assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 4.5 / math.sqrt(1000)
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize("name", NAMES)
-def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
-    _, fit, case = made(name)
-    fit.save(tmp_path / "fit.safetensors")
-    _, other, _ = made(name)
-    loaded = pyrodrop.Fit.load(tmp_path / "fit.safetensors", other.model, other.guide, device="cpu")
-    assert torch.equal(loaded.predict(case.x, 9).f, fit.predict(case.x, 9).f)
-    assert loaded.elbo(3, data=(case.x, case.y)).value == pytest.approx(fit.elbo(3).value, rel=1e-9)
 
 
 def test_the_divergence_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:

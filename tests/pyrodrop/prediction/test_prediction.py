@@ -112,18 +112,6 @@ def test_classification() -> None:
     torch.testing.assert_close(prediction.variance, probabilities * (1 - probabilities))
 
 
-def test_bad_input_is_named() -> None:
-    fit = fitted()
-    with pytest.raises(ValueError, match="x must be finite"):
-        pyrodrop.predict(fit, torch.tensor([[math.nan, 1.0]]))
-    with pytest.raises(ValueError, match="num_samples is the number of functions"):
-        pyrodrop.predict(fit, torch.ones(2, 2), 0)
-    with pytest.raises(ValueError, match=r"y must have the shape of the prediction, \(3, 1\); got \(2, 1\)"):
-        fit.predict(torch.ones(3, 2), 4).log_density(torch.ones(2, 1))
-    with pytest.raises(TypeError, match=r"guide must be a function that can be called as guide\(x, y\)"):
-        pyrodrop.Fit(lambda x: x, lambda x: {}, None, torch.zeros(1, 2), {}).predict(torch.ones(2, 2))
-
-
 def test_one_column_of_y_may_be_a_vector() -> None:
     """Observations [N] of a prediction [N, 1] are scored one by one, and not every one at every point."""
     f, y = torch.randn(1, 4, 1), torch.randn(4)

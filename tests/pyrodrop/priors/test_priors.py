@@ -40,17 +40,6 @@ def test_weight_decay_is_the_papers() -> None:
     )
 
 
-@pytest.mark.parametrize("options", [{"scale": 0.0}, {"scale": -1.0}, {"length_scale": 0.0}, {"scale": float("nan")}])
-def test_scales_must_be_positive(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="must be a finite number .*; got"):
-        Gaussian(**options)
-
-
-def test_scale_and_length_scale_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="not both"):
-        Gaussian(1.0, length_scale=1.0)
-
-
 def test_a_prior_of_ones_own_is_told_of_input_units() -> None:
     with pytest.raises(TypeError, match="Old.for_site takes no units: add the argument"):
 

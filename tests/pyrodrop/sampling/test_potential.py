@@ -344,21 +344,3 @@ def test_a_network_that_was_read_needs_masks_that_weights_carry() -> None:
     noisy = pyrodrop.read(nn.Sequential(*first, nn.Softmax(-1), nn.Linear(5, 1)), X, **settings)
     with pytest.raises(ValueError, match="dropout that no weight carries"):
         pyrodrop.potential(noisy.model, (X, Y))
-
-
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"a model of pyrodrop.models.*got a function.*initialize_model"):
-        pyrodrop.potential(lambda x, y: None, (X, Y))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"dtype must be torch.float32, torch.float64 or None.*got torch.float16"):
-        pyrodrop.potential(mlp(), (X, Y), dtype=torch.float16)
-    with pytest.raises(ValueError, match="'trace'.*did you mean 'traced'"):
-        pyrodrop.potential(mlp(), (X, Y), engine="trace")  # type: ignore[arg-type]
-    p = pyrodrop.potential(mlp(), (X, Y), engine="pyro")
-    values = p.initial_params()
-    with pytest.raises(ValueError, match=r"for 'layers.0.bias' must be .*; got None"):
-        p({name: value for name, value in values.items() if name != "layers.0.bias"})
-    with pytest.raises(ValueError, match=r"no other; its shape and dtype for 'other' must be None; got"):
-        p({**values, "other": values["layers.0.bias"]})
-    for wrong, said in ((torch.zeros(4), r"\(\[4\]"), (values["layers.0.bias"].double(), "torch.float64")):
-        with pytest.raises(ValueError, match=rf"'layers.0.bias' must be \(\[5\], torch.float32\); got .*{said}"):
-            p({**values, "layers.0.bias": wrong})

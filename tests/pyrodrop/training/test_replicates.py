@@ -28,7 +28,7 @@ from pyrodrop.models import network as network_module
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.replicates import data_sets
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.stack import Stack, loss_of
+from pyrodrop.training.stacked import Stack, loss_of
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -186,12 +186,12 @@ def test_replicates_that_share_a_problem_are_the_fits_alone() -> None:
     model = network()
     settings = Settings(steps=30, lr=1e-2, engine="traced", device="cpu")
     sets = [Dataset(X, torch.sin(rate * X[:, :1])) for rate in (1.0, 2.0, 3.0)]
-    problem = Problem.of(model, guides.MeanField(model), sets[0], "shared", torch.device("cpu"))
+    problem = Problem.of(model, guides.MeanField(model), sets[0], settings)
     with training_mode(problem):
-        stack = Stack([problem] * 3, [loss_of(problem, sets[0], settings)] * 3, settings, sets)
+        stack = Stack([problem] * 3, [loss_of(problem, settings)] * 3, settings, sets)
         before = [value.clone() for value in problem.guide.state_dict().values()]
         with drawn_as_alone(0, 1, 2):
-            stack.loop().run(False)
+            stack.run(False)
     assert all(map(torch.equal, before, problem.guide.state_dict().values()))
     assert stack.failed() == {}
     for r, data in enumerate(sets):
@@ -208,7 +208,7 @@ def test_replicates_that_share_a_problem_have_starts_of_their_own() -> None:
     model = network()
     guide = guides.MeanField(model)
     settings = Settings(steps=30, lr=1e-2, engine="traced", device="cpu")
-    problem = Problem.of(model, guide, Dataset(X, Y), "shared", torch.device("cpu"))
+    problem = Problem.of(model, guide, Dataset(X, Y), settings)
     pairs = [pyrodrop.restart(model, guide, 10 + r) for r in range(3)]
     own = [
         {name.removesuffix("_unconstrained"): v for part in pair for name, v in part.named_parameters()}
@@ -216,10 +216,10 @@ def test_replicates_that_share_a_problem_have_starts_of_their_own() -> None:
     ]
     starts = {name: torch.stack([each[name].detach() for each in own]) for name in own[0]}
     with training_mode(problem):
-        stack = Stack([problem] * 3, [loss_of(problem, problem.in_memory, settings)] * 3, settings, starts=starts)
+        stack = Stack([problem] * 3, [loss_of(problem, settings)] * 3, settings, starts=starts)
         before = [value.clone() for value in problem.guide.state_dict().values()]
         with drawn_as_alone(0, 1, 2):
-            stack.loop().run(False)
+            stack.run(False)
     assert all(map(torch.equal, before, problem.guide.state_dict().values()))
     for r, pair in enumerate(pairs):
         assert all(torch.equal(starts[name][r], value) for name, value in own[r].items())
@@ -320,10 +320,9 @@ def test_convolutions_are_not_grouped() -> None:
     model = models.from_module(nn.Conv1d(1, 2, 3), priors.Gaussian(), likelihoods.Gaussian(1.0))
     data = Dataset(torch.randn(8, 1, 5), torch.randn(8, 2, 3))
     settings = Settings(steps=3, engine="traced", device="cpu")
-    problems = [Problem.of(model, guides.Point(model), data, "shared", torch.device("cpu")) for _ in range(3)]
+    problems = [Problem.of(model, guides.Point(model), data, settings) for _ in range(3)]
     with training_mode(*problems), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
-        loop = Stack(problems, [loss_of(each, data, settings) for each in problems], settings).loop()
-        loop.run(False)
+        Stack(problems, [loss_of(each, settings) for each in problems], settings).run(False)
     weights = [event.input_shapes[1] for event in seen.events() if event.name == "aten::convolution"]
     assert len(weights) >= 9
     assert all(shape == [2, 1, 3] for shape in weights)

@@ -12,8 +12,7 @@ import pytest
 
 import pyrodrop
 from pyrodrop.reparam import STRATEGIES
-from pyrodrop.training.options import TrainingOptions
-from pyrodrop.training.settings import Estimator, Settings
+from pyrodrop.training.settings import Estimator, Settings, TrainingOptions
 
 
 def arguments(function: object) -> dict[str, inspect.Parameter]:

@@ -12,7 +12,7 @@ from torch.distributions import Normal
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.data import Dataset
-from pyrodrop.training.advice import warn_of_unfinished
+from pyrodrop.training.worth import judge
 
 torch.manual_seed(0)
 X = torch.rand(200, 1) * 4 - 2
@@ -49,7 +49,7 @@ def recorded(nll: torch.Tensor) -> pyrodrop.Fit:
 
 def test_a_loss_that_still_falls_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """From 1000 to 400 nats in 200 steps: .3 nats per row in 20 steps."""
-    warn_of_unfinished(recorded(torch.linspace(1000, 400, 200)))
+    judge(recorded(torch.linspace(1000, 400, 200)))
     [message] = said(caplog)
     assert message.startswith(
         "training may not be done: the loss still falls, by 0.3 nats per row in the last 20 of 200"
@@ -58,7 +58,7 @@ def test_a_loss_that_still_falls_is_said_once(caplog: pytest.LogCaptureFixture) 
 
 def test_a_loss_that_has_risen_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """From 400 to 1000 nats, the median of the last tenth 2.8 nats per row above the first. Of any likelihood."""
-    warn_of_unfinished(recorded(torch.linspace(400, 1000, 200)))
+    judge(recorded(torch.linspace(400, 1000, 200)))
     assert [
         "has risen, by 2.8 nats per row from the first step to the last 20" in message for message in said(caplog)
     ] == [True]
@@ -78,7 +78,7 @@ def test_a_loss_that_has_fallen_is_not(noise: float, caplog: pytest.LogCaptureFi
     torch.manual_seed(0)
     step = torch.arange(1000.0)
     for nll in (1e4 * torch.exp(-step / 100), 400 + 0.1 * step, 400 - 0.05 * step, torch.linspace(1000, 400, 99)):
-        warn_of_unfinished(recorded(nll + noise * torch.randn(len(nll))))
+        judge(recorded(nll + noise * torch.randn(len(nll))))
     assert not said(caplog)
 
 
@@ -201,7 +201,7 @@ def test_replicates_say_it_together(caplog: pytest.LogCaptureFixture) -> None:
 def test_replicates_keep_their_numbers_beside_failed_ones(caplog: pytest.LogCaptureFixture) -> None:
     """Of 0 to 3, number 0 failed and number 1 has learned."""
     fits = [recorded(torch.linspace(first, 400, 200)) for first in (1000.0, 400.0, 1000.0, 1000.0)]
-    warn_of_unfinished(*fits, failed=[0])
+    judge(*fits, failed=[0])
     assert ["2 of 4 replicates, of which number 2: " in message for message in said(caplog)] == [True]
 
 

@@ -17,8 +17,7 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.training.left_out import by_features, by_process, constant
-from pyrodrop.training.worth import Worth
+from pyrodrop.training.worth import Worth, by_features, by_process, constant
 
 RATIOS, SLOPES = np.logspace(-6, 3, 19), np.logspace(-1, 1, 9)
 GENERATOR = torch.Generator().manual_seed(0)
@@ -168,7 +167,7 @@ def test_measuring_it_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None
     torch.manual_seed(3)
     with_worth, state = fitted(), torch.random.get_rng_state()
     assert with_worth.settings["worth"]["fit"] == with_worth.worth.fit
-    monkeypatch.setattr("pyrodrop.training.fit.keep_worth", lambda fit: None)
+    monkeypatch.setattr("pyrodrop.training.fit.judge", lambda fit: None)
     torch.manual_seed(3)
     without = fitted()
     assert torch.equal(torch.random.get_rng_state(), state)

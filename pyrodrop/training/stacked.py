@@ -1,4 +1,4 @@
-"""Replicates in stacks of equal shapes; a stack is trained as one step of stacked parameters (`pyrodrop.compiled.steps`).
+"""Replicates in stacks of equal shapes: sessions whose parameters, rows and losses have a leading axis ``[R, ...]``.
 
 Networks of different widths, or data of different sizes, form different stacks, and so do replicates of equal shapes if
 memory is short. Stacks train one after the other, each with torch's default generator, seeded by the seed of its first
@@ -7,11 +7,10 @@ replicate.
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pyro
@@ -20,20 +19,19 @@ from torch import Tensor
 
 from pyrodrop.arguments import MOST
 from pyrodrop.arrays import near
-from pyrodrop.changes import put_back
+from pyrodrop.changes import Contents, put_back
 from pyrodrop.compiled import StackedLoss, Untraceable, accelerate_stacked, bytes_of_step
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import named_parts, parts
+from pyrodrop.models.network import NetworkModel
 from pyrodrop.steps import Arguments, Engine, Loss
-from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.fitted_replicates import Replicates
-from pyrodrop.training.loop import Loop
-from pyrodrop.training.minibatches import batches_of
-from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.record import record
 from pyrodrop.training.result import Fit
+from pyrodrop.training.rows import rows_of
+from pyrodrop.training.session import Session
 from pyrodrop.training.settings import LearningRate, Settings
 
 _log = logging.getLogger("pyrodrop")
@@ -56,9 +54,9 @@ def train_stacks(
     Raises:
         ValueError: before the first step: replicates cannot be stacked or share a parameter.
     """
-    losses = [loss_of(problem, problem.in_memory, settings) for problem in problems]
-    _check_apart(losses)
-    groups = _groups(problems, losses, settings, memory)
+    shapes = [_shapes(problem) for problem in problems]
+    losses = _losses(problems, shapes, settings)
+    groups = _groups(problems, losses, shapes, settings, memory)
 
     def stack_of(group: Sequence[int]) -> Stack:
         return Stack([problems[r] for r in group], [losses[r] for r in group], settings)
@@ -77,13 +75,12 @@ def merged(trained: Iterable[tuple[Sequence[int], Trained]]) -> Trained:
         fits |= zip(numbers, replicates, strict=True)
         failed |= {numbers[r]: step for r, step in replicates.failed.items()}
         errors.append(error)
-    return Replicates(
-        [fits[r] for r in sorted(fits)], dict(sorted(failed.items()))
-    ), None if None in errors else errors[0]
+    done = Replicates([fits[r] for r in sorted(fits)], dict(sorted(failed.items())))
+    return done, None if None in errors else errors[0]
 
 
-class Stack:
-    """Replicates that are trained together, before their first step.
+class Stack(Session):
+    """Replicates that are trained together.
 
     Args:
         problems: one per replicate, equal but for their tensors. Several replicates may share one, and then differ in data,
@@ -94,9 +91,6 @@ class Stack:
 
     Raises:
         ValueError: the replicates cannot be stacked, or differ in more than their tensors.
-
-    Attributes:
-        parameters: the trained parameters, ``[R, ...]`` by name.
     """
 
     def __init__(
@@ -104,111 +98,94 @@ class Stack:
         problems: Sequence[Problem],
         losses: Sequence[Loss],
         settings: Settings,
-        data: Sequence[Dataset | Keywords] | None = None,
+        data: Sequence[Any] | None = None,
         starts: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.problems: Sequence[Problem] = problems
-        self.losses: Sequence[Loss] = losses
-        self.settings: Settings = settings
-        self.batches = batches_of([problem.in_memory for problem in problems] if data is None else data, settings)
+        self.problems, self.losses, self.replicates = problems, losses, (len(problems),)
+        self.problem, self.loss = problems[0], losses[0]
+        sets: Sequence[Any] = [problem.data for problem in problems] if data is None else data
+        rows = rows_of(sets, settings.batch_size, settings.place)
         _check_rates(losses, settings.lr)
-        starts = starts or {
-            name: torch.stack([loss.leaves[number].detach() for loss in losses])
-            for number, name in enumerate(losses[0].parameters)
-        }
-        self.parameters: dict[str, Tensor] = {
-            name: starts[name].clone().requires_grad_() for name in losses[0].parameters
-        }
-        self.optimizer = optimizer_of(self.parameters, settings.optimizer, settings.lr, stacked=True)
+        columns = zip(*(loss.leaves for loss in losses), strict=True)
+        starts = starts or {n: torch.stack(c).detach() for n, c in zip(self.loss.parameters, columns, strict=True)}
+        parameters = {name: starts[name].clone().requires_grad_() for name in self.loss.parameters}
+        self._begin(settings, parameters, rows, f"{len(problems)} x {describe(self.problem.guide).split('(')[0]}")
         constants = {id(problem): problem.tensors() for problem in {id(p): p for p in problems}.values()}
-        leaves = list(self.parameters.values())
-        self.loss: StackedLoss = StackedLoss(losses, leaves, [constants[id(problem)] for problem in problems])
-        # All problems are compared at one shape of minibatch. At others, and of replicates that share a problem, which can
-        # differ in data alone, the first two and the last are.
+        self.stacked = StackedLoss(losses, list(parameters.values()), [constants[id(problem)] for problem in problems])
+        # At one shape of minibatch, one replicate of each model that the user made is compared with itself alone; at
+        # others, and of copies of one model, the first two and the last.
         last = len(losses) - 1
-        first_of = {id(problem): r for r, problem in reversed(list(enumerate(problems)))}
+        first_of = {tuple(map(id, problem.source)): r for r, problem in reversed(list(enumerate(problems)))}
         few = {0, min(1, last), last}
-        samples: Sequence[Arguments] = self.batches.samples(settings.steps)
+        samples = rows.samples(settings.steps)
         for number, batch in enumerate(samples):
             self._verify(batch, sorted(few if number else few.union(first_of.values())))
-
-    def loop(self) -> Loop:
-        """The training before its first step. It does not change models and guides; `load` does."""
-        settings = self.settings
-        loop = Loop(
-            self.parameters,
-            self.batches,
-            self.optimizer,
-            settings,
-            first=accelerate_stacked(self.loss, self.optimizer, [self.batches.first()], 1, engine="traced"),
-            accelerate=self._faster,
-            title=f"{len(self.problems)} x {describe(self.problems[0].guide).split('(')[0]}",
-            replicates=(len(self.problems),),
-        )
-        loop.hint = self._all_failed
-        if self.losses[0].objective.guesses:
-            loop.ahead = functools.partial(self._guess, self.batches.first())
-        return loop
-
-    def _faster(self, done: int, steps: int) -> Engine:
-        batches = self.batches.samples(None if self.settings.steps is None else self.settings.steps - done)
-        return accelerate_stacked(self.loss, self.optimizer, batches, steps, engine=self.settings.engine)
+        self._sample = samples[0]
+        self._first = accelerate_stacked(self.stacked, self.optimizer, samples[:1], 1, engine="traced")
+        self.engine = self._first
 
     def train(self, seeds: Sequence[int], progress: bool | None) -> Trained:
         """Make all steps. Where no replicate has a finite loss, the losses of the steps that are not made are NaN."""
-        settings, error = self.settings, None
+        error = None
         start = time.perf_counter()
-        with seeded(seeds[0], settings.place):
-            loop = self.loop()
+        with seeded(seeds[0], self.settings.place):
             try:
-                loop.run(progress)
+                self.run(progress)
             except FloatingPointError as failure:
                 error = failure
-                finite = torch.isfinite(loop.history[: loop.done, :, :2]).all(-1).any(1)
-                loop.history[int(finite.long().cumprod(0).sum()) :] = torch.nan
-                loop.done = len(loop.history)
-        return self._replicates(loop, seeds, start, ended=True), error
+                finite = torch.isfinite(self.history[: self.done, :, :2]).all(-1).any(1)
+                self.history[int(finite.long().cumprod(0).sum()) :] = torch.nan
+                self.done = len(self.history)
+        history, fits = self.history[: self.done].cpu(), []
+        more = {"engine": self.engine.name, "replicates": len(seeds), "seconds": time.perf_counter() - start}
+        for r, (problem, seed) in enumerate(zip(self.problems, seeds, strict=True)):
+            self.load(r)
+            about = {**record(self.settings, problem, seed), **more}
+            fits.append(
+                Fit(
+                    problem.model, problem.guide, problem.data, history[:, r].contiguous(), about, self.settings.place,
+                    self.settings.objective, problem.kept(),
+                )
+            )  # fmt: skip
+        return Replicates(fits, self.failed()), error
 
     def load(self, replicate: int) -> None:
         """Give the results of one replicate to its model and guide, which other replicates may share."""
+        loss = self.losses[replicate]
         with torch.no_grad():
-            for leaf, values in zip(self.losses[replicate].leaves, self.parameters.values(), strict=True):
+            for leaf, values in zip(loss.leaves, self.parameters.values(), strict=True):
                 leaf.copy_(values[replicate])
-        self.losses[replicate].moving.take([buffer[replicate] for buffer in self.loss.buffers])
+        loss.moving.take([buffer[replicate] for buffer in self.stacked.buffers])
 
     def failed(self) -> dict[int, int]:
         """The number of the step, counted from 0, at which each failed replicate failed, by the replicate's number."""
-        lived = self.loss.lived.tolist()
-        return {r: lived[r] for r in (~self.loss.alive).nonzero().flatten().tolist()}
+        lived = self.stacked.lived.tolist()
+        return {r: lived[r] for r in (~self.stacked.alive).nonzero().flatten().tolist()}
 
-    def _replicates(self, loop: Loop, seeds: Sequence[int], start: float, *, ended: bool = False) -> Replicates:
-        """All replicates, whose models and guides get the present parameters and buffers."""
-        history, fits = loop.history[: loop.done].cpu(), []
-        more = {"engine": loop.engine.name, "replicates": len(seeds), "seconds": time.perf_counter() - start}
-        for r, (problem, seed) in enumerate(zip(self.problems, seeds, strict=True)):
-            self.load(r)
-            fits.append(
-                Fit(
-                    problem.model,
-                    problem.guide,
-                    problem.in_memory,
-                    history[:, r].contiguous(),
-                    {**record(self.settings, problem, seed), **more},
-                    self.settings.place,
-                    self.settings.objective,
-                    problem.kept() if ended else None,
-                )
-            )
-        return Replicates(fits, self.failed())
+    def _faster(self, steps: int) -> Engine:
+        batches = self.rows.samples(None if self.settings.steps is None else self.settings.steps - self.done)
+        return accelerate_stacked(self.stacked, self.optimizer, batches, steps, engine=self.settings.engine)
 
-    def _all_failed(self) -> str:
-        """Which replicate failed first, where no replicate has a finite loss."""
+    def _changed(self) -> str:
+        return ""  # no user code runs while replicates train
+
+    def _broken(self) -> str:
+        return ""  # replicates keep their last finite parameters
+
+    def _hint(self) -> str:
         failed = self.failed()
         first = min(failed, key=lambda replicate: failed[replicate], default=0)
         return (
             f"All {len(self.problems)} replicates failed, replicate {first} first; they keep their last finite parameters. "
             f"Replicate {first} alone is a fit with seed + {first}."
         )
+
+    def _guess(self) -> None:
+        for r, loss in enumerate(self.losses if self.loss.objective.guesses else ()):
+            with self._loaded(r), torch.no_grad():
+                loss.objective.guess(self._sample.at(r))
+                for stacked, buffer in zip(self.stacked.buffers, loss.buffers, strict=True):
+                    stacked[r] = buffer
 
     @contextmanager
     def _loaded(self, replicate: int) -> Iterator[None]:
@@ -224,48 +201,40 @@ class Stack:
                 for value, old in zip(state, before, strict=True):
                     value.copy_(old)
 
-    def _guess(self, batch: Arguments) -> None:
-        """Call `Objective.guess` for every replicate, with its own parameters and buffers."""
-        for r, loss in enumerate(self.losses):
-            with self._loaded(r), torch.no_grad():
-                loss.objective.guess(batch.at(r))
-                for stacked, buffer in zip(self.loss.buffers, loss.buffers, strict=True):
-                    stacked[r] = buffer
-
     def _verify(self, batch: Arguments, compared: Sequence[int]) -> None:
-        """Raise a ValueError unless these replicates have the same losses and buffers alone and in the stacked graph."""
+        """Raise a ValueError unless these replicates have the same losses and buffers alone and in the stack."""
         try:
-            terms, moved = self.loss.evaluated(batch, compared)
+            terms, moved = self.stacked.evaluated(batch, compared)
         except Exception as error:  # whatever an operation that cannot be mapped raises
             why = str(error) if isinstance(error, Untraceable) else f"it cannot be mapped over replicates: {error}"
             raise _refusal(why.splitlines()[0]) from error
+        still = len(self.loss.moving) == 0 and not self.problem.program  # calls change nothing that is put back
         for r in compared:
-            loss_alone, problem = self.losses[r], self.problems[r]
-            still = put_back(problem.model, problem.guide)
-            with self._loaded(r), torch.no_grad(), pyro.validation_enabled(False), seeded(r, batch.device), still:
-                want = loss_alone.objective.terms(batch.at(r))
-                buffers = [buffer.detach().clone() for buffer in loss_alone.buffers]
+            loss, problem = self.losses[r], self.problems[r]
+            kept = nullcontext() if still else put_back(problem.model, problem.guide)
+            with self._loaded(r), torch.no_grad(), pyro.validation_enabled(False), seeded(r, batch.device), kept:
+                want = loss.objective.terms(batch.at(r))
+                buffers = [buffer.detach().clone() for buffer in loss.buffers]
             if not torch.allclose(want.to(terms.dtype), terms[r], rtol=1e-3, atol=1e-4, equal_nan=True):
                 raise ValueError(
                     f"replicate {r} differs from replicate 0 in more than replicates may: data, initial values, drop rates, "
                     f"alphas, precisions and scales of Gaussian priors; its loss alone is {want.tolist()}, stacked "
                     f"{terms[r].tolist()}"
                 )
-            if not all(near(value, got[r], 1e-3) for value, got in zip(buffers, moved, strict=True)):
+            if not all(near(value, stacked[r], 1e-3) for value, stacked in zip(buffers, moved, strict=True)):
                 raise _refusal("many replicates update the buffers of the network differently from one")
 
 
-def loss_of(problem: Problem, data: Dataset | Keywords, settings: Settings) -> Loss:
+def loss_of(problem: Problem, settings: Settings) -> Loss:
     """The loss of one replicate.
 
     Raises:
         ValueError: it cannot be traced, or not be trained on minibatches of this size.
     """
-    first, *others = batches_of(data, settings).samples(settings.steps)
-    loss = problem.loss(first, settings.objective)
+    batches = rows_of(problem.data, settings.batch_size, settings.place).samples(settings.steps)
+    loss = problem.loss(batches, settings.objective)
     if loss.changes:
         raise _refusal(f"{loss.changes}, which a trace would freeze")
-    problem.check_batches(loss, others)
     return loss
 
 
@@ -275,7 +244,7 @@ def fitting(loss: Loss, data: Dataset | Keywords, settings: Settings, memory: fl
     Args:
         memory: bytes; half of the free memory if None.
     """
-    batch = batches_of(data, settings).first()
+    batch = rows_of(data, settings.batch_size, settings.place).samples(1)[0]
     try:
         need = bytes_of_step(loss, batch)
     except Untraceable as error:
@@ -286,49 +255,58 @@ def fitting(loss: Loss, data: Dataset | Keywords, settings: Settings, memory: fl
     return max(1, int(min(memory or 0.5 * available(settings.place), MOST) // need))
 
 
-def _groups(
-    problems: Sequence[Problem], losses: Sequence[Loss], settings: Settings, memory: float | None
-) -> list[list[int]]:
-    """The numbers of the replicates of every stack."""
-    equal: dict[Any, list[int]] = {}
-    for r, (problem, loss) in enumerate(zip(problems, losses, strict=True)):
-        equal.setdefault(_shapes(problem, loss), []).append(r)
-    groups = []
-    for group in equal.values():
-        first = group[0]
-        size = fitting(losses[first], problems[first].in_memory, settings, memory)
-        if size < len(group):
-            _log.info("training %d of %d replicates at a time, limited by memory", size, len(group))
-        groups += [group[at : at + size] for at in range(0, len(group), size)]
-    return groups
+def _losses(problems: Sequence[Problem], shapes: Sequence[Any], settings: Settings) -> list[Loss]:
+    """The losses of replicates: networks of equal shapes are looked at once, programs each.
 
-
-def _shapes(problem: Problem, loss: Loss) -> tuple[Any, ...]:
-    """What must be equal in replicates that are stacked: all but the values of tensors, as far as it is known."""
-    names = {auto._pyro_name: f"autoguide {n}" for n, auto in enumerate(autoguides(problem.guide))}
-    tensors = problem.tensors()
-    for name, parameter in loss.parameters.items():
-        first, dot, rest = name.partition(".")
-        tensors[f"parameter {names.get(first, first)}{dot}{rest}"] = parameter.unconstrained
-    tensors |= {f"moving buffer {n}": buffer for n, buffer in loss.moving.named().items()}
-    shapes = [(name, value.shape, value.dtype) for name, value in sorted(tensors.items())]
-    data = problem.in_memory
-    columns = {} if isinstance(data, Keywords) else {**named_parts(data.x), "y": data.y}
-    form = data.outline if isinstance(data, Keywords) else tuple((n, t.shape, t.dtype) for n, t in columns.items())
-    return type(problem.model), type(problem.guide), *shapes, form
-
-
-def _check_apart(losses: Sequence[Loss]) -> None:
-    """Raise a ValueError for a parameter that several replicates would share."""
-    seen: set[int] = set()
-    for loss in losses:
+    Raises:
+        ValueError: as `loss_of`; several replicates would share a parameter.
+    """
+    first: dict[Any, tuple[Problem, Loss]] = {}
+    losses, seen = [], set[int]()
+    for problem, key in zip(problems, shapes, strict=True):
+        loss = problem.loss_like(*first[key]) if key in first else loss_of(problem, settings)
+        if not problem.program:
+            first.setdefault(key, (problem, loss))
+        losses.append(loss)
         for name, parameter in loss.parameters.items():
             if id(parameter.unconstrained) in seen:
                 raise ValueError(
                     f"every replicate needs parameters of its own, but {name} is in Pyro's global store, one for all: put "
                     "it into a PyroModule or take an autoguide, one for each replicate"
                 )
-        seen |= {id(leaf) for leaf in loss.leaves}
+        seen |= {id(parameter.unconstrained) for parameter in loss.parameters.values()}
+    return losses
+
+
+def _groups(
+    problems: Sequence[Problem], losses: Sequence[Loss], shapes: Sequence[Any], settings: Settings, memory: float | None
+) -> list[list[int]]:
+    """The numbers of the replicates of every stack."""
+    equal: dict[Any, list[int]] = {}
+    for r, (loss, key) in enumerate(zip(losses, shapes, strict=True)):
+        of_loss = [(t.shape, t.dtype) for t in (*loss.leaves, *loss.buffers)]
+        equal.setdefault((key, *of_loss), []).append(r)
+    groups = []
+    for group in equal.values():
+        first: Any = problems[group[0]]
+        size = fitting(losses[group[0]], first.data, settings, memory)
+        if size < len(group):
+            _log.info("training %d of %d replicates at a time, limited by memory", size, len(group))
+        groups += [group[at : at + size] for at in range(0, len(group), size)]
+    return groups
+
+
+def _shapes(problem: Problem) -> tuple[Any, ...]:
+    """What must be equal in replicates that are stacked: all but the values of tensors, as far as it is known."""
+    contents, data = Contents(problem.model, problem.guide), problem.data
+    modules = tuple((name, type(module), module.training) for name, module in contents.modules.items())
+    tensors = contents.state()
+    if isinstance(problem.model, NetworkModel):
+        numbers = {site: prior.numbers() for site, prior in problem.model.priors.items()}
+        tensors |= {f"{site}.{name}": value for site, of_site in numbers.items() for name, value in of_site.items()}
+    rows = {**named_parts(data.x), "y": data.y} if isinstance(data, Dataset) else {}
+    forms = [(n, t.shape, t.dtype, t.requires_grad) for n, t in (*tensors.items(), *rows.items())]
+    return modules, tuple(forms), data.outline if isinstance(data, Keywords) else ()
 
 
 def _check_rates(losses: Sequence[Loss], lr: LearningRate) -> None:

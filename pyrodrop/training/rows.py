@@ -6,29 +6,55 @@ import functools
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from pyro.infer import RenyiELBO
 from torch import Tensor, nn
 
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Check, Loader
-from pyrodrop.distributions import BernoulliMixture
-from pyrodrop.guides.ensemble import members_of
-from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import mapped, over_tensors, parts, rebuilt, tensors_in
-from pyrodrop.models.network import NetworkModel
 from pyrodrop.steps import Arguments, Batch, Call
-from pyrodrop.training.loaded import LoadedMinibatches, recordable
-from pyrodrop.training.problem import Problem, describe
-from pyrodrop.training.settings import Settings
 
 _log = logging.getLogger("pyrodrop")
 
 
-class Minibatches:
+class Rows:
+    """Supplies the minibatches of a training: in this class the arguments of a Pyro program, whose epoch is a step.
+
+    Attributes:
+        per_epoch: number of minibatches in an epoch.
+    """
+
+    size = num_rows = per_epoch = 1
+
+    def __init__(self, call: Arguments) -> None:
+        self.call: Arguments = call
+
+    def samples(self, steps: int | None) -> list[Arguments]:
+        """A minibatch of each shape in `steps` steps, or any number of steps if None; not part of the training order."""
+        return [self.call]
+
+    def next(self) -> Arguments:
+        """The next minibatch; the last of an epoch may be smaller."""
+        return self.call
+
+    def coming(self) -> tuple[int, int]:
+        """The size of the next minibatch, and how many of that size follow before the order of the rows changes; the size is
+        0 where minibatches are read one at a time."""
+        return self.size, sys.maxsize
+
+    def state(self) -> dict[str, Tensor]:
+        """The place in the epoch; empty where there is one place, or where an epoch is begun again."""
+        return {}
+
+    def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
+        """Go to a place that `state` has returned."""
+
+
+class Minibatches(Rows):
     """Minibatches of rows in memory, as arguments of model and guide: x, y and, for some of the rows, ``num_data``.
 
     Every epoch has the rows in a new random order ``[N]``; replicates have an order each, ``[R, N]``.
@@ -49,6 +75,7 @@ class Minibatches:
         self._like = distinct[0].x
         self.num_rows: int = len(distinct[0])
         self.size: int = min(size or self.num_rows, self.num_rows)
+        self.per_epoch: int = -(-self.num_rows // self.size)
         self.device = device
         self.replicates: tuple[int, ...] = () if isinstance(data, Dataset) else (len(sets),)
         self.order: Tensor = torch.empty(*self.replicates, 0, dtype=torch.long, device=device)
@@ -56,11 +83,6 @@ class Minibatches:
         self._starts: Tensor | None = None  # the number of the first row of each replicate, ``[R, 1]``, if not 0
         if len(distinct) > 1:
             self._starts = self.num_rows * torch.arange(len(distinct), device=device)[:, None]
-
-    @property
-    def per_epoch(self) -> int:
-        """Number of minibatches in an epoch."""
-        return -(-self.num_rows // self.size)
 
     @functools.cached_property
     def all_rows(self) -> Batch:
@@ -71,23 +93,18 @@ class Minibatches:
             tensors = [tensor.expand(*self.replicates, *tensor.shape[1:]).contiguous() for tensor in apart]
         return self._batch(tensors, {})
 
-    def first(self) -> Batch:
-        """A minibatch of the first rows, which is not part of the training order."""
-        return self.all_rows if self.size == self.num_rows else self._first(self.size)
-
     def samples(self, steps: int | None) -> list[Arguments]:
-        """A minibatch of each shape in `steps` steps, or any number of steps if None; not part of the training order."""
+        if self.size == self.num_rows:
+            return [self.all_rows]
         rest = self.num_rows % self.size
         left = self.order.shape[-1] - self.position or self.num_rows
         reached = steps is None or steps >= -(-left // self.size)
-        return [self.first(), *([self._first(rest)] if rest and reached else [])]
+        return [self._first(self.size), *([self._first(rest)] if rest and reached else [])]
 
     def next(self) -> Batch:
-        """The next minibatch; the last of an epoch may be smaller."""
         return self.all_rows if self.size == self.num_rows else self._rows(self.take(1))
 
     def coming(self) -> tuple[int, int]:
-        """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
         if self.size == self.num_rows:
             return self.size, sys.maxsize
         left = self.num_rows - (self.position if self.position < self.order.shape[-1] else 0)
@@ -119,7 +136,6 @@ class Minibatches:
         return torch.randperm(self.num_rows, device=self.device)
 
     def state(self) -> dict[str, Tensor]:
-        """The order of the rows in this epoch, and how many of them were taken."""
         return {"order": self.order, "position": torch.tensor(self.position)}
 
     def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
@@ -152,131 +168,92 @@ class Minibatches:
 
     def _batch(self, tensors: Sequence[Tensor], kwargs: dict[str, int]) -> Batch:
         *xs, y = tensors
-        return Batch(rebuilt(self._like, xs), y, kwargs)
+        return Batch((rebuilt(self._like, xs), y), kwargs)
 
 
-class WholeCall:
-    """The arguments of a Pyro program in place of minibatches: there is one, and an epoch is a step."""
-
-    size = num_rows = per_epoch = 1
-
-    def __init__(self, call: Call) -> None:
-        self.call: Call = call
-
-    def first(self) -> Call:
-        """The arguments."""
-        return self.call
-
-    def samples(self, steps: int | None) -> list[Arguments]:
-        """The arguments, which are those of every step."""
-        return [self.call]
-
-    def next(self) -> Call:
-        """The arguments."""
-        return self.call
-
-    def coming(self) -> tuple[int, int]:
-        """Size 1, and any number of steps."""
-        return 1, sys.maxsize
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing: there is one place."""
-        return {}
-
-    def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
-        """Nothing to do."""
-
-
-Batches = Minibatches | LoadedMinibatches | WholeCall
-"""Supplies the minibatches of a training, or of replicates."""
-
-
-def batches_of(
-    data: Dataset | Loader | Keywords | Sequence[Dataset | Keywords],
-    settings: Settings,
-    *,
-    check: Check | None = None,
-) -> Batches:
-    """The minibatches of a data set, or of a list of one for each replicate; for a Pyro program its arguments.
+class Loaded(Rows):
+    """Minibatches of a loader, which is iterated once per epoch. A training that continues begins its epoch again.
 
     Args:
+        check: raises a ValueError for observations that the likelihood does not allow.
+    """
+
+    def __init__(self, data: Loader, device: torch.device, check: Check | None) -> None:
+        self.data, self.device, self._check = data, device, check
+        self.size: int = len(data.sample)
+        self.num_rows: int = len(data)
+        self.per_epoch: int = data.per_epoch
+        self._under_way: list[Iterator[Dataset]] = []  # the epoch, where one was begun
+        # PyTorch waits five seconds for each worker of an iterator that is freed in a cycle of references.
+        weakref.finalize(self, self._under_way.clear)
+
+    def samples(self, steps: int | None) -> list[Arguments]:
+        rest = self.num_rows - (self.per_epoch - 1) * self.size
+        reached = 0 < rest < self.size and (steps is None or steps >= self.per_epoch)
+        sample = self.data.sample
+        return [self._batch(rows) for rows in (sample, *([sample.first(rest)] if reached else []))]
+
+    def next(self) -> Batch:
+        rows = next(self._under_way[0], None) if self._under_way else None
+        if rows is None:
+            self._under_way[:] = [self.data.epoch(self._check)]
+            rows = next(self._under_way[0])
+        return self._batch(rows)
+
+    def coming(self) -> tuple[int, int]:
+        return 0, sys.maxsize
+
+    def load(self, state: Mapping[str, Tensor], name: str = "the state") -> None:
+        self._under_way.clear()
+
+    def _batch(self, rows: Dataset) -> Batch:
+        """Rows as arguments of model and guide; contiguous, since a compiled step accepts no other strides."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            return recordable(tensor.to(self.device, non_blocking=True), self.device).contiguous()
+
+        return Batch((mapped(moved, rows.x), moved(rows.y)), {"num_data": self.num_rows})
+
+
+def rows_of(
+    data: Dataset | Loader | Keywords | Sequence[Dataset | Keywords],
+    size: int | None,
+    device: torch.device,
+    *,
+    check: Check | None = None,
+) -> Any:
+    """The `Rows` of a data set, or of a list of one for each replicate.
+
+    Args:
+        size: rows per minibatch; all rows if None.
         check: raises a ValueError for observations that the likelihood does not allow, where data are read.
     """
-    size, device = settings.batch_size, settings.place
-    first = data[0] if isinstance(data, Sequence) else data
-    if size is not None and isinstance(first, Dataset) and size > len(first):
-        _log.warning("batch_size is %d and there are %d rows: every step takes all rows", size, len(first))
+    first: Any = data[0] if isinstance(data, Sequence) else data
     if isinstance(data, Loader):
-        return LoadedMinibatches(data, device, check)
-    if isinstance(data, Dataset):
-        return Minibatches(data, size, device)
+        return Loaded(data, device, check)
     if isinstance(data, Keywords):
-        return WholeCall(Call((), over_tensors(lambda tensor: recordable(tensor, device), data.values)))
-    programs = [each.values for each in data if isinstance(each, Keywords)]
-    if not programs:
-        return Minibatches([each for each in data if isinstance(each, Dataset)], size, device)
-    columns = zip(*map(tensors_in, programs), strict=True)
-    stacked = iter([torch.stack([recordable(tensor, device) for tensor in column]) for column in columns])
-    return WholeCall(Call((), over_tensors(lambda _: next(stacked), programs[0])))
+        return Rows(Call((), over_tensors(lambda tensor: recordable(tensor, device), data.values)))
+    if isinstance(first, Keywords):
+        columns = zip(*(tensors_in(each.values) for each in data), strict=True)  # type: ignore[union-attr]
+        stacked = iter([torch.stack([recordable(tensor, device) for tensor in column]) for column in columns])
+        return Rows(Call((), over_tensors(lambda _: next(stacked), first.values)))
+    if size is not None and size > len(first):
+        _log.warning("batch_size is %d and there are %d rows: every step takes all rows", size, len(first))
+    return Minibatches(data, size, device)  # type: ignore[arg-type]
 
 
 def arguments_of(data: Dataset | Keywords | Loader, device: torch.device) -> Arguments:
     """All of the data as arguments of one call; of a loader, a minibatch."""
-    if isinstance(data, Loader):
-        data = data.sample
     if isinstance(data, Keywords):
         return Call((), data.on(device))
-    return Batch(mapped(lambda x: x.to(device), data.x), data.y.to(device), {})
+    data = data.sample if isinstance(data, Loader) else data
+    return Batch((mapped(lambda x: x.to(device), data.x), data.y.to(device)), {})
 
 
-def check_batches(problem: Problem, settings: Settings) -> None:
-    """Raise a ValueError for minibatches that the data, model, guide or the model's network do not support."""
-    data, size = problem.data, settings.batch_size
-    if isinstance(settings.objective, RenyiELBO):
-        _check_weighted_draws(problem, size)
-    if isinstance(data, Keywords):
-        if size is None:
-            return
-        raise ValueError(
-            "batch_size must be None where data are the keyword arguments of a Pyro program, which has no rows; got "
-            f"{size}. In the program, pyro.plate(name, size, subsample_size=...) takes a minibatch at every step"
-        )
-    if isinstance(data, Loader) and size is not None:
-        raise ValueError(f"batch_size must be None where a loader makes the minibatches; got {size}")
-    rows = len(data)
-    size = len(data.sample) if isinstance(data, Loader) else min(size or rows, rows)
-    if size == rows:
-        return
-    for name, function in (("model", problem.model), ("guide", problem.guide)):
-        if not takes_num_data(function):
-            raise ValueError(
-                f"training on minibatches needs a {name} that takes the size of the data set, {name}(x, y, num_data=N); "
-                f"this one takes no num_data, so batch_size must be None or at least {rows}; got {size}"
-            )
-    if isinstance(problem.model, NetworkModel) and problem.model.takes_all_rows(problem.example.x):
-        raise ValueError(
-            f"this network can only be called on all {rows} rows of x together: batch_size must be None; got {size}"
-        )
-
-
-def _check_weighted_draws(problem: Problem, size: int | None) -> None:
-    """Raise a ValueError if importance weights p(y, W) / q(W) of all rows cannot be computed: too few rows, or no q(W)."""
-    all_rows = size is None or (isinstance(problem.data, Dataset) and size >= len(problem.data))
-    if not all_rows or isinstance(problem.data, Loader):
-        raise ValueError(
-            "batch_size must be None and data in memory with objective RenyiELBO, which takes the mean over draws of "
-            "exp(log weight): that of a part of the rows, scaled to all, has another expectation; got batch_size "
-            f"{size}"
-        )
-    guide: Any = problem.guide
-    for member in members_of(guide):
-        for name in member.sites if isinstance(member, Guide) else ():
-            q = member.posterior(name)
-            if isinstance(q, BernoulliMixture) and q.theta == 0:
-                raise ValueError(
-                    "the objective RenyiELBO weighs draws by the density of the posterior, which at theta = 0 has atoms and "
-                    f"none: use theta > 0, or another posterior; got {describe(guide)}, at {name!r}"
-                )
+def recordable(values: Tensor, device: torch.device) -> Tensor:
+    """The values on the device, as a tensor that autograd can record, unlike one of `torch.inference_mode`."""
+    values = values.to(device)
+    return values.clone() if values.is_inference() else values
 
 
 def takes_num_data(function: Callable[..., Any]) -> bool:

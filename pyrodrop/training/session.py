@@ -1,0 +1,403 @@
+"""A training under way: parameters, optimiser, rows, losses and the number of steps done.
+
+The session decides learning rates, factors and minibatches; an engine makes the steps: `ByPyro`, or one that it asks
+`pyrodrop.compiled` for. `fit` and `Training` are a session of one fit; replicates are one whose tensors have a leading axis
+(`pyrodrop.training.replicates`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyro
+import torch
+from pyro.optim import PyroOptim
+from torch import Tensor
+from tqdm import tqdm
+
+from pyrodrop.arguments import count, real, shown
+from pyrodrop.changes import modules_of
+from pyrodrop.data.loader import Loader
+from pyrodrop.devices import denormals_flushed, heap_kept
+from pyrodrop.module_flags import Flags
+from pyrodrop.private_apis import StoreAsItIs, without_compiler
+from pyrodrop.steps import Engine, Loss, Plan, Update
+from pyrodrop.training.problem import Problem, describe
+from pyrodrop.training.record import record
+from pyrodrop.training.result import Fit
+from pyrodrop.training.rows import rows_of
+from pyrodrop.training.settings import LearningRate, Optimizer, Settings
+from pyrodrop.training.step import ByPyro
+
+CHECK_EVERY = 100  # steps between checks of the losses: each waits for the device
+
+
+@dataclass(frozen=True)
+class AfterEpoch:
+    """A function that is called while training, and that ends it by returning True.
+
+    Attributes:
+        every: number of steps between calls; None for the steps of an epoch.
+        at_end: whether it is also called after the last step.
+    """
+
+    function: Callable[..., Any]
+    every: int | None = None
+    at_end: bool = False
+
+    @classmethod
+    def of(cls, after_epoch: Any) -> AfterEpoch | None:
+        """The argument ``after_epoch``, checked: None, or a function, which may have an attribute ``every``."""
+        if after_epoch is None:
+            return None
+        if not callable(after_epoch):
+            raise TypeError(
+                f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
+            )
+        every = getattr(after_epoch, "every", None)
+        if every is not None:
+            every = count(every, "after_epoch.every", "the number of steps from one call to the next, or None,")
+        return cls(after_epoch, every, hasattr(after_epoch, "every"))
+
+
+class Session:
+    """A training under way.
+
+    Args:
+        problem: to train, in training mode, with the training's random state.
+        settings: of the training.
+
+    Attributes:
+        parameters: those that the optimiser changes, by name; with a leading axis for replicates.
+        replicates: shape of the losses of a step: () or [R].
+        engine: that made the last step. The first step is made with Pyro's validation.
+        done: number of steps made so far.
+        checked: number of steps whose losses are known to be finite.
+        history: nll, kl and the weight of the KL divergence for every step, ``[at least done, ..., 3]``.
+        record: the settings in plain numbers and words.
+    """
+
+    replicates: tuple[int, ...] = ()
+    engine: Engine
+    _first: Engine
+
+    def __init__(self, problem: Problem, settings: Settings) -> None:
+        self.problem = problem
+        rows = rows_of(problem.data, settings.batch_size, settings.place, check=problem.targets_check())
+        samples = rows.samples(settings.steps)
+        self.loss: Loss = problem.loss(samples, settings.objective)
+        self._sample = samples[0]
+        leaves = {name: parameter.unconstrained for name, parameter in self.loss.parameters.items()}
+        self._begin(settings, leaves, rows, describe(problem.guide).split("(")[0])
+        self._first = self.engine = ByPyro(self.loss.objective, self.optimizer, as_svi=problem.program)
+        self.record = record(settings, problem, settings.seed)
+        self._note()
+
+    def _begin(self, settings: Settings, parameters: Mapping[str, Tensor], rows: Any, title: str) -> None:
+        self.settings, self.parameters, self.rows, self.title = settings, parameters, rows, title
+        self.optimizer = optimizer_of(parameters, settings.optimizer, settings.lr, stacked=bool(self.replicates))
+        self._rates: list[Any] = [group["lr"] for group in self.optimizer.param_groups]
+        device = next(iter(parameters.values())).device
+        self.history: Tensor = torch.zeros(settings.steps or 0, *self.replicates, 3, dtype=torch.float32, device=device)
+        self.done = self.checked = 0
+        self._chosen = False
+
+    def run(
+        self,
+        progress: bool | None,
+        *,
+        save: Callable[[], None] | None = None,
+        save_every: int = 0,
+        after_epoch: AfterEpoch | None = None,
+    ) -> None:
+        """Make all remaining steps, unless `after_epoch` ends the training before.
+
+        Args:
+            progress: whether to show a progress bar; if None, where the output is a terminal.
+            save: called after every `save_every` steps and after the last one.
+            save_every: see `save`.
+            after_epoch: called with the number of epochs done.
+        """
+        steps, per_epoch = len(self.history), self.rows.per_epoch
+        stops = [CHECK_EVERY]
+        stops += [save_every] if save is not None else []
+        stops += [after_epoch.every or per_epoch] if after_epoch is not None else []
+        bar = tqdm(
+            total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
+            disable=None if progress is None else not progress,
+        )  # fmt: skip
+        with bar, denormals_flushed(), heap_kept(release=True):
+            ended = self.done > 0 and self._ends(after_epoch)
+            while self.done < steps and not ended:
+                if self.done == 0:
+                    self.first_step()
+                else:
+                    # by all steps, so that a run that was interrupted takes the same engine as one that was not
+                    self.choose_engine(steps - 1)
+                    with pyro.validation_enabled(False):
+                        self.advance(min(steps, *((self.done // every + 1) * every for every in stops)))
+                        self.check_finite()
+                if save is not None and (self.done % save_every == 0 or self.done == steps):
+                    save()
+                ended = self._ends(after_epoch)
+                if not bar.disable:
+                    loss = self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
+                    words = "nll + kl" if self.settings.objective is None else "loss"
+                    epochs = f"epoch {self.done / per_epoch:.1f}, " if per_epoch > 1 else ""
+                    bar.set_postfix_str(f"{epochs}{words} {float(loss):.4g}", refresh=False)
+                    bar.update(self.done - bar.n)
+            self.check_finite(whole=True)
+            self.engine.check(self.done)
+        self.engine.finish(self.done)
+        if ended and save is not None and self.done < steps:
+            save()
+
+    def result(self, *, ended: bool = False, **more: Any) -> Fit:
+        """The fit with its present parameters and losses, of its own if training has `ended`; `more` adds settings."""
+        problem, history = self.problem, self.history[: self.done].clone().cpu()
+        kept = problem.kept() if ended else None
+        about, settings = {**self.record, **more}, self.settings
+        return Fit(problem.model, problem.guide, problem.data, history, about, settings.place, settings.objective, kept)
+
+    def _ends(self, after_epoch: AfterEpoch | None) -> bool:
+        """Call `after_epoch` if it is due. Returns whether training ends. Its random draws do not affect training."""
+        per_epoch, done = self.rows.per_epoch, self.done
+        if after_epoch is None:
+            return False
+        if done % (after_epoch.every or per_epoch) and not (after_epoch.at_end and done == self.settings.steps):
+            return False
+        epochs = done / per_epoch if done % per_epoch else done // per_epoch
+        with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []):
+            answer = after_epoch.function(epochs)
+        self.engine.called(done)
+        return isinstance(answer, bool | np.bool_) and bool(answer)  # and not another true value, such as a score
+
+    def first_step(self) -> None:
+        """Make the first step, with Pyro's validation; a RuntimeError if it changes no parameter."""
+        self._guess()
+        before = [p.detach().clone() for p in self.parameters.values()]
+        self.advance(1)
+        self.check_finite(whole=True)
+        if all(torch.equal(b, p.detach()) for b, p in zip(before, self.parameters.values(), strict=True)):
+            raise RuntimeError(
+                f"the first step moved none of the {len(before)} parameters ({', '.join(self.parameters)}): "
+                "the loss does not depend on them, or the learning rate is 0"
+            )
+
+    def _guess(self) -> None:
+        """Draw the random numbers that Pyro draws before the first step."""
+        if self.loss.objective.guesses:
+            self.loss.objective.guess(self._sample)
+
+    def choose_engine(self, steps: int) -> None:
+        """Choose the engine for `steps` steps, unless it is chosen already."""
+        if not self._chosen:
+            self.engine, self._chosen = self._faster(steps) or self._first, True
+
+    def _faster(self, steps: int) -> Engine | None:
+        """An engine of `pyrodrop.compiled` for `steps` steps; None if Pyro makes them."""
+        wanted, data = self.settings.engine, self.problem.data
+        if wanted == "auto" and isinstance(data, Loader) and data.varies:  # every shape would be traced
+            wanted = "pyro"
+        if wanted == "pyro":
+            return None
+        from pyrodrop.compiled import Accelerated
+
+        made = Accelerated(
+            self.loss, self.optimizer, self.rows.samples, wanted, self.settings.steps, program=self.problem.program
+        )
+        return made if made.record(self.done, steps) else None
+
+    def forget_engine(self) -> None:
+        """Return to the engine of the first step, for example after the optimiser's state was replaced."""
+        self.engine, self._chosen = self._first, False
+
+    def reserve(self, steps: int) -> None:
+        """Make room in the history for `steps` steps."""
+        if steps > len(self.history):
+            longer = self.history.new_zeros(max(steps, 2 * len(self.history), 1000), *self.history.shape[1:])
+            longer[: self.done] = self.history[: self.done]
+            self.history = longer
+
+    def advance(self, end: int) -> None:
+        """Make the steps up to number `end`, without waiting for the device."""
+        while self.done < end:
+            if not self.engine.holds(self.done, self._changed()):
+                self.engine = self._first
+            first, until = self.done, self.engine.until(self.done, end)
+            self.reserve(until)
+            factors = [self.settings.factors(n / self.rows.per_epoch) for n in range(first, until)]
+            scales = [self.settings.lr_factor(n) for n in range(first, until)]
+            self.engine.begin(Plan(first, factors, [[rate * scale for rate in self._rates] for scale in scales]))
+            weights = torch.tensor([weight for _, weight in factors]).to(self.history)
+            self.history[first:until, ..., 2] = weights.reshape(-1, *(1,) * len(self.replicates))
+            try:
+                self.engine.advance(self.rows, until - first)
+            finally:
+                if made := self.engine.made:
+                    if first == 0:  # in the dtype of the loss, if that is more precise than float32
+                        self.history = self.history.to(torch.promote_types(self.history.dtype, made[0].dtype))
+                    self.history[first : first + len(made), ..., :2] = torch.stack(made)
+                    self.done += len(made)
+
+    def check_finite(self, *, whole: bool = False) -> None:
+        """Raise a FloatingPointError if a loss is not finite; with replicates, if none of them is.
+
+        Args:
+            whole: whether to also check parameters, and buffers that a step updates for NaN, before the next loss shows
+                them.
+        """
+        finite = torch.isfinite(self.history[self.checked : self.done, ..., :2]).all(-1)
+        bad = (~(finite.any(1) if self.replicates else finite)).nonzero()
+        if len(bad):
+            step = self.checked + int(bad[0])
+            nll, kl, _ = self.history[step].reshape(-1, 3)[0].tolist()
+            terms = f"nll {nll:g}, kl {kl:g}" if self.settings.objective is None else f"{nll:g}"
+            broken = self._broken()
+            after = f" After step {self.done - 1}, {broken} is not finite." if broken else ""
+            self._fail(f"the loss stopped being finite at step {step}: {terms}.{after} {self._hint()}".rstrip())
+        if whole and (broken := self._broken()):
+            self._fail(f"{broken} stopped being finite at step {self.done - 1}.")
+        self.checked = self.done
+
+    def _broken(self) -> str:
+        """The parameters and buffers that are not finite; waits for the device."""
+        named = {**self.parameters, **self.loss.moving.named()}
+        sums = torch.stack([value.detach().sum().double() for value in named.values()])
+        if bool(torch.isfinite(sums).all()):  # then all values are
+            return ""
+        wrong = {n: ~torch.isfinite(v) if n in self.parameters else torch.isnan(v) for n, v in named.items()}
+        names = [name for name, value in wrong.items() if bool(value.any())]
+        more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        return f"{names[0]}{more}" if names else ""
+
+    def _hint(self) -> str:
+        """What to add to the error of a loss that is not finite, as a sentence."""
+        return ""
+
+    def _fail(self, what: str) -> None:
+        raise FloatingPointError(f"{what} Try a smaller learning rate, a smaller initial scale, or standardised data.")
+
+    def _note(self) -> None:
+        """Note flags, modes and objects of all modules and parameters, which user code may change while training."""
+        leaves = self.parameters
+        self._flags = Flags(modules_of(self.problem.model, self.problem.guide), leaves)
+        learning = {id(p) for p in (*self._flags.parameters.values(), *leaves.values()) if p.requires_grad}
+        self._learning, self._known = learning, learning | set(map(id, leaves.values()))
+        self._store = StoreAsItIs()
+
+    def _changed(self) -> str:
+        """The flag, mode or object of a module or parameter that has changed since the last call; empty if there is none.
+
+        Raises:
+            RuntimeError: a parameter has been replaced, or one requires a gradient that did not before.
+        """
+        replaced = [name for name in self._store.replaced() if id(self._store.before[name]) in self._known]
+        name = self._flags.changed()
+        if not replaced and not name:
+            return ""
+        known = self._known
+        self._note()
+        new = [name for name, p in self._flags.parameters.items() if id(p) in self._learning - known]
+        if new or replaced:
+            raise RuntimeError(
+                f"the parameter {(new or replaced)[0]} has been replaced, or requires a gradient and did not when the "
+                "training began, so that no step would change it: change values in place (copy_), and let parameters "
+                "require a gradient before the training, which may freeze them"
+            )
+        return name
+
+
+# Of steps that test whether an optimiser is elementwise. A limit of the norm of gradients shows at large ones.
+_LR, _SIZE = 0.01, 1e12
+
+
+def optimizer_of(
+    parameters: Mapping[str, Tensor], optimizer: Optimizer, lr: LearningRate, *, stacked: bool = False
+) -> torch.optim.Optimizer:
+    """The optimiser of these parameters: one group, or one per parameter where `lr` is a function of the name.
+
+    Args:
+        lr: learning rate, or a function from a parameter's name to it.
+        stacked: whether the first axis of every parameter is that of independent fits.
+
+    Raises:
+        TypeError: `optimizer` does not return a `torch.optim.Optimizer`, or `lr` no number.
+        ValueError: a learning rate is negative, NaN or infinite; the optimiser fails for these parameters, decays them,
+            does not step by one dense gradient, or, if stacked, mixes the gradients of independent fits.
+    """
+    of_pyro = isinstance(optimizer, PyroOptim) or getattr(optimizer, "__module__", "").startswith("pyro.optim.pytorch")
+    if of_pyro or optimizer in (pyro.optim.ClippedAdam, pyro.optim.DCTAdam, pyro.optim.AdagradRMSProp):
+        raise TypeError(
+            "optimizer must be a torch.optim class or a function with the same arguments; got one of pyro.optim, which get "
+            "their parameters from Pyro's SVI: use the same optimiser of torch.optim, or "
+            "pyro.optim.clipped_adam.ClippedAdam, which is a torch.optim class"
+        )
+    for parameter in parameters.values():
+        parameter.data = parameter.data.contiguous()  # as torch's fused Adam assumes, even of a transposed weight
+    groups = [{"params": list(parameters.values()), "lr": lr}]
+    if callable(lr):
+        what = "the learning rate, here by its function for {!r},"
+        rates = {name: real(lr(name), "lr", what.format(name), least=0) for name in parameters}
+        groups = [{"params": [parameter], "lr": rates[name]} for name, parameter in parameters.items()]
+    made = _made(optimizer, groups)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise TypeError(
+            "optimizer must be a torch.optim class or a function with the same arguments, such as "
+            f"functools.partial(torch.optim.SGD, momentum=0.9); it returned a {type(made).__name__}"
+        )
+    decay = next((group["weight_decay"] for group in made.param_groups if group.get("weight_decay", 0) != 0), None)
+    if decay is not None:
+        name = type(made).__name__
+        raise ValueError(
+            "optimizer must have weight_decay 0: the penalty of the weights is the model's prior, and a decay would be "
+            f"another one, also of log scales, which the ELBO does not have; got {name} with weight_decay={decay}: use "
+            f"functools.partial(torch.optim.{name}, weight_decay=0) and a prior, such as priors.Gaussian(scale=...)"
+        )
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if isinstance(made, torch.optim.SparseAdam) or (closure is not None and closure.default is closure.empty):
+        raise ValueError(
+            f"optimizer must step by one dense gradient; got {type(made).__name__}: use torch.optim.Adam or SGD, or a loop "
+            "of your own around Pyro's ELBO()(model, guide)"
+        )
+    if stacked:
+        _check_elementwise(optimizer)
+    return made
+
+
+def _made(optimizer: Optimizer, groups: Sequence[Mapping[str, Any]]) -> Any:
+    try:
+        with without_compiler():
+            return optimizer(groups)
+    except Exception as error:  # the optimiser's own checks may raise anything
+        raise ValueError(
+            f"optimizer could not be made for the {len(groups)} groups of parameters of this fit; it says: {error}"
+        ) from error
+
+
+def _check_elementwise(optimizer: Optimizer) -> None:
+    """Raise a ValueError unless the optimiser updates two stacked parameters as it would update each alone."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(2, 4, 3, generator=generator, dtype=torch.float64)
+    gradients = torch.randn(3, 2, 4, 3, generator=generator, dtype=torch.float64)
+    gradients *= torch.tensor([_SIZE, 100 * _SIZE]).reshape(2, 1, 1)
+
+    def moved(start: Tensor, steps: Tensor) -> Tensor:
+        parameter = torch.nn.Parameter(start.clone())
+        update = Update(_made(optimizer, [{"params": [parameter], "lr": _LR}]))  # as in training, without the compiler
+        for gradient in steps:
+            parameter.grad = gradient.clone()
+            update([_LR])
+        return parameter.detach() - start
+
+    alone = torch.stack([moved(values[r], gradients[:, r]) for r in range(2)])
+    if not torch.allclose(moved(values, gradients), alone, rtol=1e-4, atol=1e-6 * float(alone.abs().max())):
+        name = getattr(optimizer, "__name__", type(optimizer).__name__)
+        raise ValueError(
+            "replicates are trained as one stack of parameters, which needs an optimiser that updates every entry by "
+            f"its own gradient alone, as Adam and SGD do; got {name}: use one of those, or fit one by one"
+        )
