@@ -39,6 +39,8 @@ from pyrodrop.distributions import BernoulliMixture, LogUniform, PooledNormal, R
 from pyrodrop.divergences.log_uniform import from_log_uniform, log_uniform_convention
 from pyrodrop.divergences.table import EXACT, Convention, pair, refuse
 
+_LARGE = 2**18  # weights, from which passes over them take longer than operations
+
 ATOMS = Convention("up_to_constant", "theta -> 0: K/2 ln(2 pi e theta^2) of K weights is left out")
 RELAXED = Convention(
     "up_to_constant", f"{ATOMS.detail}; the KL divergence is that of the mask, samples use its relaxation"
@@ -64,10 +66,10 @@ def _from_normal(q: BernoulliMixture, p: Normal) -> Tensor:
 
 
 def _scaled_squares(q: BernoulliMixture, values: Tensor, factors: Tensor) -> Tensor:
-    """``factors * values**2``; if all factors are equal, summed over the last axis as the square of a norm, which takes one
-    pass over the weights, as does its gradient (0 where a norm is 0)."""
+    """``factors * values**2``; for a large weight whose factors are equal, summed over the last axis as the square of a norm,
+    which takes one pass over the weights, as does its gradient (0 where a norm is 0), but more operations."""
     events = len(q.event_shape)
-    if not events or factors.shape[-events:].numel() > 1:
+    if not events or factors.shape[-events:].numel() > 1 or q.event_shape.numel() < _LARGE:
         return factors * values**2
     return factors * torch.linalg.vector_norm(values, dim=-1, keepdim=True) ** 2
 
