@@ -66,7 +66,7 @@ def _from_normal(q: BernoulliMixture, p: Normal) -> Tensor:
 
 
 def _scaled_squares(q: BernoulliMixture, values: Tensor, factors: Tensor) -> Tensor:
-    """``factors * values**2``; for a large weight whose factors are equal, summed over the last axis as the square of a norm,
+    """``factors * values**2``; for a large weight whose factors are equal, summed over the last axis as squares of norms,
     which takes one pass over the weights, as does its gradient (0 where a norm is 0), but more operations."""
     events = len(q.event_shape)
     if not events or factors.shape[-events:].numel() > 1 or q.event_shape.numel() < _LARGE:
