@@ -10,15 +10,12 @@
 `Untraceable` says why a program cannot be recorded, and names the line of the program if it is known.
 """
 
-from pyrodrop.compiled.accelerated import Accelerated
-from pyrodrop.compiled.choice import accelerate_stacked
-from pyrodrop.compiled.graph import Graph as Program
-from pyrodrop.compiled.graph import pure, record_function
+from pyrodrop.compiled.cuda import Replayed
 from pyrodrop.compiled.inductor import compile_function
-from pyrodrop.compiled.replays import Replayed
-from pyrodrop.compiled.stacked import StackedLoss, bytes_of_step
+from pyrodrop.compiled.program import Program, pure, record_function
+from pyrodrop.compiled.record import Untraceable, first_that_works
+from pyrodrop.compiled.steps import Accelerated, StackedLoss, accelerate_stacked, bytes_of_step
 from pyrodrop.compiled.svi import compile_svi
-from pyrodrop.compiled.untraceable import Untraceable, first_that_works
 
 __all__ = [
     "Accelerated",

@@ -1,35 +1,56 @@
-"""The engine that compiles gradient and optimiser into one program with TorchInductor.
+"""Gradient and optimiser as one program that TorchInductor compiles.
 
-On a CPU the program is one C++ function, called without PyTorch's checks of every call. On a GPU several steps, with their
-noise, are one CUDA graph.
+An optimiser is a rule of tensors, so that a graph can contain its update:
+
+    Adam    m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   w <- w - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)
+    AdamW   w <- (1 - lr decay) w first, Adam then
+    Clipped Adam with g clipped to [-c, c], lr d in place of lr, and eps / sqrt(1 - b2^t) in place of eps
+    SGD     u <- momentum u + (1 - dampening) g,   w <- w - lr u,   or  w - lr (g + momentum u)  after Nesterov
+
+Kingma & Ba (2015); Loshchilov & Hutter (2019); Sutskever et al. (2013). The state is stored in the `torch.optim` optimiser
+under its usual names, so checkpoints do not depend on the engine. Numbers that depend on the step are computed outside the
+program and are inputs of it.
+
+On a CPU the program is one C++ function, called without PyTorch's checks of every call. Every program is compared with the
+operations that it was compiled from before it is used.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
+import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+import shutil
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from pyro.optim.clipped_adam import ClippedAdam
+from torch import Tensor, fx
 
 from pyrodrop.arrays import near
-from pyrodrop.compiled.graph import Graph, make_flat
-from pyrodrop.compiled.in_blocks import InBlocks, spaced
-from pyrodrop.compiled.narrow_products import rewrite_products
-from pyrodrop.compiled.noise import AS_THEY_ARE
-from pyrodrop.compiled.optimizers import rules_of
-from pyrodrop.compiled.private_apis import Program, compile_by_inductor, elementary_forms, record
-from pyrodrop.compiled.programs import found_or_made
-from pyrodrop.compiled.recorded import Graphs
-from pyrodrop.compiled.replays import Captured
-from pyrodrop.compiled.untraceable import Untraceable, first_line, first_that_works
-from pyrodrop.devices import seeded
-from pyrodrop.steps import Arguments, Plan, Shapes
+from pyrodrop.cache import folder, is_mine
+from pyrodrop.compiled.private_apis import (
+    Compiled,
+    compile_by_inductor,
+    compiler_folder,
+    elementary_forms,
+    load_program,
+    record,
+)
+from pyrodrop.compiled.program import AS_THEY_ARE, Program, loosen_views, make_flat
+from pyrodrop.compiled.record import Untraceable, first_line, first_that_works
+from pyrodrop.devices import processor, seeded
+from pyrodrop.files import whole
+from pyrodrop.steps import Arguments, Group, does_more
 
 _log = logging.getLogger("pyrodrop")
 _A: Any = torch.ops.aten
@@ -37,253 +58,206 @@ _A: Any = torch.ops.aten
 # Options of TorchInductor. Compiling PyTorch's headers ahead takes as long as six programs that do without.
 NATIVE = {"cpp_wrapper": True, "size_asserts": False, "cpp_cache_precompile_headers": False}
 
-Call = Callable[[list[Tensor]], Sequence[Tensor]]
-
 # Operations that write to tensors which their signatures do not mark as written; their elementary forms mark them.
 _BATCH_NORMS = (_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_batch_norm, _A.cudnn_batch_norm_backward)
 
+Call = Callable[[list[Tensor]], Sequence[Tensor]]
+Guard = Callable[[Tensor, list[Tensor], list[Tensor]], Callable[[Tensor, Tensor], Tensor]]
 
-class Compiled(InBlocks):
-    """Makes every step of a fit with one compiled program; there is one program for each shape of minibatch.
+_MOST = 500  # files of programs
+_NARROW = 32  # numbers per row: two of the widest vectors
+_SMALL = 2**16  # products of two numbers
+_SUMS_SINCE = "2.13"  # of PyTorch: TorchInductor 2.6 computes other gradients of such a layer from the sums
+
+
+class Rule(ABC):
+    """The update of one parameter group."""
+
+    numbers: ClassVar[int]
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def __repr__(self) -> str:
+        options = {name: value for name, value in self.group.items() if name not in ("params", "lr", "initial_lr")}
+        return f"{type(self).__name__}({options})"
+
+    @property
+    @abstractmethod
+    def state(self) -> tuple[str, ...]:
+        """Names of the state tensors of every parameter."""
+
+    @abstractmethod
+    def schedule(self, step: int, lr: float) -> tuple[float, ...]:
+        """The numbers that `update` needs at a step, counted from 1."""
+
+    @abstractmethod
+    def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The new parameter and state."""
+
+
+class Adam(Rule):
+    """Adam, and AdamW where the decay is decoupled."""
+
+    numbers = 3
+    state = ("exp_avg", "exp_avg_sq")  # type: ignore[assignment]
+    decoupled = False
+
+    def schedule(self, step: int, lr: float) -> tuple[float, ...]:
+        b1, b2 = self.group["betas"]
+        return lr / (1 - b1**step), 1 / math.sqrt(1 - b2**step), 1 - lr * self.group["weight_decay"]
+
+    def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+        (b1, b2), decay = self.group["betas"], self.group["weight_decay"]
+        if decay and self.decoupled:
+            w = w * numbers[2]
+        elif decay:
+            g = g + decay * w
+        m, v = state
+        m = m + (1 - b1) * (g - m)
+        v = b2 * v + (1 - b2) * g * g
+        return w - numbers[0] * m / (v.sqrt() * numbers[1] + self._eps(numbers)), [m, v]
+
+    def _eps(self, numbers: Tensor) -> Tensor | float:
+        return self.group["eps"]  # type: ignore[no-any-return]
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay."""
+
+    decoupled = True
+
+
+class Clipped(Adam):
+    """Pyro's ClippedAdam, whose eps is outside of the bias correction."""
+
+    def schedule(self, step: int, lr: float) -> tuple[float, ...]:
+        return super().schedule(step, lr * self.group["lrd"])
+
+    def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+        bound = self.group["clip_norm"]
+        return super().update(w, g.clamp(-bound, bound), state, numbers)
+
+    def _eps(self, numbers: Tensor) -> Tensor | float:
+        return self.group["eps"] * numbers[1]
+
+
+class SGD(Rule):
+    """Gradient descent with or without momentum."""
+
+    numbers = 1
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        return ("momentum_buffer",) if self.group["momentum"] else ()
+
+    def schedule(self, step: int, lr: float) -> tuple[float, ...]:
+        return (lr,)
+
+    def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+        group = self.group
+        if group["weight_decay"]:
+            g = g + group["weight_decay"] * w
+        if not group["momentum"]:
+            return w - numbers[0] * g, []
+        u = group["momentum"] * state[0] + (1 - group["dampening"]) * g
+        move = g + group["momentum"] * u if group["nesterov"] else u
+        return w - numbers[0] * move, [u]
+
+
+_RULES: dict[type[torch.optim.Optimizer], type[Rule]] = {
+    torch.optim.Adam: Adam,
+    torch.optim.AdamW: AdamW,
+    ClippedAdam: Clipped,
+    torch.optim.SGD: SGD,
+}
+
+
+def rules_of(optimizer: Any) -> list[Rule] | None:
+    """A rule for every parameter group; None if the optimiser, or one of its options, has no rule."""
+    rules: list[Rule] = []
+    for each in getattr(optimizer, "optimizers", [optimizer]):
+        rule = _RULES.get(type(each))
+        if rule is None or does_more(each):
+            return None
+        if any(group.get("decoupled_weight_decay") for group in each.param_groups) and rule is Adam:
+            rule = AdamW
+        rules += [rule(group) for group in each.param_groups]
+    return rules
+
+
+def unguarded(terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """A `Guard` by which every step counts."""
+    return lambda old, new: new
+
+
+class WholeStep:
+    """The gradient and the update of all parameters as one function, which writes to parameters, state and buffers.
 
     Args:
-        loss: the loss to minimise; its graphs are compiled.
+        leaves: the parameters.
+        optimizer: of `torch.optim`, or the optimisers of a `PyroOptim` as one.
+        buffers: the buffers that a step updates.
+        guard: a function from nll and kl, gradients and `extra`, to the function that takes the old and the new value of a
+            parameter, state or buffer to the value that it takes.
+        extra: further tensors that `guard` writes to.
+
+    Attributes:
+        rules: the rule of every parameter group.
+        tensors: all that a step writes to.
+        width: the number of numbers that a step takes: the factors of nll and kl, and those of the rules.
 
     Raises:
-        Untraceable: the optimiser has no rule (`pyrodrop.compiled.optimizers`), or no state for a parameter.
+        Untraceable: the optimiser has no rule, or no state for a parameter.
     """
 
-    name = "compiled"
-    options: ClassVar[dict[str, Any]] = {}  # options of TorchInductor
-    most_bytes_on_gpu: ClassVar[int] = 2**28
-    most_steps_on_gpu: ClassVar[int] = 10
-
-    def __init__(self, loss: Graphs, optimizer: Any) -> None:
-        super().__init__(loss)
-        self.optimizer: Any = optimizer  # of `torch.optim`, or the optimisers of a `PyroOptim` as one
-        self.leaves: list[Tensor] = loss.leaves
+    def __init__(
+        self,
+        leaves: Sequence[Tensor],
+        optimizer: Any,
+        buffers: Sequence[Tensor],
+        guard: Guard = unguarded,
+        extra: Sequence[Tensor] = (),
+    ) -> None:
         rules = rules_of(optimizer)
         if rules is None:
             raise Untraceable(
                 f"the optimiser {type(optimizer).__name__} has no compiled form (Adam, AdamW, ClippedAdam and SGD have)"
             )
-        self.rules = rules
-        group_of = {id(p): i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
-        self.groups: list[int] = [group_of[id(leaf)] for leaf in self.leaves]
+        self.rules, self._guard = rules, guard
+        group_of = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        self._groups = [group_of[id(leaf)] for leaf in leaves]
+        names = [rules[group].state for group in self._groups]
         try:
-            self.state: list[list[Any]] = [
-                [self.optimizer.state[leaf][name] for name in self.rules[group].state]
-                for leaf, group in zip(self.leaves, self.groups, strict=True)
-            ]
+            states = [optimizer.state[leaf][name] for leaf, of in zip(leaves, names, strict=True) for name in of]
         except KeyError as error:
             raise Untraceable(f"a parameter had no gradient in the first step, so that it has no {error}") from error
-        leaves, states = [leaf.detach() for leaf in self.leaves], [s for state in self.state for s in state]
-        self._held = [*leaves, *states, *loss.buffers]
-        self._held_by = [self._held]  # every group
-        self._calls: dict[Shapes, tuple[Sequence[Any], Call]] = {}  # the graph of every group, and the call of all
-        self._strides: dict[Shapes, list[tuple[int, ...]]] = {}
-        self._width: int = 2 + sum(rule.numbers for rule in self.rules)  # of the numbers of a step
-        self._captured: dict[Shapes, tuple[Arguments, Captured]] = {}  # on a GPU
-        self._shapes: dict[int, Shapes] = {}  # of minibatches there, by their size
+        self._sizes = list(map(len, names))
+        self._counts = len(leaves), len(states), len(buffers), len(extra)
+        self.tensors: list[Tensor] = [*(leaf.detach() for leaf in leaves), *states, *buffers, *extra]
+        ends = [2, *(rule.numbers for rule in rules)]
+        self._numbers = [slice(sum(ends[: i + 1]), sum(ends[: i + 2])) for i in range(len(rules))]
+        self.width: int = sum(ends)
 
-    def begin(self, plan: Plan) -> None:
-        super().begin(plan)
-        rows = [
-            (
-                *factors,
-                *(n for rule, lr in zip(self.rules, rates, strict=True) for n in rule.schedule(plan.first + i, lr)),
-            )
-            for i, (factors, rates) in enumerate(zip(plan.factors, plan.rates, strict=True), 1)
-        ]
-        self._numbers = torch.tensor(rows, dtype=torch.float64).to(self._held[0])
-        self._controls = self._numbers.unbind(0)
+    def numbers(self, step: int, factors: Sequence[float], rates: Sequence[float]) -> list[float]:
+        """The numbers of a step, counted from 1."""
+        schedules = (rule.schedule(step, rate) for rule, rate in zip(self.rules, rates, strict=True))
+        return [*factors, *(number for schedule in schedules for number in schedule)]
 
-    def prepare(self, batch: Arguments) -> None:
-        """Compile the step for minibatches of this shape."""
-        if batch.shapes not in self._calls:
-            self._strides[batch.shapes] = [tensor.stride() for tensor in batch.tensors]
-            graphs = self.graphs(batch)
-            call = self._call(graphs[0], self._held_by[0], self.of_groups(batch)[0])
-            self._calls[batch.shapes] = graphs, call
-            self.look_ahead(batch, graphs)
-
-    def graphs(self, batch: Arguments) -> Sequence[Any]:
-        """The graph of every group."""
-        return [self.loss.graph(batch)]
-
-    def look_ahead(self, batch: Arguments, graphs: Sequence[Any]) -> None:
-        if batch.device.type == "cpu":
-            super().look_ahead(batch, graphs)
-        elif all(noise.device == batch.device for noise in graphs[0].shapes()):  # the GPU cannot draw what the CPU does
-            self._captured[batch.shapes] = batch, self._capture(batch, graphs[0])
-            self._shapes[(batch if self.replicates is None else batch.at(0)).rows] = batch.shapes
-
-    def seen(self) -> list[Arguments]:
-        return [*super().seen(), *(batch for batch, _ in self._captured.values())]
-
-    def _capture(self, batch: Arguments, graph: Any) -> Captured:
-        """Steps with minibatches like this one as CUDA graphs; there is one group on a GPU."""
-        call, held, constants = self._calls[batch.shapes][1], self._held_by[0], on(batch.device, graph.constants)
-        same, rows, steps = batch.tensors, list[Tensor](), self.most_steps_on_gpu
-        if not batch.whole:
-            alone = not all(tensor.is_contiguous() for tensor in same)
-            steps = 1 if alone else max(1, min(steps, self.most_bytes_on_gpu // sum(tensor.nbytes for tensor in same)))
-            rows = [torch.empty_like(tensor)[None] if alone else spaced(tensor, steps) for tensor in same]
-            for place, tensor in zip(rows, same, strict=True):
-                place.copy_(tensor)
-
-        def step(rows: Sequence[Tensor], numbers: Tensor) -> Tensor:
-            return call([*held, *(rows or same), numbers, *constants, *graph.draw()])[0]
-
-        with torch.no_grad():
-            return Captured(step, self._held, rows, self._held[0].new_ones(steps, self._width))
-
-    def block(self, batches: Any, most: int) -> None:
-        size, follow = batches.coming()
-        if size not in self._shapes:
-            super().block(batches, most)
-            return
-        first, steps = len(self.made), self._captured[self._shapes[size]][1]
-        count = min(most, follow, len(steps.numbers))
-        try:
-            with torch.no_grad():
-                if steps.rows:
-                    batches.gather(batches.take(count), [place[:count] for place in steps.rows])
-                steps.numbers[:count].copy_(self._numbers[first : first + count])
-                self.made += steps(count).unbind(0)
-        finally:
-            torch.autograd.graph.increment_version(self._held)
-
-    def step(self, batch: Arguments, index: int) -> Tensor:
-        self.prepare(batch)
-        shapes, strides = batch.shapes, [tensor.stride() for tensor in batch.tensors]
-        if strides != self._strides[shapes]:
-            raise RuntimeError(f"the program takes tensors with strides {self._strides[shapes]}; got {strides}")
-        with torch.no_grad():
-            if shapes in self._captured:
-                terms = [self._by_graph(self._captured[shapes][1], batch.tensors, index)]
-            else:
-                pairs = zip(self.of_groups(batch), self._calls[shapes][0], strict=True)
-                terms = [
-                    self.make(shapes, of_group.tensors, graph.draw(), index, group)
-                    for group, (of_group, graph) in enumerate(pairs)
-                ]
-        torch.autograd.graph.increment_version(self._held)
-        return terms[0] if len(terms) == 1 else torch.cat(terms)
-
-    def _by_graph(self, steps: Captured, rows: Sequence[Tensor], index: int) -> Tensor:
-        for place, tensor in zip(steps.rows, rows, strict=False):  # no places if every step has the same rows
-            place[0].copy_(tensor, non_blocking=True)
-        steps.numbers[0].copy_(self._controls[index])
-        return steps(1)[0]
-
-    def make(
-        self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
-    ) -> Tensor:
-        graphs, call = self._calls[shapes]
-        rest = [*rows, self._controls[index], *graphs[group].constants, *noise]
-        device = self._held[0].device
-        return call([*self._held_by[group], *(rest if device.type == "cpu" else on(device, rest))])[0]
-
-    def changed(self) -> list[Tensor]:
-        return self._held
-
-    def finish(self, steps: int) -> None:
-        for leaf in self.leaves:
-            leaf.grad = None  # that of the first step, which Pyro made
-            state = self.optimizer.state[leaf]
-            if "step" in state:
-                state["step"] = state["step"].fill_(steps) if isinstance(state["step"], Tensor) else steps
-
-    def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-        """A function from the old and the new value of a parameter or state to the value that it takes."""
-        return lambda old, new: new
-
-    def _call(self, graph: Any, held: Sequence[Tensor], batch: Arguments) -> Call:
-        """The call of a graph's program for these tensors and minibatches of this shape."""
-        wrappers = [("in Python", self.options)]
-        if batch.device.type == "cpu":
-            wrappers.insert(0, ("as a C++ function", {**self.options, **NATIVE}))
-        if graph.draws_itself:
-            check_draws(graph, held)
-            wrappers = [(words, {**options, "fallback_random": True}) for words, options in wrappers]
-        compiled = ((words, partial(self._compile, graph, held, batch, options)) for words, options in wrappers)
-        _, call = first_that_works(
-            compiled,
-            lambda words, error: _log.info(
-                "the compiled step is called from Python, which is slower: %s, %s", words, error
-            ),
-        )
-        return call
-
-    def _compile(self, graph: Any, held: Sequence[Tensor], batch: Arguments, options: Mapping[str, Any]) -> Call:
-        with torch.no_grad():
-            noise = graph.shapes()
-            controls = self._held[0].new_ones(self._width)
-            inputs = on(batch.device, [*held, *batch.tensors, controls, *graph.constants, *noise])
-            update = self._update(graph.module, len(batch.tensors))
-            program = found_or_made(
-                [
-                    type(self).__name__,
-                    graph.text,
-                    *self.rules,
-                    self.groups,
-                    sorted(options.items()),
-                ],
-                inputs,
-                lambda: compile_graph(update, inputs, options),
-                lambda program: self._try(program, graph, held, batch, controls),
-            )
-            return program.call
-
-    def _try(
-        self, program: Callable[..., Any], graph: Any, held: Sequence[Tensor], batch: Arguments, controls: Tensor
-    ) -> None:
-        """Make a step on copies, by the program and by the graph, and compare; see `for_some_noise`.
-
-        Compared are nll, kl, the buffers, and values that move in proportion to the gradient: the optimiser's state, or the
-        parameters if there is no state. Parameters under Adam do not: a gradient of 0 up to rounding moves them, too.
-        """
-        first = len(self.leaves) if any(self.state) else 0
-        end = len(self.leaves) + sum(len(state) for state in self.state) + len(self.loss.buffers)
-
-        def compare(noise: list[Tensor]) -> None:
-            rest = [*batch.tensors, controls, *graph.constants, *noise]
-            want, got = ([value.clone() for value in held] for _ in range(2))
-            with seeded(0, batch.device):  # of what the graph itself draws
-                terms = self._update(graph.evaluate, len(batch.tensors))(*want, *rest)
-            try:
-                with seeded(0, batch.device):
-                    ours = program(*got, *on(batch.device, rest))
-            except Exception as error:
-                raise Untraceable(f"its compiled program cannot be run: {first_line(error)}") from error
-            moves = [(a - old, b - old) for a, b, old in list(zip(want, got, held, strict=True))[first:end]]
-            check_same([(terms[0], ours[0])], moves)
-
-        for_some_noise(graph.shapes(), compare)
-
-    def _update(self, evaluate: Callable[..., Any], tensors: int) -> Callable[..., list[Tensor]]:
-        """The step as a function of all its inputs that updates parameters, state and buffers in place."""
-        count, buffers = len(self.leaves), len(self.loss.buffers)
-        sizes = [len(state) for state in self.state]
-        extras = len(self._held) - count - sum(sizes) - buffers
-        offsets = [2 + sum(rule.numbers for rule in self.rules[:i]) for i in range(len(self.rules))]
+    def of(self, evaluate: Callable[..., Any], rows: int) -> Callable[..., list[Tensor]]:
+        """The step as a function of all its inputs, for a gradient by `evaluate`, whose arguments have `rows` tensors."""
 
         def step(*inputs: Tensor) -> list[Tensor]:
-            given = iter(inputs)
-            leaves = [next(given) for _ in range(count)]
-            states = [[next(given) for _ in range(size)] for size in sizes]
-            moving = [next(given) for _ in range(buffers)]
-            extra = [next(given) for _ in range(extras)]
-            batch = [next(given) for _ in range(tensors)]
-            controls, *others = given
-            terms, *results = evaluate(*leaves, *moving, *batch, controls[:2], *others)
-            gradients, moved = results[:count], results[count:]
-            choice = self.choice(terms, gradients, extra)
-            for leaf, gradient, old, group in zip(leaves, gradients, states, self.groups, strict=True):
-                rule, first = self.rules[group], offsets[group]
-                after, new = rule.update(leaf, gradient, old, controls[first : first + rule.numbers])
-                for place, value in zip([leaf, *old], [after, *new], strict=True):
+            after = iter(inputs)
+            leaves, flat, moving, extra = ([next(after) for _ in range(count)] for count in self._counts)
+            batch, controls = [next(after) for _ in range(rows)], next(after)
+            terms, *results = evaluate(*leaves, *moving, *batch, controls[:2], *after)
+            gradients, moved = results[: len(leaves)], results[len(leaves) :]
+            choice, states = self._guard(terms, gradients, extra), iter(flat)
+            for leaf, gradient, size, group in zip(leaves, gradients, self._sizes, self._groups, strict=True):
+                old = [next(states) for _ in range(size)]
+                new, state = self.rules[group].update(leaf, gradient, old, controls[self._numbers[group]])
+                for place, value in zip([leaf, *old], [new, *state], strict=True):
                     place.copy_(choice(place, value))
             for place, value in zip(moving, moved, strict=True):
                 place.copy_(choice(place, value))
@@ -291,30 +265,85 @@ class Compiled(InBlocks):
 
         return step
 
+    def compiled(
+        self, program: Program, tensors: Sequence[Tensor], batch: Arguments, options: Mapping[str, Any]
+    ) -> Call:
+        """The step with a program's gradient, compiled for tensors like these, which it writes to, and such minibatches.
 
-def check_same(terms: Sequence[tuple[Tensor, Tensor]], gradients: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Raise `Untraceable` if pairs of results of a graph and its program differ by more than rounding.
+        Raises:
+            Untraceable: it cannot be compiled, or gives other numbers.
+        """
+        wrappers = [("in Python", dict(options))]
+        if batch.device.type == "cpu":
+            wrappers.insert(0, ("as a C++ function", {**options, **NATIVE}))
+        if program.draws_itself:
+            _check_draws(program, tensors)
+            wrappers = [(name, {**each, "fallback_random": True}) for name, each in wrappers]
+        with torch.no_grad():
+            controls = tensors[0].new_ones(self.width)
+            rest = [*batch.tensors, controls, *program.constants]
+            inputs = on(batch.device, [*tensors, *rest, *program.shapes()])
+            ways = ((name, partial(self._made, program, inputs, rest, batch, each)) for name, each in wrappers)
+            said = "the compiled step is called from Python, which is slower: %s, %s"
+            _, call = first_that_works(ways, lambda name, error: _log.info(said, name, error))
+        return call
+
+    def _made(
+        self, program: Program, inputs: list[Tensor], rest: list[Tensor], batch: Arguments, options: Mapping[str, Any]
+    ) -> Call:
+        """The step of a program with these options, which has passed the comparison.
+
+        Compared are nll, kl, the buffers, and values that move in proportion to the gradient: the optimiser's state, or the
+        parameters if there is no state. Parameters under Adam do not: a gradient of 0 up to rounding moves them, too.
+        """
+        rows, (leaves, states, buffers, _) = len(batch.tensors), self._counts
+        compared, count = slice(leaves if states else 0, leaves + states + buffers), len(self.tensors)
+
+        def agrees(compiled: Compiled, seed: int) -> bool:
+            want, got = ([value.clone() for value in inputs[:count]] for _ in range(2))
+            with seeded(seed, batch.device):
+                noise = program.draw()
+            with seeded(seed, batch.device):  # of what the graph itself draws
+                terms = self.of(program.evaluate, rows)(*want, *rest, *noise)
+            try:
+                with seeded(seed, batch.device):
+                    ours = compiled(*got, *on(batch.device, [*rest, *noise]))
+            except Exception as error:
+                raise Untraceable(f"its compiled program cannot be run: {first_line(error)}") from error
+            moves = [(a - old, b - old) for a, b, old in list(zip(want, got, inputs, strict=False))[compared]]
+            return same_numbers([(terms[0], ours[0])], moves)
+
+        def check(compiled: Compiled) -> None:
+            """Rounding may carry a value over the kink of a ReLU, but not for other noise; a wrong program stays wrong."""
+            if not any(agrees(compiled, seed) for seed in (1, 2, 3)):
+                raise Untraceable("its compiled program gives other numbers than the trace does")
+
+        parts = [self._guard.__qualname__, program.text, *self.rules, self._groups, sorted(options.items())]
+        make = partial(compile_graph, self.of(program.module, rows), inputs, options)
+        return found_or_made(parts, inputs, make, check).call
+
+
+def same_numbers(terms: Sequence[tuple[Tensor, Tensor]], gradients: Sequence[tuple[Tensor, Tensor]]) -> bool:
+    """Whether pairs of results of a graph and its program agree up to rounding.
 
     Each gradient is compared relative to its largest entry, or to a hundredth of the largest entry of all if that is more.
     """
     sizes = [float(one.abs().max()) for one, _ in gradients if one.numel() and one.is_floating_point()]
     least = 1e-2 * max((size for size in sizes if math.isfinite(size)), default=0.0)
-    same = all(near(*pair, 2e-3) for pair in terms)
-    if not same or not all(near(*pair, 1e-2, least) for pair in gradients):
-        raise Untraceable("its compiled program gives other numbers than the trace does")
+    return all(near(*pair, 2e-3) for pair in terms) and all(near(*pair, 1e-2, least) for pair in gradients)
 
 
-def check_draws(graph: Graph, inputs: Sequence[Tensor]) -> None:
+def _check_draws(program: Program, inputs: Sequence[Tensor]) -> None:
     """Raise `Untraceable` for a graph whose compiled program would draw other random numbers than the graph."""
-    others = [str(operation) for operation in graph.draws_itself if operation not in AS_THEY_ARE]
-    if others or (graph.draws_itself and any(tensor.is_cuda for tensor in inputs)):
+    others = [str(operation) for operation in program.draws_itself if operation not in AS_THEY_ARE]
+    if others or (program.draws_itself and any(tensor.is_cuda for tensor in inputs)):
         raise Untraceable(
-            f"it draws noise whose distribution depends on parameters, by {(others or graph.draws_itself)[0]}, of which a "
+            f"it draws noise whose distribution depends on parameters, by {(others or program.draws_itself)[0]}, of which a "
             "compiled program would draw other numbers"
         )
 
 
-def compile_function(function: Callable[..., Any], inputs: list[Tensor]) -> Program:
+def compile_function(function: Callable[..., Any], inputs: list[Tensor]) -> Compiled:
     """A function of tensors, which may call programs mapped over many values, compiled by TorchInductor.
 
     The program does not check its inputs, which must be contiguous and of the shapes and dtypes of `inputs`.
@@ -337,7 +366,7 @@ def _seldom_collected() -> Iterator[None]:
 
 
 @_seldom_collected()
-def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: Mapping[str, Any]) -> Program:
+def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: Mapping[str, Any]) -> Compiled:
     """Compile a function of tensors by TorchInductor, with these options of its configuration.
 
     Raises:
@@ -366,31 +395,120 @@ def on(device: torch.device, tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.to(device) for tensor in tensors]
 
 
-def any_number(noise: Tensor) -> float:
-    """A value that any random input of this dtype may take."""
-    return 0.5 if noise.is_floating_point() else float(noise.dtype == torch.uint8)
+def found_or_made(
+    parts: Iterable[object], inputs: Sequence[Tensor], make: Callable[[], Compiled], check: Callable[[Compiled], None]
+) -> Compiled:
+    """The cached program for these parts, if it passes the check; otherwise a new program, which is then cached.
 
-
-def for_some_noise(likes: Sequence[Tensor], compare: Callable[[list[Tensor]], None]) -> None:
-    """Compare a graph and its program for constant noise, and as long as they differ, for up to two random draws.
-
-    Rounding may carry one value over the kink of a ReLU or a tie of a maximum, and a gradient then changes by the share of
-    that value. This does not recur at the same place for other noise, while a wrong program stays wrong.
+    Args:
+        parts: all that determines the program besides shapes, strides and dtypes of its inputs.
+        check: raises `Untraceable` for a program that is wrong.
 
     Raises:
-        Untraceable: `compare` raises it for every noise.
+        Untraceable: the program cannot be compiled, or is wrong.
     """
-    for attempt in range(3):
-        noise = [torch.full_like(like, any_number(like)) for like in likes]
-        generator = torch.Generator().manual_seed(attempt)
-        for values in noise if attempt else ():
-            if values.is_floating_point():
-                values.copy_(torch.rand(values.shape, generator=generator))
-            elif values.dtype == torch.uint8:  # a mask
-                values.copy_(torch.rand(values.shape, generator=generator) > 0.5)
+    path = _path(parts, inputs)
+    kept = None if path is None else _read(path)
+    if kept is not None:
         try:
-            compare(noise)
-            return
+            check(kept)
         except Untraceable as error:
-            failure = error
-    raise failure
+            _log.info("the program of an earlier process is not used: %s", error)
+        else:
+            return kept
+    with compiler_folder(folder("inductor")):
+        program = make()
+    check(program)
+    if path is not None:
+        _keep(program, path)
+    return program
+
+
+def _path(parts: Iterable[object], inputs: Sequence[Tensor]) -> Path | None:
+    """The path of the program in the cache; None on a GPU, and if there is no cache folder."""
+    place = folder("programs")
+    if place is None or any(tensor.is_cuda for tensor in inputs):
+        return None
+    digest = hashlib.sha256(_of_this_machine().encode())
+    for part in (torch.get_num_threads(), *parts, *((t.shape, t.stride(), t.dtype) for t in inputs)):
+        digest.update(f"{part};".encode())
+    return place / f"{digest.hexdigest()[:32]}.so"
+
+
+@functools.cache
+def _of_this_machine() -> str:
+    """Versions, source code and processor, on which every program of this process depends."""
+    capability, isa = torch.backends.cpu.get_cpu_capability(), os.environ.get("ATEN_CPU_CAPABILITY")
+    ours = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))))
+    versions = torch.__version__, torch.version.git_version, sys.version
+    return f"{versions} {processor()} {capability} {isa} {ours.hexdigest()}"
+
+
+def _read(path: Path) -> Compiled | None:
+    try:
+        if not is_mine(path):
+            return None
+        os.utime(path)  # the time of its last use
+        return load_program(path)
+    except (OSError, ImportError) as error:
+        if path.exists():
+            _log.info("the program of an earlier process cannot be loaded: %s", error)
+        return None
+
+
+def _keep(program: Compiled, path: Path) -> None:
+    """Cache the file of a program, and remove the least recently used files if there are too many."""
+    if program.file is None:
+        return
+    with suppress(OSError):
+        with whole(path) as part:
+            shutil.copyfile(program.file, part)
+        files = sorted(path.parent.glob("*.so"), key=lambda file: file.stat().st_mtime)
+        for file in files[:-_MOST]:
+            file.unlink(missing_ok=True)
+
+
+def rewrite_products(module: fx.GraphModule) -> None:
+    """Rewrite narrow and thin products, and turn views into reshapes."""
+    turn_narrow_products(module)
+    if torch.__version__ >= _SUMS_SINCE:
+        spell_out_thin_products(module)
+
+
+def turn_narrow_products(module: fx.GraphModule) -> None:
+    """Rewrite every batched product whose result has fewer than 32 columns, and fewer columns than rows."""
+    graph = module.graph
+    for node in graph.find_nodes(op="call_function", target=_A.bmm.default):
+        *_, rows, columns = node.meta["val"].shape
+        if columns < min(rows, _NARROW):
+            with graph.inserting_before(node):
+                left, right = (graph.call_function(_A.transpose.int, (of, 1, 2)) for of in node.args)
+                product = graph.call_function(_A.bmm.default, (right, left))
+                turned = graph.call_function(_A.transpose.int, (product, 1, 2))
+            node.replace_all_uses_with(turned)
+            graph.erase_node(node)
+    loosen_views(module)
+
+
+def spell_out_thin_products(module: fx.GraphModule) -> None:
+    """Rewrite every small matrix product with one row, one column or one term per sum, on a CPU."""
+    graph = module.graph
+    for node in graph.find_nodes(op="call_function", target=_A.mm.default):
+        left, right = node.args
+        value = left.meta["val"]  # type: ignore[union-attr]
+        (rows, terms), columns = value.shape, right.meta["val"].shape[1]  # type: ignore[union-attr]
+        sizes, exact = (rows, terms, columns), value.dtype in (torch.float32, torch.float64)
+        if 1 not in sizes or not 0 < math.prod(sizes) <= _SMALL or value.is_cuda or not exact:
+            continue
+        with graph.inserting_before(node):
+            if terms == 1:
+                product = graph.call_function(_A.mul.Tensor, (left, right))
+            else:
+                pair = (left, graph.call_function(_A.t.default, (right,)))
+                if columns > 1:
+                    pair = (graph.call_function(_A.t.default, (left,)), right)
+                entries = graph.call_function(_A.mul.Tensor, pair)
+                product = graph.call_function(_A.sum.dim_IntList, (entries, [int(columns == 1)], True))
+        node.replace_all_uses_with(product)
+        graph.erase_node(node)
+    module.recompile()

@@ -6,18 +6,17 @@ import functools
 import importlib.util
 import logging
 import math
+import operator
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pyro
 import torch
 from torch import Tensor, fx
-
-from pyrodrop.compiled.untraceable import Untraceable
 
 _c: Any = torch._C
 
@@ -118,83 +117,97 @@ def elementary_forms(operations: Sequence[Any]) -> Any:
     return get_decompositions(operations)
 
 
-class ScriptBuilder:
-    """Builds a program of TorchScript, operation by operation. Raises `Untraceable` if PyTorch does not support it."""
+def script(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
+    """The function of its inputs that a graph computes, as a program of TorchScript; call it in `scripts_as_they_are`.
 
-    def __init__(self) -> None:
-        if not hasattr(_c, "_create_function_from_graph"):
-            raise Untraceable("this PyTorch has no TorchScript")
-        self._graph = _c.Graph()
-        self._tensor = _c.TensorType.get()
-        self._constants: dict[tuple[str, str], Any] = {}
+    Its interpreter calls the same operations, one after the other without Python, with the same kernels and therefore the
+    same bits; nothing is fused or reordered.
 
-    def input(self) -> Any:
-        """Add an input of the program, a tensor."""
-        value = self._graph.addInput()
-        value.setType(self._tensor)
-        return value
+    Raises:
+        NotImplementedError: an operation has no form in TorchScript; or this PyTorch has none (it is deprecated since 2.9).
+    """
+    if not hasattr(_c, "_create_function_from_graph"):
+        raise NotImplementedError("this PyTorch has no TorchScript")
+    made, tensor = _c.Graph(), _c.TensorType.get()
+    constants: dict[tuple[str, str], Any] = {}
+    known: dict[fx.Node, Any] = {}  # the value of each node, or a list of values
 
-    def constant(self, value: Any, kind: str = "") -> Any:
-        """A number, a list of them, a dtype, device, layout, memory format, or None; `kind` is the type for empty lists."""
-        key = type(value).__name__, repr(value) + (kind if value == [] else "")
-        if key not in self._constants:
-            number = _MEMORY_FORMATS.get(value) if isinstance(value, torch.memory_format) else value
-            self._constants[key] = self._empty(kind) if value == [] else self._tried(self._graph.insertConstant, number)
-        return self._constants[key]
-
-    def tensors(self, values: Sequence[Any], kind: str) -> Any:
-        """A list of tensors; entries may be None if the type `kind` allows it."""
-        of = (
-            _c.OptionalType(self._tensor) if "Optional[Tensor]" in kind.removeprefix("Optional[List[") else self._tensor
-        )
-        return self._list(list(values), of)
-
-    def call(self, operation: Any, values: Sequence[Any], count: int = 1) -> Any:
-        """The result of an operation, or a list of its results; `count` is the length of a list of tensors."""
-        schema = operation._schema
-        returns = [str(result.type) for result in schema.returns]
-        lists = returns == ["List[Tensor]"]
-        if not lists and any(kind != "Tensor" for kind in returns):
-            raise Untraceable(f"TorchScript has no form of {operation} with results {', '.join(returns)}")
-        node = self._tried(self._graph.create, schema.name, list(values), len(returns))
-        results = self._added(node, _c.ListType(self._tensor) if lists else self._tensor)
-        if node.schema() != str(schema):
-            raise Untraceable(f"TorchScript has {node.schema()} for {operation} with these arguments")
-        if lists:
-            return self._added(self._graph.create("prim::ListUnpack", results, count), self._tensor)
-        return results[0] if len(results) == 1 else results
-
-    def program(self, results: Sequence[Any]) -> Callable[..., Sequence[Tensor]]:
-        """The program that returns these results."""
-        self._graph.registerOutput(self._list(list(results), self._tensor))
-        self._tried(self._graph.lint)
-        return self._tried(_c._create_function_from_graph, "step", self._graph)  # type: ignore[no-any-return]
-
-    def _empty(self, kind: str) -> Any:
-        of = {"int": _c.IntType.get, "float": _c.FloatType.get, "bool": _c.BoolType.get}
-        name = next((name for name in of if name in kind.lower()), None)
-        if name is None:
-            raise Untraceable(f"TorchScript has no form of an empty {kind}")
-        return self._list([], of[name]())
-
-    def _list(self, values: list[Any], kind: Any) -> Any:
-        return self._added(self._graph.create("prim::ListConstruct", values, 1), _c.ListType(kind))[0]
-
-    def _added(self, node: Any, kind: Any) -> list[Any]:
-        """Add a node to the program. Returns its results, with the type `kind`."""
-        self._graph.appendNode(node)
+    def added(node: Any, kind: Any) -> list[Any]:
+        made.appendNode(node)
         results = list(node.outputs())
         for result in results:
             result.setType(kind)
         return results
 
-    def _tried(self, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return function(*args)
-        except (RuntimeError, TypeError) as error:
-            raise Untraceable(f"TorchScript has no form of it: {error}") from error
+    def listed(values: list[Any], kind: Any) -> Any:
+        return added(made.create("prim::ListConstruct", values, 1), _c.ListType(kind))[0]
+
+    def constant(value: Any, kind: str) -> Any:
+        """A number, a list of them, a dtype, device, layout, memory format, or None; `kind` is the type for empty lists."""
+        key = type(value).__name__, repr(value) + (kind if value == [] else "")
+        if key not in constants:
+            number = _MEMORY_FORMATS.get(value) if isinstance(value, torch.memory_format) else value
+            of = [type_of for name, type_of in _TYPES.items() if name in kind.lower()]
+            constants[key] = listed([], of[0].get()) if value == [] else made.insertConstant(number)
+        return constants[key]
+
+    def argument(value: Any, kind: str) -> Any:
+        """The value of an argument of this type."""
+        if isinstance(value, fx.Node):
+            return known[value]
+        if isinstance(value, tuple | list) and any(isinstance(one, fx.Node | None) for one in value):
+            optional = "Optional[Tensor]" in kind.removeprefix("Optional[List[")
+            return listed([argument(one, "") for one in value], _c.OptionalType(tensor) if optional else tensor)
+        if "float" in kind and value is not None:
+            value = [float(one) for one in value] if isinstance(value, tuple | list) else float(value)
+        return constant(list(value) if isinstance(value, tuple) else value, kind)
+
+    def call(node: fx.Node) -> Any:
+        operation: Any = node.target
+        if operation is operator.getitem:
+            return known[node.args[0]][node.args[1]]  # type: ignore[index]
+        kinds = [str(each.type) for each in operation._schema.arguments]
+        if any(k == "Tensor" and isinstance(v, int | float) for k, v in zip(kinds, node.args, strict=False)):
+            operation = operation.overloadpacket.Scalar  # a number in place of a tensor
+        schema, values = operation._schema, []
+        for place, each in enumerate(schema.arguments):
+            named = node.kwargs.get(each.name, each.default_value)
+            values.append(argument(node.args[place] if place < len(node.args) else named, str(each.type)))
+        returns = [str(result.type) for result in schema.returns]
+        lists = returns == ["List[Tensor]"]
+        if not lists and any(kind != "Tensor" for kind in returns):
+            raise NotImplementedError(f"{operation} with results {', '.join(returns)}")
+        creating = made.create(schema.name, values, len(returns))
+        results = added(creating, _c.ListType(tensor) if lists else tensor)
+        if creating.schema() != str(schema):
+            raise NotImplementedError(f"{operation} with these arguments, for which it has {creating.schema()}")
+        if lists:
+            return added(made.create("prim::ListUnpack", results, node.meta[COUNT]), tensor)
+        return results[0] if len(results) == 1 else results
+
+    try:
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                known[node] = made.addInput()
+                known[node].setType(tensor)
+            elif node.op == "call_function":
+                known[node] = call(node)
+            else:
+                made.registerOutput(listed([known[one] for one in node.args[0]], tensor))  # type: ignore[union-attr]
+        made.lint()
+        return _c._create_function_from_graph("step", made)  # type: ignore[no-any-return]
+    except (RuntimeError, TypeError, AttributeError, IndexError) as error:  # whatever PyTorch raises for it
+        raise NotImplementedError(f"TorchScript has no form of it: {error}") from error
 
 
+def scripts_as_they_are() -> AbstractContextManager[None]:
+    """Run programs of TorchScript within the block as they were built; by default, their first calls optimise them."""
+    execution: Any = getattr(torch.jit, "optimized_execution", None)
+    return nullcontext() if execution is None else execution(False)
+
+
+COUNT = "count"  # key in the `meta` of a node with several results, for their number
+_TYPES = {"int": _c.IntType, "float": _c.FloatType, "bool": _c.BoolType}
 _MEMORY_FORMATS = {
     torch.contiguous_format: 0,
     torch.preserve_format: 1,
@@ -203,7 +216,7 @@ _MEMORY_FORMATS = {
 }
 
 
-class Program:
+class Compiled:
     """A compiled graph; call it with all its inputs. Autograd must be off.
 
     Attributes:
@@ -219,7 +232,7 @@ class Program:
         return self.call(list(inputs))
 
 
-def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]) -> Program:
+def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]) -> Compiled:
     """Compile a graph with TorchInductor. If compilation fails, any exception may be raised.
 
     On a CPU, the program omits PyTorch's work around every call if possible: checking the mode, turning autograd off,
@@ -242,8 +255,8 @@ def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], option
         options = {**options, "cpp.vec_isa_ok": True}
         whole: Any = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
     if len(inner) == 1 and callable(inner[0]) and not any(tensor.is_cuda for tensor in inputs):
-        return Program(inner[0], _library(inner[0]))
-    return Program(lambda given: whole(*given))
+        return Compiled(inner[0], _library(inner[0]))
+    return Compiled(lambda given: whole(*given))
 
 
 @contextmanager
@@ -287,7 +300,7 @@ def _library(bare: Callable[..., Any]) -> Path | None:
     return files[0] if len(held) == len(files) == 1 else None
 
 
-def load_program(path: Path) -> Program:
+def load_program(path: Path) -> Compiled:
     """The program of a library that TorchInductor has made.
 
     Raises:
@@ -303,7 +316,7 @@ def load_program(path: Path) -> Program:
     spec.loader.exec_module(library)
     entry = getattr(library, _ENTRY)
 
-    return Program(lambda inputs: take(entry(give(inputs))), path)
+    return Compiled(lambda inputs: take(entry(give(inputs))), path)
 
 
 @contextmanager

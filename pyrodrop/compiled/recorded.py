@@ -1,37 +1,58 @@
-"""A loss with the graphs of its gradient, one for each shape of minibatch."""
+"""A loss with the programs of its gradient, and whether they compute what Pyro does.
+
+    (parameters, buffers, tensors of the arguments, controls) -> ([nll, kl], gradients of the loss, buffers)
+
+    loss = controls[0] nll + controls[1] kl(weights) + kl(hyperparameters)
+
+Pyro runs its handlers at every step. Here they run once for each shape of minibatch, and the tensor operations are recorded.
+Parameters are recognised wherever Pyro, a module or a guide finds them. Buffers that a call updates (running statistics) are
+inputs and results.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, NamedTuple
 
+import pyro
+import torch
+from pyro.infer import TraceEnum_ELBO
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrodrop.compiled.graph import Graph, differs_from_pyro, trace
-from pyrodrop.compiled.untraceable import Untraceable
+from pyrodrop.arrays import near
+from pyrodrop.changes import put_back
+from pyrodrop.compiled.private_apis import costs_weighted, without_nan_warnings
+from pyrodrop.compiled.program import Program, pure
+from pyrodrop.compiled.record import Untraceable, first_line
+from pyrodrop.devices import seeded
 from pyrodrop.module_flags import has_hooks
-from pyrodrop.steps import Arguments, Buffers, Loss, Shapes
+from pyrodrop.steps import Arguments, Call, Loss, Objective, OfPyro, Shapes
 
 
-class Graphs(Protocol):
-    """A loss with graphs to compile: `Recorded`, or `StackedLoss`."""
+class Results(NamedTuple):
+    """The results of a step.
 
-    @property
-    def leaves(self) -> list[Tensor]: ...
+    Attributes:
+        terms: nll and kl, ``[2]``.
+        gradients: the gradient of every parameter.
+        buffers: the buffers after the step.
+    """
 
-    @property
-    def buffers(self) -> list[Tensor]: ...
-
-    def graph(self, batch: Arguments) -> Any: ...
-
-    def refresh(self) -> bool: ...
+    terms: Tensor
+    gradients: Sequence[Tensor]
+    buffers: Sequence[Tensor] = ()
 
 
 class Recorded:
-    """A loss and the graphs of its gradient, which stay with the loss."""
+    """A loss and the programs of its gradient, one for each shape of minibatch, which stay with the loss."""
 
     def __init__(self, loss: Loss) -> None:
         self.loss: Loss = loss
-        self._graphs: dict[Shapes, Graph | str] = loss.recordings  # or why there is none
+        self._programs: dict[Shapes, Program | str] = loss.recordings  # or why there is none
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -39,46 +60,151 @@ class Recorded:
         return self.loss.leaves
 
     @property
-    def moving(self) -> Buffers:
-        """The buffers that a step updates."""
-        return self.loss.moving
-
-    @property
     def buffers(self) -> list[Tensor]:
-        """Their present values, by reference."""
+        """The present values of the buffers that a step updates, by reference."""
         return self.loss.buffers
 
     def refresh(self) -> bool:
-        """Update all graphs to the present tensors of model and guide. Returns whether these have changed."""
-        return any([graph.refresh() for graph in self._graphs.values() if isinstance(graph, Graph)])  # noqa: C419  all
+        """Update all programs to the present tensors of model and guide. Returns whether these have changed."""
+        return any([each.refresh() for each in self._programs.values() if isinstance(each, Program)])  # noqa: C419  all
 
-    def graph(self, batch: Arguments) -> Graph:
-        """The graph of the gradient for minibatches of this shape, recorded at the first request.
+    def forget(self) -> None:
+        """Drop all programs, so that the next are recorded anew."""
+        self._programs.clear()
+
+    def program(self, batch: Arguments) -> Program:
+        """The gradient for minibatches of this shape, recorded at the first request. Model and guide do not change.
 
         Raises:
-            Untraceable: a call changes Python attributes, a parameter has a hook, or as `pyrodrop.compiled.graph.trace`.
+            Untraceable: model or guide does something that depends on the values of tensors, draws random numbers outside
+                torch, changes Python attributes, or updates tensors that are not buffers of a module; the program gives
+                other numbers than Pyro; a parameter has a hook; the loss is traced by `torch.jit`.
         """
         if self.loss.changes:
             raise Untraceable(f"{self.loss.changes}, which a trace would freeze")
         if any(map(has_hooks, self.leaves)):
             raise Untraceable("a parameter has a hook")
-        if batch.shapes not in self._graphs:
+        if batch.shapes not in self._programs:
             try:
-                self._graphs[batch.shapes] = trace(self.loss.objective, self.loss.trained, batch, self.moving)
+                self._programs[batch.shapes] = self._record(batch)
             except Untraceable as error:
-                self._graphs[batch.shapes] = str(error)
-        graph = self._graphs[batch.shapes]
-        if isinstance(graph, str):
-            raise Untraceable(graph)
-        return graph
+                self._programs[batch.shapes] = str(error)
+        program = self._programs[batch.shapes]
+        if isinstance(program, str):
+            raise Untraceable(program)
+        return program
 
-    def forget(self) -> None:
-        """Drop all graphs, so that the next are recorded anew."""
-        self._graphs.clear()
+    def _record(self, batch: Arguments) -> Program:
+        objective, moving, leaves = self.loss.objective, self.loss.moving, self.leaves
+        if objective.jitted:
+            raise Untraceable("torch.jit traces the loss object itself")
+        first = len(leaves) + len(moving)
+
+        def gradient(*tensors: Tensor) -> list[Tensor]:  # Pyro finds the parameters by itself
+            buffers, (*rows, controls) = tensors[len(leaves) : first], tensors[first:]
+            with moving.replaced([buffer.clone() for buffer in buffers]) as moved, _whatever_the_values(objective):
+                terms, gradients = objective.gradients(batch.filled(rows), controls, leaves)
+                after = [buffer.detach() for buffer in moved()]
+            return [terms, *gradients, *after]
+
+        may_be_read = range(first, first + len(batch.tensors)) if isinstance(batch, Call) else ()
+        program = pure(gradient, [*leaves, *self._rest(batch)], moving.parts, may_be_read)
+        with put_back():
+            unlike = self._difference(program, batch)
+        if unlike:
+            raise Untraceable(
+                "its trace gives other numbers than Pyro does: something changes between calls that is no tensor"
+            )
+        return program
 
     def differs(self, batch: Arguments) -> str:
-        """As `differs_from_pyro` for the graph of such minibatches; an empty string if there is no graph."""
-        graph = self._graphs.get(batch.shapes)
-        if not isinstance(graph, Graph):
-            return ""
-        return differs_from_pyro(graph, self.loss.objective, self.loss.trained, batch, self.moving)
+        """The first result for such minibatches that differs from Pyro's, as `difference`; empty if none does."""
+        program = self._programs.get(batch.shapes)
+        return self._difference(program, batch) if isinstance(program, Program) else ""
+
+    def _difference(self, program: Program, batch: Arguments) -> str:
+        """Compare loss, all gradients and the buffers with Pyro's for the same random numbers, for up to three seeds.
+
+        Rounding may carry a value over the kink of a ReLU or a tie of a maximum, but not at the same place for other noise,
+        while a wrong program stays wrong.
+        """
+        leaves, unlike, size = self.leaves, "", 0.0
+        for seed in (1, 2, 3):
+            wanted = self._by_pyro(batch, seed)
+            with seeded(seed, batch.device):
+                try:
+                    terms, *results = program(*(leaf.detach() for leaf in leaves), *self._rest(batch))
+                except Exception as error:  # such as a gradient that needs something a trace does not have
+                    raise Untraceable(f"its trace cannot be replayed: {first_line(error)}") from error
+            ours = Results(terms, results[: len(leaves)], results[len(leaves) :])
+            unlike = difference(wanted, ours, list(self.loss.trained), size)
+            if unlike == "the loss" and not size:
+                size = size_of_terms(self.loss.objective, batch)
+                unlike = difference(wanted, ours, list(self.loss.trained), size)
+            if not unlike:
+                break
+        return unlike
+
+    def _by_pyro(self, batch: Arguments, seed: int) -> Results:
+        """The results that Pyro computes from the random numbers of a seed; modules do not change."""
+        moving = self.loss.moving
+        with pyro.validation_enabled(False), seeded(seed, batch.device), put_back(*moving.parts):
+            terms, gradients = self.loss.objective.gradients(batch, self._rest(batch)[-1], self.leaves)
+            return Results(terms, gradients, [buffer.detach().clone() for buffer in moving.tensors()])
+
+    def _rest(self, batch: Arguments) -> list[Tensor]:
+        """The inputs after the parameters."""
+        return [*self.buffers, *batch.tensors, torch.ones(2).to(self.leaves[0])]
+
+
+def _whatever_the_values(objective: Objective) -> AbstractContextManager[Any]:
+    """Let a loss object of Pyro make the same operations within the block for all values of tensors."""
+    block = ExitStack()
+    if isinstance(objective, OfPyro):
+        block.enter_context(without_nan_warnings())
+        if isinstance(objective.loss, TraceEnum_ELBO):
+            block.enter_context(costs_weighted())
+    return block
+
+
+def difference(wanted: Results, ours: Results, names: Sequence[str], size: float = 0.0) -> str:
+    """The first result that differs by more than rounding, such as ``the gradient of NAME``; empty if all agree.
+
+    Gradients are compared relative to their largest entry, or to a thousandth of the largest entry of all gradients if that
+    is more, since a gradient may be 0 up to rounding, such as that of the key bias of attention.
+
+    Args:
+        names: names of the parameters.
+        size: size of the terms whose sum is the loss, from `size_of_terms`.
+    """
+    tolerance = 1e-7 if wanted.gradients[0].dtype == torch.float64 else 1e-3
+    if not near(wanted.terms.to(ours.terms.dtype), ours.terms, tolerance, size / 100):
+        return "the loss"
+    sizes = [float(gradient.abs().max()) for gradient in wanted.gradients if gradient.numel()]
+    least = 1e-3 * max((size for size in sizes if math.isfinite(size)), default=0.0)
+    for name, want, got in zip(names, wanted.gradients, ours.gradients, strict=True):
+        if not near(want.to(got.dtype), got, tolerance, least):
+            return f"the gradient of {name}"
+    pairs = zip(wanted.buffers, ours.buffers, strict=True)
+    return "" if all(near(want.to(got.dtype), got, tolerance) for want, got in pairs) else "a buffer"
+
+
+def size_of_terms(objective: Objective, batch: Arguments) -> float:
+    """The sum of the absolute log densities of all sites: rounding of the loss is relative to it, not to the loss."""
+    with seeded(1, batch.device), put_back(objective.model, objective.guide), _Sites() as seen:
+        objective.terms(batch)
+        # at the end, as a lazy weight of the guide has a log density once the model has used it
+        terms = [site["scale"] * site["fn"].log_prob(site["value"]) for site in seen.sites]
+    return float(sum(term.detach().abs().sum() for term in terms))
+
+
+class _Sites(Messenger):
+    """Keeps all sample sites."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sites: list[Any] = []
+
+    def _pyro_post_sample(self, site: Any) -> None:
+        if not site_is_subsample(site):
+            self.sites.append(site)

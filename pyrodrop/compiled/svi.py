@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro
 import torch
@@ -19,24 +20,21 @@ from pyro import poutine
 from pyro.infer import ELBO, SVI
 from pyro.infer.util import torch_item, zero_grads
 from pyro.optim import PyroOptim
+from pyro.optim.clipped_adam import ClippedAdam
 from torch import Tensor
 from torch.distributions import constraints
 
 from pyrodrop.arguments import shown
 from pyrodrop.changes import Contents, put_back
-from pyrodrop.compiled.against_pyro import Results, difference
-from pyrodrop.compiled.costs import worth_compiling
-from pyrodrop.compiled.graph import Graph
-from pyrodrop.compiled.recorded import Recorded
-from pyrodrop.compiled.script import scripts_as_they_are
-from pyrodrop.compiled.simplify import SMALL
-from pyrodrop.compiled.svi_update import Update, WholeStep
-from pyrodrop.compiled.untraceable import Untraceable
+from pyrodrop.compiled.inductor import Rule, WholeStep, on, rules_of
+from pyrodrop.compiled.record import Untraceable
+from pyrodrop.compiled.recorded import Recorded, Results, difference
+from pyrodrop.compiled.steps import worth_compiling
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.constraints import checked
 from pyrodrop.devices import random_states, set_random_states
 from pyrodrop.module_flags import Flags, has_hooks
-from pyrodrop.private_apis import pyro_handlers
+from pyrodrop.private_apis import add_to_all, fused_adam, fused_adamw, fused_sgd, pyro_handlers
 from pyrodrop.steps import Buffers, Call, Loss, OfPyro, Parameter
 from pyrodrop.threads import exclusive
 
@@ -132,7 +130,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         self._wanted, self._given = engine, loss
         self._structures: dict[Any, _Structure] = {}
         self._said: set[str] = set()
-        self._own_update = Update(optim)
+        self._update_of = _Update(optim)
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Make a step, as `SVI.step`; returns the loss."""
@@ -219,12 +217,12 @@ class CompiledSVI(SVI):  # type: ignore[misc]
                 with put_back(*programs):
                     moved = _with_gradient(objective, call, leaves)
                 loss = Recorded(Loss(objective, parameters, Buffers.moved(look, *programs), look.changes))
-                graph = loss.graph(call)
+                loss.program(call)
         except Untraceable:
             raise
         except Exception as error:  # Pyro's step, which comes next, raises it as well if it is the program's
             raise Untraceable(f"it cannot be evaluated twice: {type(error).__name__}: {error}") from error
-        return _Record(self, loss, graph, sites, moved, watched)
+        return _Record(self, loss, call, sites, moved, watched)
 
     def _by_record(self, structure: _Structure, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
         record = structure.record
@@ -239,17 +237,17 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         before = random_states(record.device)
         record.steps += 1
         checked = record.is_to_be_checked()
-        record.refresh()
+        record.program.refresh(wait=False)
         loss = None if checked else record.compiled_step(self._updating(), tensors)
         if loss is None:
-            terms, gradients, buffers = record.run(tensors)
-            loss = terms[0].item()
+            results = record.run(tensors)
+            loss = results.terms[0].item()
             if math.isfinite(loss) and checked:
                 set_random_states(before, record.device)
-                return self._compared(structure, Results(terms, gradients, buffers), Call(args, kwargs))
+                return self._compared(structure, results, Call(args, kwargs))
             if math.isfinite(loss):
-                self._update(record, gradients)
-                record.loss.moving.take(buffers)
+                self._update(record, results.gradients)
+                record.loss.loss.moving.take(results.buffers)
         if not math.isfinite(loss):
             set_random_states(before, record.device)
             return self._by_pyro(args, kwargs, "the loss is not finite")
@@ -265,11 +263,11 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             say = _log.info if self._wanted == "auto" else _log.warning
             say("steps are traced, not compiled: %s", error)
 
-    def _updating(self) -> Update:
+    def _updating(self) -> _Update:
         """The update by the present optimiser."""
-        if self._own_update.optim is not self.optim:
-            self._own_update = Update(self.optim)
-        return self._own_update
+        if self._update_of.optim is not self.optim:
+            self._update_of = _Update(self.optim)
+        return self._update_of
 
     def _update(self, record: _Record, gradients: Sequence[Tensor]) -> None:
         """Update the parameters by these gradients, as `SVI.step` does."""
@@ -350,11 +348,11 @@ class _Structure:
 
     def keep(self, record: _Record) -> None:
         """Store a record, for the whole numbers of arguments that it has read if it has read any."""
-        if record.graph.read is None:
+        if record.program.read is None:
             self.record = record
             return
         self._read = record.read_numbers
-        of_numbers = self._by_numbers[record.graph.read.values] = _Structure()
+        of_numbers = self._by_numbers[record.program.read.values] = _Structure()
         of_numbers.record, of_numbers.watched = record, self.watched
 
     def for_numbers(self, tensors: Sequence[Tensor]) -> _Structure:
@@ -390,14 +388,14 @@ class _Record:
         self,
         svi: CompiledSVI,
         loss: Recorded,
-        graph: Graph,
+        call: Call,
         sites: Mapping[str, Tensor],
         moved: list[bool],
         watched: Contents,
     ) -> None:
-        self.loss, self.graph, self.sites, self.moved, self.watched = loss, graph, sites, moved, watched
-        self.leaves = loss.leaves
-        self._compiled: WholeStep | None = None
+        self.loss, self.sites, self.moved, self.watched = loss, sites, moved, watched
+        self.program, self.leaves = loss.program(call), loss.leaves
+        self._compiled: _CompiledStep | None = None
         self._compiles = True  # as far as is known
         self.steps, self.compared = 0, 0
         self.device = self.leaves[0].device
@@ -414,9 +412,6 @@ class _Record:
             )
         learned = set(map(id, self.leaves))
         self.frozen = [tensor for tensor in _once(sites).values() if id(tensor) not in learned]
-        self._versions = [tensor._version for tensor in graph.met if not tensor.is_inference()]
-        self._met = [tensor for tensor in graph.met if not tensor.is_inference()]
-        self._values = [(view, view.tobytes()) for view in map(_view, self._met) if view is not None]
         self._zeros: list[tuple[Tensor | None, int]] = [(None, 0)] * (len(self.leaves) + len(self.frozen))
 
     def stale(self, svi: CompiledSVI) -> str:
@@ -447,16 +442,7 @@ class _Record:
         """The engine of the last step."""
         return "traced" if self._compiled is None else "compiled"
 
-    def refresh(self) -> None:
-        """Read the tensors that the graph has as constants again, if they have changed."""
-        if [tensor._version for tensor in self._met] != self._versions or any(
-            view.tobytes() != values for view, values in self._values
-        ):
-            self.graph.refresh()
-            self._versions = [tensor._version for tensor in self._met]
-            self._values = [(view, view.tobytes()) for view, _ in self._values]
-
-    def compiled_step(self, update: Update, tensors: Sequence[Tensor]) -> float | None:
+    def compiled_step(self, update: _Update, tensors: Sequence[Tensor]) -> float | None:
         """Make a step by the compiled program; returns the loss, or None if there is none for the present optimiser."""
         if self._compiled is not None and any(tensor.grad is not None for tensor in self.frozen):
             self._compiled = None  # their momentum moves them
@@ -464,13 +450,12 @@ class _Record:
         self._compiled = None if loss is None else self._compiled
         return loss
 
-    def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+    def run(self, tensors: Sequence[Tensor]) -> Results:
         """Loss ``[2]``, whose second number is 0, gradients and buffers, for the tensors of the arguments."""
-        with torch.no_grad(), scripts_as_they_are():
-            leaves = [leaf.detach() for leaf in self.leaves]
-            inputs = [*leaves, *self.loss.buffers, *tensors, self._factors, *self.graph.constants, *self.graph.draw()]
-            terms, *results = self.graph.program(*inputs)
-        return terms, results[: len(leaves)], results[len(leaves) :]
+        count = len(self.leaves)
+        leaves = [leaf.detach() for leaf in self.leaves]
+        terms, *results = self.program(*leaves, *self.loss.buffers, *tensors, self._factors)
+        return Results(terms, results[:count], results[count:])
 
     def is_to_be_checked(self) -> bool:
         """Whether Pyro makes this step, to compare it with the record."""
@@ -478,21 +463,21 @@ class _Record:
 
     def read_numbers(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
         """The whole numbers of these arguments that the program reads."""
-        assert self.graph.read is not None
-        return self.graph.read.now([*self.leaves, *self.loss.buffers, *tensors, self._factors])
+        assert self.program.read is not None
+        return self.program.read.now([*self.leaves, *self.loss.buffers, *tensors, self._factors])
 
     def pays_to_compile(self, engine: Name) -> bool:
         """Whether compiled steps would pay for their compilation in as many steps as have been made."""
         made = self.steps - 1  # at a power of two Pyro made the step
         due = self._compiles and self._compiled is None and made >= 64 and made & (made - 1) == 0
-        return due and (engine == "compiled" or worth_compiling(self.graph, made))
+        return due and (engine == "compiled" or worth_compiling(self.program, made))
 
-    def compile(self, update: Update, call: Call) -> None:
+    def compile(self, update: _Update, call: Call) -> None:
         """Compile gradient and update; the program makes the steps from now on, unless Pyro does."""
         self._compiles = False
         if not all(self.moved):
             raise Untraceable("a parameter gets no gradient")
-        self._compiled = WholeStep(self.loss, update, call)
+        self._compiled = _CompiledStep(self.loss, update, call)
         self._compiles = True
 
 
@@ -548,7 +533,203 @@ def _with_gradient(objective: OfPyro, call: Call, leaves: Sequence[Tensor]) -> l
             leaf.grad = gradient
 
 
-def _view(tensor: Tensor) -> Any:
-    """The memory of a small tensor as an array, to see changes by `Tensor.data`, which give no new version; else None."""
-    plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.dtype != torch.bfloat16
-    return tensor.detach().numpy() if plain and tensor.nbytes <= SMALL else None
+class _One(NamedTuple):
+    """The optimiser of a parameter with its settings and state, by reference.
+
+    Attributes:
+        fixed: the settings but the learning rate, as they were.
+        read: reads the learning rate and these.
+    """
+
+    optimizer: Any
+    rule: Rule
+    groups: Any
+    all_states: Any
+    settings: dict[str, Any]
+    state: dict[str, Any]
+    moments: list[Tensor]
+    hooks: list[Any]
+    fixed: tuple[Any, ...]
+    read: Callable[[dict[str, Any]], tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, optimizer: Any, weight: Tensor) -> _One | None:
+        """The optimiser of a weight; None if it has another rule, does more, or has not made a step."""
+        rules, states = rules_of(optimizer), getattr(optimizer, "state", {})
+        if rules is None or len(rules) != 1 or not weight.is_contiguous() or states.get(weight) is None:
+            return None
+        ((settings,), (rule,), state) = optimizer.param_groups, rules, states[weight]
+        moments = [state.get(name) for name in rule.state]
+        read = itemgetter("lr", *sorted(settings.keys() - {"params", "lr", "initial_lr"}))
+        if not all(isinstance(m, Tensor) and m.is_contiguous() and m.dtype == weight.dtype for m in moments):
+            return None
+        fixed = read(settings)[1:]
+        if not all(type(number) in _NUMBERS for number in (*fixed, *settings.get("betas", ()))):
+            return None
+        hooks = [hook for name, hook in vars(optimizer).items() if name.endswith(("step_pre_hooks", "step_post_hooks"))]
+        return cls(optimizer, rule, optimizer.param_groups, states, settings, state, moments, hooks, fixed, read)
+
+    def holds(self, optimizer: Any, weight: Tensor) -> bool:
+        """Whether this is the weight's present optimiser with the same settings, but for the learning rate."""
+        return (
+            self.optimizer is optimizer
+            and self.groups is optimizer.param_groups
+            and self.all_states is optimizer.state
+            and self.all_states.get(weight) is self.state
+            and all([self.state.get(n) is m for n, m in zip(self.rule.state, self.moments, strict=True)])  # noqa: C419
+            and self.read(self.settings)[1:] == self.fixed
+        )
+
+
+class _Update:
+    """Makes the steps of the optimisers of a `PyroOptim` for many parameters at once.
+
+    Pyro has a torch optimiser for every parameter, and a step of each takes 50 microseconds of Python. Here, their states
+    and settings are read and written in these optimisers, so `get_state`, `save` and Pyro's steps see the present values.
+    """
+
+    def __init__(self, optim: PyroOptim) -> None:
+        self.optim = optim
+        self._known: dict[Tensor, _One] = {}
+
+    def of(self, weights: Sequence[Tensor]) -> list[_One] | None:
+        """The optimisers of these parameters; None if only they themselves can make their steps."""
+        if type(self.optim).__call__ is not PyroOptim.__call__:
+            return None
+        optimizers = []
+        for weight in weights:
+            optimizer, one = self.optim.optim_objs.get(weight), self._known.get(weight)
+            if one is None or not one.holds(optimizer, weight):
+                one = _One.of(optimizer, weight)
+                if one is None:
+                    return None
+                self._known[weight] = one
+            more = any(one.hooks) or "step" in optimizer.__dict__ or self.optim.grad_clip.get(weight) is not None
+            if more or type(one.settings["lr"]) not in _NUMBERS:
+                return None
+            optimizers.append(one)
+        return optimizers
+
+    def __call__(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        """Make a step. Returns False, without any change, if only the optimisers themselves can make it."""
+        optimizers = self.of(weights)
+        if optimizers is None:
+            return False
+        groups: dict[Any, list[tuple[_One, Tensor, Tensor]]] = {}
+        for one, weight, gradient in zip(optimizers, weights, gradients, strict=True):
+            count = one.state["step"] if "lrd" in one.settings else None
+            key = type(one.optimizer), weight.dtype, weight.device, count, one.settings["lr"], one.fixed
+            gradient = gradient if gradient.dtype == weight.dtype else gradient.to(weight.dtype)
+            groups.setdefault(key, []).append((one, weight, gradient.contiguous()))
+        with torch.no_grad():
+            for (kind, *_), group in groups.items():
+                _FUSED[kind](*map(list, zip(*group, strict=True)))
+        return True
+
+
+def _adam(optimizers: list[_One], weights: list[Tensor], gradients: list[Tensor]) -> None:
+    """Adam, AdamW, and ClippedAdam, which has eps outside of the bias correction and whose learning rate decays first."""
+    settings, device = optimizers[0].settings, weights[0].device
+    eps, decoupled = settings["eps"], type(optimizers[0].optimizer) is torch.optim.AdamW
+    if "lrd" in settings:
+        _count_clipped(optimizers)
+        count, bound = optimizers[0].state["step"], settings["clip_norm"]
+        gradients = [gradient.clamp(-bound, bound) for gradient in gradients]
+        eps /= math.sqrt(1 - settings["betas"][1] ** count)
+        steps = [torch.tensor(float(count), device=device)] * len(weights)
+    else:
+        counts = [one.state["step"] for one in optimizers]
+        add_to_all(counts, 1)
+        steps = [step.to(device) for step in counts]
+    means, squares = map(list, zip(*(one.moments for one in optimizers), strict=True))
+    (fused_adamw if decoupled or settings.get("decoupled_weight_decay") else fused_adam)(
+        weights, gradients, means, squares, [], steps, lr=settings["lr"], beta1=settings["betas"][0],
+        beta2=settings["betas"][1], weight_decay=settings["weight_decay"], eps=eps, amsgrad=False, maximize=False,
+    )  # fmt: skip
+
+
+def _count_clipped(optimizers: Sequence[_One]) -> None:
+    for one in optimizers:
+        one.settings["lr"] *= one.settings["lrd"]
+        one.state["step"] += 1
+
+
+def _sgd(optimizers: list[_One], weights: list[Tensor], gradients: list[Tensor]) -> None:
+    names = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+    numbers = {name: optimizers[0].settings[name] for name in names}
+    velocities = [moment for one in optimizers for moment in one.moments]
+    fused_sgd(weights, gradients, velocities, **numbers, maximize=False, is_first_step=False)
+
+
+_NUMBERS = (int, float, bool, type(None), tuple)
+_FUSED: dict[Any, Callable[..., None]] = {
+    torch.optim.Adam: _adam, torch.optim.AdamW: _adam, ClippedAdam: _adam, torch.optim.SGD: _sgd,
+}  # fmt: skip
+
+
+def _if_finite(terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The `Guard` by which a step changes nothing if its loss is not finite."""
+    finite = torch.isfinite(terms[0])
+    return lambda old, new: torch.where(finite, new, old)
+
+
+class _CompiledStep:
+    """A step of `compile_svi` as one compiled program: the gradient and the update of all parameters.
+
+    Raises:
+        Untraceable: the program cannot be compiled, or an optimiser has no rule.
+    """
+
+    def __init__(self, loss: Recorded, update: _Update, call: Call) -> None:
+        optimizers = update.of(loss.leaves)
+        if optimizers is None:
+            raise Untraceable("an optimiser has no compiled form (Adam, AdamW, ClippedAdam and SGD have)")
+        if call.device != loss.leaves[0].device:
+            raise Untraceable("its arguments are not on the device of its parameters")
+        self._loss, self._leaves, self._program = loss, loss.leaves, loss.program(call)
+        joint = SimpleNamespace(  # as one of torch.optim, with a group for each
+            optimizers=[one.optimizer for one in optimizers],
+            param_groups=[one.settings for one in optimizers],
+            state={leaf: one.state for leaf, one in zip(loss.leaves, optimizers, strict=True)},
+        )
+        self._whole = WholeStep(loss.leaves, joint, loss.buffers, _if_finite)
+        self._call = self._whole.compiled(self._program, self._whole.tensors, call, {})
+        self._fixed = [(type(one.optimizer), one.fixed) for one in optimizers]
+        self._counts: dict[Tensor, tuple[int, int]] = {}  # of a step, the version that it had, and its value
+
+    def run(self, update: _Update, tensors: Sequence[Tensor]) -> float | None:
+        """Make a step for the tensors of the arguments; returns the loss, or None if the program is of another update."""
+        optimizers = update.of(self._leaves)
+        if optimizers is None or [(type(one.optimizer), one.fixed) for one in optimizers] != self._fixed:
+            return None
+        if not all([leaf.is_contiguous() for leaf in self._leaves]):  # noqa: C419
+            return None
+        numbers, counts = [1.0, 1.0], [self._count(one.state.get("step", 0)) for one in optimizers]
+        schedules: dict[Any, tuple[float, ...]] = {}  # most parameters have the same
+        for one, rule, count in zip(optimizers, self._whole.rules, counts, strict=True):
+            key = type(rule), count, one.settings["lr"], one.fixed
+            if key not in schedules:
+                schedules[key] = rule.schedule(count + 1, one.settings["lr"])
+            numbers += schedules[key]
+        written = [leaf.detach() for leaf in self._leaves]
+        written += [moment for one in optimizers for moment in one.moments]
+        written += self._loss.buffers
+        program, device = self._program, written[0].device
+        rest = [*tensors, torch.tensor(numbers, dtype=written[0].dtype), *program.constants, *program.draw()]
+        with torch.no_grad():
+            terms = self._call([*written, *(rest if device.type == "cpu" else on(device, rest))])[0]
+        torch.autograd.graph.increment_version(written)
+        loss = terms[0].item()
+        if math.isfinite(loss):
+            pairs = [(one.state.get("step"), count) for one, count in zip(optimizers, counts, strict=True)]
+            steps = [(step, count) for step, count in pairs if isinstance(step, Tensor)]
+            if steps:  # SGD counts none
+                add_to_all([step for step, _ in steps], 1)
+            self._counts = {step: (step._version, count + 1) for step, count in steps}
+            _count_clipped([one for one in optimizers if "lrd" in one.settings])
+        return loss
+
+    def _count(self, step: Any) -> int:
+        """The number of steps of an optimiser, without reading a tensor that only `run` has written to."""
+        version, count = self._counts.get(step, (-1, 0)) if isinstance(step, Tensor) else (-1, 0)
+        return count if isinstance(step, Tensor) and step._version == version else int(step)

@@ -26,7 +26,7 @@ from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.arguments import shown
 from pyrodrop.changes import evaluating, modules_of
 from pyrodrop.data import Data
-from pyrodrop.devices import denormals_flushed, random_states, seeded, set_random_states
+from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
 from pyrodrop.surroundings import outside
 from pyrodrop.training.checkpoint import Checkpoint, State, StateFile
 from pyrodrop.training.early_stopping import EarlyStopping
@@ -331,6 +331,7 @@ class Training:
             torch.random.fork_rng([place] if place.type == "cuda" else []),
             self._settings.products(),
             denormals_flushed(),
+            heap_kept(),
         ):
             set_random_states(self._random, place)
             for module in self._modules:

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from pyrodrop.arguments import count, real, shown
 from pyrodrop.changes import modules_of
 from pyrodrop.data.loader import Loader
-from pyrodrop.devices import denormals_flushed, keep_heap
+from pyrodrop.devices import denormals_flushed, heap_kept
 from pyrodrop.module_flags import Flags
 from pyrodrop.private_apis import StoreAsItIs, without_compiler
 from pyrodrop.steps import Engine, Loss, Plan, Update
@@ -130,7 +130,7 @@ class Session:
             total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
         )  # fmt: skip
-        with bar, denormals_flushed():
+        with bar, denormals_flushed(), heap_kept(release=True):
             ended = self.done > 0 and self._ends(after_epoch)
             while self.done < steps and not ended:
                 if self.done == 0:
@@ -178,7 +178,6 @@ class Session:
 
     def first_step(self) -> None:
         """Make the first step, with Pyro's validation; a RuntimeError if it changes no parameter."""
-        keep_heap()
         self._guess()
         before = [p.detach().clone() for p in self.parameters.values()]
         self.advance(1)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from pyrodrop.compiled.graph import make_flat
 from pyrodrop.compiled.private_apis import record
+from pyrodrop.compiled.program import make_flat
 
 ROOT = Path(__file__).resolve().parents[2]
 

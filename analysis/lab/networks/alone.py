@@ -47,7 +47,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
         return torch.stack(rows)
 
     loaded: Any = Stack._loaded
-    parts: Any = resolve_name("pyrodrop.compiled.stacked:StackedGraph.part")
+    parts: Any = resolve_name("pyrodrop.compiled.program:MappedProgram.some")
 
     @contextmanager
     def loaded_alone(self: Stack, replicate: int) -> Iterator[None]:
@@ -56,10 +56,9 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
 
     with ExitStack() as patches, torch.random.fork_rng(devices=[]):
         for replaced, value in (
-            ("compiled.stacked.StackedGraph.draw", draw),
-            ("compiled.stacked.StackedGraph.part", part),
-            ("compiled.stacked.Stacked.most_steps", 1),
-            ("compiled.stacked_compiled.StackedCompiled.most_steps", 1),
+            ("compiled.program.MappedProgram.draw", draw),
+            ("compiled.program.MappedProgram.some", part),
+            ("compiled.steps.Steps.most_steps", 1),
             ("training.rows.Minibatches.orders", orders),
             ("training.stacked.Stack._loaded", loaded_alone),
         ):

@@ -18,27 +18,27 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.compiled import inductor, programs
-from pyrodrop.compiled.in_blocks import InBlocks, InOrder
-from pyrodrop.compiled.narrow_products import spell_out_thin_products
-from pyrodrop.compiled.noise import Noise
-from pyrodrop.compiled.private_apis import Program
-from pyrodrop.steps import Batch
+from pyrodrop.compiled import inductor
+from pyrodrop.compiled.inductor import spell_out_thin_products
+from pyrodrop.compiled.private_apis import Compiled
+from pyrodrop.compiled.program import Noise
+from pyrodrop.compiled.steps import Ahead, Steps
+from pyrodrop.steps import Batch, Call
 
 X = torch.randn(45, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
 STEPS = 37
 
 
-def program(module: Any, inputs: Any, options: Any) -> Program:
+def program(module: Any, inputs: Any, options: Any) -> Compiled:
     """A step that is replayed, in place of one that is compiled."""
-    return Program(lambda given: module(*given))
+    return Compiled(lambda given: module(*given))
 
 
 @pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inductor, "compile_by_inductor", program)
-    monkeypatch.setattr(programs, "folder", lambda name: None)
+    monkeypatch.setattr(inductor, "folder", lambda name: None)
 
 
 def mlp(prior: priors.Prior | None = None, widths: Sequence[int] = (3, 5, 1)) -> models.MLP:
@@ -96,14 +96,14 @@ def same(one: pyrodrop.Fit, other: pyrodrop.Fit) -> bool:
 def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of steps of every block."""
     sizes: list[int] = []
-    block = InBlocks.block
+    block = Steps.block
 
-    def counted(engine: InBlocks, batches: Any, most: int) -> None:
+    def counted(engine: Steps, batches: Any, most: int) -> None:
         before = len(engine.made)
         block(engine, batches, most)
         sizes.append(len(engine.made) - before)
 
-    monkeypatch.setattr(InBlocks, "block", counted)
+    monkeypatch.setattr(Steps, "block", counted)
     return sizes
 
 
@@ -174,7 +174,7 @@ def test_what_is_called_after_an_epoch_sees_the_random_state_of_single_steps(mon
         return states
 
     together = seen()
-    monkeypatch.setattr(InBlocks, "most_steps", 1)
+    monkeypatch.setattr(Steps, "most_steps", 1)
     assert together == seen()
     assert len(together) == STEPS // 7
 
@@ -207,7 +207,7 @@ def test_a_block_is_bounded_in_memory(monkeypatch: pytest.MonkeyPatch, blocks: l
     bytes_of_a_step = 16 * (3 + 1) * 4 + 16 * (3 + 5)  # rows, and masks as bytes
     whole = fitted(masks, batch_size=16)
     for steps, most in ((4, 6), (1, 1)):  # as of 16, 16, 13, 16, 16 and 13 rows
-        monkeypatch.setattr(InBlocks, "most_bytes", steps * bytes_of_a_step)
+        monkeypatch.setattr(Steps, "most_bytes", steps * bytes_of_a_step)
         blocks.clear()
         assert same(whole, fitted(masks, batch_size=16))
         assert max(blocks) == most
@@ -242,16 +242,19 @@ NOISES: Mapping[str, list[Noise]] = {
 @pytest.mark.parametrize("noises", NOISES.values(), ids=list(NOISES))
 def test_noise_of_several_steps_is_that_of_each(noises: list[Noise]) -> None:
     """Drawn in parts, then again for other steps, and the generator is left where it would be."""
-    ahead = InOrder(noises, 6)
+    batch = Call((), {})
+    ahead = Ahead(batch, [batch], [noises], 6)
+    rows: Any = None
     torch.manual_seed(0)
     want = [[noise.draw() for noise in noises] for _ in range(9)]
     after = torch.get_rng_state()
     torch.manual_seed(0)
     for first, count in ((0, 5), (5, 4)):
-        ahead.draw(slice(0, 2))
-        ahead.draw(slice(2, count))
-        ahead.finish(count, 0)
-        for step, inputs in zip(want[first : first + count], ahead.inputs, strict=False):
+        ahead.clear()
+        ahead.take(rows, 2)
+        ahead.take(rows, count - 2)
+        ahead.fill(rows)
+        for step, inputs in zip(want[first : first + count], ahead.noise, strict=False):
             for one, other in zip(step, inputs, strict=True):
                 assert one.dtype == other.dtype
                 assert other.is_contiguous()
@@ -289,14 +292,14 @@ def test_without_a_program_in_cpp_one_in_python_is_called(
 ) -> None:
     asked: list[bool] = []
 
-    def compile_or_fail(module: Any, inputs: Any, options: Mapping[str, Any]) -> Program:
+    def compile_or_fail(module: Any, inputs: Any, options: Mapping[str, Any]) -> Compiled:
         asked.append("cpp_wrapper" in options)
         if asked[-1]:
             raise RuntimeError("no such function in C++")
         return program(module, inputs, options)
 
     monkeypatch.setattr(inductor, "compile_by_inductor", compile_or_fail)
-    monkeypatch.setattr(programs, "folder", lambda name: None)
+    monkeypatch.setattr(inductor, "folder", lambda name: None)
     with caplog.at_level(logging.INFO, "pyrodrop"):
         got = fitted(masks, batch_size=None)
     assert got.settings["engine"] == "compiled"
@@ -337,10 +340,10 @@ def test_a_compiled_training_makes_the_same_steps_in_blocks_and_singly(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With TorchInductor's own program, called as a C++ function without PyTorch's checks."""
-    programs: list[Program] = []
+    programs: list[Compiled] = []
     compile_graph = inductor.compile_graph
     monkeypatch.setattr(inductor, "compile_graph", lambda *args: programs.append(compile_graph(*args)) or programs[-1])
-    monkeypatch.setattr("pyrodrop.compiled.programs.folder", lambda name: None)
+    monkeypatch.setattr("pyrodrop.compiled.inductor.folder", lambda name: None)
     made = training(activations, batch_size=size)
     made.advance(3)
     start = made.state()
@@ -353,7 +356,7 @@ def test_a_compiled_training_makes_the_same_steps_in_blocks_and_singly(
     pyro = fitted(activations, batch_size=size, engine="pyro")
     torch.testing.assert_close(made.fit.history, pyro.history, rtol=2e-4, atol=2e-4)
     engine: Any = made._session.engine
-    assert isinstance(engine, InBlocks)
+    assert isinstance(engine, Steps)
     assert programs
     assert all(program.file is not None for program in programs)
 

@@ -21,13 +21,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import pyrodrop
 from pyrodrop import elbo, guides, likelihoods, models, priors
-from pyrodrop.compiled import Untraceable, choice, inductor
-from pyrodrop.compiled.costs import worth_compiling
-from pyrodrop.compiled.narrow_products import turn_narrow_products
-from pyrodrop.compiled.noise import Noise, hoist
-from pyrodrop.compiled.optimizers import rules_of
+from pyrodrop.compiled import Untraceable, inductor
+from pyrodrop.compiled import steps as steps_of
+from pyrodrop.compiled.inductor import rules_of, turn_narrow_products
+from pyrodrop.compiled.program import Noise, hoist
+from pyrodrop.compiled.record import first_line
 from pyrodrop.compiled.recorded import Recorded
-from pyrodrop.compiled.untraceable import first_line
+from pyrodrop.compiled.steps import worth_compiling
 from pyrodrop.distributions.coins import coins
 from pyrodrop.modules import LocalModule
 from pyrodrop.steps import Batch, Buffers
@@ -144,7 +144,7 @@ def test_the_graphs_gradient_is_that_of_pyros_elbo(dtype: torch.dtype, tolerance
     problem = Problem.of(model, guides.MeanField(model), (X.to(dtype), Y.to(dtype)), Settings(device="cpu"))
     batch = Batch((X.to(dtype), Y.to(dtype)), {})
     own = Recorded(problem.loss([batch]))
-    graph, leaves = own.graph(batch), own.leaves
+    graph, leaves = own.program(batch), own.leaves
     torch.manual_seed(3)
     loss = TraceMeanField_ELBO().differentiable_loss(*problem.trained, X.to(dtype), Y.to(dtype))
     wanted = torch.autograd.grad(loss, leaves)
@@ -172,7 +172,7 @@ def test_what_a_model_holds_is_an_input_and_not_baked_in() -> None:
     problem = Problem.of(model, guide, (X, Y), Settings(estimator="local", device="cpu"))
     batch = Batch((X, Y), {})
     loss = Recorded(problem.loss([batch]))
-    graph = loss.graph(batch)
+    graph = loss.program(batch)
     held = [node for node in graph.graph.nodes if node.name.startswith("fixed_")]
     assert [node.meta["val"].shape for node in held] == [constant.shape for constant in graph.constants]
     assert len({constant.shape for constant in graph.constants}) > 1
@@ -365,13 +365,13 @@ def test_narrow_products_are_turned_and_stay_what_they_were() -> None:
 def test_compiling_is_worth_its_seconds_from_some_number_of_steps(
     operations: int, entries: int, replicates: int, shapes: int, steps: int
 ) -> None:
-    graph: Any = SimpleNamespace(operations=[None] * operations, entries=entries)
+    graph: Any = SimpleNamespace(operations=operations, entries=entries)
     assert worth_compiling(graph, steps, replicates, shapes=shapes)
     assert not worth_compiling(graph, steps - 1, replicates, shapes=shapes)
 
 
 def test_on_a_gpu_fewer_steps_are_worth_it() -> None:
-    graph: Any = SimpleNamespace(operations=[None] * 100, entries=10**3)
+    graph: Any = SimpleNamespace(operations=100, entries=10**3)
     assert worth_compiling(graph, 962, on_gpu=True)  # 1.612 ms saved per step, 4.65 s, of which a third counts
     assert not worth_compiling(graph, 961, on_gpu=True)
 
@@ -469,31 +469,36 @@ def test_the_engine_that_is_chosen(name: Any, steps: int, chosen: str, monkeypat
     class Compiler:
         name = "compiled"
 
-        def __init__(self, loss: Any, optimizer: Any) -> None:
+        def __init__(self, loss: Any, optimizer: Any, **options: Any) -> None:
             pass
 
         def prepare(self, batch: Any) -> None:
             prepared.append(batch)
 
-    monkeypatch.setattr(choice, "Compiled", Compiler)
-    monkeypatch.setattr(choice.Traced, "prepare", lambda engine, batch: None)
+    monkeypatch.setattr(steps_of, "Compiled", Compiler)
+    monkeypatch.setattr(steps_of.Traced, "prepare", lambda engine, batch: None)
     monkeypatch.setattr(
-        choice, "worth_compiling", lambda graph, steps, _, shapes, **options: (steps, shapes) >= (1000, 2)
+        steps_of, "worth_compiling", lambda graph, steps, _, shapes, **options: (steps, shapes) >= (1000, 2)
     )
-    loss: Any = SimpleNamespace(changes="", leaves=[], moving=Buffers(), graph=lambda batch: None)
+    loss: Any = SimpleNamespace(changes="", leaves=[], moving=Buffers(), program=lambda batch: None)
     batches: Any = ["whole", "rest"]
     optimizer = torch.optim.SGD([torch.zeros(1)], 0.1)
-    engine = choice.choose(name, loss, optimizer, batches, steps)
+    engine = steps_of.accelerate(name, loss, optimizer, batches, steps)
     assert (engine.name if engine else "pyro") == chosen
     assert prepared == (batches if chosen == "compiled" else [])
 
 
-def test_a_compiled_program_that_cannot_be_run_is_said() -> None:
-    def program(*inputs: Any) -> Any:
+def test_a_compiled_program_that_cannot_be_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*inputs: Any) -> Any:
         raise IndexError("first\nsecond")
 
-    graph = SimpleNamespace(evaluate=lambda *inputs: [torch.zeros(2)], constants=[], shapes=list)
-    step = inductor.Compiled(SimpleNamespace(leaves=[], buffers=[]), torch.optim.SGD([torch.zeros(1)], 0.1))  # type: ignore[arg-type]
+    monkeypatch.setattr(inductor, "compile_graph", lambda *_: broken)
+    monkeypatch.setattr(inductor, "folder", lambda name: None)
+    program: Any = SimpleNamespace(
+        evaluate=lambda *_: [torch.zeros(2)], constants=[], shapes=list, draw=list, text="", draws_itself=[]
+    )
+    program.module = program.evaluate
     batch: Any = SimpleNamespace(tensors=[], device=torch.device("cpu"))
+    step = inductor.WholeStep([], torch.optim.SGD([torch.zeros(1)], 0.1), [])
     with pytest.raises(Untraceable, match="^its compiled program cannot be run: IndexError: first$"):
-        step._try(program, graph, [], batch, torch.ones(2))
+        step.compiled(program, [torch.zeros(1)], batch, {})

@@ -12,8 +12,8 @@ from torch import Tensor, fx, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.compiled.in_python import function_of_lines
-from pyrodrop.compiled.recorder import recorded
+from pyrodrop.compiled.program import function_of_lines
+from pyrodrop.compiled.record import recorded
 
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin()

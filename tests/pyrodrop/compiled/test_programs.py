@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from pyrodrop import cache
-from pyrodrop.compiled import Untraceable, inductor, programs
-from pyrodrop.compiled.private_apis import Program
+from pyrodrop.compiled import Untraceable, inductor
+from pyrodrop.compiled.private_apis import Compiled
 
 FIT = """
 import sys, torch, pyrodrop
@@ -93,12 +93,12 @@ def test_garbage_is_collected_seldom_while_a_program_is_compiled(
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the programs, in which a text stands for a library: the factor by which the program multiplies."""
     monkeypatch.setenv("PYRODROP_CACHE", str(tmp_path))
-    monkeypatch.setattr(programs, "load_program", lambda path: times(float(path.read_text())))
+    monkeypatch.setattr(inductor, "load_program", lambda path: times(float(path.read_text())))
     return tmp_path / "programs"
 
 
-def times(factor: float, file: Path | None = None) -> Program:
-    return Program(lambda inputs: [factor * inputs[0]], file)
+def times(factor: float, file: Path | None = None) -> Compiled:
+    return Compiled(lambda inputs: [factor * inputs[0]], file)
 
 
 class Maker:
@@ -110,13 +110,13 @@ class Maker:
 
     def __call__(self, *parts: object, x: Tensor | None = None) -> float:
         given = torch.ones(3) if x is None else x
-        return float(programs.found_or_made(parts, [given], self.make, self.check)(torch.ones(1))[0])
+        return float(inductor.found_or_made(parts, [given], self.make, self.check)(torch.ones(1))[0])
 
-    def make(self) -> Program:
+    def make(self) -> Compiled:
         self.made += 1
         return times(2.0, self.file)
 
-    def check(self, program: Program) -> None:
+    def check(self, program: Compiled) -> None:
         if program(torch.ones(1))[0] != 2:
             raise Untraceable("other numbers")
 
@@ -170,7 +170,7 @@ def test_a_program_that_others_may_write_is_not_loaded(kept: Path, tmp_path: Pat
 
 
 def test_programs_of_long_ago_are_removed(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "_MOST", 2)
+    monkeypatch.setattr(inductor, "_MOST", 2)
     program = Maker(tmp_path)
     for number, name in enumerate("abc"):
         program(name)

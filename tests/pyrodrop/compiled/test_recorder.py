@@ -18,10 +18,9 @@ from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.compiled import Untraceable, pure
-from pyrodrop.compiled.in_python import function_of_lines
-from pyrodrop.compiled.recorder import Unrecordable, recorded
-from pyrodrop.compiled.script import script, scripts_as_they_are
-from pyrodrop.compiled.simplify import simplified
+from pyrodrop.compiled.private_apis import script, scripts_as_they_are
+from pyrodrop.compiled.program import function_of_lines, simplified
+from pyrodrop.compiled.record import Unrecordable, recorded
 
 HELD = torch.tensor([0.5, 2.0, 1.0, 3.0])
 

@@ -11,9 +11,8 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.compiled import inductor
-from pyrodrop.compiled.inductor import Compiled
-from pyrodrop.compiled.replays import Captured, Replayed
+from pyrodrop.compiled.cuda import Captured, Replayed
+from pyrodrop.compiled.steps import Compiled
 from pyrodrop.devices import products_of_float32
 
 
@@ -37,7 +36,7 @@ def recorder(call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
 
 @pytest.fixture
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyrodrop.compiled.replays.KernelRecorder", lambda device: recorder)
+    monkeypatch.setattr("pyrodrop.compiled.cuda.KernelRecorder", lambda device: recorder)
 
 
 @pytest.mark.usefixtures("on_a_cpu")
@@ -99,11 +98,11 @@ def test_steps_by_graphs_are_the_compiled_ones(size: int | None, count: int, mon
         def __call__(self, count: int) -> Tensor:
             return self._steps(count)
 
-    def look_ahead(self: Compiled, batch: Any, graphs: Any) -> None:
-        self._captured[batch.shapes] = batch, self._capture(batch, graphs[0])
-        self._shapes[(batch if self.replicates is None else batch.at(0)).rows] = batch.shapes
+    def look_ahead(self: Compiled, batch: Any) -> None:
+        self._captured[batch.shapes] = batch, self._capture(batch, self.programs[batch.shapes][0])
+        self._shapes[self.rows_of(batch)] = batch.shapes
 
-    monkeypatch.setattr(inductor, "Captured", Played)
+    monkeypatch.setattr("pyrodrop.compiled.steps.Captured", Played)
     monkeypatch.setattr(Compiled, "look_ahead", look_ahead)
     got = trained()
     assert len(graphs) == 1 + (size == 28)

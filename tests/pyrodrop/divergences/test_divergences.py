@@ -47,6 +47,21 @@ def _log_ratio(q: BernoulliMixture, p: dist.TorchDistribution, draws: int) -> to
     return q.log_prob(value) - p.log_prob(value)
 
 
+def test_the_penalty_of_a_large_weight_is_the_sum_of_its_squares_in_single_precision() -> None:
+    """One million equal weights of which a row is 0, alone and stacked: to 1e-5, and the gradient is the weight's decay."""
+    loc = torch.full((2, 1000, 1000), 0.37, dtype=torch.float32)
+    loc[0, 3] = 0.0
+    p = Gaussian(scale=0.8).expand(1000, 1000)
+    for weights in (loc, loc[0]):
+        moved = weights.clone().requires_grad_()
+        still = BernoulliMixture(torch.zeros_like(weights), 0.2, event_dim=2)
+        of_squares = kl_divergence(BernoulliMixture(moved, 0.2, event_dim=2), p) - kl_divergence(still, p)
+        wanted = 0.8 / (2 * 0.8**2) * weights.double().square().sum((-2, -1))
+        torch.testing.assert_close(of_squares.double(), wanted, rtol=1e-5, atol=0)
+        of_squares.sum().backward()
+        torch.testing.assert_close(moved.grad, 0.8 / 0.8**2 * weights, rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("distance", [12.5, 20.0, 100.0, 1e4])
 def test_mixture_divergence_is_gals_formula_where_components_are_apart(distance: float) -> None:
     """Gal & Ghahramani (2016), appendix section 4, to 1e-6 for d > 12."""

@@ -18,10 +18,11 @@ from torch.profiler import ProfilerActivity, profile
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
-from pyrodrop.compiled import choice, stacked
-from pyrodrop.compiled.recorder import recorded as recording
-from pyrodrop.compiled.stacked_compiled import group_size
-from pyrodrop.compiled.untraceable import Untraceable
+from pyrodrop.compiled import program as programs
+from pyrodrop.compiled import steps as steps_of
+from pyrodrop.compiled.record import Untraceable
+from pyrodrop.compiled.record import recorded as recording
+from pyrodrop.compiled.steps import group_size
 from pyrodrop.data import Dataset
 from pyrodrop.models import network as network_module
 from pyrodrop.training.problem import Problem, training_mode
@@ -145,16 +146,18 @@ def test_a_recorded_step_has_the_bits_of_the_mapped_one(
     settings = SETTINGS | {"engine": "traced", "estimator": "shared", "starts": "new", "count": 3}
     made: list[int] = []
 
-    def record(function: Any, inputs: Any) -> Any:
+    def record(function: Any, inputs: Any, *arguments: Any) -> Any:
+        if arguments:  # of one replicate
+            return recording(function, inputs, *arguments)
         made.append(1)
         if not recorded:
             raise Untraceable("an operation has no form")
         return recording(function, inputs)
 
-    monkeypatch.setattr(stacked, "recorded", record)
+    monkeypatch.setattr(programs, "recorded", record)
     many = pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **settings)
     assert ("mapped anew" in caplog.text) != recorded
-    monkeypatch.setattr(choice, "_WORTH_A_RECORDING", 1000)
+    monkeypatch.setattr(steps_of, "_WORTH_A_RECORDING", 1000)
     mapped = pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **settings)
     assert len(made) == 2
     for one, other in zip(many, mapped, strict=True):
@@ -234,7 +237,7 @@ def test_groups_of_replicates_are_equal_parts() -> None:
 @pytest.mark.slow
 def test_groups_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six in two calls of three, with precisions of their own in the second call alone; one of them fails."""
-    monkeypatch.setattr("pyrodrop.compiled.stacked_compiled._GROUP", 4)
+    monkeypatch.setattr("pyrodrop.compiled.steps._GROUP", 4)
     parts = [network(precision=4.0 if r < 3 else 4.0 + r) for r in range(6)]
     posteriors = [guides.Point(m) for m in parts]
     sets = [Dataset(X + r, Y * (1e19 if r == 4 else r + 1)) for r in range(6)]
@@ -284,7 +287,7 @@ def test_other_posteriors_too(make: Any) -> None:
 
 @pytest.mark.slow
 def test_rates_by_weight_compiled() -> None:
-    """Their gradients come out of narrow products (`pyrodrop.compiled.narrow_products`) and are viewed as rows."""
+    """Their gradients come out of narrow products (`pyrodrop.compiled.inductor`) and are viewed as rows."""
     model = models.MLP([3, 40, 1], prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(4.0, learned=True))
     guide = guides.VariationalDropout(model, "B", "weight")
     many = []

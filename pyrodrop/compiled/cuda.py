@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled.untraceable import Untraceable, first_line
+from pyrodrop.compiled.record import Untraceable, first_line
 from pyrodrop.devices import random_states, set_random_states
 
 _WARM_UP = 3  # calls before recording, in which libraries choose algorithms and allocate

@@ -13,23 +13,32 @@ as long, and a second more at its first call, in which it imports the compiler.
 
 from __future__ import annotations
 
+import linecache
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+import sysconfig
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import pyro
 import torch
 from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pyrodrop.changes import written
-from pyrodrop.compiled.noise import draws
-from pyrodrop.compiled.private_apis import stand_in, without_dispatch
+from pyrodrop.compiled.private_apis import COUNT, stand_in, without_dispatch
 from pyrodrop.inputs import over_tensors
-from pyrodrop.private_apis import intercepted
+from pyrodrop.private_apis import arguments_of, intercepted
+
+N = TypeVar("N")
+T = TypeVar("T")
 
 _A: Any = torch.ops.aten
-COUNT = "count"  # key in the `meta` of a node with several results, for their number
+_OPERATION: Any = type(_A.add.Tensor)
+_SHARES = (operator.getitem, _A._unsafe_view.default)
 
 
 class Value(NamedTuple):
@@ -54,6 +63,10 @@ class Value(NamedTuple):
     @property
     def nbytes(self) -> int:
         return self.shape.numel() * self.dtype.itemsize
+
+
+class Untraceable(RuntimeError):
+    """A training step cannot be turned into a graph or a compiled program; the message says why."""
 
 
 class Unrecordable(RuntimeError):
@@ -292,3 +305,84 @@ def _wrapped(value: Tensor, node: fx.Node, fixed: bool = False, number: bool = F
     made: Recorded = stand_in(Recorded, value)
     made.value, made.node, made.fixed, made.number, made.given = value, node, fixed, number, given
     return made
+
+
+def draws(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operation draws random numbers."""
+    if torch.Tag.nondeterministic_seeded not in getattr(operation, "tags", ()):
+        return False
+    # An operation that contains dropout, such as attention, may have a drop rate of 0.
+    rates = [
+        args[n] if n < len(args) else kwargs.get(argument.name, argument.default_value)
+        for n, argument in enumerate(arguments_of(operation))
+        if argument.name == "dropout_p"
+    ]
+    return not rates or any(rate != 0 for rate in rates)
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether a node of a graph draws random numbers."""
+    return node.op == "call_function" and draws(node.target, node.args, node.kwargs)
+
+
+def written_by(node: fx.Node) -> list[fx.Node]:
+    """The arguments that an operation writes to."""
+    if node.op != "call_function" or not isinstance(node.target, _OPERATION):
+        return []
+    return [one for one in written(node.target, node.args, node.kwargs) if isinstance(one, fx.Node)]
+
+
+def base_of(node: fx.Node) -> fx.Node:
+    """The base tensor of a view, which may be one of several, as of `torch.chunk`."""
+    while node.op == "call_function" and (node.target in _SHARES or getattr(node.target, "is_view", False)):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def first_that_works(
+    candidates: Iterable[tuple[N, Callable[[], T]]], failed: Callable[[N, Untraceable], object]
+) -> tuple[N, T]:
+    """The name and the result of the first candidate whose function does not raise `Untraceable`.
+
+    Args:
+        candidates: names and functions, the best one first.
+        failed: called with the name and the error of every candidate that fails, except the last one of all.
+
+    Raises:
+        Untraceable: the error of the last candidate.
+    """
+    broken: tuple[N, Untraceable] | None = None
+    for name, make in candidates:
+        if broken is not None:
+            failed(*broken)
+        try:
+            return name, make()
+        except Untraceable as error:
+            broken = name, error
+    assert broken is not None
+    raise broken[1]
+
+
+def first_line(error: Exception) -> str:
+    """The class of an error and the first line of its message."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"
+
+
+def users_line(error: BaseException) -> str:
+    """The innermost line of the user's program in the traceback of an error, as ", at program.py, line 12: if x > 0:".
+
+    Empty if all lines are from PyTorch, Pyro, NumPy, this package or Python's standard library.
+    """
+    lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    file, number = next((line for line in reversed(lines) if _is_users(line[0])), ("", 0))
+    return file and f", at {Path(file).name}, line {number}: {linecache.getline(file, number).strip()}"
+
+
+def _is_users(file: str) -> bool:
+    python, packages = (sysconfig.get_path(name) for name in ("stdlib", "purelib"))
+    others = [str(Path(package).parent) for package in (torch.__file__, pyro.__file__, np.__file__)]
+    others.append(str(Path(__file__).parents[1]))
+    if file.startswith("<frozen") or any(Path(file).is_relative_to(other) for other in others):
+        return False
+    return Path(file).is_relative_to(packages) or not Path(file).is_relative_to(python)

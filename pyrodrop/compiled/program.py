@@ -1,0 +1,836 @@
+"""A function of tensors as a program: a graph that is recorded once, with what it reads and draws.
+
+    (*inputs, *constants, *noise) -> results
+
+Every random number becomes an input of the graph, and so does every other tensor that the recording meets (rates,
+precisions, prior scales, standardisations), so that the graph contains no values. Results that depend only on such tensors
+are computed once; they are the constants. A `Noise` draws a random number with the operation of the recorded function, in
+the same order, so the same seed gives the same numbers; noise whose distribution depends on inputs stays in the graph.
+
+A graph is simplified, with bitwise the same results:
+
+    an operation that returns its argument unchanged     is replaced by the argument
+    a value that is computed twice                       is computed once
+    a small value that depends only on constants         moves into a separate graph, which is run once for many calls
+
+No arithmetic is changed: x + 0 stays, and so does the order of every sum. Operations that draw random numbers, or share
+memory with a tensor that the graph writes to, are not changed. A graph runs in TorchScript's interpreter, or where PyTorch
+lacks that or an operation of it, as a function of Python with one line per operation.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import math
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from pyrodrop.changes import put_back
+from pyrodrop.compiled.private_apis import record, script, scripts_as_they_are, without_validation
+from pyrodrop.compiled.record import (
+    Recording,
+    Untraceable,
+    Value,
+    base_of,
+    first_line,
+    is_random,
+    recorded,
+    users_line,
+    written_by,
+)
+from pyrodrop.devices import drawn_outside_torch, outside_torch
+from pyrodrop.distributions.coins import fill_stacked
+from pyrodrop.private_apis import intercepted
+from pyrodrop.recurrence import elementary
+
+_log = logging.getLogger("pyrodrop")
+
+_A: Any = torch.ops.aten
+_OF_NUMPY = {torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, torch.uint8}
+NOISE = "noise_"  # prefix of the names of random inputs
+_SAME = {_A.detach.default, _A.alias.default, _A.lift_fresh_copy.default, _A._to_copy.default, _A.clone.default}
+_VIEWS = {
+    _A.expand.default,
+    _A.view.default,
+    _A.reshape.default,
+    _A._unsafe_view.default,
+    _A.slice.Tensor,
+    _A.t.default,
+}
+SMALL = 2**16  # bytes of a constant
+_LIKE = {_A.ones_like.default: 1, _A.zeros_like.default: 0}
+
+
+_MAPPED_ENTRIES = 2**26  # most entries of all results of a mapped call, which a recording keeps until its end
+_METHODS = {"view", "expand"}  # methods of tensors, without a function of torch
+
+
+class ReadNumbers(NamedTuple):
+    """Whole numbers and truth values of arguments that a traced function has read.
+
+    Attributes:
+        values: the numbers that were read.
+        of: function that computes the same numbers from other inputs of the traced function.
+    """
+
+    values: tuple[int, ...]
+    of: Callable[..., Sequence[Tensor]]
+
+    def now(self, inputs: Sequence[Tensor]) -> tuple[int, ...]:
+        """The numbers for these inputs."""
+        with torch.no_grad():
+            return tuple([int(number) for number in self.of(*inputs)])
+
+
+class Program:
+    """A recorded function. Its inputs are the function's, followed by constants and noise.
+
+    Args:
+        whole: the recorded operations; its inputs are those of the function and the tensors that the recording met.
+        met: the tensors that the recording met, by node and by reference.
+        noise_of: function that returns the `Noise` of each random input, in the order in which Pyro draws them, from values
+            of the tensors that were met.
+        read: the whole numbers of arguments for which the graph is valid; None if it has read none.
+
+    Attributes:
+        constants: values of the constants, computed from the tensors that were met; `refresh` computes them again.
+        draws_itself: the operations by which a call draws further random numbers, whose distributions depend on parameters.
+    """
+
+    looped: bool = False
+
+    def __init__(
+        self,
+        whole: fx.Graph,
+        met: Mapping[fx.Node, Tensor],
+        noise_of: Callable[[Sequence[Tensor]], list[Noise]] = lambda _: [],
+        read: ReadNumbers | None = None,
+    ) -> None:
+        self.read: ReadNumbers | None = read
+        self.met: list[Tensor] = list(met.values())
+        self.noise_of: Callable[[Sequence[Tensor]], list[Noise]] = noise_of
+        self.graph: fx.Graph
+        self.graph, once = simplified(whole, list(met))
+        self.draws_itself: list[Any] = [node.target for node in self.graph.nodes if is_random(node)]
+        self.once: Callable[..., Sequence[Tensor]] = _as_function(once)
+        self._seen = list(map(_Seen, self.met))
+        self.constants: list[Tensor] = self.constants_of(self.met)
+        self.noise: list[Noise] = noise_of(self.met)
+
+    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
+        """The results for these inputs and new random numbers."""
+        return self.evaluate(*inputs, *self.constants, *self.draw())
+
+    def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
+        """The results for all inputs."""
+        with torch.no_grad(), scripts_as_they_are():
+            return self.run(*inputs)
+
+    @functools.cached_property
+    def module(self) -> Callable[..., Any]:
+        """The function, called operation by operation from Python, with views that may copy (`_loosen_views`)."""
+        module = fx.GraphModule({}, copy.deepcopy(self.graph))
+        loosen_views(module)
+        return module
+
+    @functools.cached_property
+    def run(self) -> Callable[..., Sequence[Tensor]]:
+        """The function, called within `scripts_as_they_are`; the same operations as those of `module`."""
+        return _as_function(self.graph)
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The operations of a call, as text that is equal for equal graphs."""
+        return str(self.graph)
+
+    @functools.cached_property
+    def operations(self) -> int:
+        """The number of operations of a call."""
+        return sum(node.op == "call_function" for node in self.graph.nodes)
+
+    @functools.cached_property
+    def entries(self) -> int:
+        """The number of entries of the results of all operations."""
+        return sum(node.meta["val"].numel() for node in self.graph.nodes if _bytes(node) and node.op == "call_function")
+
+    @property
+    def bytes(self) -> int:
+        """The largest memory that the results of the operations of a call take at a time."""
+        ends = {used: node for node in self.graph.nodes for used in node.all_input_nodes}
+        live = peak = 0
+        for node in self.graph.nodes:
+            live += _bytes(node)
+            peak = max(peak, live)
+            live -= sum(_bytes(used) for used in node.all_input_nodes if ends[used] is node)
+        return peak
+
+    def constants_of(self, met: Sequence[Tensor]) -> list[Tensor]:
+        """The constants for other values of the tensors that were met."""
+        with torch.no_grad(), scripts_as_they_are():
+            return list(self.once(*met))
+
+    def refresh(self, *, wait: bool = True) -> bool:
+        """Recompute constants (in place) and noise if tensors that were met have changed. Returns whether they had.
+
+        Args:
+            wait: whether to wait for the values of small tensors on a GPU, since `Tensor.data` changes them unnoticed.
+        """
+        if not any([seen.changed(wait) for seen in self._seen]):  # noqa: C419  a list is faster
+            return False
+        self._seen = list(map(_Seen, self.met))
+        for old, new in zip(self.constants, self.constants_of(self.met), strict=True):
+            if old.data_ptr() != new.data_ptr():  # else it is a tensor that was met, or a view of one
+                _distinct_entries(old).copy_(_distinct_entries(new))
+        self.noise = self.noise_of(self.met)
+        return True
+
+    def mapped(self, axes: Sequence[int | None]) -> Callable[..., Sequence[Tensor]]:
+        """The function for many values of some inputs at once (`torch.vmap`), along these axes; None for one value."""
+        return torch.vmap(lambda *inputs: tuple(self.module(*inputs)), in_dims=tuple(axes))  # type: ignore[no-any-return]
+
+    def many(self, count: int, *inputs: Tensor, most_bytes: int) -> list[Tensor]:
+        """The results of `count` calls, each with its own random numbers, ``[count, ...]``, in blocks of `most_bytes`.
+
+        An operation that cannot be mapped raises any error.
+        """
+        fixed = [*inputs, *self.constants]
+        if not self.noise:
+            return [value.expand(count, *value.shape).clone() for value in self.module(*fixed)]
+        mapped = self.mapped((*(None for _ in fixed), *(0 for _ in self.noise)))
+        size, blocks = max(1, most_bytes // max(1, self.bytes)), []
+        for first in range(0, count, size):
+            noise = zip(*(self.draw() for _ in range(min(size, count - first))), strict=True)
+            blocks.append(mapped(*fixed, *map(torch.stack, noise)))
+        return [torch.cat(values) for values in zip(*blocks, strict=True)]
+
+    def shapes(self) -> list[Tensor]:
+        """Uninitialised tensors in the shapes of the random inputs."""
+        return [noise.empty() for noise in self.noise]
+
+    def draw(self) -> list[Tensor]:
+        """Random numbers for one call, from torch's default generator, as Pyro would draw them."""
+        return [noise.draw() for noise in self.noise]
+
+
+class MappedProgram(Program):
+    """A program with an axis of replicates on all inputs but the last, results, noise, and constants that differ.
+
+    Convolutions of R replicates are mapped to one convolution with R groups, which is slower on a CPU than R convolutions.
+    So on a CPU, a program with convolutions is called for one replicate after another.
+
+    Args:
+        program: of one replicate.
+        state: for every replicate, the tensors of model and guide that are not parameters, by name.
+        inputs: the number of inputs of the program.
+
+    Attributes:
+        one: the program of one replicate.
+        looped: whether it is called for one replicate after another.
+
+    Raises:
+        Untraceable: replicates cannot draw their noise together, or may differ in whole numbers that the program reads.
+    """
+
+    def __init__(
+        self, program: Program, state: Sequence[Mapping[str, Tensor]], inputs: int, device: torch.device
+    ) -> None:
+        if program.read is not None:
+            raise Untraceable("it reads whole numbers of its arguments, in which replicates may differ")
+        if program.draws_itself:
+            raise Untraceable(
+                "it draws noise whose distribution depends on parameters or data, which replicates cannot draw together"
+            )
+        self.one, self.graph, self.draws_itself, self.read = program, program.graph, [], None
+        names = [_name_of(tensor, state[0]) for tensor in program.met]
+        distinct = {id(tensors): tensors for tensors in state}
+        met = {
+            key: [tensor if name is None else tensors[name] for tensor, name in zip(program.met, names, strict=True)]
+            for key, tensors in distinct.items()
+        }
+        constants = {key: program.constants_of(row) for key, row in met.items()}
+        self.constants, axes = [], list[int | None]()
+        for column in zip(*(constants[id(tensors)] for tensors in state), strict=True):
+            same = all(column[0] is other or torch.equal(column[0], other) for other in column[1:])
+            self.constants.append(column[0] if same else torch.stack(column))
+            axes.append(None if same else 0)
+        self._axes = (*(0,) * (inputs - 1), None, *axes, *(0,) * len(program.noise))
+        convolves = any(node.target is _A.convolution.default for node in self.graph.nodes)
+        self.looped = convolves and device.type == "cpu"
+        noises = {key: program.noise_of(row) for key, row in met.items()}
+        self._alone: list[list[Noise]] = [noises[id(tensors)] for tensors in state]
+        self.noise = [Noise.of_replicates(of_input) for of_input in zip(*self._alone, strict=True)]
+
+    @functools.cached_property
+    def module(self) -> Callable[..., Any]:
+        return _looped(self.one.module, self._axes) if self.looped else self.one.mapped(self._axes)
+
+    def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
+        with torch.no_grad():
+            return self.module(*inputs)  # type: ignore[no-any-return]
+
+    def run(self, *inputs: Tensor) -> Sequence[Tensor]:  # type: ignore[override]
+        """The results for all inputs by the operations that mapping makes, which the first call records.
+
+        For small networks, mapping takes longer than the mapped operations, which have the same kernels.
+        """
+        if self._recorded is None:
+            self._recorded = self._record([value.detach() for value in inputs])
+        return self._recorded(*inputs)
+
+    _recorded: Callable[..., Sequence[Tensor]] | None = None
+
+    def _record(self, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+        """`module` recorded; itself if it is a loop, too large, or cannot be recorded."""
+        if self.looped or self.entries * len(inputs[0]) > _MAPPED_ENTRIES:
+            return self.module
+        wanted = self.module(*inputs)
+        try:
+            recording = recorded(self.module, inputs)
+            program = Program(recording.graph, dict(zip(recording.constants, recording.met, strict=True)))
+            same = all(map(torch.equal, wanted, program(*inputs)))
+        except Exception as error:  # whatever an operation that is mapped raises
+            _log.info("replicates are mapped anew in every step, which is slower: %s", first_line(error))
+            return self.module
+        return (lambda *every: program.run(*every, *program.constants)) if same else self.module
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        return f"{self.one.text} mapped over {self._axes}"
+
+    def some(self, rows: slice) -> MappedProgram:
+        """The program of some of the replicates, always mapped over them and never called in a loop.
+
+        TorchInductor 2.13 computes other gradients of convolutions from the loop than from the mapped graph.
+        """
+        some = copy.copy(self)
+        some.__dict__.pop("module", None)
+        some.looped, some._recorded = False, None
+        axes = self._axes[-len(self.constants) - len(self.noise) :]
+        some.constants = [c if axis is None else c[rows] for c, axis in zip(self.constants, axes, strict=False)]
+        some.noise = [noise.some(rows) for noise in self.noise]
+        return some
+
+    def draw_alone(self, replicate: int) -> list[Tensor]:
+        """Random numbers for one call of one replicate, as Pyro would draw them for it."""
+        return [noise.draw() for noise in self._alone[replicate]]
+
+
+def _looped(function: Callable[..., Any], axes: Sequence[int | None]) -> Callable[..., Any]:
+    """The function, mapped over the first axes of its inputs by a loop; the axis is None for an input that is not mapped."""
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        results = [
+            function(*(value if axis is None else value[r] for value, axis in zip(inputs, axes, strict=True)))
+            for r in range(len(inputs[0]))
+        ]
+        return tuple(
+            column[0][None] if len(column) == 1 else torch.stack(column) for column in zip(*results, strict=True)
+        )
+
+    return run
+
+
+def _name_of(constant: Tensor, state: Mapping[str, Tensor]) -> str | None:
+    """The name in `state` of a tensor with the memory, shape and dtype of this one, or None."""
+    for name, value in state.items():
+        if value.data_ptr() == constant.data_ptr() and value.shape == constant.shape and value.dtype == constant.dtype:
+            return name
+    return None
+
+
+class _Seen:
+    """A tensor and its version and address, with its values if it is small: `Tensor.data` changes them without a version."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.inference = tensor, tensor.is_inference()
+        self.version = 0 if self.inference else tensor._version
+        self.address = tensor.data_ptr() if tensor.layout is torch.strided else 0
+        small = tensor.nbytes <= SMALL
+        plain = self.address and tensor.dtype in _OF_NUMPY and not tensor.is_cuda
+        self.view = tensor.detach().numpy() if plain and small else None  # whose bytes are compared faster
+        self.values: Any = None if not small else tensor.clone() if self.view is None else self.view.tobytes()
+
+    def changed(self, wait: bool) -> bool:
+        """Whether the tensor has changed since; see `Program.refresh`."""
+        tensor = self.tensor
+        if (not self.inference and tensor._version != self.version) or (
+            self.address and tensor.data_ptr() != self.address
+        ):
+            return True
+        if self.view is not None:
+            return bool(self.view.tobytes() != self.values)
+        looks = self.values is not None and (wait or not tensor.is_cuda)
+        return looks and not torch.equal(tensor, self.values)
+
+
+def _distinct_entries(values: Tensor) -> Tensor:
+    """The entries of a tensor in memory, without the repetitions of an expanded tensor."""
+    sizes = [size if stride else min(size, 1) for size, stride in zip(values.shape, values.stride(), strict=True)]
+    return values.as_strided(sizes, values.stride())
+
+
+def _bytes(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    return value.nbytes if isinstance(value, Value) else 0
+
+
+def _as_function(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
+    """A graph as a function that is fast to call."""
+    try:
+        return script(graph)
+    except NotImplementedError as error:
+        _log.info("traced steps are called from Python, which is slower: %s", error)
+        return function_of_lines(graph)
+
+
+def pure(
+    function: Callable[..., list[Tensor]],
+    inputs: Sequence[Tensor],
+    parts: Sequence[Any] = (),
+    arguments: Collection[int] = (),
+) -> Program:
+    """Record a function of tensors as a graph, of which tensors that the function meets and random numbers are inputs.
+
+    Args:
+        function: called once with tensors whose values it cannot read, and again if it seems to draw outside torch.
+        inputs: tensors of the shapes, dtypes and devices to record for.
+        parts: the modules whose buffers and attributes must not change.
+        arguments: the positions of the inputs of which the function may read whole numbers: see `Program.read`.
+
+    Raises:
+        Untraceable: the function does something that depends on the values of tensors, draws random numbers outside torch,
+            or changes a tensor in place that is not an input.
+    """
+    outside = outside_torch()
+    devices = list({tensor.device for tensor in inputs if tensor.is_cuda})
+    with without_validation(), torch.random.fork_rng(devices), put_back(*parts) as look:
+        try:
+            with elementary():
+                recording = recorded(function, inputs, arguments)
+            drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
+        except Exception as error:  # whatever a user's model raises when its tensors have no values
+            raise Untraceable(f"it cannot be traced: {first_line(error)}{users_line(error)}") from error
+    if look.replaced:
+        raise Untraceable(f"a call replaces the parameter {look.replaced[0]} in Pyro's store")
+    if drawn:
+        raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
+    return _purify(recording)
+
+
+def _purify(recording: Recording) -> Program:
+    """Turn random numbers into inputs."""
+    graph, read = recording.graph, _read_numbers(recording)
+    _refuse_writes(graph, set(recording.inputs), set(recording.constants))
+    if any(node.target is torch.ops.aten.mkldnn_rnn_layer.default for node in graph.nodes):
+        raise Untraceable("nn.LSTM runs a kernel on this processor whose gradient cannot be replayed")
+    noise_of = hoist(graph, [*recording.inputs, *recording.constants][-1], recording.constants)
+    graph.eliminate_dead_code()
+    return Program(graph, dict(zip(recording.constants, recording.met, strict=True)), noise_of, read)
+
+
+def _read_numbers(recording: Recording) -> ReadNumbers | None:
+    """The numbers that a recording has read, as a function of its inputs."""
+    if not recording.read:
+        return None
+    function = function_of([node for node, _ in recording.read], recording.inputs)
+    assert function is not None
+    return ReadNumbers(tuple(int(number) for _, number in recording.read), function)
+
+
+def make_flat(module: fx.GraphModule) -> None:
+    """Give a module of `record` a flat list of inputs and of outputs, by copying only the operations of its graph."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    module.graph = graph
+
+
+def _refuse_writes(graph: fx.Graph, inputs: set[fx.Node], constants: set[fx.Node]) -> None:
+    """Raise `Untraceable` if the graph writes to an argument or a constant, which is not part of the state of a training."""
+    for node in graph.nodes:
+        bases = {base_of(written) for written in written_by(node)}
+        if bases & inputs:
+            raise Untraceable(f"it changes an argument in place, by {node.target}")
+        if bases & constants:
+            raise Untraceable(
+                f"it changes a tensor in place, by {node.target}, that is no buffer of a module and that a trace would "
+                "lose; register it with register_buffer"
+            )
+
+
+def record_function(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> fx.GraphModule:
+    """A function of tensors, which may call programs mapped over many values, as one graph.
+
+    Raises:
+        Untraceable: an operation cannot be recorded, or not be mapped.
+    """
+    try:
+        return record(function, inputs)
+    except Exception as error:  # whatever such an operation raises
+        raise Untraceable(f"it cannot be recorded: {first_line(error)}") from error
+
+
+def loosen_views(module: fx.GraphModule) -> None:
+    """Turn views into reshapes, which may copy: with an axis of replicates the strides differ from those of the trace."""
+    graph = module.graph
+    written = {base_of(node) for each in graph.nodes for node in written_by(each)}
+    for view in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+        for node in graph.find_nodes(op="call_function", target=view):
+            if base_of(node) not in written:
+                node.target = torch.ops.aten.reshape.default
+    module.recompile()
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How to draw one random input, of one fit or of replicates.
+
+    Attributes:
+        kind: the operation.
+        like: a tensor of the input's shape, dtype and device; for masks, their probabilities, which broadcast to that shape.
+        numbers: arguments of the operation, such as the bounds of uniform numbers.
+        shape: shape of a mask (the kind ``coins``).
+    """
+
+    kind: str
+    like: Tensor
+    numbers: tuple[float, ...] = ()
+    shape: tuple[int, ...] = ()
+
+    @classmethod
+    def of_replicates(cls, noises: Sequence[Noise]) -> Noise:
+        """The noise ``[R, ...]`` of replicates, whose noise may differ only in probabilities."""
+        first, count = noises[0], len(noises)
+        if first.kind == "coins":
+            axes = (1,) * (len(first.shape) - first.like.dim())
+            rates = torch.stack([noise.like.reshape(axes + noise.like.shape) for noise in noises])
+            return cls("coins of replicates", rates, (), (count, *first.shape))
+        if first.kind == "bernoulli":
+            return cls(first.kind, torch.stack([noise.like for noise in noises]))
+        return cls(first.kind, first.like.expand(count, *first.like.shape), first.numbers)
+
+    def some(self, rows: slice) -> Noise:
+        """The noise of some of the replicates."""
+        like = self.like[rows]
+        return replace(self, like=like, shape=(len(like), *self.shape[1:]) if self.shape else ())
+
+    def empty(self, *steps: int) -> Tensor:
+        """An uninitialised tensor for draws, with the leading dimensions `steps`."""
+        masks = self.kind.startswith("coins")
+        shape, dtype = (self.shape, torch.uint8) if masks else (self.like.shape, self.like.dtype)
+        return torch.empty((*steps, *shape), dtype=dtype, device=self.like.device)
+
+    def fill(self, place: Tensor) -> None:
+        """Draw into a tensor of `empty`."""
+        _FILL[self.kind](self, place)
+
+    def draw(self) -> Tensor:
+        """New random numbers for one step."""
+        if self.kind == "coins":
+            return torch.ops.pyrodrop.coins(self.like, self.shape)  # type: ignore[no-any-return]
+        place = self.empty()
+        self.fill(place)
+        return place
+
+
+def _permutations(_: Noise, place: Tensor) -> None:
+    for row in place.view(-1, place.shape[-1]):
+        torch.randperm(len(row), out=row)
+
+
+_FILL: Mapping[str, Callable[[Noise, Tensor], object]] = {
+    "normal": lambda noise, place: place.normal_(*noise.numbers),
+    "uniform": lambda noise, place: place.uniform_(*noise.numbers),
+    "exponential": lambda noise, place: place.exponential_(*noise.numbers),
+    "cauchy": lambda noise, place: place.cauchy_(*noise.numbers),
+    "bernoulli": lambda noise, place: place.copy_(torch.bernoulli(noise.like.expand_as(place))),
+    "whole": lambda noise, place: place.random_(*noise.numbers),
+    "permutation": _permutations,
+    "coins": lambda noise, place: place.copy_(noise.draw()),
+    "coins of replicates": lambda noise, place: fill_stacked(place, noise.like),
+}
+_IN_PLACE = {_A.normal_.default, _A.uniform_.default, _A.exponential_.default, _A.cauchy_.default}
+_KINDS = {
+    _A.randn.default: "normal",
+    _A.randn_like.default: "normal",
+    _A.normal_.default: "normal",
+    _A.rand.default: "uniform",
+    _A.rand_like.default: "uniform",
+    _A.uniform_.default: "uniform",
+    _A.exponential_.default: "exponential",
+    _A.cauchy_.default: "cauchy",
+    _A.bernoulli.default: "bernoulli",
+    _A.randint.default: "whole",
+    _A.randint.low: "whole",
+    _A.randperm.default: "permutation",
+    torch.ops.pyrodrop.coins.default: "coins",
+}
+# Operations that TorchInductor calls unchanged under `fallback_random`. For all others, a program draws other numbers.
+AS_THEY_ARE = {
+    _A._standard_gamma.default,
+    _A._sample_dirichlet.default,
+    _A.poisson.default,
+    _A.binomial.default,
+    _A.multinomial.default,
+    _A.normal_.default,
+    _A.randperm.default,
+    _A.randn.default,
+    _A.rand.default,
+}
+
+
+def hoist(graph: fx.Graph, last: fx.Node, constants: list[fx.Node]) -> Callable[[Sequence[Tensor]], list[Noise]]:
+    """Turn random numbers into inputs after `last`. Returns a function from the values of the constants to their `Noise`.
+
+    The graph itself draws random numbers whose distribution depends on parameters or data (a Gamma variate) or whose
+    operation is not known here, and all random numbers after the first such draw, to keep the order.
+    """
+    recipes: list[Callable[[Sequence[Tensor]], Noise]] = []
+    for node in list(graph.nodes):
+        if not is_random(node):
+            continue
+        recipe = _recipe(node, constants)
+        if recipe is None:
+            break
+        recipes.append(recipe)
+        with graph.inserting_after(last):
+            last = graph.placeholder(f"{NOISE}{len(recipes) - 1}")
+        last.meta["val"] = node.meta.get("val")
+        node.replace_all_uses_with(last)
+        graph.erase_node(node)
+    return lambda values: [recipe(values) for recipe in recipes]
+
+
+def function_of(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> Callable[..., Any] | None:
+    """A function from the values of `inputs` to those of `nodes`; None if `nodes` depend on other nodes, too."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+
+    def is_copied(node: fx.Node) -> bool:
+        if node not in copies:
+            if node.op != "call_function" or is_random(node) or not all(map(is_copied, node.all_input_nodes)):
+                return False
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        return True
+
+    if not all(map(is_copied, nodes)):
+        return None
+    graph.output([copies[node] for node in nodes])
+    return fx.GraphModule({}, graph)
+
+
+def _recipe(node: fx.Node, constants: Sequence[fx.Node]) -> Callable[[Sequence[Tensor]], Noise] | None:
+    """A function from the values of the constants to the noise that `node` draws; None if it depends on other values."""
+    kind = _KINDS.get(node.target)
+    if kind is None:
+        return None
+    if kind in ("bernoulli", "coins"):
+        rates = function_of([node.args[0]], constants)  # type: ignore[list-item]
+        if rates is None:
+            return None
+        shape = tuple(node.args[1]) if kind == "coins" else ()  # type: ignore[arg-type]
+        return lambda values: Noise(kind, rates(*values)[0], shape=shape)
+    value = node.meta["val"]
+    like = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    numbers: tuple[Any, ...] = node.args[1:] if node.target in _IN_PLACE else ()
+    if kind == "whole":
+        numbers = (0, node.args[0]) if node.target is _A.randint.default else node.args[:2]
+    return lambda values: Noise(kind, like, numbers)
+
+
+def simplified(graph: fx.Graph, constants: Sequence[fx.Node]) -> tuple[fx.Graph, fx.Graph]:
+    """Divide a graph into the graph of a call and the graph of constants, without unnecessary operations.
+
+    Args:
+        graph: a function of tensors, whose inputs come before all operations; it is not changed.
+
+    Returns:
+        The graph of a call, whose inputs are those of `graph` with the results of the other graph in place of the constants;
+        and the graph that computes these results from the constants.
+    """
+    return _Simplifier(graph, constants).run()
+
+
+class _Simplifier:
+    def __init__(self, graph: fx.Graph, constants: Sequence[fx.Node]) -> None:
+        self.old, self.constants = graph, list(constants)
+        written = {base_of(target) for node in graph.nodes for target in written_by(node)}
+        touches = {node: {base_of(node), *map(base_of, node.all_input_nodes)} for node in graph.nodes}
+        self.kept = {node for node, bases in touches.items() if bases & written or written_by(node) or is_random(node)}
+        self.step, self.once = fx.Graph(), fx.Graph()
+        self.new: dict[fx.Node, fx.Node] = {}  # in the graph of the step, or in that of the constants
+        self.seen: dict[Any, fx.Node] = {}
+        self.shared: dict[fx.Node, fx.Node] = {}  # from the graph of the constants to inputs of the step
+        self.last: fx.Node | None = None
+
+    def run(self) -> tuple[fx.Graph, fx.Graph]:
+        for node in self.old.nodes:
+            if node.op == "placeholder":
+                graph = self.once if node in self.constants else self.step
+                self.new[node] = self._copy(graph, node)
+                if graph is self.step and not node.name.startswith(NOISE):
+                    self.last = self.new[node]
+        for node in self.old.nodes:
+            if node.op == "call_function":
+                self.new[node] = self._node(node)
+            elif node.op == "output":
+                self.step.output(fx.node.map_arg(node.args[0], self._of_step))
+        self.once.output(list(self.shared))
+        for graph in (self.step, self.once):
+            graph.eliminate_dead_code()
+        return self.step, self.once
+
+    def _node(self, node: fx.Node) -> fx.Node:
+        if node in self.kept:
+            return self._copy(self.step, node)
+        if node.target is _A._to_copy.default and not isinstance(node.args[0], fx.Node):
+            return self._filled(node, node.args[0])
+        source = self._source(node)
+        if source is not None:
+            return self.new[source]
+        fixed = all(self.new[one].graph is self.once for one in node.all_input_nodes) and _is_small(node)
+        if node.target in _LIKE and _is_contiguous(node.meta["val"]) and _is_small(node):
+            return self._filled(node, _LIKE[node.target])
+        return self._once(self.once if fixed else self.step, node)
+
+    def _once(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
+        """The copy of a node, or an earlier copy of a node that computes the same."""
+        of = self._of_step if graph is self.step else self.new.__getitem__
+        key = (graph is self.step, node.target, *_key(fx.node.map_arg((node.args, node.kwargs), of)))
+        if key not in self.seen:
+            self.seen[key] = self._copy(graph, node)
+        return self.seen[key]
+
+    def _source(self, node: fx.Node) -> fx.Node | None:
+        """The argument that a node returns unchanged, or None."""
+        power = node.target is _A.pow.Tensor_Scalar and node.args[1] == 1
+        if not power and node.target not in _SAME | _VIEWS:
+            return None
+        source: Any = node.args[0]
+        if node.target is _A.t.default and source.target is _A.t.default and source not in self.kept:
+            source = source.args[0]
+        elif node.target is _A.t.default:
+            return None
+        return source if source.meta.get("val") == node.meta["val"] else None
+
+    def _filled(self, node: fx.Node, number: Any) -> fx.Node:
+        """A tensor that has this number everywhere."""
+        value: Value = node.meta["val"]
+        options: Any = {"dtype": value.dtype, "device": value.device}
+        key = (type(number), number, value)
+        if key not in self.seen:
+            made = self.once.call_function(_A.full.default, (list(value.shape), number), options)
+            made.meta["val"] = value
+            self.seen[key] = made
+        return self.seen[key]
+
+    def _of_step(self, node: fx.Node) -> fx.Node:
+        """The node of the step for an old node or one of the constants' graph, which becomes an input of the step."""
+        new = self.new[node]
+        if new.graph is self.step:
+            return new
+        if new not in self.shared:
+            with self.step.inserting_after(self.last):
+                self.last = self.shared[new] = self.step.placeholder(f"fixed_{len(self.shared)}")
+            self.last.meta = dict(new.meta)
+        return self.shared[new]
+
+    def _copy(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
+        return graph.node_copy(node, self._of_step if graph is self.step else self.new.__getitem__)
+
+
+def _key(tree: Any) -> tuple[Any, ...]:
+    """A hashable form of the arguments of a node, in which numbers of different types differ."""
+    if isinstance(tree, tuple | list):
+        return (type(tree).__name__, *map(_key, tree))
+    if isinstance(tree, dict):
+        return ("dict", *((name, _key(tree[name])) for name in sorted(tree)))
+    return (type(tree).__name__, tree)
+
+
+def _is_small(node: fx.Node) -> bool:
+    """Whether the results of a node may be kept between calls."""
+    results = [node] if "val" in node.meta else [user for user in node.users if "val" in user.meta]
+    return all(one.meta["val"].nbytes <= SMALL for one in results)
+
+
+def _is_contiguous(value: Value) -> bool:
+    expected = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def function_of_lines(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
+    """The function of its inputs that a graph computes."""
+    known: dict[str, Any] = {}
+
+    def code(value: Any) -> str:
+        """The source code of an argument."""
+        if isinstance(value, fx.Node):
+            return value.name
+        if isinstance(value, tuple | list):
+            return f"[{', '.join(map(code, value))}]"
+        if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+            return repr(value)
+        return constant(value)
+
+    def constant(value: Any) -> str:
+        name = f"__{len(known)}"
+        known[name] = value
+        return name
+
+    last = {used: node for node in graph.nodes for used in node.all_input_nodes if used.op != "placeholder"}
+    lines, given = [], []
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            given.append(node.name)
+        elif node.op == "output":
+            lines.append(f"return {code(node.args[0])}")
+        elif node.target is operator.getitem:
+            lines.append(f"{node.name} = {code(node.args[0])}[{node.args[1]}]")
+        else:
+            options = [f"{name}={code(value)}" for name, value in node.kwargs.items()]
+            call = constant(_function(node))
+            lines.append(f"{node.name} = {call}({', '.join([*map(code, node.args), *options])})")
+        done = [used.name for used, user in last.items() if user is node and node.op != "output"]
+        lines += [f"del {', '.join(done)}"] if done else []
+    exec(f"def run({', '.join(given)}):\n " + "\n ".join(lines), known)
+    return known["run"]  # type: ignore[no-any-return]
+
+
+def _function(node: fx.Node) -> Callable[..., Any]:
+    """The function of `torch`, or the method, that calls the operation of a node and nothing else; else the operation."""
+    operation: Any = node.target
+    name = operation.overloadpacket.__name__
+    if name in _METHODS:
+        return getattr(Tensor, name)  # type: ignore[no-any-return]
+    function: Any = getattr(torch, name, None)
+    if function is None or name.startswith("_") or written_by(node) or is_random(node):
+        return operation  # type: ignore[no-any-return]
+    called: list[Any] = []
+
+    def call(operation: Any, args: Sequence[Any], kwargs: Any) -> Any:
+        called.append(operation)
+        return operation(*args, **kwargs)
+
+    def like(one: fx.Node) -> Tensor:
+        value = one.meta["val"]
+        return torch.zeros(1, dtype=value.dtype, device=value.device).as_strided(value.shape, [0] * len(value.shape))
+
+    try:
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), like)  # type: ignore[misc]
+        with torch.no_grad(), intercepted(call):
+            function(*args, **kwargs)
+    except (RuntimeError, TypeError, IndexError, KeyError, ValueError):
+        return operation  # type: ignore[no-any-return]
+    return function if called == [operation] else operation  # type: ignore[no-any-return]

@@ -1,0 +1,811 @@
+"""The engines that make the steps of a fit, or of replicates, by recorded programs, operation by operation or compiled.
+
+In a step of a small network, the arithmetic takes less time than the Python code around it. So on a CPU, rows and noise of
+several consecutive steps are fetched and drawn at once, into memory that the steps then read; on a GPU several steps, with
+their noise, are one CUDA graph. Random numbers are drawn in the order of single steps. After a block of steps, the random
+state and the position in the epoch are those after as many single steps, so code that runs between two blocks sees no
+difference. A block that is interrupted has taken the rows and the noise of all its steps.
+
+Optimisers are elementwise, so R replicates are one fit of parameters ``[R, ...]``. The recorded gradient of one is mapped
+over all of them (`MappedProgram`). A replicate whose loss or gradient is no longer finite keeps its last parameters; the
+others continue. Replicates do not depend on each other, so a group of them, whose data stay in the cache, makes all steps
+of a block before the next group does; the noise of a group is drawn before its steps.
+
+Before every block, everything that a program reads (`Contents`) and the addresses of the memory that steps write to are
+compared with those at the recording; the loop reports changes of flags of modules and parameters. After a change the steps
+are recorded again. Other changes, such as a factor of the gradient in an array, are found by comparing loss and gradients
+with Pyro's: for a program after steps 2, 4, 8, ..., every 1,000th and the last, and for all models after calls of the
+user's code. A comparison waits until training has taken twenty times as long as the last one, so that comparisons take at
+most a twentieth of the time.
+
+Whether a compilation is worth its time:
+
+    a compiled step saves    (a + b n) o + m e / 2       of n operations with m entries in all their results
+    compiling takes          s (c + d n) o               for s shapes of minibatches
+
+o is the time of an operation on a few numbers, and e that of an entry. b, c and d are larger where `torch.vmap` maps
+operations over replicates. All were measured on one machine and are constants, so that a call takes the same engine on
+every machine. Only the ratio of e to o decides, which differs between machines by less than a factor of 2. On a GPU an
+operation is a launch, which takes ten times o, and a compilation takes about as long as on a CPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from pyrodrop.changes import Contents
+from pyrodrop.compiled.cuda import Captured
+from pyrodrop.compiled.inductor import Call, WholeStep, on, unguarded
+from pyrodrop.compiled.private_apis import scripts_as_they_are
+from pyrodrop.compiled.program import MappedProgram, Noise, Program
+from pyrodrop.compiled.record import Untraceable, first_that_works
+from pyrodrop.compiled.recorded import Recorded
+from pyrodrop.constraints import EngineName
+from pyrodrop.devices import seeded
+from pyrodrop.distributions.coins import Masks
+from pyrodrop.steps import Arguments, Engine, Loss, Plan, Shapes, Update
+
+_log = logging.getLogger("pyrodrop")
+K = TypeVar("K")
+
+_LINE = 64  # bytes: PyTorch's alignment of tensors, on which the rounding of matrix products may depend
+_GROUP, _STEPS_OF_A_GROUP = 64, 16  # replicates per call of a compiled step, and their steps in a block
+
+_EVERY = 1000  # steps between two comparisons of a program, at most
+_SHARE = 20  # a comparison waits until training has taken this many times as long as the last comparison
+_LATER = 100  # steps by which such a comparison is postponed
+
+_WORTH_A_TRACE = 30  # steps: a recording costs as much as some tens of Pyro's
+_WORTH_A_RECORDING = 60  # steps of replicates, for each of which mapping takes about a millisecond
+_STEP, _OPERATION, _COMPILATION, _COMPILED_OPERATION = 100, 1.6, 6.5e6, 1e4  # a, b, c and d
+_MAPPED_OPERATION, _MAPPED_COMPILATION = 25, 3  # b, and times c and d, of operations that are mapped
+_SECONDS, _SECONDS_OF_ENTRY = 6.2e-7, 1.15e-10  # o and e
+_LAUNCH = 10  # times o, of networks of 50 to 1,000 units and a LeNet on an H100
+_COUNTED = 1 / 3  # of a compilation's time: later fits find the program again
+
+
+class StackedLoss:
+    """The losses of all replicates as one, with a leading axis ``[R, ...]`` on parameters, buffers and results.
+
+    Args:
+        losses: one per replicate; their programs may differ only in tensors.
+        leaves: the parameters of all replicates, ``[R, ...]``.
+        held: for every replicate, the tensors of model and guide that are not parameters, by name.
+
+    Attributes:
+        alive: which replicates had finite losses and gradients at every step, ``[R]``.
+        lived: the number of steps that each replicate made, ``[R]``.
+    """
+
+    def __init__(self, losses: Sequence[Loss], leaves: Sequence[Tensor], held: Sequence[Mapping[str, Tensor]]) -> None:
+        self.first: Recorded = Recorded(losses[0])
+        self.leaves: list[Tensor] = list(leaves)
+        self.held: Sequence[Mapping[str, Tensor]] = held
+        self.buffers: list[Tensor] = [
+            torch.stack(of_all) for of_all in zip(*(one.buffers for one in losses), strict=True)
+        ]
+        self.alive: Tensor = torch.ones(len(held), dtype=torch.bool, device=self.leaves[0].device)
+        self.lived: Tensor = torch.zeros(len(held), dtype=torch.long, device=self.leaves[0].device)
+        self._programs: dict[Shapes, MappedProgram] = {}
+
+    def refresh(self) -> bool:
+        """False: the tensors in `held` do not change during training."""
+        return False
+
+    def program(self, batch: Arguments) -> MappedProgram:
+        """The gradient for minibatches of this shape."""
+        if batch.shapes not in self._programs:
+            inputs = len(self.leaves) + len(self.buffers) + len(batch.tensors) + 1
+            one = self.first.program(batch.at(0))
+            self._programs[batch.shapes] = MappedProgram(one, self.held, inputs, batch.device)
+        return self._programs[batch.shapes]
+
+    def evaluated(self, batch: Arguments, seeds: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """nll and kl, ``[R, 2]``, and the updated buffers, without a step.
+
+        Args:
+            seeds: numbers of replicates; each has the noise that Pyro draws for it alone from its number as seed. The noise
+                of the others is 0.
+
+        Raises:
+            Untraceable: the loss cannot be recorded; an operation that cannot be mapped raises any error.
+        """
+        program = self.program(batch)
+        noise = [place.zero_() for place in program.shapes()]
+        for r in seeds:
+            with seeded(r, batch.device):
+                for place, drawn in zip(noise, program.draw_alone(r), strict=True):
+                    place[r] = drawn
+        inputs = [*self.leaves, *self.buffers, *batch.tensors, torch.ones(2).to(self.leaves[0])]
+        terms, *results = program.evaluate(*inputs, *program.constants, *noise)
+        return terms, results[len(self.leaves) :]
+
+
+def bytes_of_step(loss: Loss, batch: Arguments) -> int:
+    """The memory that the gradient of a replicate's step takes; `Untraceable` if it cannot be recorded."""
+    return Recorded(loss).program(batch).bytes
+
+
+class Rows(Protocol):
+    """Minibatches of which several can be taken at once."""
+
+    def next(self) -> Arguments: ...
+
+    def coming(self) -> tuple[int, int]:
+        """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
+
+    def take(self, count: int) -> Tensor:
+        """The row numbers of the next `count` minibatches, all of one size, ``[count * size]``; for replicates,
+        ``[R, count * size]``."""
+
+    def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
+        """Copy rows of x and y into tensors ``[count, size, ...]``; for some replicates, ``[count, R, size, ...]``."""
+
+
+class Steps(Engine):
+    """Makes the steps of one fit, or of groups of replicates, in blocks.
+
+    Args:
+        loss: the loss to minimise.
+        groups: the replicates of every group; None for one fit, and if all replicates make a step together.
+
+    Attributes:
+        most_bytes, most_bytes_of_replicates: the largest size of the rows and noise of a block, for one group and one shape
+            of minibatches.
+        most_steps: the largest number of steps of a block, for one shape of minibatches.
+    """
+
+    most_bytes: ClassVar[int] = 2**20  # fits a core's cache
+    most_bytes_of_replicates: ClassVar[int] = 2**22
+    most_steps: int = 100
+
+    def __init__(self, loss: Recorded | StackedLoss, groups: Sequence[slice] | None = None) -> None:
+        self.loss, self.groups = loss, groups
+        self.leaves: list[Tensor] = loss.leaves
+        self.programs: dict[Shapes, list[Program]] = {}  # of every group
+        self._ahead: dict[int, Ahead] = {}  # by the size of the minibatches
+
+    def prepare(self, batch: Arguments) -> None:
+        """Make the programs for minibatches of this shape."""
+        if batch.shapes not in self.programs:
+            program = self.loss.program(batch)
+            programs = [program]
+            if isinstance(program, MappedProgram) and self.groups is not None:
+                programs = [program.some(group) for group in self.groups]
+            self.build(programs[0], batch)
+            self.programs[batch.shapes] = programs
+            self.look_ahead(batch)
+
+    @abstractmethod
+    def build(self, program: Program, batch: Arguments) -> None:
+        """Prepare for the steps of the first group with such minibatches; those of the others are alike."""
+
+    @abstractmethod
+    def make(
+        self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
+    ) -> Tensor:
+        """Make step `index` of a group.
+
+        Args:
+            shapes: shapes of the minibatch, which select the program.
+            rows: tensors of the group's minibatch.
+
+        Returns:
+            nll and kl, ``[2]``; for a group of replicates, ``[..., 2]``.
+        """
+
+    def begin(self, plan: Plan) -> None:
+        super().begin(plan)
+        if self.loss.refresh():
+            for batch in self.seen():
+                self.look_ahead(batch)
+
+    def seen(self) -> list[Arguments]:
+        """A minibatch of every shape for which steps are made in blocks."""
+        return [ahead.batch for ahead in self._ahead.values()]
+
+    def look_ahead(self, batch: Arguments) -> None:
+        """Make steps with minibatches of this shape in blocks from now on, if that is possible."""
+        programs, batches = self.programs[batch.shapes], self.of_groups(batch)
+        if (
+            batch.device.type != "cpu"
+            or programs[0].draws_itself
+            or not all(tensor.is_contiguous() for tensor in batch.tensors)
+        ):
+            return
+        needed = [] if batch.whole else batches[0].tensors
+        size = sum(tensor.nbytes for tensor in (*needed, *programs[0].shapes()))
+        most = self.most_bytes_of_replicates if isinstance(self.loss, StackedLoss) else self.most_bytes
+        steps = min(self.most_steps, most // max(1, size))
+        if steps > 1:
+            noises = [program.noise for program in programs]
+            self._ahead[self.rows_of(batch)] = Ahead(batch, batches, noises, steps, self.groups)
+
+    def of_groups(self, batch: Arguments) -> list[Arguments]:
+        """The minibatch of every group."""
+        return [batch] if self.groups is None else [batch.at(group) for group in self.groups]
+
+    def rows_of(self, batch: Arguments) -> int:
+        """The size of the minibatch of one replicate."""
+        return batch.at(0).rows if isinstance(self.loss, StackedLoss) else batch.rows
+
+    def advance(self, batches: Rows, count: int) -> None:
+        end = len(self.made) + count
+        with scripts_as_they_are():
+            while len(self.made) < end:
+                self.block(batches, end - len(self.made))
+
+    def block(self, batches: Rows, most: int) -> None:
+        """Make at least one step and at most `most` steps at once."""
+        if batches.coming()[0] not in self._ahead:
+            self.made.append(self.step(batches.next(), len(self.made)))
+            return
+        try:
+            with torch.no_grad():
+                self._make(batches, self._take(batches, most))
+        finally:
+            self.written()
+
+    def step(self, batch: Arguments, index: int) -> Tensor:
+        self.prepare(batch)
+        pairs = zip(self.of_groups(batch), self.programs[batch.shapes], strict=True)
+        with torch.no_grad(), scripts_as_they_are():
+            terms = [
+                self.make(batch.shapes, of_group.tensors, program.draw(), index, group)
+                for group, (of_group, program) in enumerate(pairs)
+            ]
+        self.written()
+        return terms[0] if len(terms) == 1 else torch.cat(terms)
+
+    def written(self) -> None:
+        """Tell autograd what steps have written to without PyTorch's knowledge."""
+
+    def _take(self, batches: Rows, most: int) -> list[tuple[Ahead, int]]:
+        """Take rows and random numbers for at most `most` steps, in the order of single steps. Returns their places."""
+        steps: list[tuple[Ahead, int]] = []
+        for memory in self._ahead.values():
+            memory.clear()
+        while len(steps) < most and (self.groups is None or not steps):
+            size, follow = batches.coming()
+            ahead = self._ahead.get(size)
+            if ahead is None or ahead.used == ahead.steps:
+                break
+            places = range(ahead.used, min(ahead.used + min(most - len(steps), follow), ahead.steps))
+            ahead.take(batches, len(places))
+            steps += [(ahead, place) for place in places]
+        return steps
+
+    def _make(self, batches: Rows, steps: Sequence[tuple[Ahead, int]]) -> None:
+        """Make steps whose rows were taken: all of them with the first group, then with the next."""
+        first, count = len(self.made), 1 if self.groups is None else len(self.groups)
+        terms: list[list[Tensor]] = [[] for _ in steps]
+        for group in range(count):
+            for ahead in self._ahead.values():
+                ahead.fill(batches, group)
+            for index, (ahead, place) in enumerate(steps):
+                made = self.make(ahead.shapes, ahead.rows[group][place], ahead.noise[place], first + index, group)
+                terms[index].append(made)
+                if group == count - 1:
+                    self.made.append(made if count == 1 else torch.cat(terms[index]))
+
+
+class Ahead:
+    """Rows and noise of several steps with minibatches of one shape, in the same memory for every block and group.
+
+    The random inputs of one fit are drawn in the order of single steps. If all are masks, they are drawn for several steps
+    at once: a step takes whole random words for each mask. A random input of a group of replicates is drawn for all steps at
+    once.
+
+    Args:
+        batch: a minibatch of this shape.
+        batches: the part of `batch` for every group.
+        noises: the random inputs of every group.
+        steps: the number of steps to allocate memory for.
+        groups: `Steps.groups`.
+
+    Attributes:
+        rows: the tensors of a minibatch, by group and step; `fill` writes those of a group.
+        noise: the random inputs, by step; `fill` writes those of a group.
+        used: the number of steps whose rows were taken.
+    """
+
+    def __init__(
+        self,
+        batch: Arguments,
+        batches: Sequence[Arguments],
+        noises: Sequence[Sequence[Noise]],
+        steps: int,
+        groups: Sequence[slice] | None = None,
+    ) -> None:
+        self.batch, self.shapes, self.steps, self.used = batch, batch.shapes, steps, 0
+        self._groups, self._noises = groups, noises
+        self._taken: list[Tensor] = []
+        self._places = [] if batch.whole else [spaced(tensor, steps) for tensor in batches[0].tensors]
+        self.rows: list[list[Any]] = [_by_step(self._places, steps)] * len(batches)
+        if batch.whole:  # every step has these
+            self.rows = [[of_group.tensors] * steps for of_group in batches]
+        first = noises[0]
+        self._masks: Masks | None = None
+        if groups is not None:
+            self._inputs = [noise.empty(steps) for noise in first]
+        elif first and all(noise.kind == "coins" for noise in first):
+            self._masks = Masks([noise.like for noise in first], [noise.shape for noise in first], steps)
+            self._inputs = self._masks.masks
+        else:
+            self._inputs = [spaced(noise.empty(), steps) for noise in first]
+        self.noise: list[tuple[Tensor, ...]] = _by_step(self._inputs, steps)
+
+    def clear(self) -> None:
+        """Begin another block."""
+        self.used = 0
+        self._taken.clear()
+
+    def take(self, batches: Rows, count: int) -> None:
+        """Take row numbers, and draw random numbers in the order of single steps, for the next steps."""
+        steps = slice(self.used, self.used + count)
+        if self._places:
+            self._taken.append(batches.take(count))
+        if self._masks is not None:
+            self._masks.draw(steps)
+        elif self._groups is None:
+            for places in self.noise[steps]:
+                for noise, place in zip(self._noises[0], places, strict=True):
+                    noise.fill(place)
+        self.used += count
+
+    def fill(self, batches: Rows, group: int = 0) -> None:
+        """Write rows and noise of a group for all steps that were taken."""
+        if self._taken:
+            rows = torch.cat(self._taken, -1) if len(self._taken) > 1 else self._taken[0]
+            rows = rows if self._groups is None else rows[self._groups[group]]
+            batches.gather(rows, [place[: self.used] for place in self._places])
+        if self._masks is not None and self.used:
+            self._masks.compare(self.used)
+        elif self._groups is not None and self.used:
+            for noise, place in zip(self._noises[group], self._inputs, strict=True):
+                noise.fill(place[: self.used])
+
+
+def _by_step(places: Sequence[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
+    """The tensors of every step, from tensors ``[steps, ...]``."""
+    return list(zip(*(place.unbind(0) for place in places), strict=True)) if places else [()] * steps
+
+
+def spaced(like: Tensor, steps: int) -> Tensor:
+    """Uninitialised memory for one contiguous tensor per step, ``[steps, ...]``, each aligned like a separate tensor."""
+    unit = max(1, _LINE // like.element_size())
+    memory = like.new_empty(steps, -(-like.numel() // unit) * unit)
+    return memory[:, : like.numel()].unflatten(1, like.shape) if like.dim() else memory[:, 0]
+
+
+class Traced(Steps):
+    """Replays the recorded gradient operation by operation; the optimiser updates the parameters.
+
+    Args:
+        record: whether to record the operations of mapped programs, which pays off for many steps.
+    """
+
+    name = "traced"
+
+    def __init__(self, loss: Recorded | StackedLoss, optimizer: torch.optim.Optimizer, *, record: bool = True) -> None:
+        super().__init__(loss)
+        self._update, self._record = Update(optimizer), record
+        self._calls: dict[Shapes, tuple[Program, Callable[..., Sequence[Tensor]]]] = {}
+
+    def build(self, program: Program, batch: Arguments) -> None:
+        self._calls[batch.shapes] = program, program.run if self._record else program.evaluate
+
+    def begin(self, plan: Plan) -> None:
+        super().begin(plan)
+        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0]).unbind(0)
+
+    def make(
+        self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
+    ) -> Tensor:
+        program, call = self._calls[shapes]
+        buffers, count = self.loss.buffers, len(self.leaves)
+        terms, *results = call(*self.leaves, *buffers, *rows, self._factors[index], *program.constants, *noise)
+        for leaf, gradient in zip(self.leaves, results, strict=False):
+            leaf.grad = gradient
+        if isinstance(self.loss, StackedLoss):
+            self._update_alive(self.loss, terms, results, self.plan.rates[index])
+        else:
+            for buffer, value in zip(buffers, results[count:], strict=True):
+                buffer.copy_(value)
+            self._update(self.plan.rates[index])
+        return terms
+
+    def _update_alive(
+        self, loss: StackedLoss, terms: Tensor, results: Sequence[Tensor], rates: Sequence[float]
+    ) -> None:
+        """Update the parameters and buffers of replicates that are finite."""
+        count, alive = len(self.leaves), loss.alive
+        alive &= finite(terms, results[:count])
+        loss.lived += alive
+        all_alive = alive.device.type == "cpu" and bool(alive.all())  # a GPU would have to be waited for
+        kept = [] if all_alive else [leaf.detach().clone() for leaf in self.leaves]
+        self._update(rates)
+        for leaf, old in zip(self.leaves, kept, strict=False):
+            leaf.copy_(torch.where(over(alive, leaf), leaf, old))
+        for buffer, new in zip(loss.buffers, results[count:], strict=True):
+            buffer.copy_(torch.where(over(alive, buffer), new, buffer))
+
+    def finish(self, steps: int) -> None:
+        self._update.clear()
+
+
+class Compiled(Steps):
+    """Makes every step with one compiled program; there is one program for each shape of minibatch.
+
+    Args:
+        looped: whether the program is called for each replicate separately.
+
+    Raises:
+        Untraceable: the optimiser has no rule, or no state for a parameter.
+    """
+
+    name = "compiled"
+    most_bytes_on_gpu: ClassVar[int] = 2**28
+    most_steps_on_gpu: ClassVar[int] = 10
+
+    def __init__(self, loss: Recorded | StackedLoss, optimizer: Any, *, looped: bool = False) -> None:
+        self._optimizer = optimizer
+        self._options: dict[str, Any] = {}
+        if isinstance(loss, StackedLoss):
+            count = len(loss.held)
+            size = 1 if looped else count if loss.alive.is_cuda else group_size(count)
+            super().__init__(loss, [slice(first, first + size) for first in range(0, count, size)])
+            self._whole = WholeStep(self.leaves, optimizer, loss.buffers, _of_the_living, [loss.alive, loss.lived])
+            # With short rows, an operation that is fused into each of its readers is computed again for every few entries,
+            # so fewer operations are fused.
+            self._options["realize_opcount_threshold"] = 10
+            self.most_steps = min(self.most_steps, _STEPS_OF_A_GROUP)
+        else:
+            super().__init__(loss)
+            self._whole = WholeStep(self.leaves, optimizer, loss.buffers, unguarded)
+        self._tensors = [[tensor[group] for tensor in self._whole.tensors] for group in self.groups or ()]
+        self._tensors = self._tensors or [self._whole.tensors]
+        self._calls: dict[Shapes, Call] = {}
+        self._strides: dict[Shapes, list[tuple[int, ...]]] = {}
+        self._captured: dict[Shapes, tuple[Arguments, Captured]] = {}  # on a GPU
+        self._shapes: dict[int, Shapes] = {}  # of minibatches there, by their size
+
+    def build(self, program: Program, batch: Arguments) -> None:
+        self._strides[batch.shapes] = [tensor.stride() for tensor in batch.tensors]
+        first = self.of_groups(batch)[0]
+        self._calls[batch.shapes] = self._whole.compiled(program, self._tensors[0], first, self._options)
+
+    def begin(self, plan: Plan) -> None:
+        super().begin(plan)
+        rows = [
+            self._whole.numbers(plan.first + i, factors, rates)
+            for i, (factors, rates) in enumerate(zip(plan.factors, plan.rates, strict=True), 1)
+        ]
+        self._numbers = torch.tensor(rows, dtype=torch.float64).to(self._tensors[0][0])
+        self._controls = self._numbers.unbind(0)
+
+    def make(
+        self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
+    ) -> Tensor:
+        program = self.programs[shapes][group]
+        rest = [*rows, self._controls[index], *program.constants, *noise]
+        tensors = self._tensors[group]
+        device = tensors[0].device
+        return self._calls[shapes]([*tensors, *(rest if device.type == "cpu" else on(device, rest))])[0]
+
+    def written(self) -> None:
+        torch.autograd.graph.increment_version(self._whole.tensors)
+
+    def step(self, batch: Arguments, index: int) -> Tensor:
+        self.prepare(batch)
+        strides = [tensor.stride() for tensor in batch.tensors]
+        if strides != self._strides[batch.shapes]:
+            raise RuntimeError(f"the program takes tensors with strides {self._strides[batch.shapes]}; got {strides}")
+        if batch.shapes not in self._captured:
+            return super().step(batch, index)
+        steps = self._captured[batch.shapes][1]
+        with torch.no_grad():
+            for place, tensor in zip(
+                steps.rows, batch.tensors, strict=False
+            ):  # no places if every step has the same rows
+                place[0].copy_(tensor, non_blocking=True)
+            steps.numbers[0].copy_(self._controls[index])
+            terms = steps(1)[0]
+        self.written()
+        return terms
+
+    def finish(self, steps: int) -> None:
+        for leaf in self.leaves:
+            leaf.grad = None  # that of the first step, which Pyro made
+            state = self._optimizer.state[leaf]
+            if "step" in state:
+                state["step"] = state["step"].fill_(steps) if isinstance(state["step"], Tensor) else steps
+
+    def seen(self) -> list[Arguments]:
+        return [*super().seen(), *(batch for batch, _ in self._captured.values())]
+
+    def look_ahead(self, batch: Arguments) -> None:
+        program = self.programs[batch.shapes][0]
+        if batch.device.type == "cpu":
+            super().look_ahead(batch)
+        elif all(noise.device == batch.device for noise in program.shapes()):  # the GPU cannot draw what the CPU does
+            self._captured[batch.shapes] = batch, self._capture(batch, program)
+            self._shapes[self.rows_of(batch)] = batch.shapes
+
+    def _capture(self, batch: Arguments, program: Program) -> Captured:
+        """Steps with minibatches like this one as CUDA graphs; there is one group on a GPU."""
+        call, tensors, constants = self._calls[batch.shapes], self._tensors[0], on(batch.device, program.constants)
+        same, rows, steps = batch.tensors, list[Tensor](), self.most_steps_on_gpu
+        if not batch.whole:
+            alone = not all(tensor.is_contiguous() for tensor in same)
+            steps = 1 if alone else max(1, min(steps, self.most_bytes_on_gpu // sum(tensor.nbytes for tensor in same)))
+            rows = [torch.empty_like(tensor)[None] if alone else spaced(tensor, steps) for tensor in same]
+            for place, tensor in zip(rows, same, strict=True):
+                place.copy_(tensor)
+
+        def step(rows: Sequence[Tensor], numbers: Tensor) -> Tensor:
+            return call([*tensors, *(rows or same), numbers, *constants, *program.draw()])[0]
+
+        with torch.no_grad():
+            return Captured(step, self._whole.tensors, rows, tensors[0].new_ones(steps, self._whole.width))
+
+    def block(self, batches: Any, most: int) -> None:
+        size, follow = batches.coming()
+        if size not in self._shapes:
+            super().block(batches, most)
+            return
+        first, steps = len(self.made), self._captured[self._shapes[size]][1]
+        count = min(most, follow, len(steps.numbers))
+        try:
+            with torch.no_grad():
+                if steps.rows:
+                    batches.gather(batches.take(count), [place[:count] for place in steps.rows])
+                steps.numbers[:count].copy_(self._numbers[first : first + count])
+                self.made += steps(count).unbind(0)
+        finally:
+            self.written()
+
+
+def group_size(count: int) -> int:
+    """The number of replicates per call: of more than 64, the largest divisor from 17 to 64, so that small networks fit a
+    core's cache and one program serves groups of equal size; all replicates if there is no such divisor."""
+    sizes = [size for size in range(_GROUP, _GROUP // 4, -1) if count % size == 0]
+    return sizes[0] if count > _GROUP and sizes else count
+
+
+def _of_the_living(terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The `Guard` of replicates: those that are not finite stop."""
+    was, lived = extra
+    alive = was & finite(terms, gradients)
+    was.copy_(alive)
+    lived.copy_(lived + alive)
+    return lambda old, new: torch.where(over(alive, old), new, old)
+
+
+def finite(terms: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+    """Which replicates have finite losses and gradients, ``[R]``."""
+    sums = [values.sum(list(range(1, values.dim()))) if values.dim() > 1 else values for values in (terms, *gradients)]
+    return torch.isfinite(torch.stack(sums)).all(0)
+
+
+def over(alive: Tensor, values: Tensor) -> Tensor:
+    """A mask ``[R]`` in a shape that broadcasts to values ``[R, ...]``."""
+    return alive.reshape(-1, *(1,) * (values.dim() - 1))
+
+
+def accelerate(
+    name: EngineName,
+    loss: Recorded | StackedLoss,
+    optimizer: torch.optim.Optimizer,
+    batches: Sequence[Arguments],
+    steps: int,
+) -> Engine | None:
+    """The engine of this name for the remaining steps; None if only Pyro can make them. If it is another, one line says why.
+
+    Args:
+        name: name of the engine. `auto` decides by the number of steps and the size of the program (`worth_compiling`), so
+            the same call takes the same engine.
+        loss: the loss to minimise, of one fit or of replicates.
+        optimizer: the optimiser of the loss's parameters.
+        batches: one minibatch of every shape to come.
+        steps: number of remaining steps.
+
+    Raises:
+        Untraceable: replicates have no program.
+    """
+    stacked = isinstance(loss, StackedLoss)
+    looped = stacked and loss.program(batches[0]).looped
+    if looped and steps > 1:
+        _log.info("replicates with convolutions make their steps in turn on a CPU, which takes as long as one by one")
+
+    def prepared(make: Callable[[], Steps]) -> Steps:
+        for (
+            batch
+        ) in batches:  # first, since the optimiser may lack the state of parameters of a loss that has no program
+            loss.program(batch)
+        engine = make()
+        for batch in batches:
+            engine.prepare(batch)
+        return engine
+
+    kinds: dict[EngineName, Callable[[], Engine | None]] = {
+        "compiled": lambda: prepared(lambda: Compiled(loss, optimizer, looped=looped)),
+        "traced": lambda: prepared(lambda: Traced(loss, optimizer, record=not stacked or steps >= _WORTH_A_RECORDING)),
+    }
+    if not stacked:
+        kinds["pyro"] = lambda: None
+    first = name
+    if name == "auto":
+        first = "pyro" if not stacked and steps < _WORTH_A_TRACE else "traced"
+        replicates, on_gpu = (
+            len(loss.held) if isinstance(loss, StackedLoss) else 1,
+            any(leaf.is_cuda for leaf in loss.leaves),
+        )
+        with suppress(Untraceable):  # which `traced` raises again
+            if first == "traced" and worth_compiling(
+                loss.program(batches[0]), steps, replicates, shapes=1 if stacked else len(batches), on_gpu=on_gpu
+            ):
+                first = "compiled"
+    names, errors = list(kinds), list[Untraceable]()
+    candidates = ((kind, kinds[kind]) for kind in names[names.index(first) :])
+    chosen, made = first_that_works(candidates, lambda _, error: errors.append(error))
+    if errors:
+        say = _log.info if name == "auto" else _log.warning
+        say("training with engine %r instead of %r: %s", chosen, name, errors[-1])
+    return made
+
+
+def accelerate_stacked(
+    loss: StackedLoss, optimizer: torch.optim.Optimizer, batches: Sequence[Arguments], steps: int, *, engine: EngineName
+) -> Engine:
+    """`accelerate` for replicates, whose steps Pyro cannot make; raises `Untraceable`."""
+    made = accelerate(engine, loss, optimizer, batches, steps)
+    assert made is not None
+    return made
+
+
+def worth_compiling(
+    program: Program, steps: int, replicates: int = 1, *, shapes: int = 1, on_gpu: bool = False
+) -> bool:
+    """Whether compiled steps are likely to save more than a third of the time of their compilation.
+
+    Args:
+        program: the gradient of a minibatch.
+        steps: number of steps.
+        replicates: number of replicates that are trained together; steps that are not compiled are mapped over several.
+        shapes: number of shapes of the minibatches.
+        on_gpu: whether the steps are made on a GPU.
+    """
+    operations, entries = program.operations, program.entries * replicates
+    operation, times = (_OPERATION, 1) if replicates == 1 else (_MAPPED_OPERATION, _MAPPED_COMPILATION)
+    launched = _LAUNCH if on_gpu else 1
+    saved = launched * (_STEP + operation * operations) * _SECONDS + 0.5 * entries * _SECONDS_OF_ENTRY
+    compilation = times * shapes * (_COMPILATION + _COMPILED_OPERATION * operations) * _SECONDS
+    return steps * saved > _COUNTED * compilation
+
+
+class Accelerated(Engine):
+    """The recorded steps of a fit, which are faster than Pyro's.
+
+    Args:
+        loss: the loss to minimise.
+        optimizer: the optimiser of the loss's parameters, after its first step.
+        samples: function of a number of steps (None for any) that returns one minibatch of every shape that they use.
+        wanted: ``traced``, ``compiled``, or ``auto`` for the one whose preparation pays off.
+        total: the total number of steps; None if it is not known.
+        program: whether model or guide are programs, so that changes of everything that their code reads are detected.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        samples: Callable[[int | None], Sequence[Arguments]],
+        wanted: EngineName,
+        total: int | None,
+        *,
+        program: bool,
+    ) -> None:
+        self._loss, self._recorded, self._optimizer = loss, Recorded(loss), optimizer
+        self._samples, self._wanted, self._total = samples, wanted, total
+        self._program = program
+        self._due: int = 2 if program else sys.maxsize
+        self._since, self._compared, self._calls = 0, 0, 0
+        self._open: int | None = None  # the step before which the user's code ran first since the last comparison
+        self._clock, self._cost = time.perf_counter(), 0.0
+
+    def record(self, done: int, steps: int) -> bool:
+        """Record the steps after the first `done`, of which `steps` are expected, by which ``auto`` chooses.
+
+        Returns:
+            Whether there is an engine faster than Pyro; if not, one logged line says why.
+        """
+        self._watched = Contents(*self._loss.moving.parts) if self._program else None
+        self._memory = self._memory_now()
+        batches = self._samples(None if self._total is None else self._total - done)
+        chosen = accelerate(self._wanted, self._recorded, self._optimizer, batches, steps)
+        if chosen is not None:
+            self._engine, self.name = chosen, chosen.name
+        return chosen is not None
+
+    def holds(self, done: int, changed: str) -> bool:
+        name = changed or ("" if self._watched is None else self._watched.changed())
+        if not name and self._memory_now() != self._memory:
+            name = "the memory of a parameter or buffer"
+        if not name:
+            return True
+        _log.info("after step %d, %s has changed: the steps are recorded again", done, name)
+        self._engine.finish(done)
+        self._recorded.forget()
+        self._optimizer.zero_grad()  # of parameters that no longer get one
+        expected, self._since = max(1, done - self._since), done
+        return self.record(done, expected if self._total is None else min(expected, self._total - done))
+
+    def _memory_now(self) -> list[tuple[Any, ...]]:
+        """The addresses of the tensors that a step writes to; `Tensor.data` can change them, and compiled steps use them."""
+        tensors = [*(parameter.unconstrained for parameter in self._loss.parameters.values()), *self._loss.buffers]
+        return [(tensor.data_ptr(), tensor.stride(), tensor.dtype) for tensor in tensors]
+
+    def until(self, done: int, end: int) -> int:
+        return min(end, self._due) if self._due > done else end
+
+    def called(self, done: int) -> None:
+        self._calls += 1
+        self._open = done if self._open is None else self._open
+        if self._calls & (self._calls - 1) == 0 or self._has_waited():
+            self._due = done
+
+    def begin(self, plan: Plan) -> None:
+        self._engine.begin(plan)
+        self.plan, self.made = plan, self._engine.made
+        self._compare(plan.first, last=False)
+
+    def advance(self, batches: Any, count: int) -> None:
+        self._engine.advance(batches, count)
+
+    def step(self, batch: Any, index: int) -> Tensor:
+        return self._engine.step(batch, index)
+
+    def check(self, done: int) -> None:
+        self._compare(done, last=self._program or (self._open is not None and self._open < done))
+
+    def finish(self, steps: int) -> None:
+        self._engine.finish(steps)
+
+    def _compare(self, done: int, *, last: bool) -> None:
+        """Compare the recorded steps with Pyro's, if that is due or this is the last time.
+
+        Raises:
+            RuntimeError: loss, gradients or buffers differ.
+        """
+        if done == self._compared or (done < self._due and not last):
+            return
+        if self._program and self._open is None and not last and not self._has_waited():
+            self._due = done + _LATER
+            return
+        self._due = min(max(1, 2 * done), (done // _EVERY + 1) * _EVERY) if self._program else sys.maxsize
+        start = time.perf_counter()
+        for batch in self._samples(1):
+            difference = self._recorded.differs(batch)
+            if difference:
+                raise RuntimeError(
+                    f"{difference} of the recorded steps is not Pyro's: model and guide must depend only on data, "
+                    "parameters, and what their code names in attributes and variables; something else that they read "
+                    f"has changed since step {self._compared}, and the steps since then may be wrong. Make it a tensor "
+                    "among the data, or use engine='pyro'"
+                )
+        self._compared, self._open = done, None
+        self._clock = time.perf_counter()
+        self._cost = self._clock - start
+
+    def _has_waited(self) -> bool:
+        return time.perf_counter() - self._clock > _SHARE * self._cost
