@@ -63,7 +63,12 @@ GUIDES: dict[str, Callable[[Any], Any]] = {
         regularizer=lambda loc: 0.5 * loc.square().sum(),
     ),
 }
-NOT_PRIORS = {priors.Prior, priors.ImproperPrior, priors.Informative}  # the last is of one weight: see below
+NOT_PRIORS = {
+    priors.Prior,
+    priors.ImproperPrior,
+    priors.Informative,
+    priors.FittedPriors,
+}  # Informative is of one weight: see below
 PRIORS: dict[str, priors.Prior] = {
     "Gaussian": priors.Gaussian(0.7),
     "Anchored": priors.Anchored(0.7),

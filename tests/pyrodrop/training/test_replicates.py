@@ -187,11 +187,10 @@ def test_replicates_that_share_a_problem_are_the_fits_alone() -> None:
     settings = Settings(steps=30, lr=1e-2, engine="traced", device="cpu")
     sets = [Dataset(X, torch.sin(rate * X[:, :1])) for rate in (1.0, 2.0, 3.0)]
     problem = Problem.of(model, guides.MeanField(model), sets[0], settings)
-    with training_mode(problem):
+    before = [value.clone() for value in problem.guide.state_dict().values()]
+    with training_mode(problem), drawn_as_alone(0, 1, 2):
         stack = Stack([problem] * 3, [loss_of(problem, settings)] * 3, settings, sets)
-        before = [value.clone() for value in problem.guide.state_dict().values()]
-        with drawn_as_alone(0, 1, 2):
-            stack.run(False)
+        stack.run(False)
     assert all(map(torch.equal, before, problem.guide.state_dict().values()))
     assert stack.failed() == {}
     for r, data in enumerate(sets):
@@ -215,11 +214,10 @@ def test_replicates_that_share_a_problem_have_starts_of_their_own() -> None:
         for pair in pairs
     ]
     starts = {name: torch.stack([each[name].detach() for each in own]) for name in own[0]}
-    with training_mode(problem):
+    before = [value.clone() for value in problem.guide.state_dict().values()]
+    with training_mode(problem), drawn_as_alone(0, 1, 2):
         stack = Stack([problem] * 3, [loss_of(problem, settings)] * 3, settings, starts=starts)
-        before = [value.clone() for value in problem.guide.state_dict().values()]
-        with drawn_as_alone(0, 1, 2):
-            stack.run(False)
+        stack.run(False)
     assert all(map(torch.equal, before, problem.guide.state_dict().values()))
     for r, pair in enumerate(pairs):
         assert all(torch.equal(starts[name][r], value) for name, value in own[r].items())

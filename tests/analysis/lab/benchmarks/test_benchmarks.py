@@ -159,7 +159,7 @@ def test_the_networks_train(name: str) -> None:
 
 
 def test_every_piece_of_make_gpu_starts_what_there_is() -> None:
-    command = ["make", "--dry-run", "--file", "analysis/lab/gpu.mk"]
+    command = ["make", "--no-print-directory", "--dry-run", "--file", "analysis/lab/gpu.mk"]
     lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     jobs = [match[1] for line in lines if (match := re.search(r"-m pyrodrop run ([\w-]+)", line))]
     scripts = [match[1] for line in lines if (match := re.search(r"-m (pyrodrop\.[\w.]+) --device", line))]
