@@ -20,7 +20,7 @@ from torch import Tensor
 from pyrodrop import priors
 from pyrodrop.analysis.gp.network_kernel import NetworkKernel
 from pyrodrop.analysis.gp.starts import Start
-from pyrodrop.arguments import flag, real, shown
+from pyrodrop.arguments import flag, instance, real, shown
 from pyrodrop.guides import BernoulliDropout, DropConnect, Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models import MLP, NetworkModel
@@ -93,8 +93,10 @@ def from_model(
 def bias_spread(model: NetworkModel) -> dict[str, float]:
     """Root mean square of the current values of the biases without a prior, by name: a choice for `bias_scale`.
 
-    In a wide layer only the distribution of the biases matters; this approximates it by a zero-mean Gaussian.
+    In a wide layer only the distribution of the biases matters; this approximates it by a zero-mean Gaussian. A TypeError if
+    the model is not one of `pyrodrop.models`.
     """
+    instance(model, NetworkModel, "model", "a model of pyrodrop.models")
     return {name: float(model.free[name].detach().double().square().mean().sqrt()) for name in model.free}
 
 

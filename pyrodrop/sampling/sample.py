@@ -24,7 +24,7 @@ from pyrodrop.sampling.hmc import HMC
 from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.mixing import MOST_ROUNDING
 from pyrodrop.sampling.sampled import Sampled
-from pyrodrop.sampling.starts import from_prior, from_runs
+from pyrodrop.sampling.starts import drawing_of, from_prior, from_runs
 from pyrodrop.sampling.tuning import FEW
 from pyrodrop.surroundings import outside
 
@@ -134,6 +134,7 @@ def sample(
     begun, place = time.perf_counter(), resolve(device)
     if isinstance(model, NetworkModel):
         model = copy.deepcopy(model).to(place)
+    drawing = None if start is None else drawing_of(start)
     density, dataset = density_of(model, data, dtype, likelihood_power), Dataset.of(data)
     numbers = chains * draws * sum(density.sizes)
     _check_memory(numbers, torch.float64 if dtype is None else density.dtype)  # None may become float64
@@ -151,7 +152,7 @@ def sample(
         disable=None if progress is None else not progress,
     )  # fmt: skip
     with bar:
-        q = from_prior(compiled, generator) if start is None else from_runs(compiled, start, generator)
+        q = from_prior(compiled, generator) if drawing is None else from_runs(compiled, drawing, generator)
         common = {"kernel": kernel, "chains": chains, "tune": tune, "thin": thin, **options}
         common |= {"likelihood_power": float(likelihood_power), "device": place.type, "seed": seed}
         precise = density

@@ -105,7 +105,7 @@ UNCHECKED = {  # what functions return, and what is shown or passed on
     "Prediction.missing", "data.Split.name", "data.Split.source", "data.Split.x_unit", "data.Split.y_unit",
     "compression.DrawnNetworks.x", "compression.compress.x", "compression.compression_report.x",
     "distributions.keep_mask.device",
-    "analysis.gp.bias_spread.model", "analysis.gp.from_model.bias_scale", "likelihoods.aligned.rows",
+    "analysis.gp.from_model.bias_scale", "likelihoods.aligned.rows",
     "divergences.divergence.value",
     "analysis.kfold", "analysis.reloo", "analysis.gp.Start", "reparam.LazyWeight", "divergences.refuse",
 }  # fmt: skip

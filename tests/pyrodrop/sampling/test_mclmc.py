@@ -16,7 +16,7 @@ from pyrodrop.sampling.chains import Chains
 from pyrodrop.sampling.compiled_density import CompiledDensity
 from pyrodrop.sampling.density import density_of
 from pyrodrop.sampling.mclmc import MCLMC, STEPS
-from pyrodrop.sampling.starts import from_runs
+from pyrodrop.sampling.starts import drawing_of, from_runs
 from pyrodrop.sampling.tuning import EnergyStepSize, VarianceWithinChains, transitions_per_draw
 from tests.pyrodrop.sampling.test_sample import X, Y, exact, linear, standard_errors
 
@@ -152,7 +152,7 @@ def test_starts_from_a_guide_with_spread_leave_the_callers_random_numbers_alone(
     )
     density = density_of(model, (X.float(), Y.float()))
     compiled, before = CompiledDensity(density, 3, "traced"), torch.random.get_rng_state()
-    first, second = (from_runs(compiled, fit, torch.Generator().manual_seed(1)) for _ in range(2))
+    first, second = (from_runs(compiled, drawing_of(fit), torch.Generator().manual_seed(1)) for _ in range(2))
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.equal(first, second)
     assert not torch.equal(first[0], first[1])  # each chain has a draw of its own
