@@ -138,7 +138,7 @@ def test_every_figure_of_the_gallery_says_where_it_is_from() -> None:
         assert (ROOT / item.code).is_file(), item.code
         page = item.page[0].partition("#")[0]
         if page.startswith("notebooks/"):
-            assert (ROOT / "analysis" / page).is_file(), page
+            assert (ROOT / "analysis" / "lab" / page).is_file(), page
         elif page.startswith("zoo/"):
             assert page.removeprefix("zoo/").removesuffix(".md") in zoo.ENTRIES, page
         else:
