@@ -47,6 +47,16 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
         return torch.stack(rows)
 
     loaded: Any = Stack._loaded
+    compare: Any = resolve_name("pyrodrop.compiled.inductor:WholeStep._made")
+
+    def compared(*arguments: Any) -> Any:
+        """A comparison of a compiled step, which leaves the random numbers of all replicates as they are."""
+        before = list(states)
+        try:
+            return compare(*arguments)
+        finally:
+            states[:] = before
+
     parts: Any = resolve_name("pyrodrop.compiled.program:MappedProgram.some")
 
     @contextmanager
@@ -59,6 +69,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
             ("compiled.program.MappedProgram.draw", draw),
             ("compiled.program.MappedProgram.some", part),
             ("compiled.steps.Steps.most_steps", 1),
+            ("compiled.inductor.WholeStep._made", compared),
             ("training.rows.Minibatches.orders", orders),
             ("training.stacked.Stack._loaded", loaded_alone),
         ):

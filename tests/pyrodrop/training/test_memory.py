@@ -49,11 +49,11 @@ print((after - before) / data)
 @pytest.mark.more
 @pytest.mark.parametrize("rows", [400_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_a_fit_holds_its_data_once(rows: int) -> None:
-    """The growth of resident memory during a fit stays under half of the data, which the caller holds."""
+    """Memory grows by the copy of a `Dataset`, which is independent of the caller's tensors, and by less than half of it."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM.replace("ROWS", str(rows))], capture_output=True, text=True, check=True
     )
-    assert float(done.stdout) < 0.5
+    assert float(done.stdout) < 1.5
 
 
 FAULTS = """
