@@ -186,6 +186,7 @@ def keep_mask(
     if not isinstance(shape, torch.Size):
         shape = torch.Size(counts(shape, "shape", "the sizes of the mask", least=0))
     drop_rate = _one_rate(drop_rate)
+    instance(device, torch.device | str | None, "device", "a torch.device, its name, or None")
     if bits is None:
         bits = 8 if (256 * drop_rate).is_integer() else 16
     else:
