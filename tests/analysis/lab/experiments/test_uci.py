@@ -34,7 +34,8 @@ from pyrodrop.analysis.lab.experiments.uci.table import (
 from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.data import uci
-from pyrodrop.data.uci import TABLES
+from pyrodrop.data.tables import UCI
+from pyrodrop.data.uci import SPLITS
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.prediction.blocks import blocks
 from pyrodrop.prediction.prediction import Prediction
@@ -55,9 +56,9 @@ def short(monkeypatch: pytest.MonkeyPatch, data_folder: Path) -> None:
     monkeypatch.setitem(SETTINGS, "yacht", replace(SETTINGS["yacht"], epochs=2))
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", SPLITS)
 def test_the_grid_is_that_of_the_published_files(name: str, data_folder: Path) -> None:
-    folder = data_folder / "uci" / TABLES[name].folder
+    folder = (data_folder / UCI[name].file).parent
     read = {f: np.loadtxt(folder / f"{f}.txt") for f in ("dropout_rates", "tau_values", "n_epochs", "n_hidden")}
     assert list(RATES) == read["dropout_rates"].tolist()
     assert list(SETTINGS[name].precisions) == read["tau_values"].tolist()
@@ -309,7 +310,7 @@ def test_published_means_are_those_of_the_splits(protocol: str) -> None:
         if name != "year":
             for score in ("rmse", "log_density"):
                 values = np.array(published(protocol, name, score))
-                assert len(values) == TABLES[name].splits
+                assert len(values) == SPLITS[name]
                 error = values.std(ddof=1) / math.sqrt(len(values))
                 assert getattr(row, score) == pytest.approx((values.mean(), error), rel=1e-5)
 
