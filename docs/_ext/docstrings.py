@@ -18,7 +18,7 @@ import pyrodrop
 from pyrodrop.constraints import Choice, Constraint, Flag, constraints_of
 from pyrodrop.training.settings import Settings
 
-_SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Example|Examples|Note):$")
+_SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|References|Example|Examples|Note):$")
 _ARGUMENTS = re.compile(r"    (\w+(?:, \w+)*): (.*)$")
 _CODE = re.compile(r"(``.*?``)|\|")
 _CLASS = re.compile(r"<class '([\w.]+)'>")

@@ -3,9 +3,8 @@
     LogUniform            p(w) = 1 / |w|                                         improper
     TruncatedLogUniform   p(w) = 1 / (2 (high - low) |w|),   low <= ln |w| <= high
 
-Kingma, Salimans & Welling (2015), arXiv:1506.02557, section 3. Improper means that the density does not integrate to a
-finite number: the posterior may not exist, and the ELBO is not a bound on the evidence (Hron, Matthews & Ghahramani 2018,
-Variational Bayesian dropout: pitfalls and fixes, arXiv:1807.01969).
+Improper means that the density does not integrate to a finite number: the posterior may not exist, and the ELBO is not a
+bound on the evidence.
 """
 
 from __future__ import annotations
@@ -28,6 +27,10 @@ Form: TypeAlias = Literal["exact", "molchanov", "kingma"]
 
 class LogUniform(TorchDistribution):
     """The improper prior ``p(log |w|) = const``, elementwise.
+
+    References:
+        Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 3.
+        Hron, Matthews & Ghahramani (2018), https://arxiv.org/abs/1807.01969.
 
     Args:
         shape: batch shape; apply ``to_event`` for the distribution of one weight tensor.

@@ -4,7 +4,7 @@
     y ~ NB(m, a)         E[y] = m,   Var[y] = m + a m^2          y [N, D], y in 0, 1, 2 ...
 
 s is the mean of y if it is standardised, else 1. For a dispersion a -> 0, the negative binomial distribution is the Poisson
-distribution. Hilbe (2011), Negative Binomial Regression, section 8.1 ("NB2").
+distribution.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class Poisson(Likelihood):
 
 class NegativeBinomial(Dispersed):
     """Counts with a dispersion; the outputs of the network are the logarithm of their mean, and f is the mean.
+
+    References:
+        Hilbe (2011), Negative Binomial Regression, section 8.1: NB2.
 
     Args:
         dispersion: a, positive, or a list with one value per column of y. If None, it is learned, starting from its estimate

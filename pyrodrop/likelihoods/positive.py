@@ -4,8 +4,7 @@
     ln y ~ N(ln m, scale^2)           equal relative errors                  m = s exp(output), the median
     ln y ~ N(c + d f, d^2 v(r))       network output = (f, r)                c, d: mean and standard deviation of ln y
 
-y ``[N, D]``; s is the mean of y if it is standardised, else 1. McCullagh & Nelder (1989), Generalized Linear Models, chapter
-8.
+y ``[N, D]``; s is the mean of y if it is standardised, else 1.
 """
 
 from __future__ import annotations
@@ -29,6 +28,9 @@ _LARGEST = 3.0  # bound of the scale of a log-normal likelihood, in standard dev
 
 class Gamma(Dispersed):
     """Positive observations; the outputs of the network are the logarithm of their mean, and f is the mean.
+
+    References:
+        McCullagh & Nelder (1989), Generalized Linear Models, chapter 8.
 
     Args:
         dispersion: a, the squared ratio of standard deviation and mean, positive, or a list with one value per column of y.
@@ -70,6 +72,9 @@ class Gamma(Dispersed):
 
 class LogNormal(Dispersed):
     """Positive observations; the outputs of the network are the logarithm of their median, and f is the median.
+
+    References:
+        McCullagh & Nelder (1989), Generalized Linear Models, chapter 8.
 
     Args:
         scale: standard deviation of ln y, positive, or a list with one value per column of y. If None, it is learned,

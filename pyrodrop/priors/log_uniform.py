@@ -1,10 +1,7 @@
 """Log-uniform priors.
 
-    p(log |w|) = const                      LogUniform, improper
-    p(log |w|) = 1 / (high - low)           TruncatedLogUniform, on [low, high]
-
-Kingma, Salimans & Welling (2015), arXiv:1506.02557, section 3; Molchanov, Ashukha & Vetrov (2017), arXiv:1701.05369. On
-the consequences of the improper prior see Hron, Matthews & Ghahramani (2018), arXiv:1807.01969.
+p(log |w|) = const                      LogUniform, improper
+p(log |w|) = 1 / (high - low)           TruncatedLogUniform, on [low, high]
 """
 
 from __future__ import annotations
@@ -31,6 +28,10 @@ class LogUniform(Prior):
     Its density does not integrate to a finite number. The posterior may therefore not exist, the ELBO is not a bound on the
     evidence, and ELBOs can only be compared with others under this prior. The first instance warns about this with
     `ImproperPrior`. Similar proper priors are `ARD` and `Horseshoe`.
+
+    References:
+        Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 3.
+        Hron, Matthews & Ghahramani (2018), https://arxiv.org/abs/1807.01969.
 
     Args:
         kl: form of the KL divergence from a Gaussian: ``exact``, a minimax rational approximation whose error per weight is
