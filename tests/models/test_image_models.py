@@ -100,20 +100,3 @@ def test_vgg_keeps_the_size_of_activations() -> None:
     model = models.VGG(scale=0.25, **SETTINGS)
     spread = float(model.outputs(model.weight_sites(), torch.randn(20, *COLOURS)).detach().std(0).mean())
     assert 0.05 < spread < 20
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: models.ConvNet(scale=0.01, **SETTINGS), r"scale of at least 1/32.*got scale 0.01"),
-        (
-            lambda: models.VGG((3, 28, 28), **SETTINGS),
-            r"at least 32 x 32 pixels; got scale 1.0 and shape \(3, 28, 28\)",
-        ),
-        (lambda: models.LeNet5(**SETTINGS)(torch.rand(2, 784)), r"x must have shape \[N, 1, 28, 28\].*got \(2, 784\)"),
-        (lambda: models.LeNet300100(**SETTINGS)(torch.rand(2, 1, 28, 28)), r"x must have shape \[N, 784\]"),
-    ],
-)
-def test_what_does_not_fit_is_said(build: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()
