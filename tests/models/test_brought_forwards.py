@@ -85,21 +85,6 @@ def test_other_threads_may_use_pythons_generator() -> None:
             stop.set()
 
 
-@pytest.mark.parametrize(
-    "net",
-    [
-        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0), nn.Linear(4, 4)),
-        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), DropPath(), nn.Linear(4, 4)).eval(),
-        Forward(lambda net, h: F.dropout(h, 0.5, training=net.training)).eval(),
-    ],
-    ids=["rate 0", "evaluation mode", "functional, evaluation mode"],
-)
-def test_dropout_that_drops_nothing_is_no_noise(net: nn.Module) -> None:
-    model = brought(net)
-    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=2)
-    assert run.predict(X, 1, seed=0).f.equal(run.predict(X, 1, seed=1).f)
-
-
 def count(net: Forward, h: Tensor) -> Tensor:
     net.calls += 1
     return h * min(1.0, net.calls / 400)  # a warm-up

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import likelihoods, models, priors
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -71,28 +70,6 @@ def test_conv_net_is_written_out_with_functions() -> None:
     h = F.softplus(F.linear(h, w["dense1.weight"], b["dense1.bias"]))
     h = F.softplus(F.linear(h, w["dense2.weight"], b["dense2.bias"]))
     torch.testing.assert_close(model.outputs(w, x), F.linear(h, w["out.weight"], b["out.bias"]))
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_vectorised_draws_are_draws_one_by_one(name: str) -> None:
-    model, x, _ = made(name)
-    drawn = guides.BernoulliDropout(model, 0.3).draw(3)
-    each = [model.outputs({n: w[i] for n, w in drawn.items()}, x) for i in range(3)]
-    torch.testing.assert_close(model.outputs(drawn, x), torch.stack(each), atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", SMALL)
-def test_any_prior_and_guide(name: str) -> None:
-    """A step of each kind of posterior, and a prediction of ten classes."""
-    model, x, y = made(name, prior=priors.Gaussian())
-    for guide in (
-        guides.MeanField(model),
-        guides.BernoulliDropout(model),
-        guides.GaussianDropout(model, "B", alpha=0.2),
-    ):
-        fit = pyrodrop.fit(model, guide, (x, y), steps=1, batch_size=20, estimator="local")
-        assert fit.predict(x[:4], 3).f.shape == (3, 4, 10)
 
 
 def test_vgg_keeps_the_size_of_activations() -> None:
