@@ -12,14 +12,12 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import compression, data, divergences, guides, likelihoods, models, priors, reparam, schedules, zoo
-from pyrodrop.distributions import MultiplicativeNormal
 
 from .judge import Table, assert_refused, table
 from .shared import X, dropout_network, model, sparse
 
 HALF, NAN, WHOLE = torch.full((3,), 0.5), torch.full((3,), torch.nan), torch.ones(2, dtype=torch.int64)
 IMAGES, ANGLES = torch.rand(2, 1, 4, 4), torch.tensor([0.0, 90.0])
-Q, P = MultiplicativeNormal(torch.ones(2, 3), 0.0), priors.Gaussian().expand(2, 3)
 
 
 class _Q(dist.Normal):

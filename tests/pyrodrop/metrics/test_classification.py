@@ -139,6 +139,3 @@ def test_classification_scores_are_plain_numbers_of_the_parts() -> None:
     assert scores["mutual_information"] == pytest.approx(float(metrics.mutual_information(prediction).mean()))
     averaged = metrics.classification_scores(logits.softmax(-1).mean(0), y)
     assert set(scores) - set(averaged) == {"mutual_information"}
-
-
-P, Y = torch.full((3, 4), 0.25), torch.tensor([0, 1, 3])

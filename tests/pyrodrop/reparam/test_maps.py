@@ -22,7 +22,6 @@ from tests.small import normal
 
 pytestmark = pytest.mark.usefixtures("float64")
 X = normal(6, 3, seed=0, dtype=torch.float64)
-Y = normal(6, 1, seed=1, dtype=torch.float64)
 
 
 CONVOLUTIONS = [
