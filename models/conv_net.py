@@ -20,7 +20,7 @@ class ConvNet(NetworkModel):
         dense1 [128k, .]       dense2 [128k, 128k]          out [classes, 128k]
         f = out g(dense2 g(dense1 g(conv2 g(conv1 x)))),    g = softplus
 
-    k is their scale of the widths. The paper does not state kernel size and padding; the values above are our choice.
+    k is the scale of the widths. The paper does not state kernel size and padding; the values above are our choice.
 
     References:
         Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 5.2.
