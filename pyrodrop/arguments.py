@@ -216,7 +216,7 @@ def within(values: Tensor, name: str, what: str, **bounds: float) -> None:
 def real_or_tensor(value: Any, name: str, what: str, **bounds: float) -> float | Tensor:
     """A finite number within bounds, or a tensor of such numbers. For the bounds and the errors see `real`."""
     if isinstance(value, Tensor) and value.dim():
-        return tensor(value, name, what, **bounds)
+        return tensor(value, name, what, **bounds)  # type: ignore[arg-type]
     real(value, name, what, **bounds)
     return value if isinstance(value, Tensor) else float(value)
 
