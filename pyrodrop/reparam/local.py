@@ -13,7 +13,7 @@ from pyrodrop.reparam.maps import LinearMap
 
 
 class LocalReparam(LazyReparam):
-    """Sample activations instead of weights, independently per example:
+    """Sample activations instead of weights, independently per example.
 
         independent Gaussian weights          y = f(x, m) + sqrt(f(x^2, v)) zeta
         input units scaled or dropped         y = f(x s, m),           s one number per example and input unit
