@@ -92,7 +92,9 @@ def changed(lines: list[str], allowed: Mapping[str, str]) -> list[str]:
                 result += [f"    {argument}: {inline(described[2])}", *rest, *range_of]
         elif section == "References" and line.startswith("    "):
             number += 1
-            result.append(f"      {inline(line.strip())}" if line.startswith("     ") else f"    * {inline(line.strip())}")
+            result.append(
+                f"      {inline(line.strip())}" if line.startswith("     ") else f"    * {inline(line.strip())}"
+            )
         elif literal:
             taken = block(4)
             marked = before and before[-1].endswith("::")

@@ -44,14 +44,14 @@ def mauna_loa() -> Split:
     test part. Both have the standardisation of the training part.
     """
     table = numbers("mauna_loa").float()
-    parts = table[:TRAINING_MONTHS], table[TRAINING_MONTHS:]
-    inputs, targets = Standardize.of(parts[0][:, :1]), Standardize.of(parts[0][:, 1:])
+    tables = table[:TRAINING_MONTHS], table[TRAINING_MONTHS:]
+    inputs, targets = Standardize.of(tables[0][:, :1]), Standardize.of(tables[0][:, 1:])
     source = (
         "Keeling & Whorf (2004), Atmospheric CO2 concentrations derived from flask air samples at sites in the SIO "
         "network, Carbon Dioxide Information Analysis Center; weekly record in statsmodels.datasets.co2 (public domain), "
         "monthly means"
     )
-    train, test = (Dataset(part[:, :1], part[:, 1:], inputs=inputs, targets=targets) for part in parts)
+    train, test = (Dataset(rows[:, :1], rows[:, 1:], inputs=inputs, targets=targets) for rows in tables)
     return Split("mauna-loa", train, test, "year", "ppm", source, period=1.0)
 
 
@@ -71,7 +71,7 @@ def gal2016(series: Series = "co2") -> Split:
         FileNotFoundError: PYRODROP_DATA is set, but the file does not exist.
         ConnectionError: a file cannot be downloaded.
     """
-    train, test = (numbers(f"{series}_{part}").float() for part in ("train", "test"))
+    train, test = (numbers(f"{series}_{name}").float() for name in ("train", "test"))
     return Split(
         name=f"gal2016-{series}",
         train=Dataset(train[:, :1], train[:, 1:]),

@@ -60,7 +60,7 @@ def _folds(data: Dataset, name: str, units: tuple[str, str], source: str) -> lis
     for fold in range(5):
         rows = data.rows(number != fold), data.rows(number == fold)
         inputs = Standardize.of(rows[0].x)
-        train, test = (Dataset(part.x, part.y, inputs=inputs) for part in rows)
+        train, test = (Dataset(each.x, each.y, inputs=inputs) for each in rows)
         splits.append(Split(f"{name}-{fold}", train, test, *units, source))
     return splits
 

@@ -258,7 +258,7 @@ def _as_kept(fit: Fit) -> Fit:
     means = torch.stack([fit.history[a:b].double().mean(0) for a, b in itertools.pairwise(edges)]).float()
     means[-1, 2] = fit.history[-1, 2]
     parts: tuple[Any, Any] = copy.deepcopy((fit.model, fit.guide))
-    model, guide = (part.cpu() for part in parts)
+    model, guide = (module.cpu() for module in parts)
     if prunes(fit):
         masks = guide.keep_mask(THRESHOLD)
         with torch.no_grad():
