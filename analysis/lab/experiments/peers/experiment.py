@@ -189,7 +189,6 @@ def text(path: Path = RESULTS / "peers.json") -> str:
     """Distance and core-seconds by problem and method, in Markdown."""
     content = read_record(path).content
     problems: dict[str, Any] = content["problems"]
-    seed = content["settings"]["seed"]
     head = [
         f"{name}{', TV' if of_problem['chance']['wasserstein'] is None else ''}"
         for name, of_problem in problems.items()
@@ -209,14 +208,8 @@ def text(path: Path = RESULTS / "peers.json") -> str:
         for method, row in of_problem["rows"].items()
         if "fault" in row
     ]
-    return (
-        "Wasserstein-2 distance of f from the exact posterior's, mean over test points, in units of the mean standard "
-        "deviation of f; total variation of the predictive distribution where y are classes. In brackets core-seconds, of "
-        f"imports, training, compilation and drawing. One run each, seed {seed}; *chance alone* is between two halves of "
-        f"the reference's draws, fewer than the rows have:\n\n{generated.table(rows)}\n\n"
-        + "".join(f"{note}\n\n" for note in (*notes, *faults))
-        + f"Versions: {_versions(problems)}.\n"
-    )
+    lines = "".join(f"{line}\n\n" for line in (*notes, *faults))
+    return f"{generated.table(rows)}\n\n{lines}Versions: {_versions(problems)}.\n"
 
 
 def _key(of_problem: Any) -> str:

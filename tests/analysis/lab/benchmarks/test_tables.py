@@ -269,11 +269,3 @@ def test_the_critical_difference_is_that_of_published_tables() -> None:
     for size, q in published.items():
         got = report.Judged(["table"] * 30, ["method"] * size, []).critical_difference
         assert got == pytest.approx(q * np.sqrt(size * (size + 1) / 180), rel=1e-3)
-
-
-def test_the_figure_has_a_panel_for_each_half_and_score() -> None:
-    tables = names("regression")[:6]
-    drawn = report.figure(filled({"pyrodrop": [1.0] * 6, "ridge": [0.0] * 6}, tables))
-    assert [axes.get_title(loc="left") for axes in drawn.axes] == [
-        f"{half}, 3 tables: {score}" for half in ("judging", "finding") for score in ("log density", "CRPS")
-    ]
