@@ -224,7 +224,7 @@ def test_a_league_is_measured_from_trainings(tmp_path: Path, monkeypatch: pytest
     fits.save(tmp_path / "foong" / "mean-field.safetensors")
     monkeypatch.setattr(measure, "POSTERIORS", {"mean field": guides.MeanField})
     monkeypatch.setattr(measure, "TAGS", ["mean-field"])
-    made = measure.measured("foong", tmp_path)["rows"]
+    made = measure.measured("foong", tmp_path)
     referee = rows.Referee("foong")
     single = [referee.row("m", fit.predict(TARGET.test.x, 640)) for fit in fits]
     w2 = [row["wasserstein"] for row in single]
