@@ -76,7 +76,7 @@ def test_a_job_in_little(name: str, tmp_path: Path, data_folder: Path, monkeypat
         assert cli.main(words) == 0
         files = set((tmp_path / "run").glob("*.json")) - {tmp_path / "run" / "run.json"}
         contents = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
-        measured_again = {"seconds": 0, "compressed": 0}
+        measured_again = {"seconds": 0, "compressed": 0, "settings": 0}
         return {name: content | measured_again for name, content in contents.items()}
 
     first = results()

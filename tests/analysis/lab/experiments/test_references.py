@@ -20,7 +20,7 @@ from pyrodrop.analysis.lab.experiments.references import PROBLEMS, load, posteri
 from pyrodrop.analysis.lab.experiments.references.experiment import SIZES, drawn, recipe, with_precision
 from pyrodrop.analysis.lab.experiments.references.places import line, places
 from pyrodrop.analysis.lab.experiments.references.spreads import PLACES, spread_ratios
-from pyrodrop.analysis.lab.experiments.references.stored import FOLDER, LEARNED, facts, save
+from pyrodrop.analysis.lab.experiments.references.stored import FOLDER, LEARNED, facts
 from pyrodrop.analysis.lab.experiments.references.table import distance_table
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.prediction import Prediction
@@ -69,16 +69,6 @@ def test_chains_have_mixed(folder: Path, name: str) -> None:
     assert found["problems"] == []
 
 
-@pytest.mark.parametrize("name", STORED)
-def test_posteriors_that_contain_another_one_were_trained_as_well(name: str) -> None:
-    """Low rank contains mean field: its best ELBO is not below that of mean field by more than noise and 1 %."""
-    elbo = facts(name)["elbo"]
-    assert {one["convention"] for key in ("mean field", "low rank 4") for one in elbo[key]} == {"exact"}
-    best = {key: max(elbo[key], key=lambda one: one["value"]) for key in ("mean field", "low rank 4")}
-    mean, low = best["mean field"], best["low rank 4"]
-    assert low["value"] > mean["value"] - 4 * math.hypot(mean["se"], low["se"]) - 0.01 * abs(mean["value"])
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", STORED)
 def test_stored_draws_give_the_stored_log_density(name: str, request: pytest.FixtureRequest) -> None:
@@ -103,23 +93,6 @@ def test_stored_draws_give_the_stored_log_density(name: str, request: pytest.Fix
     assert found == pytest.approx(content["stored"]["log_density"], rel=1e-4, abs=1e-4)
     # a subset of the draws behind the table
     assert found == pytest.approx(content["table"]["reference"]["log_density"], rel=0.05, abs=0.1)
-
-
-def test_a_stored_reference_is_one_for_compare() -> None:
-    train, test = PROBLEMS["co2"].data()
-    model = PROBLEMS["co2"].model()
-    fit = pyrodrop.fit(model, pyrodrop.guides.MeanField(model), train, steps=5, progress=False)
-    table = pyrodrop.compare({"mine": fit}, test, "total_variation", reference=load("co2"), num_samples=100)
-    assert not any("other data" in note for note in table.notes)
-    assert table.rows["mine"]["total_variation"] > 5 * table.reference["total_variation"]  # type: ignore[index,operator]
-    assert "reference: distances between two independent sets of 100 of its samples" in table.notes
-
-
-def test_what_is_not_stored_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no reference is called 'yatch'.*did you mean 'yacht'"):
-        load("yatch")
-    with pytest.raises(ValueError, match=r"yacht has no stored draws: yacht.safetensors is not in .*run references"):
-        load("yacht", tmp_path)
 
 
 # Models and data
@@ -207,27 +180,6 @@ def test_drawn_observations_have_the_predictive_distribution() -> None:
 
 
 # The job
-
-
-@pytest.mark.more
-def test_double_precision_is_stored_in_single(tmp_path: Path) -> None:
-    problem = PROBLEMS["co2"]
-    train, _ = problem.data()
-    sampled = pyrodrop.sample(
-        problem.model(), train, chains=4, draws=4, tune=100, max_steps=2, dtype=torch.float64, engine="traced",
-        progress=False,
-    )  # fmt: skip
-    log_density = save(sampled, tmp_path / "co2.safetensors", "co2", 8, train)
-    back = load("co2", tmp_path)
-    assert log_density == pytest.approx(float(back.predict(train.x, 8).log_density(train.y).mean()), rel=1e-5)
-    assert {values.dtype for values in back.samples.values()} == {torch.float32}
-    torch.testing.assert_close(
-        back.samples["layers.0.weight"], sampled.samples["layers.0.weight"][:, [1, 3]].float(), rtol=0, atol=0
-    )
-    torch.testing.assert_close(
-        back.predict(train.x, 8).f.double(), sampled.thinned(8).predict(train.x, 8).f, rtol=1e-4, atol=1e-3
-    )
-    assert sampled.samples["layers.0.weight"].dtype == torch.float64
 
 
 def test_the_places_of_two_clusters() -> None:

@@ -13,7 +13,6 @@ import pytest
 import torch
 from scipy.special import logsumexp
 from scipy.stats import norm
-from torch import Tensor
 
 import pyrodrop
 from pyrodrop.analysis.lab.experiments.uci import cell as uci_cell
@@ -33,7 +32,6 @@ from pyrodrop.data import uci
 from pyrodrop.data.uci import TABLES
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.prediction.blocks import blocks
-from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.replicates import Replicates
 from pyrodrop.zoo.uci import PUBLISHED
 
@@ -133,34 +131,6 @@ def test_tau_is_in_raw_units(data_folder: Path) -> None:
     assert ours.log_density == pytest.approx(densities.mean(), rel=1e-5)
 
 
-class Far:
-    """Draws whose densities underflow without a shift."""
-
-    def __init__(self, draws: Tensor) -> None:
-        self.draws = draws
-
-    def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
-        import pyro.distributions as dist
-
-        f = self.draws[:num_samples, x[:, 0].long()]
-        return Prediction(f, dist.Normal(f, torch.ones_like(f)).to_event(1))
-
-
-@pytest.mark.more
-def test_ten_thousand_draws_do_not_underflow(data_folder: Path) -> None:
-    """Densities of exp(-500) to exp(-50,000), and chunks of rows that come together again in order."""
-    draws = torch.randn(10_000, 900, 1) + 100 * torch.linspace(0.3, 3, 900)[:, None]
-    test = pyrodrop.data.Dataset(torch.arange(900.0)[:, None], torch.zeros(900, 1))
-    ours = score(Far(draws), test, 10_000, seed=0)
-    f = draws.double().numpy()[..., 0]
-    want = logsumexp(-0.5 * f**2, axis=0) - math.log(10_000) - 0.5 * math.log(2 * math.pi)
-    assert want.max() < -300
-    assert ours.log_density == pytest.approx(want.mean(), rel=1e-6)
-    assert ours.rmse == pytest.approx(np.sqrt((f.mean(0) ** 2).mean()), rel=1e-6)
-    rows = np.arange(900)
-    assert ours.rmse_of_one_pass == pytest.approx(np.sqrt((f[rows, rows] ** 2).mean()), rel=1e-6)
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("guide", ["bernoulli", "variational-b", "ensemble"])
 def test_a_network_of_the_table_is_the_same_alone(guide: str, short: None) -> None:
@@ -245,12 +215,6 @@ def test_published_means_are_those_of_the_splits(protocol: str) -> None:
                 assert len(values) == TABLES[name].splits
                 error = values.std(ddof=1) / math.sqrt(len(values))
                 assert getattr(row, score) == pytest.approx((values.mean(), error), rel=1e-5)
-
-
-def test_year_has_no_grid() -> None:
-    with pytest.raises(ValueError, match="year was not in the search of 2018"):
-        PROTOCOLS["gal2018"].points("year")
-    assert PROTOCOLS["gal2016"].points("year") == [Point(0.0128363911266, 0.05, 1e-4)]
 
 
 PLANS = {"cell": {"protocol": "gal2016"}, "plan": {"precision": "grid"}}
