@@ -42,7 +42,6 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pyrodrop.changes import Contents
 from pyrodrop.compiled.cuda import Captured
 from pyrodrop.compiled.inductor import Call, WholeStep, on, unguarded
 from pyrodrop.compiled.private_apis import scripts_as_they_are
@@ -715,11 +714,11 @@ class Accelerated(Engine):
         *,
         program: bool,
     ) -> None:
-        self._loss, self._recorded, self._optimizer = loss, Recorded(loss), optimizer
+        self._recorded, self._optimizer = Recorded(loss, loss.moving.parts if program else ()), optimizer
         self._samples, self._wanted, self._total = samples, wanted, total
         self._program = program
         self._due: int = 2 if program else sys.maxsize
-        self._since, self._compared, self._calls = 0, 0, 0
+        self._since, self._calls = 0, 0
         self._open: int | None = None  # the step before which the user's code ran first since the last comparison
         self._clock, self._cost = time.perf_counter(), 0.0
 
@@ -729,7 +728,7 @@ class Accelerated(Engine):
         Returns:
             Whether there is an engine faster than Pyro; if not, one logged line says why.
         """
-        self._watched = Contents(*self._loss.moving.parts) if self._program else None
+        self._recorded.look()
         self._memory = self._memory_now()
         batches = self._samples(None if self._total is None else self._total - done)
         chosen = accelerate(self._wanted, self._recorded, self._optimizer, batches, steps)
@@ -738,7 +737,7 @@ class Accelerated(Engine):
         return chosen is not None
 
     def holds(self, done: int, changed: str) -> bool:
-        name = changed or ("" if self._watched is None else self._watched.changed())
+        name = changed or self._recorded.changed()
         if not name and self._memory_now() != self._memory:
             name = "the memory of a parameter or buffer"
         if not name:
@@ -752,7 +751,10 @@ class Accelerated(Engine):
 
     def _memory_now(self) -> list[tuple[Any, ...]]:
         """The addresses of the tensors that a step writes to; `Tensor.data` can change them, and compiled steps use them."""
-        tensors = [*(parameter.unconstrained for parameter in self._loss.parameters.values()), *self._loss.buffers]
+        tensors = [
+            *(parameter.unconstrained for parameter in self._recorded.loss.parameters.values()),
+            *self._recorded.buffers,
+        ]
         return [(tensor.data_ptr(), tensor.stride(), tensor.dtype) for tensor in tensors]
 
     def until(self, done: int, end: int) -> int:
@@ -787,7 +789,7 @@ class Accelerated(Engine):
         Raises:
             RuntimeError: loss, gradients or buffers differ.
         """
-        if done == self._compared or (done < self._due and not last):
+        if done == self._recorded.compared or (done < self._due and not last):
             return
         if self._program and self._open is None and not last and not self._has_waited():
             self._due = done + _LATER
@@ -795,15 +797,8 @@ class Accelerated(Engine):
         self._due = min(max(1, 2 * done), (done // _EVERY + 1) * _EVERY) if self._program else sys.maxsize
         start = time.perf_counter()
         for batch in self._samples(1):
-            difference = self._recorded.differs(batch)
-            if difference:
-                raise RuntimeError(
-                    f"{difference} of the recorded steps is not Pyro's: model and guide must depend only on data, "
-                    "parameters, and what their code names in attributes and variables; something else that they read "
-                    f"has changed since step {self._compared}, and the steps since then may be wrong. Make it a tensor "
-                    "among the data, or use engine='pyro'"
-                )
-        self._compared, self._open = done, None
+            self._recorded.compared_at(done, self._recorded.differs(batch))
+        self._open = None
         self._clock = time.perf_counter()
         self._cost = self._clock - start
 
