@@ -330,7 +330,7 @@ class _Record:
         with put_back(*svi.programs) as look, poutine.trace(param_only=True) as capture:
             objective.terms(call)
         nodes: dict[str, Any] = dict(capture.trace.nodes)
-        sites = {name: site["value"].unconstrained() for name, site in nodes.items()}
+        sites: dict[str, Any] = {name: site["value"].unconstrained() for name, site in nodes.items()}
         once = {id(tensor): (name, tensor) for name, tensor in reversed(sites.items())}  # by its first name
         parameters = {n: Parameter(p, constraints.real) for n, p in reversed(once.values()) if p.requires_grad}
         self.leaves = [parameter.unconstrained for parameter in parameters.values()]
@@ -351,7 +351,7 @@ class _Record:
         self._of = svi.model, svi.guide, svi.loss_and_grads
         self._factors = torch.ones(2).to(self.leaves[0])
         store = dict(pyro.get_param_store().named_parameters())
-        self._stored = {name: tensor for name, tensor in sites.items() if store.get(name) is tensor}
+        self._stored: dict[str, Tensor] = {name: tensor for name, tensor in sites.items() if store.get(name) is tensor}
         self._flags = Flags(modules_of(*svi.programs), self._stored)
         known = set(map(id, self._flags.parameters.values()))
         lost = [name for name, tensor in sites.items() if id(tensor) not in known]
@@ -377,7 +377,7 @@ class _Record:
         """Why Pyro must make this step, since a parameter has a gradient already; or an empty string."""
         for number, tensor in enumerate(self.tensors):
             gradient, (zero, version) = tensor.grad, self._zeros[number]
-            if gradient is not None and (gradient is not zero or gradient._version != version):
+            if gradient is not None and (zero is not gradient or zero._version != version):
                 if bool(gradient.any()):
                     return "a parameter has a gradient before the step"
                 self._zeros[number] = gradient, gradient._version
@@ -495,12 +495,13 @@ class _One:
     """
 
     def __init__(self, optim: PyroOptim, weight: Tensor) -> None:
-        self.optimizer: Any = optim.optim_objs.get(weight)
-        rules, self._states = rules_of(self.optimizer), getattr(self.optimizer, "state", {})
+        self.optimizer: Any = optimizer = optim.optim_objs.get(weight)
+        rules, self._states = rules_of(optimizer), getattr(optimizer, "state", {})
         plain = type(optim).__call__ is PyroOptim.__call__ and optim.grad_clip.get(weight) is None
         if not plain or rules is None or len(rules) != 1 or not weight.is_contiguous() or weight not in self._states:
             raise Untraceable(_NO_RULE)
-        (self.settings,), (self.rule,), self._groups = self.optimizer.param_groups, rules, self.optimizer.param_groups
+        self._groups: Any = getattr(optimizer, "param_groups", None)
+        (self.settings,), (self.rule,) = self._groups, rules
         self.state: dict[str, Any] = self._states[weight]
         self.moments = [self.state.get(name) for name in self.rule.state]
         self._read = itemgetter(*sorted(self.settings.keys() - {"params", "lr", "initial_lr"}))
@@ -509,7 +510,7 @@ class _One:
         arrays = all(isinstance(m, Tensor) and m.is_contiguous() and m.dtype == weight.dtype for m in self.moments)
         if not arrays or not all(type(number) in _NUMBERS for number in numbers):
             raise Untraceable(_NO_RULE)
-        hooks = vars(self.optimizer).items()
+        hooks = vars(optimizer).items()
         self._hooks = [hook for name, hook in hooks if name.endswith(("step_pre_hooks", "step_post_hooks"))]
 
     def holds(self, optim: PyroOptim, weight: Tensor) -> bool:
