@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyro
 import torch
@@ -351,7 +351,7 @@ class _Record:
         self._of = svi.model, svi.guide, svi.loss_and_grads
         self._factors = torch.ones(2).to(self.leaves[0])
         store = dict(pyro.get_param_store().named_parameters())
-        self._stored: dict[str, Tensor] = {name: tensor for name, tensor in sites.items() if store.get(name) is tensor}
+        self._stored: dict[str, Any] = {name: tensor for name, tensor in sites.items() if store.get(name) is tensor}
         self._flags = Flags(modules_of(*svi.programs), self._stored)
         known = set(map(id, self._flags.parameters.values()))
         lost = [name for name, tensor in sites.items() if id(tensor) not in known]
@@ -495,12 +495,12 @@ class _One:
     """
 
     def __init__(self, optim: PyroOptim, weight: Tensor) -> None:
-        self.optimizer: Any = optimizer = optim.optim_objs.get(weight)
+        optimizer = self.optimizer = cast(Any, optim.optim_objs.get(weight))
         rules, self._states = rules_of(optimizer), getattr(optimizer, "state", {})
         plain = type(optim).__call__ is PyroOptim.__call__ and optim.grad_clip.get(weight) is None
         if not plain or rules is None or len(rules) != 1 or not weight.is_contiguous() or weight not in self._states:
             raise Untraceable(_NO_RULE)
-        self._groups: Any = getattr(optimizer, "param_groups", None)
+        self._groups: Any = optimizer.param_groups
         (self.settings,), (self.rule,) = self._groups, rules
         self.state: dict[str, Any] = self._states[weight]
         self.moments = [self.state.get(name) for name in self.rule.state]

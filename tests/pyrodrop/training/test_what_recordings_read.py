@@ -152,7 +152,7 @@ def test_a_gradient_that_changes_without_the_loss_is_an_error() -> None:
         kept[:] = [own.first.weight.detach().clone()]
 
     kept: list[Tensor] = []
-    with pytest.raises(RuntimeError, match=r"the gradient of first\S+ of a recorded step .* since recorded step 8"):
+    with pytest.raises(RuntimeError, match=r"the gradient of first\S+ of the recorded steps .* since step 8"):
         trained(recorded, own, 40, before)
     assert torch.equal(own.first.weight, kept[0])
     assert all(not parameter.grad.any() for parameter in own.first.parameters() if parameter.grad is not None)
@@ -170,7 +170,7 @@ def test_a_large_first_loss_hides_nothing() -> None:
             own.last.bias.data.fill_(0.0)
         factor[0] = 1.0 if step < 13 else 0.1
 
-    with pytest.raises(RuntimeError, match=r"the loss of a recorded step .* since recorded step 8"):
+    with pytest.raises(RuntimeError, match=r"the loss of the recorded steps .* since step 8"):
         trained(recorded, own, 40, before)
 
 
