@@ -62,7 +62,7 @@ NATIVE = {"cpp_wrapper": True, "size_asserts": False, "cpp_cache_precompile_head
 _BATCH_NORMS = (_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_batch_norm, _A.cudnn_batch_norm_backward)
 
 Call = Callable[[list[Tensor]], Sequence[Tensor]]
-Guard = Callable[[Tensor, list[Tensor], list[Tensor]], Callable[[Tensor, Tensor], Tensor]]
+Guard = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], Callable[[Tensor, Tensor], Tensor]]
 
 _MOST = 500  # files of programs
 _NARROW = 32  # numbers per row: two of the widest vectors
@@ -186,7 +186,9 @@ def rules_of(optimizer: Any) -> list[Rule] | None:
     return rules
 
 
-def unguarded(terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+def unguarded(
+    terms: Tensor, gradients: Sequence[Tensor], extra: Sequence[Tensor]
+) -> Callable[[Tensor, Tensor], Tensor]:
     """A `Guard` by which every step counts."""
     return lambda old, new: new
 

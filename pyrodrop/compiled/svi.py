@@ -601,7 +601,9 @@ _NUMBERS = (int, float, bool, type(None), tuple)
 _NO_RULE = "an optimiser has no compiled form (Adam, AdamW, ClippedAdam and SGD have)"
 
 
-def _if_finite(terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+def _if_finite(
+    terms: Tensor, gradients: Sequence[Tensor], extra: Sequence[Tensor]
+) -> Callable[[Tensor, Tensor], Tensor]:
     """The `Guard` by which a step changes nothing if its loss is not finite."""
     finite = torch.isfinite(terms[0])
     return lambda old, new: torch.where(finite, new, old)

@@ -213,15 +213,21 @@ class CompiledDensity:
         return program
 
     def _agrees(self, pyros: Sequence[_Evaluated]) -> bool:
-        """Whether energies and gradients agree with Pyro's, at its points in turn as chains."""
+        """Whether energies and gradients agree with Pyro's up to rounding, at its points in turn as chains."""
         try:
             energy, gradient = self.energies(torch.stack([point.q for point in pyros]).repeat(self.block, 1))
         except Exception as error:  # whatever an operation that cannot be mapped raises
             raise Untraceable(f"it cannot be run: {error}") from error
-        for number, point in enumerate(pyros):
+        tolerance = 1e-3 if energy.dtype == torch.float32 else 1e-7
+        for number, (_, wanted, gradients) in enumerate(pyros):
             rows = slice(number, None, len(pyros))
-            want = [value.expand(self.block, *value.shape) for value in (point.energy, *point.gradients)]
-            if not _agree([energy[rows], *gradient[rows].split(self.density.sizes, 1)], want):
+            least = 1e-3 * max(float(want.abs().max()) for want in gradients if want.numel())  # relative to the largest
+            pairs = [
+                (want, got, least)
+                for want, got in zip(gradients, gradient[rows].split(self.density.sizes, 1), strict=True)
+            ]
+            pairs.append((wanted, energy[rows], 1.0))
+            if not all(near(want.expand_as(got), got, tolerance, low) for want, got, low in pairs):
                 return False
         return True
 
@@ -264,11 +270,3 @@ def _by_pyro(density: Density) -> list[_Evaluated]:
         if len(evaluated) == 2:
             return evaluated
     raise ValueError(NOT_FINITE)
-
-
-def _agree(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
-    """Whether energy and gradient agree up to rounding; small gradients are compared relative to the largest one."""
-    tolerance = 1e-3 if theirs[0].dtype == torch.float32 else 1e-7
-    largest = max(float(gradient.abs().max()) for gradient in theirs[1:] if gradient.numel())
-    least = [1.0, *(1e-3 * largest for _ in theirs[1:])]
-    return all(near(want, got, tolerance, low) for want, got, low in zip(theirs, ours, least, strict=True))
