@@ -26,9 +26,9 @@ from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import named_parts, parts
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.steps import Arguments, Engine, Loss
+from pyrodrop.training.checkpoint import record
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.problem import Problem, describe
-from pyrodrop.training.record import record
 from pyrodrop.training.result import Fit
 from pyrodrop.training.rows import rows_of
 from pyrodrop.training.session import Session
@@ -139,7 +139,7 @@ class Stack(Session):
         history, fits = self.history[: self.done].cpu(), []
         more = {"engine": self.engine.name, "replicates": len(seeds), "seconds": time.perf_counter() - start}
         for r, (problem, seed) in enumerate(zip(self.problems, seeds, strict=True)):
-            self.load(r)
+            self.put(r)
             about = {**record(self.settings, problem, seed), **more}
             fits.append(
                 Fit(
@@ -149,7 +149,7 @@ class Stack(Session):
             )  # fmt: skip
         return Replicates(fits, self.failed()), error
 
-    def load(self, replicate: int) -> None:
+    def put(self, replicate: int) -> None:
         """Give the results of one replicate to its model and guide, which other replicates may share."""
         loss = self.losses[replicate]
         with torch.no_grad():
@@ -194,7 +194,7 @@ class Stack(Session):
         state = [*loss.leaves, *loss.buffers]
         before = [value.detach().clone() for value in state]
         try:
-            self.load(replicate)
+            self.put(replicate)
             yield
         finally:
             with torch.no_grad():
