@@ -121,7 +121,7 @@ def check_same(there: Any, here: Fingerprint, file: str) -> None:
     """
     there = _of_tensor(there)
     if not isinstance(there, dict) or not all(_is_description(there.get(name)) for name in PARTS):
-        raise ValueError(f"{file} does not say what its run is made of: it cannot be continued")
+        raise ValueError(f"{file} must have a description of its run, to be continued; it has none")
     compared = {name: differences(there[name], here[name]) for name in PARTS}
     refuse(
         {name: lines for name, lines in compared.items() if name not in FREE},

@@ -183,7 +183,7 @@ REFUSED: Table = {
         (lambda: training(lr=0.0), "lr .*above 0; got 0"),
         (lambda: training(device="cuda:99"), "device must be one of"),
         (lambda: training().load_state(1.0), "state must be a mapping of tensors by name"),  # type: ignore[arg-type]
-        (lambda: training().load_state({}), "the state must be whole, .*it lacks"),
+        (lambda: training().load_state({}), "the state must have a description of its run"),
     ],
     "EarlyStopping": [(lambda: pyrodrop.EarlyStopping((X, Y), seconds=0.0), "seconds is .* above 0; got 0")],
     "recipes": [

@@ -197,7 +197,7 @@ def test_replicates_that_share_a_problem_are_the_fits_alone() -> None:
         alone = pyrodrop.fit(
             model, guides.MeanField(model), data, steps=30, lr=1e-2, seed=r, engine="traced", device="cpu"
         )
-        stack.load(r)
+        stack.put(r)
         shared = pyrodrop.Fit(problem.model, problem.guide, data, alone.history, {})
         torch.testing.assert_close(values(shared), values(alone), rtol=1e-4, atol=1e-5)
 
@@ -222,7 +222,7 @@ def test_replicates_that_share_a_problem_have_starts_of_their_own() -> None:
     for r, pair in enumerate(pairs):
         assert all(torch.equal(starts[name][r], value) for name, value in own[r].items())
         alone = pyrodrop.fit(*pair, (X, Y), steps=30, lr=1e-2, seed=r, engine="traced", device="cpu")
-        stack.load(r)
+        stack.put(r)
         shared = pyrodrop.Fit(problem.model, problem.guide, alone.data, alone.history, {})
         torch.testing.assert_close(values(shared), values(alone), rtol=1e-4, atol=1e-5)
 

@@ -143,7 +143,7 @@ def test_a_hyperprior_without_its_factor_is_named() -> None:
         ({"lr_schedule": schedules.staircase(0.1)}, "pass it as kl_weight"),
         (
             {"kl_weight": schedules.cosine(100)},
-            r"got a LRSchedule, cosine\(steps=100\), a schedule of the learning rate.*lr_schedule",
+            r"got a LRSchedule, cosine\(steps=100\): pass it as lr_schedule",
         ),
         ({"lr_schedule": 0.5}, "lr_schedule is a function from the number of steps.*got the float 0.5"),
         ({"kl_weight": "linear"}, "kl_weight is the factor of the KL divergence.*got the str 'linear'"),
