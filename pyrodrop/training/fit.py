@@ -32,7 +32,7 @@ from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.result import Fit
-from pyrodrop.training.session import CHECK_EVERY, AfterEpoch, Session
+from pyrodrop.training.session import CHECK_EVERY, Session, check_after_epoch
 from pyrodrop.training.settings import Settings, TrainingOptions, with_options
 from pyrodrop.training.worth import judge
 
@@ -112,23 +112,19 @@ def fit(
         (torch.Size([50]), torch.Size([20, 1]))
     """
     settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)
-    saving, calls = Checkpoint.of(checkpoint), AfterEpoch.of(after_epoch)
+    saving = Checkpoint.of(checkpoint)
+    check_after_epoch(after_epoch)
     checked_progress(progress)
     problem = Problem.of(model, guide, data, settings, num_data)
     start = time.perf_counter()
     with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
         session = Session(problem, settings)
-
-        def call(epochs: float) -> object:
-            with evaluating(*problem.networks):
-                return after_epoch(session.result(), epochs)  # type: ignore[misc]
-
         if isinstance(after_epoch, EarlyStopping):
             with evaluating(*problem.networks):
                 after_epoch.begin(session.result(), saving)
         if saving is not None:
             session.open(saving)
-        session.run(progress, None if calls is None else replace(calls, function=call))
+        session.run(progress, after_epoch)
     if isinstance(after_epoch, EarlyStopping):
         after_epoch.restore(session.result())
     done = session.result(ended=True, seconds=time.perf_counter() - start, engine=session.engine.name)

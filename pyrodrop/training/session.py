@@ -12,7 +12,6 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop.arguments import count, real, shown
-from pyrodrop.changes import modules_of
+from pyrodrop.changes import evaluating, modules_of
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors
@@ -39,35 +38,19 @@ from pyrodrop.training.step import ByPyro
 
 _log = logging.getLogger("pyrodrop")
 
+AfterEpoch = Callable[[Fit, Any], object]
+
 CHECK_EVERY = 100  # steps between checks of the losses: each waits for the device
 
 
-@dataclass(frozen=True)
-class AfterEpoch:
-    """A function that is called while training, and that ends it by returning True.
-
-    Attributes:
-        every: number of steps between calls; None for the steps of an epoch.
-        at_end: whether it is also called after the last step.
-    """
-
-    function: Callable[..., Any]
-    every: int | None = None
-    at_end: bool = False
-
-    @classmethod
-    def of(cls, after_epoch: Any) -> AfterEpoch | None:
-        """The argument ``after_epoch``, checked: None, or a function, which may have an attribute ``every``."""
-        if after_epoch is None:
-            return None
-        if not callable(after_epoch):
-            raise TypeError(
-                f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
-            )
-        every = getattr(after_epoch, "every", None)
-        if every is not None:
-            every = count(every, "after_epoch.every", "the number of steps from one call to the next, or None,")
-        return cls(after_epoch, every, hasattr(after_epoch, "every"))
+def check_after_epoch(after_epoch: Any) -> None:
+    """Raise an error unless the argument is None or a function, which may have an attribute ``every``."""
+    if after_epoch is not None and not callable(after_epoch):
+        raise TypeError(
+            f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
+        )
+    if (every := getattr(after_epoch, "every", None)) is not None:
+        count(every, "after_epoch.every", "the number of steps from one call to the next, or None,")
 
 
 class Session:
@@ -120,12 +103,12 @@ class Session:
 
         Args:
             progress: whether to show a progress bar; if None, where the output is a terminal.
-            after_epoch: called with the number of epochs done.
+            after_epoch: called with the fit and the number of epochs done, after every epoch or `every` steps.
         """
         steps, per_epoch, saving = len(self.history), self.rows.per_epoch, self.saving
         stops = [CHECK_EVERY]
         stops += [saving.every] if saving is not None else []
-        stops += [after_epoch.every or per_epoch] if after_epoch is not None else []
+        stops += [getattr(after_epoch, "every", None) or per_epoch] if after_epoch is not None else []
         bar = tqdm(
             total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
@@ -166,13 +149,13 @@ class Session:
     def _ends(self, after_epoch: AfterEpoch | None) -> bool:
         """Call `after_epoch` if it is due. Returns whether training ends. Its random draws do not affect training."""
         per_epoch, done = self.rows.per_epoch, self.done
-        if after_epoch is None:
-            return False
-        if done % (after_epoch.every or per_epoch) and not (after_epoch.at_end and done == self.settings.steps):
+        at_end = hasattr(after_epoch, "every") and done == self.settings.steps
+        if after_epoch is None or (done % (getattr(after_epoch, "every", None) or per_epoch) and not at_end):
             return False
         epochs = done / per_epoch if done % per_epoch else done // per_epoch
-        with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []):
-            answer = after_epoch.function(epochs)
+        devices = [self.history.device] if self.history.is_cuda else []
+        with torch.random.fork_rng(devices), evaluating(*self.problem.networks):
+            answer = after_epoch(self.result(), epochs)
         self.engine.called(done)
         return isinstance(answer, bool | np.bool_) and bool(answer)  # and not another true value, such as a score
 
