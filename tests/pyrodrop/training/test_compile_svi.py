@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyro
@@ -19,9 +19,17 @@ from torch import Tensor, nn
 
 import pyrodrop
 
-pytestmark = pytest.mark.usefixtures("float64")
 Make = Callable[..., SVI]
 STEPS = 12
+
+
+@pytest.fixture(autouse=True)
+def _doubles() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+    torch.set_default_dtype(torch.float32)
 
 
 GROUPS = torch.arange(40) % 4

@@ -7,7 +7,7 @@ import logging
 import random
 import types
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,10 +22,18 @@ from torch import Tensor, nn
 
 import pyrodrop
 
-pytestmark = pytest.mark.usefixtures("float64")
 Make = Callable[..., SVI]
 X = torch.linspace(-1, 1, 60, dtype=torch.float64).reshape(20, 3)
 Y = X[:, :1].sin()
+
+
+@pytest.fixture(autouse=True)
+def _doubles() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+    torch.set_default_dtype(torch.float32)
 
 
 class Program:
