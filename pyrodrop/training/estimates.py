@@ -228,8 +228,18 @@ def _notes(scale: float, noise_by_row: Sequence[str] = (), noise_of_function: Se
 
 def objective_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> Objective:
     """The objective of a fit's last step on these data; the arguments are those of `Fit.objective`."""
+    if fit.loss is not None:
+        value, se = _mean_loss(fit.loss, fit, arguments_of(data, fit.device), num_samples, seed)
+        kind = type(fit.loss)
+        name = f"Pyro's {kind.__name__}" if kind.__module__.startswith("pyro.") else kind.__name__
+        return Objective(
+            value, se, math.nan, math.nan, Convention("objective", f"minus the loss of {name}"), num_samples
+        )
     if "objective" in fit.settings:
-        return _objective_of_loss(fit, data, num_samples, seed)
+        raise ValueError(
+            f"the file of a fit does not have the loss object it was trained with, {fit.settings['objective']}: "
+            "objective() needs the fit itself; elbo(data=...) is known of a loaded one"
+        )
     draws = Draws(fit, data, num_samples, seed, whole=False)
     kl_weight = last_kl_weight(fit.history)
     kl = kl_weight * draws.kl_weights + draws.kl_hyper
@@ -245,20 +255,6 @@ def objective_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) 
     convention = Convention("objective", detail, of_kl.error)
     value, se = _mean(-(draws.nll + kl))
     return Objective(value, se, float(draws.nll.mean()), float(kl.mean()), convention, num_samples, kl_weight)
-
-
-def _objective_of_loss(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> Objective:
-    """Minus the mean of the values of the loss object that was minimised."""
-    if fit.loss is None:
-        raise ValueError(
-            f"the file of a fit does not have the loss object it was trained with, {fit.settings['objective']}: "
-            "objective() needs the fit itself; elbo(data=...) is known of a loaded one"
-        )
-    value, se = _mean_loss(fit.loss, fit, arguments_of(data, fit.device), num_samples, seed)
-    kind = type(fit.loss)
-    name = f"Pyro's {kind.__name__}" if kind.__module__.startswith("pyro.") else kind.__name__
-    convention = Convention("objective", f"minus the loss of {name}")
-    return Objective(value, se, math.nan, math.nan, convention, num_samples)
 
 
 def _mean_loss(loss: Any, fit: Trained, arguments: Arguments, num_samples: int, seed: int) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop.arguments import count, real, shown
-from pyrodrop.changes import evaluating, modules_of
+from pyrodrop.changes import Kept, evaluating, modules_of
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors
@@ -141,10 +141,13 @@ class Session:
 
     def result(self, *, ended: bool = False, **more: Any) -> Fit:
         """The fit with its present parameters and losses, of its own if training has `ended`; `more` adds settings."""
-        problem, history = self.problem, self.history[: self.done].clone().cpu()
-        kept = problem.kept() if ended else None
-        about, settings = {**self.record, **more}, self.settings
-        return Fit(problem.model, problem.guide, problem.data, history, about, settings.place, settings.objective, kept)
+        kept = self.problem.kept() if ended else None
+        return self.fit_of(self.problem, self.history[: self.done].clone().cpu(), {**self.record, **more}, kept)
+
+    def fit_of(self, problem: Problem, history: Tensor, about: dict[str, Any], kept: Kept | None) -> Fit:
+        """The fit of a problem of this session."""
+        place, objective = self.settings.place, self.settings.objective
+        return Fit(problem.model, problem.guide, problem.data, history, about, place, objective, kept)
 
     def _ends(self, after_epoch: AfterEpoch | None) -> bool:
         """Call `after_epoch` if it is due. Returns whether training ends. Its random draws do not affect training."""
