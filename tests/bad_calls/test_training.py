@@ -152,6 +152,8 @@ REFUSED: Table = {
         (lambda: many(memory=True), "memory is .*got True"),
         (lambda: many(jobs=0), "jobs is the number of processes .*got 0"),
         (lambda: many(lr=[1.0]), "lr is .*got a list"),
+        (lambda: many(count=0), "count is .* at least 1; got 0"),
+        (lambda: many(guides_=[guides.Point(mlp())] * 2), "pass lists of both, or one of each"),
         (lambda: many(engine="pyro"), "engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"),
         (lambda: many(data=[(X, Y)] * 3), "2 replicates need as many data sets, or one for all; got a list of 3"),
         (lambda: many(data=[X, Y]), "the data of replicates must be one data set for all"),
@@ -169,7 +171,7 @@ REFUSED: Table = {
         (lambda: training(lr=0.0), "lr .*above 0; got 0"),
         (lambda: training(device="cuda:99"), "device must be one of"),
         (lambda: training().load_state(1.0), "state must be a mapping of tensors by name"),  # type: ignore[arg-type]
-        (lambda: training().load_state({}), "the state must be whole, .*it lacks"),
+        (lambda: training().load_state({}), "the state must have a description of its run"),
     ],
     "EarlyStopping": [(lambda: pyrodrop.EarlyStopping((X, Y), seconds=0.0), "seconds is .* above 0; got 0")],
     "recipes": [
