@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.compression.kept import compression
 from pyrodrop.distributions import PrunedNormal
 from pyrodrop.divergences import NoDivergence
 
@@ -231,18 +230,6 @@ def test_the_report_counts_by_hand() -> None:
     assert report.record()["threshold"] == 3.0
 
 
-def test_where_nothing_is_kept_there_is_no_ratio() -> None:
-    """Neither from the mask nor in the report, whose other ratios are numbers."""
-    fit = cut(models.MLP([4, 3, 2], prior=priors.ARD(), likelihood=likelihoods.Categorical()), share=1.0)
-    guide: Any = fit.guide
-    assert compression(guide.keep_mask()) is None
-    assert compression({"a": torch.tensor([True, False]), "b": torch.zeros(4, dtype=torch.bool)}) == 6
-    report = fit.compression_report(x=torch.randn(30, 4))
-    assert report.compressed.weights == 0
-    assert report.ratios["weights"] is None
-    assert report.ratios["parameters"] == 23 / report.compressed.parameters
-
-
 @pytest.mark.slow
 def test_convolutions_count_their_places() -> None:
     """conv1 has 500 weights at 24 x 24 places, conv2 25,000 at 8 x 8: 2 (500 * 576 + 25000 * 64 + 400000 + 5000)."""
@@ -304,11 +291,3 @@ def test_an_ensemble_is_draws_of_the_posterior() -> None:
 def test_an_ensemble_holds_no_network() -> None:
     fit = cut(models.LeNet300100(**CLASSES))
     assert len(pickle.dumps(fit.ensemble(1000))) < len(pickle.dumps(fit.guide)) + len(pickle.dumps(fit.model)) + 10_000
-
-
-def test_guides_without_alphas_are_refused() -> None:
-    model = models.MLP([3, 4, 2], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
-    fit = pyrodrop.Fit(model, guides.MeanField(model), None, torch.zeros(1, 3), {})
-    for act in (fit.compress, fit.pruned):
-        with pytest.raises(TypeError, match=r"alpha.*guides.SparseDropout.*got (a )?MeanField"):
-            act()

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pyrodrop import data, likelihoods, priors
+from pyrodrop import priors
 from tests.small import Own
 
 Lambda = Callable[[Any, Tensor], Tensor]
@@ -381,23 +381,6 @@ def test_biases_with_a_prior_and_norms_are_cut_and_used(cut_fit: Any, oracle: An
     x = torch.randn(5, 1, 8, 8)
     assert {"1.weight", "1.bias", "3.bias"} <= set(fit.guide.sites)  # type: ignore[attr-defined]
     torch.testing.assert_close(fit.compress(x=x)(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4)
-
-
-def test_standardised_networks_that_are_no_chain(cut_fit: Any, oracle: Any) -> None:
-    """x around 2000, y around 300 with its own noise: the network is returned between the two conversions of units."""
-    net = REFUSED["a skip connection"][0]()
-    x, y = 2000 + 5 * torch.randn(40, 3), 300 + 20 * torch.randn(40, 1)
-    fit: Any = cut_fit(net, likelihood=likelihoods.HeteroscedasticGaussian())
-    fit.model.standardize(data.Dataset(x, y).standardized())
-    inside = (x - x.mean(0)) / x.std(0, correction=0)
-    expected = oracle(net, fit, inside)[:, :1] * y.std(0, correction=0) + y.mean(0)
-    for network in (fit.compress(structured=False, x=x), fit.ensemble(1, x=x)[0]):
-        assert network(x).shape == (40, 1)
-    torch.testing.assert_close(
-        (fit.compress(structured=False, x=x)(x) - 300) / 20, (expected - 300) / 20, atol=1e-4, rtol=0
-    )
-    with pytest.raises(ValueError, match="pass some as x="):
-        fit.compress(structured=False)
 
 
 class Recurrent(nn.Module):

@@ -171,29 +171,6 @@ def test_new_starts_are_the_modules_own_initialisation(model: models.NetworkMode
     assert all(torch.equal(value, trained.model.state_dict()[name]) for name, value in before.items())
 
 
-def test_new_starts_of_replicates_are_those_of_their_seeds(model: models.NetworkModel) -> None:
-    guide = guides.MeanField(model)
-    with drawn_as_alone(6, 7, 8):
-        many = fitted(model, guide, count=3, starts="new", seed=6)
-    for r, one in enumerate(many):
-        alone = fitted(*pyrodrop.restart(model, guide, 6 + r), seed=6 + r)
-        torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(one.guide.mean(), alone.guide.mean(), rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(many[0].guide.mean()["head.weight"], many[1].guide.mean()["head.weight"], atol=0.05)
-
-
-def test_a_seed_of_new_starts_leaves_the_callers_random_state(model: models.NetworkModel) -> None:
-    torch.manual_seed(0)
-    wanted = torch.rand(3)
-    torch.manual_seed(0)
-    pyrodrop.restart(model, guides.LowRank(model).requires_grad_(True), 5)
-    torch.manual_seed(0)
-    guide = guides.LowRank(model)
-    torch.manual_seed(0)
-    pyrodrop.restart(model, guide, 5)
-    assert torch.equal(torch.rand(3), wanted)
-
-
 def test_random_parts_of_a_guide_are_drawn_anew(model: models.NetworkModel) -> None:
     guide = guides.LowRank(model, rank=2, init_scale=0.3)
     factors = torch.cat([pyrodrop.restart(model, guide, seed)[1].factor["turn.weight"].detach() for seed in range(50)])
