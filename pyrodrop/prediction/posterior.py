@@ -129,7 +129,7 @@ class Posterior(ABC):
             ValueError: as `pyrodrop.predict`; a site of a program is in a plate that takes subsamples, which are other rows
                 in every draw, or has a distribution without samples; fewer draws than replicates, or all of them failed.
         """
-        usual = {"joint": joint is True, "keep": keep == "draws", "method": method == "draws"}
+        options: dict[str, Any] = {"joint": joint, "keep": keep, "method": method}
         each: list[Any] = []
         for member, count, its_seed in self._members(num_samples, seed, "num_samples"):
             network = isinstance(member.model, NetworkModel)
@@ -137,19 +137,17 @@ class Posterior(ABC):
                 raise TypeError(
                     f"sites is for Pyro programs; a network has predictions: leave it out; got {shown(sites)}"
                 )
-            limits = (
-                "networks of pyrodrop.models, not for other programs" if not network else "single fits, not replicates"
-            )
-            for name in usual if not network else ("keep", "method") if member is not self else ():
-                if not usual[name]:
-                    raise TypeError(f"{name} is for {limits}: leave it out")
+            what = "single fits, not replicates" if network else "networks of pyrodrop.models, not for other programs"
+            for name, usual in (("joint", True), ("keep", "draws"), ("method", "draws")):
+                value, takes = options[name], network and (member is self or name == "joint")
+                if not takes and (type(value), value) != (type(usual), usual):
+                    raise TypeError(f"{name} is for {what}: leave it out; got {shown(value)}")
             with member.as_trained():
-                if not network:
+                if network:
+                    place: dict[str, Any] = {"seed": its_seed, "device": member.device}
+                    each.append(draw_functions(member.model, member._drawing(count), x, count, **place, **options))
+                else:
                     each.append(member._draws_of_sites(x, count, its_seed, sites))
-                    continue
-                options: dict[str, Any] = {"seed": its_seed, "joint": joint, "keep": keep, "method": method}
-                guide = member._drawing(count)
-                each.append(draw_functions(member.model, guide, x, count, device=member.device, **options))
         return each[0] if len(each) == 1 else _joined(each, seed, joint)
 
     def _draws_of_sites(self, x: Any, count: int, seed: int, sites: Sequence[str] | None) -> dict[str, Tensor]:

@@ -67,8 +67,8 @@ class Sampled(Posterior):
         """The kernel that made the draws."""
         return "hmc" if "acceptance_rate" in self.stats else "mclmc"
 
-    def _drawing(self, count: int) -> _InTurn:
-        return _InTurn(self.weights(count), self.device)
+    def _drawing(self, count: int) -> StoredDraws:
+        return StoredDraws(self.weights(count), self.device)
 
     def weights(self, num_samples: int | None = None) -> dict[str, Tensor]:
         """Draws of every latent site in one sequence, ``[S, ...]`` by name: all of them, or S that are evenly spaced.
@@ -104,7 +104,7 @@ class Sampled(Posterior):
 
     def distribution_of(self, weights: Mapping[str, Tensor], x: Inputs, count: int) -> TorchDistribution:
         """The distribution of y at x for each of `count` sets of weights ``[count, ...]`` by name; batch ``[count, N]``."""
-        guide = _InTurn(weights, self.device)
+        guide = StoredDraws(weights, self.device)
         prediction: Any = draw_functions(self.model, guide, x, count, seed=0, device=self.device)
         return prediction.distribution  # type: ignore[no-any-return]
 
@@ -133,7 +133,7 @@ class Sampled(Posterior):
         )
 
     def save(self, path: str | Path, num_samples: int | None = None) -> Path:
-        """Write draws, statistics, parameters of the model and settings to one file; see `Posterior.save`.
+        """Write draws, statistics, parameters of the model and settings to one file; see `Fit.save`.
 
         Args:
             path: of the file.
@@ -293,7 +293,7 @@ def _check_sites(stored: Stored, samples: Mapping[str, Tensor], model: NetworkMo
             )
 
 
-class _InTurn:
+class StoredDraws:
     """Draws of every latent site, ``[S, ...]`` by name, with the method `draw` of a guide."""
 
     def __init__(self, weights: Mapping[str, Tensor], device: torch.device) -> None:

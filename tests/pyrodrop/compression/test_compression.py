@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.distributions import PrunedNormal
 from pyrodrop.divergences import NoDivergence
 
 CLASSES: dict[str, Any] = {"prior": priors.ARD(), "likelihood": likelihoods.Categorical()}
@@ -258,15 +256,6 @@ def test_a_pruned_fit_draws_what_is_left() -> None:
         pruned.elbo(1, (x, torch.zeros(5, dtype=torch.long)))
 
 
-def test_pruned_draws_take_as_much_noise_as_there_are_weights() -> None:
-    keep = torch.tensor([[True, False, False], [False, False, True]])
-    q = PrunedNormal(torch.ones(2, 3), torch.zeros(2, 3), keep)
-    torch.manual_seed(3)
-    noise = torch.randn(4, 2)
-    torch.manual_seed(3)
-    assert torch.equal(q.expand((4,)).sample()[:, keep], 1 + noise)
-
-
 @pytest.mark.slow
 def test_an_ensemble_is_draws_of_the_posterior() -> None:
     """The networks take x in its original units, are the same at every access, and have the mean of the prediction."""
@@ -286,8 +275,3 @@ def test_an_ensemble_is_draws_of_the_posterior() -> None:
     pruned = fit.pruned().predict(x, 4000).f
     cut_f = torch.stack([net(x) for net in fit.ensemble(400, threshold=3.0)])
     assert bool(((cut_f.mean(0) - pruned.mean(0)).abs() < 5 * pruned.std(0) / 400**0.5 + 1e-6).all())
-
-
-def test_an_ensemble_holds_no_network() -> None:
-    fit = cut(models.LeNet300100(**CLASSES))
-    assert len(pickle.dumps(fit.ensemble(1000))) < len(pickle.dumps(fit.guide)) + len(pickle.dumps(fit.model)) + 10_000

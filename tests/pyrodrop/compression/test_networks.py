@@ -6,7 +6,6 @@ The oracles `oracle` and `drawn`, see conftest.py, are `torch.func.functional_ca
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -305,74 +304,6 @@ def test_units_really_go(cut_fit: Any) -> None:
 _ACTIVATIONS: Sequence[Callable[[], nn.Module]] = (
     nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.ELU, nn.SiLU, nn.Identity, lambda: nn.LeakyReLU(0.3, inplace=True),
 )  # fmt: skip
-
-
-def random_chain(seed: int) -> tuple[nn.Module, tuple[int, ...]]:
-    """Layers that fit together, of all kinds, and the shape of their x."""
-    choose = random.Random(seed)
-    dims = choose.choice([0, 0, 1, 2])
-    rows = choose.choice([(), (3,)]) if dims == 0 else ()
-    width = choose.randint(1, 4)
-    shape = (*rows, width) if dims == 0 else (width, *(choose.randint(5, 8),) * dims)
-    x, layers = torch.zeros(2, *shape), []
-
-    def add(layer: nn.Module) -> None:
-        nonlocal x
-        layers.append(layer.eval())
-        x = layer(x)
-
-    for _ in range(choose.randint(0, 3) if dims else 0):
-        kernel = choose.choice([1, 2, 3])
-        if min(x.shape[2:]) < kernel:
-            break
-        kind: Any = {1: nn.Conv1d, 2: nn.Conv2d}[dims]
-        add(
-            kind(
-                x.shape[1],
-                choose.randint(1, 5),
-                kernel,
-                padding=choose.choice([0, 0, 1, "same"]),
-                bias=choose.random() < 0.8,
-            )
-        )
-        if choose.random() < 0.3:
-            norm: Any = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d}[dims](x.shape[1], affine=choose.random() < 0.5)
-            norm.running_mean.normal_()
-            norm.running_var.uniform_(0.5, 2.0)
-            add(norm)
-        add(choose.choice(_ACTIVATIONS)())
-        if choose.random() < 0.5 and min(x.shape[2:]) >= 2:
-            maximum, average = {1: (nn.MaxPool1d, nn.AvgPool1d), 2: (nn.MaxPool2d, nn.AvgPool2d)}[dims]
-            pad, ceil, stride = choose.choice([0, 1]), choose.random() < 0.5, choose.choice([1, 2])
-            pools = [
-                maximum(2, stride, pad, ceil_mode=ceil),
-                average(2, stride, pad, ceil_mode=ceil, count_include_pad=choose.random() < 0.5),
-            ]
-            add(choose.choice(pools))
-    if dims:
-        add(nn.Flatten())
-    for _ in range(choose.randint(0, 2)):
-        add(nn.Linear(x.shape[-1], choose.randint(1, 6), bias=choose.random() < 0.8))
-        add(choose.choice(_ACTIVATIONS)())
-        if choose.random() < 0.3:
-            add(nn.Flatten())
-    add(nn.Linear(x.shape[-1], 2))
-    return Own(lambda self, x: self.layers(x), layers=nn.Sequential(*layers)), shape
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("first", range(0, 120, 10))
-def test_random_chains(first: int, cut_fit: Any, oracle: Any) -> None:
-    """No chain is refused, and all outputs are right."""
-    for seed in range(first, first + 10):
-        torch.manual_seed(seed)
-        net, shape = random_chain(seed)
-        fit = cut_fit(net, seed, share=(seed % 5) / 4, dead=(seed % 3) / 3)
-        x = torch.randn(3, *shape)
-        small = fit.compress(x=x)
-        torch.testing.assert_close(
-            small(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4, msg=lambda m, net=net: f"{m}\n{net}"
-        )
 
 
 def test_biases_with_a_prior_and_norms_are_cut_and_used(cut_fit: Any, oracle: Any) -> None:

@@ -138,15 +138,6 @@ def test_new_starts_keep_the_input_gain() -> None:
         assert float(bias.abs().max()) > 30 / 3**0.5
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_replicates_of_a_trained_network_go_on_with_it(model: models.NetworkModel, count: int) -> None:
-    """A step of no length to speak of leaves the trained weights, and predictions, where they are."""
-    trained = fitted(model, guides.Point(model), steps=200, lr=2e-2)
-    many = fitted(trained.model, trained.guide, steps=1, lr=1e-9, count=count)
-    for one in many:
-        torch.testing.assert_close(one.predict(WORDS, 1).f, trained.predict(WORDS, 1).f, rtol=0, atol=1e-6)
-
-
 def test_a_replicate_is_the_fit_alone_from_the_same_weights(model: models.NetworkModel) -> None:
     guide = guides.BernoulliDropout(model, 0.2)
     with drawn_as_alone(3, 4):
