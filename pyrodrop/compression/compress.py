@@ -24,7 +24,7 @@ from pyrodrop.compression.kept import bound_of, keep_mask, kept_weights, ratio, 
 from pyrodrop.compression.plain import check_model, examples, plain_network
 from pyrodrop.compression.units import NotFollowed, without_unused_units
 from pyrodrop.constraints import Flag, checked
-from pyrodrop.inputs import Inputs
+from pyrodrop.inputs import Inputs, num_rows
 from pyrodrop.prediction.module import functions_of
 from pyrodrop.threads import exclusive
 
@@ -84,7 +84,7 @@ def compression_report(
     model = on_cpu(model)
     rows: Any = examples(model, x)
     dense = plain_network(model, uncut_weights(guide), rows)
-    return CompressionReport(measured(dense, rows[:1]), measured(small, rows[:1]), bound_of(guide, threshold))
+    return CompressionReport(measured(dense, rows), measured(small, rows), bound_of(guide, threshold))
 
 
 @dataclass(frozen=True)
@@ -126,17 +126,17 @@ class CompressionReport:
         return {**asdict(self), "ratios": self.ratios}
 
 
-def measured(network: nn.Module, row: Inputs) -> Measured:
-    """The sizes of a plain network; `row` is an example input."""
+def measured(network: nn.Module, rows: Inputs) -> Measured:
+    """The sizes of a plain network; `rows` are example inputs."""
     weights = [m.weight for m in network.modules() if isinstance(getattr(m, "weight", None), Tensor)]
     layers: list[Any] = [weight for weight in weights if weight.dim() > 1]  # type: ignore[operator,union-attr]
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        network(row)
+        network(rows)
     return Measured(
         units=[len(weight) for weight in layers],
         weights=sum(int(weight.count_nonzero()) for weight in layers),
         parameters=sum(parameter.numel() for parameter in network.parameters()),
-        flops=counter.get_total_flops(),
+        flops=counter.get_total_flops() // num_rows(rows),
     )
 
 

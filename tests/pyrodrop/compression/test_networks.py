@@ -1,6 +1,6 @@
-"""Networks of any shape: the compressed network, the whole one and those drawn are the user's own network at those weights.
+"""Networks of any shape: the compressed network and the whole one are the user's own network at those weights.
 
-The oracles `oracle` and `drawn`, see conftest.py, are `torch.func.functional_call` of the user's own network.
+The oracle, see conftest.py, is `torch.func.functional_call` of the user's own network.
 """
 
 from __future__ import annotations
@@ -274,18 +274,6 @@ def test_a_network_whose_units_end_is_refused_and_keeps_its_shape(name: str, cut
     assert [name for name, _ in whole.named_parameters()] == [name for name, _ in net.named_parameters()]
 
 
-@pytest.mark.few(5)
-@pytest.mark.parametrize("name", [*NETWORKS, *REFUSED])
-def test_an_ensemble_of_any_network(name: str, cut_fit: Any, drawn: Any) -> None:
-    """The networks are the user's network at these draws, with the same seed as drawing them by hand."""
-    build, shape = {**NETWORKS, **REFUSED}[name][:2]
-    net = build()
-    fit, x = cut_fit(net), torch.randn(5, *shape)
-    networks = fit.ensemble(3, seed=4, x=x)
-    for i in range(3):
-        torch.testing.assert_close(networks[i](x), drawn(net, fit, x, seed=4 + i), atol=1e-5, rtol=1e-4)
-
-
 def test_a_network_that_does_not_know_its_inputs_needs_some(cut_fit: Any) -> None:
     with pytest.raises(ValueError, match="shape of the inputs of this network is unknown: pass example inputs as x="):
         cut_fit(nn.Sequential(nn.Linear(3, 2), nn.Flatten(), nn.Linear(2 * 5, 2))).compress()
@@ -333,9 +321,7 @@ class TwoInputs(nn.Module):
 
 
 @pytest.mark.parametrize("form", ["recurrent", "tuple", "mapping"])
-def test_networks_of_other_kinds_are_given_back_with_their_weights(
-    form: str, cut_fit: Any, oracle: Any, drawn: Any
-) -> None:
+def test_networks_of_other_kinds_are_given_back_with_their_weights(form: str, cut_fit: Any, oracle: Any) -> None:
     net = Recurrent() if form == "recurrent" else TwoInputs()
     x: Any = torch.randn(5, 4, 3)
     if form != "recurrent":
@@ -344,7 +330,6 @@ def test_networks_of_other_kinds_are_given_back_with_their_weights(
     args = x if isinstance(x, tuple) else (x,)
     fit: Any = cut_fit(net)
     torch.testing.assert_close(fit.compress(structured=False, x=rows)(*args), oracle(net, fit, *args))
-    torch.testing.assert_close(fit.ensemble(1, seed=2, x=rows)[0](*args), drawn(net, fit, *args, seed=2))
     with pytest.raises(TypeError, match="no unit|one input|units that are followed"):
         fit.compress(x=rows)
 

@@ -12,14 +12,12 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import autoguide
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.prediction import blocks as module
 from pyrodrop.prediction.blocks import Block, blocks
 from pyrodrop.prediction.tiles import Cost
 from pyrodrop.reparam.shared_noise import product
@@ -288,22 +286,6 @@ def test_any_guide_that_draws_weights() -> None:
         want = model.outputs({n: w + 0.1 * torch.randn(4000, *w.shape) for n, w in starts.items()}, x)
     se = ((prediction.f.var(0) + want.var(0)) / 4000).sqrt()
     assert float(((prediction.f.mean(0) - want.mean(0)) / se).abs().max()) < 4.5
-
-
-def test_an_autoguide_draws_all_weights_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, _ = make("mlp", "point")
-    guide, x = autoguide.AutoNormal(model), some("mlp", 2)
-    pyrodrop.fit(model, guide, (x, torch.randn(2, 2)), steps=1, engine="pyro")
-    runs, traced = [], module._sites_of
-
-    def counted(*args: Any) -> Any:
-        runs.append(args)
-        return traced(*args)
-
-    monkeypatch.setattr(module, "_sites_of", counted)
-    (block,) = blocks(guide, model.weight_sites(), x, 7, BYTES)
-    assert {n: w.shape for n, w in block.noise.items()} == {n: (7, *w.shape) for n, w in model.weight_sites().items()}
-    assert len(runs) == 1
 
 
 def test_a_function_of_one_weight_used_twice_is_of_one_weight() -> None:

@@ -185,21 +185,6 @@ def test_marginals_have_the_distribution_of_each_point_and_nothing_in_common(gui
     assert moments.joint is False
 
 
-@pytest.mark.parametrize("guide", MARGINAL)
-def test_samples_of_points_alone_are_one_call_of_the_network(guide: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one before it, which measures the memory; a loop would call it for each of 50 samples."""
-    fit, calls = one_hidden(MARGINAL[guide]), []
-    outputs = fit.model.outputs  # type: ignore[attr-defined]
-
-    def counted(*args: Any) -> Tensor:
-        calls.append(args)
-        return outputs(*args)  # type: ignore[no-any-return]
-
-    monkeypatch.setattr(fit.model, "outputs", counted)
-    fit.predict(torch.randn(3, 2), 50, joint=False)
-    assert len(calls) == 2
-
-
 def test_masks_of_random_bits_are_for_one_rate_of_dropping_units() -> None:
     w, half = torch.ones(2, 3), torch.tensor(0.5)
     assert _plain_dropout(BernoulliMixture(w, 0.5))
