@@ -36,8 +36,8 @@ from pyrodrop.guides.sparse_dropout import SparseDropout
 from pyrodrop.sampling import Sampled
 from pyrodrop.scaling import Standardize
 from pyrodrop.stored import Stored
-from pyrodrop.training.fitted_replicates import Replicates, restored, stored_replicates
-from pyrodrop.training.result import Fit, stored_fit
+from pyrodrop.training.fitted_replicates import Replicates, restored
+from pyrodrop.training.result import Fit
 from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.exact import Problem
 
@@ -163,7 +163,7 @@ def save(
                 f"the zoo keeps posteriors of networks whose input is one tensor; got a {type(inputs).__name__}"
             )
     kept = Replicates([_as_kept(fit) for fit in fits])
-    stored = stored_replicates(kept)
+    stored = kept.stored()
     tensors = stored.tensors
     for r, (fit, data) in enumerate(zip(fits, sets, strict=True)):
         for name, value in _untrained(entry.build(data, fit.settings["seed"])).items():
@@ -232,7 +232,7 @@ def prunes(fit: Fit) -> bool:
 
 def _untrained(pair: tuple[Any, Any]) -> dict[str, Tensor]:
     """The tensors of a new model and guide, by the names that they have in a file."""
-    tensors = stored_fit(Fit(*pair, None, torch.zeros(0, 3), {})).tensors
+    tensors = Fit(*pair, None, torch.zeros(0, 3), {}).stored().tensors
     return {name: value for name, value in tensors.items() if name != "history"}
 
 

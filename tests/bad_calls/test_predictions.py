@@ -17,7 +17,7 @@ from pyrodrop.likelihoods import Gaussian
 from pyrodrop.scaling import Standardize
 
 from .judge import Table, assert_refused, table
-from .shared import N, X, Y, fit, mlp, of_classes, prediction
+from .shared import N, X, Y, fit, mlp, of_classes, prediction, replicates
 
 ONES, P = torch.ones(3, 2), torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
 CLASSES = torch.tensor([0, 1, 1])
@@ -139,7 +139,10 @@ REFUSED: Table = {
         (lambda: metrics.aurc(torch.tensor([]), ONES[:, 0]), "confidence must .*got"),
         *RISK,
     ],
-    "predict": [(lambda: pyrodrop.predict(mlp(), X, 2), "run must be a Fit, or an object with a method predict; got")],
+    "predict": [
+        (lambda: pyrodrop.predict(mlp(), X, 2), "run must be a Fit, or an object with a method predict; got"),
+        (lambda: replicates().predict(X, 4, keep="moments"), "keep is for single fits, not replicates"),
+    ],
     "Prediction": [
         (
             lambda: pyrodrop.Prediction(torch.ones(3), AT),
