@@ -218,5 +218,5 @@ def _rounding(compiled: CompiledDensity, precise: Density, state: State) -> floa
     q = torch.cat([state.q, *near])[:_COMPARED].double()
     energy = torch.cat([state.energy, *(compiled.energies(points)[0] for points in near)])[:_COMPARED].double()
     with torch.no_grad():
-        exact = [precise.energy(precise.by_site(point), precise.x, precise.y) for point in q]
+        exact = [precise.energy(precise.by_site(point)) for point in q]
     return float((energy - torch.stack(exact)).std())

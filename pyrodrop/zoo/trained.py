@@ -21,7 +21,6 @@ import copy
 import itertools
 import math
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,23 +61,13 @@ def file(name: str) -> Path | None:
     folder = os.environ.get("PYRODROP_ZOO")
     if folder and not Path(folder).is_dir():
         raise Failed(f"PYRODROP_ZOO must be a folder with trained posteriors; got {folder}")
-    places = [*([Path(folder)] if folder else []), SHIPPED]
-    return next((path for place in places if _is_there(path := place / f"{name}.safetensors")), None)
-
-
-def _is_there(path: Path) -> bool:
-    """Whether the path is a file; a `Failed` if it is something else or cannot be read, so that this is not overlooked."""
-    try:
-        if stat.S_ISREG(path.stat().st_mode):
-            return True
-        reason = "it is a folder" if path.is_dir() else "it is no regular file"
-    except FileNotFoundError:
-        if not any(place.is_symlink() and not place.exists() for place in (path, path.parent)):
-            return False
-        reason = "a link that leads to nothing"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    raise Failed(f"a folder of trained posteriors must have files; cannot read {path}: {reason}")
+    for place in [*([Path(folder)] if folder else []), SHIPPED]:
+        path = place / f"{name}.safetensors"
+        if path.is_file():
+            return path
+        if path.exists() or path.is_symlink():
+            raise Failed(f"a folder of trained posteriors must have files; cannot read {path}, which is none")
+    return None
 
 
 def pull(name: str) -> Path:
@@ -269,7 +258,7 @@ def _as_kept(fit: Fit) -> Fit:
     means = torch.stack([fit.history[a:b].double().mean(0) for a, b in itertools.pairwise(edges)]).float()
     means[-1, 2] = fit.history[-1, 2]
     parts: tuple[Any, Any] = copy.deepcopy((fit.model, fit.guide))
-    model, guide = (part.cpu() for part in parts)
+    model, guide = (module.cpu() for module in parts)
     if prunes(fit):
         masks = guide.keep_mask(THRESHOLD)
         with torch.no_grad():
