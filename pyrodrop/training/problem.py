@@ -108,7 +108,8 @@ class Problem:
                 module.to(device)
         problem = cls(model, guide, data, (model, guide), settings.estimator, in_place, source)
         problem._meet_data(None if like is None else like.model)
-        check(problem, settings)
+        example = None if isinstance(data, Keywords) else problem.example
+        check(model, guide, data, example, settings)
         problem._apply_estimator()
         return problem
 
