@@ -105,15 +105,9 @@ REFUSED: Table = {
     "fit": [
         *((lambda s=s: fit_with(**{"steps": 10, **s}), said) for said, s in SETTINGS.items()),
         *((lambda make=make: fit_with(make()), said) for said, make in OTHER_GUIDES.items()),
-        (
-            lambda: fit_with(AutoNormal(model(2, 4, 1))),
-            "guide: an autoguide belongs to the model that it was made with",
-        ),
+        (lambda: fit_with(AutoNormal(model(2, 4, 1))), "guide: an autoguide belongs to the model that it was made"),
         (lambda: pyrodrop.fit(None, guides.Point(mlp()), (X, Y), **QUICK), "model must be a Pyro model, .*got None"),
-        (
-            lambda: pyrodrop.fit(pyrodrop.models.MLP, guides.Point(mlp()), (X, Y), **QUICK),
-            "got the class MLP: make one of it",
-        ),
+        (lambda: pyrodrop.fit(pyrodrop.models.MLP, guides.Point(mlp()), (X, Y), **QUICK), "got the class MLP: make"),
         (
             lambda: pyrodrop.fit(model(bias_prior=None), guides.MeanField(model()), (X, Y), **QUICK),
             "guide must .*'layers.0.bias'.*got a MeanField",
@@ -143,21 +137,13 @@ REFUSED: Table = {
                 (guides.Point(mlp()), "it has no site 'w', only .'layers.0.weight'"),
             )
         ),
-        (
-            lambda: by_pyro(Y[:, 0]).elbo(5, (X, Y)),
-            r"y must have the shape of its distribution.* shape \[8\] together; got",
-        ),
+        (lambda: by_pyro(Y[:, 0]).elbo(5, (X, Y)), r"y must have the shape of its distribution.* shape \[8\] together"),
         (lambda: by_pyro(Y[:, 0]).elbo(5, (X, Y.repeat(1, 2))), r"y must have the shape of its distribution"),
     ],
     "compile_svi": [
         (lambda: pyrodrop.compile_svi(None, plain, pyro.optim.Adam({}), Trace_ELBO()), "model must be one of Pyro's"),
-        # type: ignore[arg-type]
-        (
-            lambda: pyrodrop.compile_svi(plain, plain, torch.optim.Adam, Trace_ELBO()),
-            "optim must be an optimiser of pyro.optim",
-        ),  # type: ignore[arg-type]
+        (lambda: pyrodrop.compile_svi(plain, plain, torch.optim.Adam, Trace_ELBO()), "optim must be an optimiser of"),  # type: ignore[arg-type]
         (lambda: pyrodrop.compile_svi(plain, plain, pyro.optim.Adam({}), 1.0), "must be one of Pyro's"),
-        # type: ignore[arg-type]
     ],
     "fit_replicates": [
         *((lambda make=make: many(guides_=make()), said) for said, make in OTHER_GUIDES.items()),
@@ -189,10 +175,7 @@ REFUSED: Table = {
     ],
     "EarlyStopping": [(lambda: pyrodrop.EarlyStopping((X, Y), seconds=0.0), "seconds is .* above 0; got 0")],
     "recipes": [
-        (
-            lambda: pyrodrop.recipes.regressor((X, Y)),
-            "data must have at least 10 rows, parts of which are left out; got 8",
-        ),
+        (lambda: pyrodrop.recipes.regressor((X, Y)), "data must have at least 10 rows, parts of which are left out"),
         *(
             (
                 lambda hidden=hidden: pyrodrop.recipes.classifier((MANY, torch.arange(20) % 3), hidden=hidden),
@@ -217,7 +200,6 @@ REFUSED: Table = {
     ],
     "Potential": [
         (lambda: pyrodrop.potential(mlp(), (X, Y), dtype=list), "dtype must be torch.float32"),
-        # type: ignore[arg-type]
         (lambda: potential()(1.0), "values must be a mapping from site to tensor"),  # type: ignore[arg-type]
         (lambda: potential()({BIAS: at()[BIAS]}), "for 'layers.0.weight' must be .*; got None"),
         (lambda: potential()(at(z=torch.ones(1))), "no other; .* for 'z' must be None; got"),
