@@ -8,11 +8,12 @@ DOCS_STAMP := $(VENV)/.docs
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help co2 test test-all coverage any-processor any-torch slow gpu docs paper lint types clean
+.PHONY: help co2 quick test test-all coverage any-processor any-torch slow gpu docs paper lint format types clean
 
 help:
 	@echo "make co2     install and run the Mauna Loa CO2 experiment: table and figure"
 	@echo "make test    install and run the tests; make test-all: these and further cases of them"
+	@echo "make quick   a first answer: guides, divergences, likelihoods, distributions and metrics"
 	@echo "make coverage    lines and branches that make test runs, in one process"
 	@echo "make any-processor    all tests as on other processors, and with other seeds: hours"
 	@echo "make any-torch TORCH=2.14.1    the tests with other releases of PyTorch, on Python 3.12: gigabytes each"
@@ -20,7 +21,8 @@ help:
 	@echo "make gpu     all that waits for a GPU, in pieces that continue where they were; ARGS=-n shows them"
 	@echo "make docs    build the documentation site, without the network: docs/_build/html/index.html"
 	@echo "make paper   docs/_build/paper.pdf, with pandoc and XeLaTeX of your own"
-	@echo "make lint    ruff; make types: mypy; make clean: remove the environment and what was built"
+	@echo "make lint    ruff; make format: let it change the files; make types: mypy"
+	@echo "make clean   remove the environment and what was built"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "pyrodrop needs Python 3.11 or newer; set PYTHON=")'
@@ -31,6 +33,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 co2: $(STAMP)
 	$(BIN)/pyrodrop run co2 $(ARGS)
+
+quick: $(STAMP)
+	$(BIN)/python -m pytest $(PARALLEL) tests/guides tests/pyrodrop/divergences tests/pyrodrop/likelihoods \
+	  tests/pyrodrop/distributions tests/pyrodrop/metrics $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
@@ -80,6 +86,9 @@ paper:
 
 lint: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 types: $(STAMP)
 	$(BIN)/mypy -p pyrodrop

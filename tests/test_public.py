@@ -43,7 +43,10 @@ def test_commands_of_workflows_exist(name: str) -> None:
             assert set(rest) <= set(targets), command
         files = re.findall(r"(?<!\S)(\.ci/[\w.]+|[\w/]+\.(?:txt|py))(?!\S)", command)
         assert all((ROOT / file).is_file() for file in files), command
-    assert ".ci/run" in commands("ci")
+    checks = jobs("ci")["checks"]
+    steps = subprocess.run([ROOT / ".ci/run", "--list"], capture_output=True, text=True, check=True).stdout.split()
+    assert checks["strategy"]["matrix"]["step"] == steps
+    assert checks["steps"][-1]["run"] == ".ci/run ${{ matrix.step }}"
 
 
 def test_a_tag_must_be_the_version_and_the_address_be_set(tmp_path: Path) -> None:
@@ -64,7 +67,7 @@ def test_a_tag_must_be_the_version_and_the_address_be_set(tmp_path: Path) -> Non
 
 
 def test_hooks_have_the_version_that_is_tested() -> None:
-    (repository,) = read(".pre-commit-config.yaml")["repos"]
+    repository, _ = read(".pre-commit-config.yaml")["repos"]
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert f"ruff=={repository['rev'].removeprefix('v')}" in constraints
     assert [hook["id"] for hook in repository["hooks"]] == ["ruff-check", "ruff-format"]

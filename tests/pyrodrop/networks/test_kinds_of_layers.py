@@ -37,24 +37,6 @@ def trained(model: Any, guide: Any, **settings: Any) -> Any:
     return train(model, guide, (X.to(dtype), Y.to(dtype)), **{"steps": 10, "lr": 1e-2, "progress": False} | settings)
 
 
-class TwoSteps(LastStep):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x[:, :2])
-
-
-@pytest.mark.more
-@pytest.mark.parametrize(
-    ("kind", "net"),
-    [(nn.LSTM, TwoSteps), *(pytest.param(kind, LastStep, marks=pytest.mark.slow) for kind in (nn.LSTM, nn.GRU))],
-)
-def test_recurrent_layers_are_compiled(kind: Any, net: Any) -> None:
-    model = model_of(net(kind))
-    guide = guides.BernoulliDropout(model, drop_rate=0.2)
-    fits = [trained(model, guide, estimator="local", engine=engine) for engine in ("pyro", "compiled")]
-    assert fits[1].settings["engine"] == "compiled"
-    torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-4, atol=1e-4)
-
-
 class Packed(LastStep):
     """Sequences of fixed lengths, or of as many steps as have an x that is not 0."""
 

@@ -42,23 +42,6 @@ class Force(Two):
             return torch.autograd.grad(self.energy(x).sum(), x, create_graph=training)[0]
 
 
-class Slope(Two):
-    """The energy's derivative along (1, 1), by forward-mode differentiation."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.func.jvp(self.energy, (x,), (torch.ones_like(x),))[1]
-
-
-class Pooled(Two):
-    """Several rows per example, which share the weights."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.energy(x[..., None]).mean(1)
-
-
 class Scaled(Two):
     """A weight that is first used where no gradient is computed."""
 
@@ -88,9 +71,8 @@ def moments(draws: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("posterior", POSTERIORS)
-@pytest.mark.parametrize("network", [Force, Pooled])
-def test_each_point_has_the_distribution_of_whole_weights(network: Callable[[], nn.Module], posterior: str) -> None:
-    own, model = made(network)
+def test_each_point_has_the_distribution_of_whole_weights(posterior: str) -> None:
+    own, model = made(Force)
     guide = POSTERIORS[posterior](model)
     fit = pyrodrop.fit(model, guide, (X, own(X).detach()), steps=1, lr=1e-7)
     ours = fit.predict(X, DRAWS, joint=False).f.double()
@@ -115,19 +97,6 @@ def test_a_weight_that_is_first_used_without_gradients_has_one(strategy: Any) ->
     want = torch.autograd.grad(loss, list(weights.values()))
     for name, value in zip(weights, want, strict=True):
         torch.testing.assert_close(guide.loc[name].grad, value, rtol=1e-3, atol=1e-3 * float(value.abs().max()))
-
-
-@pytest.mark.parametrize("network", [Force, Slope])
-@pytest.mark.parametrize("estimator", ["local", "per_example", "flipout"])
-def test_networks_that_differentiate_are_trained_with_whole_weights(network: Any, estimator: Any) -> None:
-    """As under `shared`, with the same random numbers."""
-    own, model = made(network)
-    guide, data = guides.MeanField(model, init_scale=0.4), (X, own(X).detach())
-    losses = [
-        pyrodrop.fit(model, guide, data, steps=3, lr=1e-2, estimator=one, engine="pyro", seed=2).losses
-        for one in ("shared", estimator)
-    ]
-    torch.testing.assert_close(*losses)
 
 
 class Moody(Two):

@@ -128,28 +128,6 @@ def test_a_look_after_an_epoch_changes_nothing_and_predicts_in_evaluation_mode(e
     assert_same(whole_state(looked), whole_state(trained(engine, model, guide)), 0)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("engine", ["pyro", "traced"])
-def test_killed_and_resumed_gives_the_same_bits(engine: str, tmp_path: Path) -> None:
-    class Killed(Exception):
-        pass
-
-    def kill(fit: pyrodrop.Fit, epochs: int) -> None:
-        if epochs == 2:
-            raise Killed
-
-    model = model_of(network())
-    guide = guides.BernoulliDropout(model, 0.2)
-    whole = trained(engine, model, guide)
-    kept = {"checkpoint": pyrodrop.Checkpoint(tmp_path / "state", every=2)}
-    with pytest.raises(Killed):
-        trained(engine, model, guide, after_epoch=kill, **kept)
-    resumed = trained(engine, model, guide, **kept)
-    assert resumed.settings["engine"] == engine
-    assert_same(whole_state(resumed), whole_state(whole), 0)
-    assert torch.equal(resumed.history, whole.history)
-
-
 def test_a_checkpoint_without_the_buffers_is_refused(tmp_path: Path) -> None:
     """Of a network without running statistics."""
     settings = {"checkpoint": tmp_path / "state", "steps": 4}
@@ -225,36 +203,6 @@ class Slope(LocalModule):
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
         pyro.sample("w", dist.Delta(self.loc, event_dim=1))
-
-
-class WarmUp(nn.Module):
-    """Multiplies by 0.1 for the first 5 calls, counted in Python."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self) -> float:
-        self.calls += 1
-        return 0.1 if self.calls <= 5 else 1.0
-
-
-def test_a_forward_that_counts_its_calls_is_trained_by_pyro(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """The count is that of the steps; a checkpoint, which cannot hold it, and replicates are refused."""
-    fits = []
-    for engine in ("pyro", "traced"):
-        model = Own(None)
-        model.what = Called(WarmUp())
-        with caplog.at_level(logging.INFO, "pyrodrop"):
-            fits.append(trained(engine, model, Slope(), steps=12))
-        assert fits[-1].model.what.inner.calls == 12  # type: ignore[attr-defined]
-    assert fits[1].settings["engine"] == "pyro"
-    assert "changes the attributes model.what.inner.calls" in caplog.text
-    assert torch.equal(fits[0].history, fits[1].history)
-    with pytest.raises(ValueError, match="register_buffer"):
-        trained("pyro", model, Slope(), checkpoint=tmp_path / "state")
-    with pytest.raises(ValueError, match=r"calls.*Fit one by one"):
-        trained("auto", model, Slope(), count=2)
 
 
 class Called(nn.Module):

@@ -1,4 +1,4 @@
-"""x as several tensors, positional or named: rows that stay together, strides, and replicates of other forms."""
+"""x as several tensors, positional or named: rows that stay together, and strides."""
 
 from __future__ import annotations
 
@@ -13,31 +13,8 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
 from pyrodrop.training.rows import Minibatches
 
-ROWS = 20
-A = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
-WORDS = torch.randint(0, 5, (ROWS, 4), generator=torch.Generator().manual_seed(2))
-Y = A[:, :1] + WORDS.float().mean(1, keepdim=True)
-FORMS: dict[str, Any] = {"tuple": (A, WORDS), "mapping": {"words": WORDS, "a": A}}
 
-
-class Two(nn.Module):
-    """Numbers and words."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.inner, self.outer = nn.Embedding(5, 4), nn.Linear(3, 4), nn.Linear(4, 1)
-        self.norm = nn.BatchNorm1d(4)
-
-    def forward(self, a: Tensor, words: Tensor) -> Tensor:
-        return self.outer(self.norm((self.inner(a) + self.words(words).mean(1)).tanh()))
-
-
-def two() -> Two:
-    torch.manual_seed(0)
-    return Two()
-
-
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["tuple", "mapping"])
 def test_rows_of_all_parts_and_targets_stay_together(form: str) -> None:
     """Every part carries the number of its row."""
     numbers = torch.arange(10.0)
@@ -79,18 +56,6 @@ def test_the_first_rows_have_the_strides_of_all_later_ones(layout: str) -> None:
         assert first.kwargs == later.kwargs == {"num_data": 10}
 
 
-@pytest.mark.more
-def test_replicates_of_other_shapes_or_forms_are_the_fits_alone() -> None:
-    """They are not stacked."""
-    model = models.from_module(two(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
-    guide, settings = guides.Point(model), {"steps": 3, "engine": "traced", "progress": False}
-    sets = [((A, WORDS), Y), ((A, WORDS[:, :3]), Y), (FORMS["mapping"], Y)]
-    many = pyrodrop.fit_replicates(model, guide, sets, count=3, **settings)  # type: ignore[call-overload]
-    for seed, (one, data) in enumerate(zip(many, sets, strict=True)):
-        assert one.settings["replicates"] == 1
-        torch.testing.assert_close(one.history, pyrodrop.fit(model, guide, data, seed=seed, **settings).history)
-
-
 class Masked(nn.Module):
     """Takes its inputs one by one, or all of them as the first."""
 
@@ -105,10 +70,10 @@ class Masked(nn.Module):
 
 
 def test_an_input_with_another_name_than_the_arguments_is_named() -> None:
-    net = Masked()
+    net, a, y = Masked(), torch.randn(20, 3), torch.randn(20, 1)
     model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(1.0))
-    for inputs, message in ({"x": A, "msk": A}, "argument 'msk'"), ({"mask": A}, "argument: 'x'"):
+    for inputs, message in ({"x": a, "msk": a}, "argument 'msk'"), ({"mask": a}, "argument: 'x'"):
         with pytest.raises(ValueError, match=message):
-            pyrodrop.fit(model, guides.Point(model), (inputs, Y), steps=1)
-    for whole in {"a": A, "b": A}, {"x": A, "mask": A}:
-        torch.testing.assert_close(model.outputs(model.weight_sites(), whole), net(A * A))
+            pyrodrop.fit(model, guides.Point(model), (inputs, y), steps=1)
+    for whole in {"a": a, "b": a}, {"x": a, "mask": a}:
+        torch.testing.assert_close(model.outputs(model.weight_sites(), whole), net(a * a))

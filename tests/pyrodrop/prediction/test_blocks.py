@@ -12,16 +12,14 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import autoguide
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.prediction import blocks as module
 from pyrodrop.prediction.blocks import Block, blocks
-from pyrodrop.prediction.tiles import Cost, cost
+from pyrodrop.prediction.tiles import Cost
 from pyrodrop.reparam.shared_noise import product
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -122,27 +120,6 @@ def test_functions_are_those_of_the_weights(net: str, guide: str, points: int) -
     assert bool((got[0] != got[1]).any()) == (guide != "point")
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("guide", GUIDES)
-def test_the_joint_distribution_is_that_of_weight_draws(guide: str) -> None:
-    """Mean at every point and covariance of every pair of points, against the guide's own weights: 4.5 s.e."""
-    model, posterior = make("mlp", guide)
-    x, T = some("mlp", 3), 20_000
-    with torch.no_grad():
-        torch.manual_seed(3)
-        want = model.outputs(posterior.draw(T), x).flatten(1)
-    got = fitted(model, posterior).predict(x, T, seed=4).f.flatten(1)
-    if guide == "point":
-        assert torch.equal(got, want)
-        return
-    for values in (lambda f: f, lambda f: (f - f.mean(0))[:, :, None] * (f - f.mean(0))[:, None, :]):
-        a, b = values(got), values(want)
-        se = ((a.var(0) + b.var(0)) / T).sqrt()
-        assert float(((a.mean(0) - b.mean(0)) / se).abs().max()) < 4.5
-    correlation = torch.corrcoef(want.T) - torch.eye(want.shape[1])
-    assert float(correlation.abs().max()) > 0.3  # there is something to get wrong
-
-
 def test_the_atoms_and_their_probabilities() -> None:
     """Two masked hidden layers of three units: each draw is one of the 2^6 functions, as often as its mask is likely."""
     net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3), nn.Sigmoid(), nn.Linear(3, 1))
@@ -207,32 +184,6 @@ def test_a_product_for_many_samples_is_that_of_each(in_dims: Any, x: Any, w: Any
         ws = weight.expand(5, *weight.shape) if in_dims[1] is None else weight.movedim(in_dims[1], 0)
         want = torch.stack([x @ w.T for x, w in zip(xs, ws, strict=True)])
         torch.testing.assert_close(got, want)
-
-
-def test_a_narrow_layer_takes_no_copy_of_its_input() -> None:
-    """The largest tensor of one hidden layer and one output is the output: noise goes to the weight."""
-    model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-    guide = guides.BernoulliDropout(model, 0.5, mask_input=False)
-    x = torch.randn(1000, 3)
-    model.properties(x)
-    with torch.no_grad():
-        (block,) = blocks(guide, model.weight_sites(), x, 10, BYTES)
-        counted = cost(block, model.outputs, x)
-    assert counted == Cost(before=50, behind=1, noisy=[(50, 50)])
-    assert counted.numbers(10, 1000) == 10 * (2 * 1000 + 50) + 2 * 1000 * 50
-
-
-def test_what_follows_a_drawn_weight_is_needed_for_every_draw() -> None:
-    """Whole weights: all but x is behind the first noise. A constant first layer: its activations are before it."""
-    model = models.MLP([3, 50, 2], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-    x = torch.randn(1000, 3)
-    for guide, want in [
-        (guides.MeanField(model, 0.3), Cost(before=3, behind=50, noisy=[], whole=250)),
-        (guides.DropConnect(model, {"layers.0.weight": 0.0, "*": 0.5}), Cost(before=50, behind=2, noisy=[])),
-    ]:
-        with torch.no_grad():
-            (block,) = blocks(guide, model.weight_sites(), x, 10, BYTES)
-            assert cost(block, model.outputs, x) == want
 
 
 def test_the_elements_of_a_tile_by_hand() -> None:
@@ -335,22 +286,6 @@ def test_any_guide_that_draws_weights() -> None:
         want = model.outputs({n: w + 0.1 * torch.randn(4000, *w.shape) for n, w in starts.items()}, x)
     se = ((prediction.f.var(0) + want.var(0)) / 4000).sqrt()
     assert float(((prediction.f.mean(0) - want.mean(0)) / se).abs().max()) < 4.5
-
-
-def test_an_autoguide_draws_all_weights_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, _ = make("mlp", "point")
-    guide, x = autoguide.AutoNormal(model), some("mlp", 2)
-    pyrodrop.fit(model, guide, (x, torch.randn(2, 2)), steps=1, engine="pyro")
-    runs, traced = [], module._sites_of
-
-    def counted(*args: Any) -> Any:
-        runs.append(args)
-        return traced(*args)
-
-    monkeypatch.setattr(module, "_sites_of", counted)
-    (block,) = blocks(guide, model.weight_sites(), x, 7, BYTES)
-    assert {n: w.shape for n, w in block.noise.items()} == {n: (7, *w.shape) for n, w in model.weight_sites().items()}
-    assert len(runs) == 1
 
 
 def test_a_function_of_one_weight_used_twice_is_of_one_weight() -> None:

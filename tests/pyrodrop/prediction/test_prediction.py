@@ -70,27 +70,6 @@ def test_the_papers_formulas_on_the_enumeration() -> None:
     torch.testing.assert_close(metrics.log_predictive_density(f, y, TAU), likelihood.mean(0).log())
 
 
-def test_draws_are_functions() -> None:
-    """One draw of weights serves all x: the same x twice gives the same value, in one call and over chunks."""
-    fit, x = fitted(), torch.randn(3, 2)
-    twice = fit.predict(torch.cat([x, x]), 50).f
-    torch.testing.assert_close(
-        twice[:, :3], twice[:, 3:], rtol=1e-5, atol=1e-6
-    )  # a matrix product may sum rows differently
-    assert len(torch.unique(twice[:, 0])) > 10
-
-
-def test_tiles_do_not_change_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sample and point at a time: the same functions up to rounding, and the same samples of y."""
-    fit, x = fitted(), torch.randn(3, 2)
-    whole = fit.predict(x, 64, seed=3)
-    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 1})
-    one_by_one = fit.predict(x, 64, seed=3)
-    torch.testing.assert_close(one_by_one.f, whole.f, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(one_by_one.y, whole.y, rtol=1e-12, atol=1e-12)
-    assert len(torch.unique(whole.f[:, 0])) > 10
-
-
 def test_samples_of_y_add_the_noise() -> None:
     prediction = fitted().predict(torch.randn(5, 2), 20_000)
     assert prediction.y.shape == prediction.f.shape

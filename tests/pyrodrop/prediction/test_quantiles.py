@@ -309,10 +309,3 @@ def test_moments_have_no_quantiles() -> None:
     for refused in (run.predict(x, 2, keep="moments").quantile, run.predict(x, 2, keep="moments").interval):
         with pytest.raises(TypeError, match="predict with keep='draws'"):
             refused(0.5)
-
-
-def test_the_callers_random_numbers_are_not_touched() -> None:
-    torch.manual_seed(3)
-    prediction, want = mixture(4, 2, 1), torch.random.get_rng_state()
-    prediction.quantile(0.3)
-    assert torch.equal(torch.random.get_rng_state(), want)

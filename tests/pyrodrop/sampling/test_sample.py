@@ -23,7 +23,6 @@ from pyrodrop.sampling.hmc import HMC
 from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.mixing import Diagnostics, diagnose
 from pyrodrop.sampling.starts import from_prior
-from pyrodrop.sampling.tuning import chees_gradient
 from tests.pyrodrop.compiled.test_replays import recorder
 
 _G = torch.Generator().manual_seed(0)
@@ -91,22 +90,6 @@ def test_a_conjugate_posterior_by_few_chains(chains: int) -> None:
     check_moments(found, *exact())
     assert array_stats.ess(found.samples["weight"][:, :, 0, 0].numpy()) > 200
     assert found.diagnostics().r_hat_f < 1.05
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("chains", [1, 4])
-def test_few_chains_learn_their_trajectory_about_the_mean_of_past_transitions(
-    chains: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Tensor | None] = []
-
-    def watched(*given: Any) -> float:
-        seen.append(given[6])
-        return chees_gradient(*given)
-
-    monkeypatch.setattr("pyrodrop.sampling.hmc.chees_gradient", watched)
-    run(linear(), chains=chains, draws=4, tune=100, max_steps=3)
-    assert {centre is None for centre in seen} == {chains == 4}
 
 
 def check_moments(found: pyrodrop.Sampled, mean: Tensor, covariance: Tensor) -> None:
@@ -407,29 +390,6 @@ def test_saved_draws_are_read_back(sampled: pyrodrop.Sampled, tmp_path: Path) ->
     fit = pyrodrop.fit(linear(), pyrodrop.guides.MeanField(linear()), (X, Y), steps=2)
     with pytest.raises(ValueError, match="no file of Sampled.save"):
         pyrodrop.Sampled.load(fit.save(tmp_path / "fit.safetensors"), linear())
-
-
-def test_draws_are_a_few_lines_with_what_was_done_and_whether_it_can_be_used(sampled: pyrodrop.Sampled) -> None:
-    told = sampled.settings
-    text = repr(sampled)
-    assert max(map(len, text.splitlines())) <= 80
-    assert len(text.splitlines()) <= 12
-    for words in (
-        f"{sampled.chains} chains of {sampled.draws}",
-        f"{told['num_data']} rows",
-        f"tune {told['tune']}, thin {told['thin']}",
-        f"mean acceptance {float(sampled.stats['acceptance_rate'].mean()):.2g}, 0 divergent",
-        f"R-hat of f {told['diagnostics']['r_hat_f']:.3f}",
-    ):
-        assert words in " ".join(text.split())
-    assert "before thinning" not in text
-    few = sampled.thinned(sampled.chains)
-    assert f"before thinning, with {sampled.draws} draws per chain: R-hat" in " ".join(repr(few).split())
-    bad = copy.copy(sampled)
-    bad.settings = told | {"diagnostics": told["diagnostics"] | {"r_hat_f": None, "ess_f": 3.0}}
-    assert "the chains have not mixed" in " ".join(repr(bad).split())
-    bad.settings = {}
-    assert "Sampled" in repr(bad)
 
 
 def test_a_file_with_damaged_diagnostics_is_refused(sampled: pyrodrop.Sampled, tmp_path: Path) -> None:
