@@ -27,7 +27,9 @@ def check(model: Any, guide: Any, data: Any, example: Any, settings: Settings) -
     """
     for sentence in _of_options(settings):
         raise ValueError(sentence)
-    of_data = _of_arguments(model, data, settings) if example is None else _of_rows(model, guide, data, example, settings)
+    of_data = (
+        _of_arguments(model, data, settings) if example is None else _of_rows(model, guide, data, example, settings)
+    )
     for sentence in of_data:
         raise ValueError(sentence)
 
