@@ -19,12 +19,11 @@ from themes import THEMES, Theme, themed
 
 from pyrodrop.analysis.lab.experiments.uci.page import reference
 from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS
-from pyrodrop.analysis.lab.experiments.uci.table import METRICS
+from pyrodrop.analysis.lab.experiments.uci.table import METRICS, published_score
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.reports.style import GREY, RED
 from pyrodrop.zoo import Entry, load
 from pyrodrop.zoo.sources import SOURCES
-from pyrodrop.zoo.uci import PUBLISHED
 
 PROTOCOL = "gal2016"
 DRAWN = Path(__file__).parents[1] / "_static" / "zoo"
@@ -97,9 +96,9 @@ def uci(name: str, cells: Mapping[str, Mapping[str, Any]], theme: Theme) -> byte
         panels = figure.subplots(1, len(METRICS), sharey=True)
         for axes, (metric, title) in zip(panels, METRICS.items(), strict=True):
             panel(axes, {column: cell[metric] for column, cell in cells.items()}, theme)
-            theirs = PUBLISHED[PROTOCOLS[PROTOCOL].published].get(name)
-            if theirs:
-                mean, error = getattr(theirs, metric)
+            theirs = published_score(PROTOCOLS[PROTOCOL].published, name, metric)
+            if theirs is not None:
+                mean, error = theirs
                 axes.axvline(mean, color=RED, linewidth=1)
                 axes.axvspan(mean - 2 * (error or 0), mean + 2 * (error or 0), color=RED, alpha=0.15, linewidth=0)
             axes.set_title(title if metric == "rmse" else f"{title}, nats")

@@ -24,9 +24,7 @@ from pyrodrop.analysis.lab.experiments.references.stored import FOLDER, LEARNED,
 from pyrodrop.analysis.lab.experiments.references.table import distance_table
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.zoo import trained
 
-DRAWS = trained.SHIPPED / "exact"
 STORED = sorted(path.stem for path in FOLDER.glob("*.json"))
 WITH_LEARNED = [(FOLDER, name) for name in STORED] + [
     (FOLDER / LEARNED, path.stem) for path in sorted((FOLDER / LEARNED).glob("*.json"))
