@@ -320,3 +320,33 @@ def test_a_posterior_that_keeps_no_weight_has_no_compression(small: Any, monkeyp
         lambda: {name: torch.zeros_like(w, dtype=torch.bool) for name, w in fit.guide.mean().items()},
     )
     assert "compression" not in train._scores(fit, split, 2, 0)
+
+
+def test_published_uci_and_pruning_figures_are_the_list(data_folder: Path) -> None:
+    """Against the list of published figures, where it lies beside the data."""
+    path = data_folder.parent / "reference" / "published.json"
+    if not path.is_file():
+        pytest.skip("needs the list of published figures beside the data")
+    listed = json.loads(path.read_text())
+    curves = {"No dropout": "none", "Regular binary dropout": "binary"}
+    for row in listed:
+        if "Fig 1a" in row["table_or_figure"]:
+            method = curves.get(row["method"], row["method"].lower().replace(" dropout ", "-"))
+            width = int(row["metric"].split(", ")[1].split()[0])
+            published = zoo.kingma.METHODS[method].published  # type: ignore[attr-defined]
+            assert published[zoo.kingma.PUBLISHED_WIDTHS.index(width)] == row["value"]  # type: ignore[attr-defined]
+            error = row["uncertainty_type"].rpartition("reading error ~")[2]
+            entry = zoo.entry(f"kingma-fig1a/{method}")
+            assert entry.published_as == f"read off the figure, ± {error}"
+            assert f"mean of {entry.published_runs} runs" in row["setup"]
+            if width == zoo.kingma.WIDTH:  # type: ignore[attr-defined]
+                assert entry.published_errors["error_percent"] == row["uncertainty"]
+        if "SBP" in row["source"] and row["method"] == "StructuredBP":
+            net = "lenet-300-100" if "fc" in row["data_set"] else "lenet-5"
+            assert zoo.entry(f"log-normal/{net}-neklyudov2017").published == {"error_percent": row["value"][0]}
+    rows = [row for row in listed if row["source"].startswith("Molchanov") and row["method"] == "SparseVD"]
+    table = [(row["metric"], row["value"]) for row in rows if row["table_or_figure"] == "Table 1"]
+    for name in ("sparse/lenet-300-100-molchanov2017", "sparse/lenet-5-molchanov2017"):
+        published = zoo.entry(name).published
+        assert ("test error %", published["error_percent"]) in table
+        assert ("compression", published["compression"]) in table

@@ -133,3 +133,16 @@ def test_statuses() -> None:
     assert same([3e-5, 1.0051], [0.0, 1.005], rtol=0.0, atol=5e-4).status == "equal", "the printed digits"
     assert same([6e-4, 1.005], [0.0, 1.005], rtol=0.0, atol=5e-4).status == "unequal"
     assert same([1.0], [1.0, 1.0]).status == "unequal"
+
+
+def test_the_figures_are_those_of_the_list(data_folder: Path) -> None:
+    """Where the list of published figures lies beside the data: value by value, and the denominators."""
+    path = data_folder.parent / "reference" / "published.json"
+    if not path.is_file():
+        pytest.skip("needs the list of published figures beside the data")
+    theirs = json.loads(path.read_text(encoding="utf-8"))
+    ours = figures()
+    assert [(f.where, f.data, f.method, f.metric, f.value, f.error) for f in ours] == [
+        (r["table_or_figure"], r["data_set"], r["method"], r["metric"], r["value"], r.get("uncertainty"))
+        for r in theirs
+    ]

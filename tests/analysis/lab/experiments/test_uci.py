@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 from scipy.special import logsumexp
@@ -33,6 +34,7 @@ from pyrodrop.data.tables import UCI
 from pyrodrop.data.uci import SPLITS
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.prediction.blocks import blocks
+from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.replicates import Replicates
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
@@ -252,3 +254,28 @@ def test_gains_by_hand() -> None:
     counts = [["better by two s.e.", "1 of 2", "0 of 0"], ["worse by two s.e.", "1 of 2", "0 of 0"]]
     assert gains_of(cells)[2:] == [["boston", "-0.20 (-3.5)", ""], *counts]
     assert gains_of({key: cell for key, cell in cells.items() if key[1] == "bernoulli"}) == []
+
+
+class Far:
+    """Draws whose densities underflow without a shift."""
+
+    def __init__(self, draws: torch.Tensor) -> None:
+        self.draws = draws
+
+    def predict(self, x: torch.Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
+        f = self.draws[:num_samples, x[:, 0].long()]
+        return Prediction(f, dist.Normal(f, torch.ones_like(f)).to_event(1))
+
+
+def test_ten_thousand_draws_do_not_underflow(data_folder: Path) -> None:
+    """Densities of exp(-500) to exp(-50,000), and chunks of rows that come together again in order."""
+    draws = torch.randn(10_000, 900, 1) + 100 * torch.linspace(0.3, 3, 900)[:, None]
+    test = pyrodrop.data.Dataset(torch.arange(900.0)[:, None], torch.zeros(900, 1))
+    ours = score(Far(draws), test, 10_000, seed=0)
+    f = draws.double().numpy()[..., 0]
+    want = logsumexp(-0.5 * f**2, axis=0) - math.log(10_000) - 0.5 * math.log(2 * math.pi)
+    assert want.max() < -300
+    assert ours.log_density == pytest.approx(want.mean(), rel=1e-6)
+    assert ours.rmse == pytest.approx(np.sqrt((f.mean(0) ** 2).mean()), rel=1e-6)
+    rows = np.arange(900)
+    assert ours.rmse_of_one_pass == pytest.approx(np.sqrt((f[rows, rows] ** 2).mean()), rel=1e-6)
