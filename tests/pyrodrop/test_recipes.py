@@ -19,7 +19,7 @@ from torch.distributions import Independent, MixtureSameFamily, Normal
 from torch.distributions.transforms import SigmoidTransform
 
 import pyrodrop
-from pyrodrop import data, guides, likelihoods, metrics, models, recipes
+from pyrodrop import data, guides, likelihoods, metrics, recipes
 from pyrodrop.recipes import _divided
 from pyrodrop.stacking import Component, ridge, stacked, stacked_densities
 
@@ -424,14 +424,6 @@ def test_the_learning_rate_falls_over_all_steps(steps: int) -> None:
     assert asked["lr_schedule"] is None
 
 
-@pytest.mark.more
-def test_steps_beyond_the_default_train_on() -> None:
-    """Parameters still move between step 2,000 and the last of 2,600."""
-    runs = [recipes.classifier((X, LABELS)).fit(steps=steps, **QUICK) for steps in (2000, 2600)]
-    first, last = (torch.cat([value.flatten() for value in run[0].model.parameters()]) for run in runs)
-    assert float((first - last).abs().max()) > 1e-3
-
-
 def test_classes_with_an_order_have_an_ordinal_likelihood() -> None:
     """y is low, middle or high, by a logistic variable with the location 2 x_0; their shares alone are .2 nats worse."""
     random = torch.Generator().manual_seed(0)
@@ -509,13 +501,6 @@ def test_class_labels_of_a_frame_are_no_regression() -> None:
         recipes.regressor(data.Dataset.from_frame(df, "y"))
     with pytest.raises(ValueError, match=r"the numbers of 'a'.*categories=\['a'\]"):
         recipes.classifier(data.Dataset.from_frame(df, "a", categories=["y"]))
-
-
-def test_a_model_of_a_recipe_is_an_ordinary_model() -> None:
-    recipe = recipes.regressor((X, Y))
-    assert isinstance(recipe.model, models.WideAndDeep)
-    run = pyrodrop.fit(recipe.model, recipe.guide, recipe.data, **{**recipe.settings, "steps": 5, **QUICK})
-    assert run.history.shape == (5, 3)
 
 
 def test_whole_numbers_far_from_zero_are_told_apart() -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import joblib
 import pyro
 import pyro.optim
 import pytest
@@ -22,7 +21,6 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, threads
-from pyrodrop.sklearn import NetworkRegressor
 
 X = torch.randn(60, 3, generator=torch.Generator().manual_seed(1))
 Y = X.sum(1, keepdim=True)
@@ -321,18 +319,6 @@ def test_a_network_is_not_refused_for_what_another_thread_draws(monkeypatch: pyt
     met(monkeypatch, lambda: torch.rand(3)).properties(X)
     with pytest.raises(ValueError, match="draws random numbers itself"):
         met(monkeypatch, lambda: torch.rand(3), noise=0.1).properties(X)
-
-
-@pytest.mark.more
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("members", [1, 2])
-def test_estimators_of_scikit_learn_are_fitted_in_threads(members: int) -> None:
-    from sklearn.model_selection import cross_val_score
-
-    model = NetworkRegressor(hidden_layer_sizes=(4,), max_steps=10, members=members, draws=20, random_state=0)
-    alone = cross_val_score(model, X.numpy(), Y[:, 0].numpy(), cv=2)
-    with joblib.parallel_config("threading", n_jobs=2):
-        assert cross_val_score(model, X.numpy(), Y[:, 0].numpy(), cv=2).tolist() == alone.tolist()
 
 
 def _elbo(_: int) -> float:

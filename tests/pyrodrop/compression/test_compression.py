@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import pickle
 import subprocess
@@ -93,17 +92,6 @@ def test_outputs_are_the_masked_networks(name: str) -> None:
 
 def layers(network: nn.Module) -> list[Any]:
     return [module for module in network.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("name", ["tanh", "lenet-5", "functional"])
-def test_cuts_of_all_degrees(name: str, seed: int) -> None:
-    """From nothing cut to everything, where only the last bias is left."""
-    build, shape = NETWORKS[name]
-    fit = cut(build(), share=seed / 5, dead=seed / 5, seed=seed)
-    x = torch.randn(shape)
-    torch.testing.assert_close(fit.compress(x=x)(x), masked(fit, x), atol=1e-5, rtol=1e-5)
 
 
 def test_no_unit_without_weights_is_left() -> None:
@@ -205,14 +193,6 @@ def test_export(name: str) -> None:
     torch.testing.assert_close(program.module()(x[:5]), masked(fit, x[:5]), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.more
-def test_onnx() -> None:
-    pytest.importorskip("onnx", reason="needs onnx, which is not installed")
-    pytest.importorskip("onnxscript", reason="needs onnxscript, which is not installed")
-    fit = cut(NETWORKS["lenet-300-100"][0]())
-    torch.onnx.export(fit.compress(), (torch.randn(2, 784),), io.BytesIO(), dynamo=True)
-
-
 @pytest.mark.few(2)
 def test_the_report_counts_by_hand() -> None:
     """A net of 4-3-2 with one hidden unit cut: 2 (4 + 2) weights are left of 3 (4 + 2), 2 of their biases and 2."""
@@ -280,35 +260,6 @@ def test_pruned_draws_take_as_much_noise_as_there_are_weights() -> None:
     assert torch.equal(q.expand((4,)).sample()[:, keep], 1 + noise)
 
 
-@pytest.mark.slow
-def test_an_ensemble_is_draws_of_the_posterior() -> None:
-    """The networks take x in its original units, are the same at every access, and have the mean of the prediction."""
-    x = torch.randn(6, 3)
-    fit = cut(models.MLP([3, 20, 2], **CLASSES), share=0.3)
-    networks = fit.ensemble(400, seed=5)
-    assert len(networks) == 400
-    assert torch.equal(networks[7](x), networks[7](x))
-    assert not torch.equal(networks[7](x), networks[8](x))
-    f = torch.stack([net(x) for net in networks])
-    drawn = fit.predict(x, 4000, seed=1).f
-    tolerance = 5 * drawn.std(0) / 400**0.5
-    assert bool(((f.mean(0) - drawn.mean(0)).abs() < tolerance).all())
-    torch.testing.assert_close(f.std(0), drawn.std(0), rtol=0.25, atol=0)
-    small = fit.ensemble(3, threshold=3.0)
-    assert sum(p.numel() for p in small[0].parameters()) < sum(p.numel() for p in networks[0].parameters())
-    pruned = fit.pruned().predict(x, 4000).f
-    cut_f = torch.stack([net(x) for net in fit.ensemble(400, threshold=3.0)])
-    assert bool(((cut_f.mean(0) - pruned.mean(0)).abs() < 5 * pruned.std(0) / 400**0.5 + 1e-6).all())
-
-
 def test_an_ensemble_holds_no_network() -> None:
     fit = cut(models.LeNet300100(**CLASSES))
     assert len(pickle.dumps(fit.ensemble(1000))) < len(pickle.dumps(fit.guide)) + len(pickle.dumps(fit.model)) + 10_000
-
-
-def test_guides_without_alphas_are_refused() -> None:
-    model = models.MLP([3, 4, 2], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
-    fit = pyrodrop.Fit(model, guides.MeanField(model), None, torch.zeros(1, 3), {})
-    for act in (fit.compress, fit.pruned):
-        with pytest.raises(TypeError, match=r"alpha.*guides.SparseDropout.*got (a )?MeanField"):
-            act()

@@ -37,24 +37,6 @@ def trained(model: Any, guide: Any, **settings: Any) -> Any:
     return train(model, guide, (X.to(dtype), Y.to(dtype)), **{"steps": 10, "lr": 1e-2, "progress": False} | settings)
 
 
-class TwoSteps(LastStep):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x[:, :2])
-
-
-@pytest.mark.more
-@pytest.mark.parametrize(
-    ("kind", "net"),
-    [(nn.LSTM, TwoSteps), *(pytest.param(kind, LastStep, marks=pytest.mark.slow) for kind in (nn.LSTM, nn.GRU))],
-)
-def test_recurrent_layers_are_compiled(kind: Any, net: Any) -> None:
-    model = model_of(net(kind))
-    guide = guides.BernoulliDropout(model, drop_rate=0.2)
-    fits = [trained(model, guide, estimator="local", engine=engine) for engine in ("pyro", "compiled")]
-    assert fits[1].settings["engine"] == "compiled"
-    torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-4, atol=1e-4)
-
-
 class Packed(LastStep):
     """Sequences of fixed lengths, or of as many steps as have an x that is not 0."""
 
@@ -76,13 +58,6 @@ def test_packed_sequences_are_traced_if_their_lengths_are_fixed() -> None:
     fits = [trained(model, guide, engine=engine) for engine in ("pyro", "traced")]
     assert [fit.settings["engine"] for fit in fits] == ["pyro", "traced"]
     torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-5, atol=1e-5)
-
-
-def test_packed_sequences_whose_lengths_are_in_x_are_trained_by_pyro(caplog: pytest.LogCaptureFixture) -> None:
-    model = model_of(Packed(None))
-    fit = trained(model, guides.BernoulliDropout(model, drop_rate=0.2), engine="traced")
-    assert fit.settings["engine"] == "pyro"
-    assert "training with engine 'pyro' instead of 'traced': it cannot be traced" in caplog.text
 
 
 def test_gradients_of_recurrent_layers_do_without_cudnn() -> None:

@@ -1,4 +1,4 @@
-"""x as several tensors, positional or named: rows that stay together, strides, and replicates of other forms."""
+"""x as several tensors, positional or named: rows that stay together, strides, and names of arguments."""
 
 from __future__ import annotations
 
@@ -18,23 +18,6 @@ A = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
 WORDS = torch.randint(0, 5, (ROWS, 4), generator=torch.Generator().manual_seed(2))
 Y = A[:, :1] + WORDS.float().mean(1, keepdim=True)
 FORMS: dict[str, Any] = {"tuple": (A, WORDS), "mapping": {"words": WORDS, "a": A}}
-
-
-class Two(nn.Module):
-    """Numbers and words."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.inner, self.outer = nn.Embedding(5, 4), nn.Linear(3, 4), nn.Linear(4, 1)
-        self.norm = nn.BatchNorm1d(4)
-
-    def forward(self, a: Tensor, words: Tensor) -> Tensor:
-        return self.outer(self.norm((self.inner(a) + self.words(words).mean(1)).tanh()))
-
-
-def two() -> Two:
-    torch.manual_seed(0)
-    return Two()
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -77,18 +60,6 @@ def test_the_first_rows_have_the_strides_of_all_later_ones(layout: str) -> None:
     for first, later in zip((whole, whole, rest), [batches.next() for _ in range(3)], strict=True):
         assert [t.stride() for t in first.tensors] == [t.stride() for t in later.tensors]
         assert first.kwargs == later.kwargs == {"num_data": 10}
-
-
-@pytest.mark.more
-def test_replicates_of_other_shapes_or_forms_are_the_fits_alone() -> None:
-    """They are not stacked."""
-    model = models.from_module(two(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
-    guide, settings = guides.Point(model), {"steps": 3, "engine": "traced", "progress": False}
-    sets = [((A, WORDS), Y), ((A, WORDS[:, :3]), Y), (FORMS["mapping"], Y)]
-    many = pyrodrop.fit_replicates(model, guide, sets, count=3, **settings)  # type: ignore[call-overload]
-    for seed, (one, data) in enumerate(zip(many, sets, strict=True)):
-        assert one.settings["replicates"] == 1
-        torch.testing.assert_close(one.history, pyrodrop.fit(model, guide, data, seed=seed, **settings).history)
 
 
 class Masked(nn.Module):

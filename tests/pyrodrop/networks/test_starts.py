@@ -147,16 +147,6 @@ def test_replicates_of_a_trained_network_go_on_with_it(model: models.NetworkMode
         torch.testing.assert_close(one.predict(WORDS, 1).f, trained.predict(WORDS, 1).f, rtol=0, atol=1e-6)
 
 
-def test_a_replicate_is_the_fit_alone_from_the_same_weights(model: models.NetworkModel) -> None:
-    guide = guides.BernoulliDropout(model, 0.2)
-    with drawn_as_alone(3, 4):
-        many = fitted(model, guide, count=2, seed=3)
-    for r, one in enumerate(many):
-        alone = fitted(model, guide, seed=3 + r, engine="pyro")
-        torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(one.guide.mean(), alone.guide.mean())
-
-
 def test_new_starts_are_the_modules_own_initialisation(model: models.NetworkModel) -> None:
     """Of a trained model; what the network's builder arranged is arranged again: padding, orthogonality, zeros."""
     trained = fitted(model, guides.Point(model), steps=20)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -12,17 +11,14 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import autoguide
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.prediction import blocks as module
 from pyrodrop.prediction.blocks import Block, blocks
 from pyrodrop.prediction.tiles import Cost, cost
-from pyrodrop.reparam.shared_noise import product
 
 pytestmark = pytest.mark.usefixtures("float64")
 BYTES = 2**28
@@ -193,35 +189,6 @@ def test_layers_before_the_first_noise_run_once(net: str) -> None:
     assert counter.get_total_flops() == first + alone
 
 
-@pytest.mark.parametrize(
-    ("in_dims", "x", "w"),
-    [((None, 0), (4, 3), (5, 2, 3)), ((0, None), (5, 4, 3), (2, 3)), ((1, 2), (4, 5, 3), (2, 3, 5))],
-)
-def test_a_product_for_many_samples_is_that_of_each(in_dims: Any, x: Any, w: Any) -> None:
-    """Also of inputs with rows, and where the samples are not the first axis."""
-    for rows in ((), (6,)):
-        inputs, weight = torch.randn(*x[:-1], *rows, x[-1]), torch.randn(w)
-        with torch.no_grad():
-            got = torch.vmap(product, in_dims=in_dims)(inputs, weight)
-        xs = inputs.expand(5, *inputs.shape) if in_dims[0] is None else inputs.movedim(in_dims[0], 0)
-        ws = weight.expand(5, *weight.shape) if in_dims[1] is None else weight.movedim(in_dims[1], 0)
-        want = torch.stack([x @ w.T for x, w in zip(xs, ws, strict=True)])
-        torch.testing.assert_close(got, want)
-
-
-def test_a_narrow_layer_takes_no_copy_of_its_input() -> None:
-    """The largest tensor of one hidden layer and one output is the output: noise goes to the weight."""
-    model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-    guide = guides.BernoulliDropout(model, 0.5, mask_input=False)
-    x = torch.randn(1000, 3)
-    model.properties(x)
-    with torch.no_grad():
-        (block,) = blocks(guide, model.weight_sites(), x, 10, BYTES)
-        counted = cost(block, model.outputs, x)
-    assert counted == Cost(before=50, behind=1, noisy=[(50, 50)])
-    assert counted.numbers(10, 1000) == 10 * (2 * 1000 + 50) + 2 * 1000 * 50
-
-
 def test_what_follows_a_drawn_weight_is_needed_for_every_draw() -> None:
     """Whole weights: all but x is behind the first noise. A constant first layer: its activations are before it."""
     model = models.MLP([3, 50, 2], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
@@ -335,45 +302,6 @@ def test_any_guide_that_draws_weights() -> None:
         want = model.outputs({n: w + 0.1 * torch.randn(4000, *w.shape) for n, w in starts.items()}, x)
     se = ((prediction.f.var(0) + want.var(0)) / 4000).sqrt()
     assert float(((prediction.f.mean(0) - want.mean(0)) / se).abs().max()) < 4.5
-
-
-def test_an_autoguide_draws_all_weights_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, _ = make("mlp", "point")
-    guide, x = autoguide.AutoNormal(model), some("mlp", 2)
-    pyrodrop.fit(model, guide, (x, torch.randn(2, 2)), steps=1, engine="pyro")
-    runs, traced = [], module._sites_of
-
-    def counted(*args: Any) -> Any:
-        runs.append(args)
-        return traced(*args)
-
-    monkeypatch.setattr(module, "_sites_of", counted)
-    (block,) = blocks(guide, model.weight_sites(), x, 7, BYTES)
-    assert {n: w.shape for n, w in block.noise.items()} == {n: (7, *w.shape) for n, w in model.weight_sites().items()}
-    assert len(runs) == 1
-
-
-def test_a_function_of_one_weight_used_twice_is_of_one_weight() -> None:
-    """f(x) = W W x with masks: the two uses see one mask, so the atoms are those of one mask."""
-    net = nn.Module()
-    net.layer = nn.Linear(3, 3, bias=False)
-    net.forward = lambda x: functools.reduce(lambda h, _: net.layer(h), range(2), x)  # type: ignore[method-assign]
-    with torch.no_grad():
-        weight = net.layer.weight.clone()
-    x, atoms = torch.eye(3), []
-    for mask in itertools.product([0.0, 1.0], repeat=3):
-        w = weight * torch.tensor(mask)
-        atoms.append((x @ w.T @ w.T).flatten())
-    q = pyrodrop.distributions.BernoulliMixture(weight, 0.5)
-
-    class One:
-        def posterior(self, name: str) -> Any:
-            return q
-
-    (block,) = blocks(One(), {"layer.weight": weight}, x, 200, BYTES)
-    with torch.no_grad():
-        f = block(lambda w, x: torch.func.functional_call(net, dict(w), (x,)), x)
-    assert float(torch.cdist(f.flatten(1), torch.stack(atoms).detach()).min(1).values.max()) < 1e-6
 
 
 def test_single_weights_are_dropped_for_points_alone_too() -> None:

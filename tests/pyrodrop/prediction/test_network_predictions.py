@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyro.distributions as dist
@@ -221,24 +220,6 @@ def test_a_divergence_that_a_draw_changes_is_evaluated_for_each(prior: str) -> N
     assert abs(elbo.kl - float(each.mean())) < 4.5 * float(each.std()) * math.sqrt(2 / count)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda x: {"ids": x["ids"]},
-        lambda x: (x["mask"], x["ids"]),
-        lambda x: x["ids"],
-        lambda x: {"ids": x["ids"], "mask": x["mask"][:, :2]},
-        lambda x: {"ids": x["ids"].double(), "mask": x["mask"]},
-    ],
-    ids=["one_missing", "other_order", "one_tensor", "other_width", "no_numbers_of_words"],
-)
-def test_inputs_that_the_network_does_not_take_are_named(change: Any) -> None:
-    _, fit, case = made("by_name")
-    for ask in (lambda x: fit.predict(x, 5), lambda x: fit.elbo(2, data=(x, case.y))):
-        with pytest.raises(ValueError, match="the network cannot be called on x of shape"):
-            ask(change(case.x))
-
-
 def test_scores_of_observations_of_any_shape() -> None:
     _, fit, case = made("images")
     prediction = fit.predict(case.x, 50)
@@ -260,41 +241,3 @@ def test_scores_of_observations_of_any_shape() -> None:
         metrics.variance_split(prediction)
     with pytest.raises(ValueError, match="class labels must be whole numbers"):
         prediction.log_density(case.y.double())
-
-
-class Counting(nn.Module):
-    """Its output depends on how often it was called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.calls = nn.Linear(3, 2), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return self.layer(x) * self.calls
-
-
-def test_a_network_that_changes_itself_is_predicted_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call starts from the same attributes, whatever the tiles, and leaves them."""
-    model = models.from_module(Counting(), prior=priors.Gaussian(), likelihood=gaussian()).double()
-    x, y = torch.randn(N, 3), torch.randn(N, 2)
-    model.check(data.Dataset(x, y))
-    fit = pyrodrop.Fit(model, guides.Point(model).double(), data.Dataset(x, y), torch.zeros(1, 3), {})
-    calls = model.network.calls
-    with torch.no_grad():
-        want = (calls + 1) * F.linear(x, model.network.layer.weight, model.free["layer.bias"])
-    for most in (10**9, 1):
-        monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": most})
-        torch.testing.assert_close(fit.predict(x, 3).f[1], want)
-    assert fit.elbo(2).nll == pytest.approx(-float(of_normal(want, y).sum()))
-    assert model.network.calls == calls
-
-
-def test_a_loaded_fit_is_in_evaluation_mode(tmp_path: Path) -> None:
-    """So that threads that share it never see another thread's mode."""
-    _, fit, _ = made("batch_norm")
-    fit.save(tmp_path / "fit.safetensors")
-    _, other, _ = made("batch_norm")
-    loaded = pyrodrop.Fit.load(tmp_path / "fit.safetensors", other.model, other.guide, device="cpu")
-    for program in (loaded.model, loaded.guide):
-        assert not any(module.training for module in program.modules())  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.prediction.blocks import Block
 from pyrodrop.prediction.predict import masks_of, tiles_of
 from pyrodrop.prediction.prediction import Prediction
@@ -58,58 +57,11 @@ def test_mean_and_variance_are_those_of_all_masks() -> None:
     torch.testing.assert_close(draws.log_density(torch.zeros(6, 1)), density, atol=0.02, rtol=0)
 
 
-def test_the_papers_formulas_on_the_enumeration() -> None:
-    """Mean, variance and eq. 8 of a prediction made of all 2^8 masks of a fair coin, each once."""
-    fit, x, y = fitted(), torch.randn(6, 2), torch.randn(6, 1)
-    f, _ = enumerated(fit, x)
-    prediction = Prediction(f=f, distribution=dist.Normal(f, TAU**-0.5).to_event(1))
-    torch.testing.assert_close(prediction.mean, f.mean(0))
-    torch.testing.assert_close(prediction.variance, 1 / TAU + (f**2).mean(0) - f.mean(0) ** 2)
-    likelihood = torch.exp(-TAU / 2 * (y - f) ** 2)[..., 0] * math.sqrt(TAU / (2 * math.pi))
-    torch.testing.assert_close(prediction.log_density(y), likelihood.mean(0).log())
-    torch.testing.assert_close(metrics.log_predictive_density(f, y, TAU), likelihood.mean(0).log())
-
-
-def test_draws_are_functions() -> None:
-    """One draw of weights serves all x: the same x twice gives the same value, in one call and over chunks."""
-    fit, x = fitted(), torch.randn(3, 2)
-    twice = fit.predict(torch.cat([x, x]), 50).f
-    torch.testing.assert_close(
-        twice[:, :3], twice[:, 3:], rtol=1e-5, atol=1e-6
-    )  # a matrix product may sum rows differently
-    assert len(torch.unique(twice[:, 0])) > 10
-
-
-def test_tiles_do_not_change_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sample and point at a time: the same functions up to rounding, and the same samples of y."""
-    fit, x = fitted(), torch.randn(3, 2)
-    whole = fit.predict(x, 64, seed=3)
-    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 1})
-    one_by_one = fit.predict(x, 64, seed=3)
-    torch.testing.assert_close(one_by_one.f, whole.f, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(one_by_one.y, whole.y, rtol=1e-12, atol=1e-12)
-    assert len(torch.unique(whole.f[:, 0])) > 10
-
-
 def test_samples_of_y_add_the_noise() -> None:
     prediction = fitted().predict(torch.randn(5, 2), 20_000)
     assert prediction.y.shape == prediction.f.shape
     torch.testing.assert_close(prediction.y.var(0), prediction.variance, rtol=0.05, atol=0)
     assert prediction.sample_y(7).shape == (7, 5, 1)
-
-
-def test_classification() -> None:
-    model = models.MLP([2, 6, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical()).double()
-    x, y = torch.randn(30, 2), torch.arange(30) % 3
-    fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.2).double(), (x, y), steps=5)
-    prediction = fit.predict(x, 40)
-    assert prediction.f.shape == (40, 30, 3)
-    want = prediction.f.softmax(-1).mean(0)[torch.arange(30), y].log()
-    torch.testing.assert_close(prediction.log_density(y), want)
-    assert prediction.y.shape == (40, 30)
-    probabilities = prediction.f.softmax(-1).mean(0)
-    torch.testing.assert_close(prediction.mean, probabilities)
-    torch.testing.assert_close(prediction.variance, probabilities * (1 - probabilities))
 
 
 def test_one_column_of_y_may_be_a_vector() -> None:

@@ -187,8 +187,3 @@ def test_draws_are_kept_thinned_and_described(sampled: pyrodrop.Sampled, tmp_pat
     assert torch.equal(again.samples["weight"], sampled.thinned(64).samples["weight"])
     assert "energy changes by" in repr(sampled)
     assert (sampled.stats["n_steps"] == 40).all()
-
-
-@pytest.mark.more
-def test_a_seed_repeats_its_draws(sampled: pyrodrop.Sampled) -> None:
-    assert torch.equal(run(linear()).samples["weight"], sampled.samples["weight"])

@@ -409,29 +409,6 @@ def test_saved_draws_are_read_back(sampled: pyrodrop.Sampled, tmp_path: Path) ->
         pyrodrop.Sampled.load(fit.save(tmp_path / "fit.safetensors"), linear())
 
 
-def test_draws_are_a_few_lines_with_what_was_done_and_whether_it_can_be_used(sampled: pyrodrop.Sampled) -> None:
-    told = sampled.settings
-    text = repr(sampled)
-    assert max(map(len, text.splitlines())) <= 80
-    assert len(text.splitlines()) <= 12
-    for words in (
-        f"{sampled.chains} chains of {sampled.draws}",
-        f"{told['num_data']} rows",
-        f"tune {told['tune']}, thin {told['thin']}",
-        f"mean acceptance {float(sampled.stats['acceptance_rate'].mean()):.2g}, 0 divergent",
-        f"R-hat of f {told['diagnostics']['r_hat_f']:.3f}",
-    ):
-        assert words in " ".join(text.split())
-    assert "before thinning" not in text
-    few = sampled.thinned(sampled.chains)
-    assert f"before thinning, with {sampled.draws} draws per chain: R-hat" in " ".join(repr(few).split())
-    bad = copy.copy(sampled)
-    bad.settings = told | {"diagnostics": told["diagnostics"] | {"r_hat_f": None, "ess_f": 3.0}}
-    assert "the chains have not mixed" in " ".join(repr(bad).split())
-    bad.settings = {}
-    assert "Sampled" in repr(bad)
-
-
 def test_a_file_with_damaged_diagnostics_is_refused(sampled: pyrodrop.Sampled, tmp_path: Path) -> None:
     bad = copy.copy(sampled)
     for found in ("much", {"r_hat_f": 1.0}, sampled.settings["diagnostics"] | {"ess_f": "many"}):
@@ -443,20 +420,6 @@ def test_a_file_with_damaged_diagnostics_is_refused(sampled: pyrodrop.Sampled, t
 def test_draws_that_do_not_fit_in_memory_are_refused() -> None:
     with pytest.raises(ValueError, match="GiB: keep fewer draws or chains"):
         pyrodrop.sample(linear(), (X, Y), chains=10**6, draws=10**6)
-
-
-def test_models_that_cannot_be_sampled_are_refused() -> None:
-    with pytest.raises(TypeError, match="needs a model of pyrodrop.models"):
-        run(lambda x, y=None: None)  # type: ignore[arg-type, return-value]
-    with pytest.raises(TypeError, match="needs a model of pyrodrop.models"):
-        pyrodrop.sample(lambda y: None, {"y": torch.zeros(3)})  # type: ignore[arg-type, return-value]
-    improper = pyrodrop.models.from_module(
-        nn.Linear(2, 1), prior=priors.LogUniform(), bias_prior=None, likelihood=likelihoods.Gaussian(4.0)
-    )
-    with pytest.raises(ValueError, match="improper"):
-        run(improper)
-    with pytest.raises(ValueError, match=r"x|y"):
-        run(linear(), (X[:, :1], Y))
 
 
 @pytest.mark.few(1)
