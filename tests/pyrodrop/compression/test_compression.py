@@ -41,8 +41,6 @@ class Functional(nn.Module):
 
 NETWORKS: dict[str, tuple[Callable[[], models.NetworkModel], tuple[int, ...]]] = {
     "lenet-300-100": (lambda: models.LeNet300100(**CLASSES), PIXELS),
-    "tanh": (lambda: models.MLP([784, 30, 20, 10], "tanh", **CLASSES), PIXELS),
-    "softplus": (lambda: models.MLP([784, 30, 20, 10], "softplus", **CLASSES), PIXELS),
     "lenet-5": (lambda: models.LeNet5(**CLASSES), DIGITS),
     "lenet-5-rectified": (lambda: models.LeNet5(rectified=True, **CLASSES), DIGITS),
     "conv-net": (lambda: models.ConvNet((1, 28, 28), scale=0.2, **CLASSES), DIGITS),

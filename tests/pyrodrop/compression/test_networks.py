@@ -81,21 +81,15 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.AvgPool2d(2, divisor_override=3), nn.Flatten(), nn.Linear(6 * 9, 2)),
         (1, 8, 8),
     ),
-    "divisor of an average, function": (
-        custom(lambda self, x: self.last(F.avg_pool2d(self.conv(x), 2, divisor_override=1).flatten(1)), **CONV),
-        (1, 8, 8),
-    ),
     "tokens, flattened": (
         sequential(nn.Linear(3, 5), nn.Tanh(), nn.Flatten(), nn.Linear(5 * 4, 6), nn.ReLU(), nn.Linear(6, 2)),
         (4, 3),
     ),
-    "tokens": (sequential(nn.Linear(3, 7), nn.Tanh(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 2)), (4, 3)),
     "a layer twice": (twice, (3,)),
     "tied": (Tied, (6,)),
     "quiet dropout": (sequential(nn.Linear(3, 9), nn.Tanh(), nn.Dropout(0.0), nn.Linear(9, 2)), (3,)),
     "batch norm": (normalised, (1, 8, 8)),
     "frozen": (frozen, (3,)),
-    "in place": (sequential(nn.Linear(3, 6), nn.ReLU(inplace=True), nn.Linear(6, 2)), (3,)),
     "in place, functions": (
         custom(lambda self, x: self.b(F.relu(self.a(x), inplace=True).relu_()), a=nn.Linear(3, 6), b=nn.Linear(6, 2)),
         (3,),
@@ -121,19 +115,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (1, 8, 8),
     ),
     "view of the size": (custom(lambda self, x: self.last(_pooled(self, x).view(x.size(0), -1)), **CONV), (1, 8, 8)),
-    "view of the shape": (
-        custom(lambda self, x: self.last((h := _pooled(self, x)).reshape(h.shape[0], -1)), **CONV),
-        (1, 8, 8),
-    ),
     "view of a number": (custom(lambda self, x: self.last(_pooled(self, x).view(-1, 54)), **CONV), (1, 8, 8)),
     "flatten of space": (
         sequential(
             nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(2), nn.Conv1d(6, 4, 2), nn.Tanh(), nn.Flatten(), nn.Linear(32, 2)
         ),
-        (1, 5, 5),
-    ),
-    "flatten in two": (
-        sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(-2), nn.Tanh(), nn.Flatten(1, 2), nn.Linear(54, 2)),
         (1, 5, 5),
     ),
     "global average": (
@@ -157,10 +143,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
             b=nn.Linear(9, 2, bias=False),
         ),
         (3,),
-    ),
-    "one layer": (lambda: nn.Linear(3, 2), (3,)),
-    "length": (
-        sequential(nn.Conv1d(2, 4, 3), nn.Tanh(), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(4 * 3, 2)), (2, 8)
     ),
     "volume": (sequential(nn.Conv3d(1, 4, 2), nn.Tanh(), nn.AvgPool3d(2), nn.Flatten(), nn.Linear(4, 2)), (1, 3, 3, 3)),
     "dense over the length": (
@@ -188,7 +170,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (2, 5, 5),
     ),
-    "output activated": (sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2), nn.Softplus(2.0)), (3,)),
 }  # fmt: skip
 
 
@@ -206,14 +187,12 @@ def _gradient(self: Any, x: Tensor) -> Tensor:
 REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "a gradient": (custom(_gradient, a=nn.Linear(3, 6), b=nn.Linear(6, 2)), (3,), "torch.fx cannot trace the network"),
     "pooling over units": (sequential(nn.Linear(3, 6), nn.MaxPool1d(2), nn.Linear(3, 2)), (3,), "1 (MaxPool1d)"),
-    "pooling of tokens": (sequential(nn.Linear(3, 6), nn.AvgPool1d(2), nn.Linear(3, 2)), (4, 3), "1 (AvgPool1d)"),
     "a softmax that is called relu": (
         custom(lambda self, x: self.b(self.relu(self.a(x))), a=nn.Linear(3, 6), relu=nn.Softmax(-1), b=nn.Linear(6, 2)),
         (3,),
         "relu (Softmax)",
     ),
     "softmax": (sequential(nn.Linear(3, 6), nn.Softmax(-1), nn.Linear(6, 2)), (3,), "1 (Softmax)"),
-    "norm of units": (sequential(nn.Linear(3, 6), nn.LayerNorm(6), nn.Linear(6, 2)), (3,), "1 (LayerNorm)"),
     "slopes": (sequential(nn.Linear(3, 6), nn.PReLU(6), nn.Linear(6, 2)), (3,), "1 (PReLU)"),
     "indices": (
         custom(lambda self, x: self.last(F.max_pool2d(self.conv(x), 2, return_indices=True)[0].flatten(1)), **CONV),
@@ -232,14 +211,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
         custom(lambda self, x: self.b((h := self.a(x)) * h.shape[1]), a=nn.Linear(3, 6), b=nn.Linear(6, 2)), (3,), "mul"
     ),
     "grouped": (sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)), (2, 3, 3), "the output"),
-    "norm of tokens": (
-        lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)), (4, 3), "1 (BatchNorm1d)"
-    ),
-    "values": (
-        custom(lambda self, x: self.b(self.a(x) if x.sum() > 0 else -self.a(x)), a=nn.Linear(3, 3), b=nn.Linear(3, 2)),
-        (3,),
-        "torch.fx cannot trace the network",
-    ),
 }  # fmt: skip
 
 

@@ -118,10 +118,6 @@ def test_no_closed_form_elsewhere() -> None:
         conv.predict(torch.randn(3, 4), method="analytic")
     with pytest.raises(ValueError, match="method='analytic' does not sample"):
         one_hidden().predict(torch.randn(3, 2), method="analytic", joint=False)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="method must be 'draws' or 'analytic'; got 'exact'"):
-        one_hidden().predict(torch.randn(3, 2), method="exact")  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="keep must be 'draws' or 'moments'; got 'all'"):
-        one_hidden().predict(torch.randn(3, 2), keep="all")  # type: ignore[call-overload]
 
 
 def test_rows_of_the_closed_form_come_in_parts_unless_they_mix(monkeypatch: pytest.MonkeyPatch) -> None:
