@@ -32,14 +32,7 @@ from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.threads import exclusive
 from pyrodrop.training.result import Fit
 from pyrodrop.training.result_data import rows_of
-from pyrodrop.training.worth import (
-    Report,
-    less_than_a_point,
-    no_better_than_a_constant,
-    point_estimate,
-    rises,
-    still_falls,
-)
+from pyrodrop.training.worth import REASONS, Report, less_than_a_point, no_better_than_a_constant
 
 _MOST, _GP_ROWS, _DRAWS, _KHAT_DRAWS, _KHAT_ROWS = 2000, 500, 300, 200, 10_000
 _FEWEST = 10  # rows to learn from and to be judged on
@@ -198,15 +191,8 @@ def _k_hat(fit: Fit, train: Dataset, seed: int) -> tuple[float, str]:
 
 def _advice(fit: Fit, scores: Mapping[str, Mapping[str, float]], k_hat_q: float, *, seen: bool) -> Iterator[str]:
     """What to try next."""
-    pages = {
-        rises: "the-loss-is-nan-or-infinite",
-        no_better_than_a_constant: "a-constant-predicts-as-well",
-        point_estimate: "learned-rates-go-to-0-or-alphas-grow",
-        still_falls: "a-constant-predicts-as-well",
-        less_than_a_point: "a-flat-band-noise-as-large-as-y",
-    }
     said: set[Any] = set()
-    for look, page in pages.items():
+    for look, page in REASONS.items():
         if (message := look(fit)) and not (look is less_than_a_point and no_better_than_a_constant in said):
             said.add(look)
             yield f"{message[0].upper()}{message[1:]} ([Symptoms](docs/symptoms.md#{page}))."

@@ -5,9 +5,8 @@
 Each sample of W has one z, so all weights of an input unit are dropped together. The model specifies which axis of a weight
 indexes its input units: the input channels of a convolution (also grouped or transposed), the words of an embedding.
 
-Gal & Ghahramani (2016), Dropout as a Bayesian Approximation: Appendix (arXiv:1506.02157), section 3. theta = 0 is MC
-dropout. M is the weight matrix of the paper: `torch.nn.Dropout` divides the inputs that it keeps by 1 - drop_rate, so the
-layer after it has the weight (1 - drop_rate) M, the mean of W.
+theta = 0 is MC dropout. M is the weight matrix of the paper: `torch.nn.Dropout` divides the inputs that it keeps by 1 -
+drop_rate, so the layer after it has the weight (1 - drop_rate) M, the mean of W.
 
 The KL divergence from a Gaussian prior is exact for theta > 0. For theta = 0 it is known up to a constant that depends only
 on the number of weights.
@@ -15,8 +14,6 @@ on the number of weights.
 `DropConnect` drops weights independently of each other, as if every weight were an input unit:
 
     W = M * Z + theta E,   Z_ij ~ Bernoulli(1 - drop_rate)      M, Z [out, in]
-
-Wan et al. (2013), Regularization of Neural Networks using DropConnect, https://proceedings.mlr.press/v28/wan13.html.
 """
 
 from __future__ import annotations
@@ -41,6 +38,9 @@ Per = Literal["input", "weight"]
 
 class BernoulliDropout(Guide):
     """MC dropout: randomly drops input units of every layer, with one mask per sample of a weight.
+
+    References:
+        Gal & Ghahramani (2016), Dropout as a Bayesian Approximation: Appendix, https://arxiv.org/abs/1506.02157, section 3.
 
     Args:
         model: the model whose weights are inferred.
@@ -116,6 +116,9 @@ class BernoulliDropout(Guide):
 
 class DropConnect(BernoulliDropout):
     """Randomly drops individual weights.
+
+    References:
+        Wan et al. (2013), https://proceedings.mlr.press/v28/wan13.html.
 
     Args:
         model: the model whose weights are inferred.

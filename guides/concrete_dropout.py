@@ -1,14 +1,4 @@
-"""Concrete dropout: Bernoulli dropout with rates that are learned by means of a relaxed mask.
-
-    W = V diag(z / (1 - r)),   z_k = 1 - sigmoid((logit(r) + logit(u_k)) / temperature),   u_k ~ U(0, 1)
-
-Here V = loc is the mean of W, like the weight of a layer after `torch.nn.Dropout`, which divides by 1 - r. Changing a rate
-therefore does not change the mean of W.
-
-Gal, Hron & Kendall (2017), Concrete Dropout, arXiv:1705.07832. The KL divergence is that of the mask without relaxation. It
-contains the term -H(r) per input unit, which pulls the rate towards one half; without this term the rate would go to zero.
-It is known up to the constant of the limit theta -> 0, which depends only on the number of weights.
-"""
+"""Concrete dropout: Bernoulli dropout with rates that are learned by means of a relaxed mask."""
 
 from __future__ import annotations
 
@@ -33,6 +23,18 @@ Granularity: TypeAlias = Literal["layer", "input"]
 
 class ConcreteDropout(Guide):
     """Bernoulli dropout with learned rates. Vectors such as biases are never dropped.
+
+        W = V diag(z / (1 - r)),   z_k = 1 - sigmoid((logit(r) + logit(u_k)) / temperature),   u_k ~ U(0, 1)
+
+    Here V = loc is the mean of W, like the weight of a layer after `torch.nn.Dropout`, which divides by 1 - r. Changing a
+    rate therefore does not change the mean of W.
+
+    The KL divergence is that of the mask without relaxation. It contains the term -H(r) per input unit, which pulls the
+    rate towards one half; without this term the rate would go to zero. It is known up to the constant of the limit theta ->
+    0, which depends only on the number of weights.
+
+    References:
+        Gal, Hron & Kendall (2017), Concrete Dropout, https://arxiv.org/abs/1705.07832.
 
     Args:
         model: the model whose weights are inferred.

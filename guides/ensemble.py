@@ -1,11 +1,4 @@
-"""An ensemble: a mixture, with equal weights, of posteriors of one kind that are trained from different starts.
-
-    q(W) = mean_m q_m(W)
-
-Every sample comes from one member chosen at random. Training maximises the mean of the members' ELBOs, which `Fit.elbo`
-reports. It is a lower bound on the ELBO of the mixture, because the KL divergence is convex in q. Lakshminarayanan, Pritzel
-& Blundell (2017), Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles, arXiv:1612.01474.
-"""
+"""An ensemble: a mixture, with equal weights, of posteriors of one kind that are trained from different starts."""
 
 from __future__ import annotations
 
@@ -26,8 +19,16 @@ from pyrodrop.protocols import HasWeights
 class Ensemble(Part, LocalModule):
     """Several guides of one model, used as one guide.
 
+        q(W) = mean_m q_m(W)
+
+    Every sample comes from one member chosen at random. Training maximises the mean of the members' ELBOs, which `Fit.elbo`
+    reports. It is a lower bound on the ELBO of the mixture, because the KL divergence is convex in q.
+
     Members share the model, with its anchors (`priors.Anchored`) and prior function (`models.WithPriorFunction`). To give
     every member its own, train `Point`s by `pyrodrop.fit_replicates` with ``starts="new"``, which is also faster.
+
+    References:
+        Lakshminarayanan, Pritzel & Blundell (2017), https://arxiv.org/abs/1612.01474.
 
     Args:
         model: the model whose weights are inferred.

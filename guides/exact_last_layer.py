@@ -1,22 +1,4 @@
-"""The exact posterior of the last layer given the layers below, for which any other guide can be used.
-
-    W ~ q(W)                        weights of the layers below; Phi [N, H] are the inputs of the last layer at all N rows
-    y_d = Phi w_d + b_d + noise of precision tau_d,     w_d ~ N(m_d, diag(s_d^2))       for each of D outputs
-
-    p(w_d | y, W) = N(A^-1 r, A^-1)     A = diag(1 / s_d^2) + tau_d Phi' Phi,     r = m_d / s_d^2 + tau_d Phi' (y_d - b_d)
-
-This is Bayesian linear regression on features (Bishop 2006, Pattern Recognition and Machine Learning, eq. 3.50-3.51). If b_d
-has a prior, w_d is drawn from its posterior with b_d integrated out, and then b_d given w_d. For every value of w and b,
-ln p(y | w, b, W) + ln p(w, b) - ln p(w, b | y, W) is the same number, the evidence of the regression, so that every step has
-
-    ELBO = E_q[ln p(y | W)] - KL(q(W) || prior),        ln p(y_d | W) = ln N(y_d | Phi m_d, 1 / tau_d + Phi diag(s_d^2) Phi')
-
-without noise from the last layer. It is maximised over the layers below, biases without a prior, and tau if that is learned
-(the evidence approximation; Bishop, section 3.5). With a point estimate of the layers below, it can overfit: Ober &
-Rasmussen (2019), Benchmarking the Neural Linear Model for Regression, arXiv:1912.08416. If the noise is not Gaussian, the
-posterior has no closed form; for classes, Harrison, Willes & Snoek (2024), Variational Bayesian Last Layers,
-arXiv:2404.11599, use a variational one.
-"""
+"""The exact posterior of the last layer given the layers below, for which any other guide can be used."""
 
 from __future__ import annotations
 
@@ -48,12 +30,32 @@ from pyrodrop.reparam.lazy import LazyWeight
 class ExactLastLayer(Part, LocalModule):
     """The Gaussian posterior of the last layer in closed form, given a sample of the layers below.
 
+        W ~ q(W)                      weights of the layers below; Phi [N, H] are the inputs of the last layer at all N rows
+        y_d = Phi w_d + b_d + noise of precision tau_d,     w_d ~ N(m_d, diag(s_d^2))       for each of D outputs
+
+        p(w_d | y, W) = N(A^-1 r, A^-1)     A = diag(1 / s_d^2) + tau_d Phi' Phi,   r = m_d / s_d^2 + tau_d Phi' (y_d - b_d)
+
+    This is Bayesian linear regression on features (Bishop, eq. 3.50-3.51). If b_d has a prior, w_d is drawn from its
+    posterior with b_d integrated out, and then b_d given w_d. For every value of w and b, ln p(y | w, b, W) + ln p(w, b) -
+    ln p(w, b | y, W) is the same number, the evidence of the regression, so that every step has
+
+        ELBO = E_q[ln p(y | W)] - KL(q(W) || prior),   ln p(y_d | W) = ln N(y_d | Phi m_d, 1 / tau_d + Phi diag(s_d^2) Phi')
+
+    without noise from the last layer. It is maximised over the layers below, biases without a prior, and tau if that is
+    learned (the evidence approximation; Bishop, section 3.5). With a point estimate of the layers below, it can overfit:
+    Ober & Rasmussen. If the noise is not Gaussian, the posterior has no closed form; for classes, Harrison, Willes & Snoek
+    (2024), Variational Bayesian Last Layers, arXiv:2404.11599, use a variational one.
+
     It is the posterior given all training rows, so the guide stores them. `pyrodrop.fit` passes them to the guide. Every
     step and every sample for a prediction computes the features of all rows, and a saved fit contains x and y. Minibatches
     are correct, but as slow as all rows and noisier, so leave `batch_size` None. `estimator` must be ``shared``.
     `kl_weight` changes the layers below; the last layer keeps the posterior written above.
 
     Under Pyro's `SVI`, the rows are those passed to each step. Call `condition_on` with all rows before predicting.
+
+    References:
+        Bishop (2006), Pattern Recognition and Machine Learning, section 3.5.
+        Ober & Rasmussen (2019), Benchmarking the Neural Linear Model for Regression, https://arxiv.org/abs/1912.08416.
 
     Args:
         model: a network of `pyrodrop.models` that returns the output ``[N, D]`` of a `torch.nn.Linear`. The weight of this

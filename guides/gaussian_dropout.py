@@ -1,15 +1,4 @@
-"""Gaussian dropout with a fixed rate.
-
-    A  W = M diag(s),   s_k ~ N(1, alpha)                 one scale per input unit: the weights of a unit are correlated
-    B  w_ij = m_ij (1 + sqrt(alpha) e_ij)                 independent weights
-
-    alpha = drop_rate / (1 - drop_rate)                   the variance of the noise of Bernoulli dropout
-
-Wang & Manning (2013), Fast dropout training, https://proceedings.mlr.press/v28/wang13a.html; Srivastava et al. (2014),
-Dropout, https://jmlr.org/papers/v15/srivastava14a.html, section 10; Kingma, Salimans & Welling (2015), arXiv:1506.02557,
-sections 3.1 and 3.2. Under the log-uniform prior the KL divergence depends only on alpha. With alpha fixed it is therefore
-a constant, and training the ELBO is the same as training with Gaussian dropout.
-"""
+"""Gaussian dropout with a fixed rate."""
 
 from __future__ import annotations
 
@@ -34,6 +23,19 @@ Kind = Literal["A", "B"]
 
 class GaussianDropout(Guide):
     """Multiplicative Gaussian noise of fixed variance.
+
+        A  W = M diag(s),   s_k ~ N(1, alpha)                 one scale per input unit: the weights of a unit are correlated
+        B  w_ij = m_ij (1 + sqrt(alpha) e_ij)                 independent weights
+
+        alpha = drop_rate / (1 - drop_rate)                   the variance of the noise of Bernoulli dropout
+
+    Under the log-uniform prior the KL divergence depends only on alpha. With alpha fixed it is therefore a constant, and
+    training the ELBO is the same as training with Gaussian dropout.
+
+    References:
+        Wang & Manning (2013), Fast dropout training, https://proceedings.mlr.press/v28/wang13a.html.
+        Srivastava et al. (2014), Dropout, https://jmlr.org/papers/v15/srivastava14a.html, section 10.
+        Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, sections 3.1 and 3.2.
 
     Args:
         model: the model whose weights are inferred.

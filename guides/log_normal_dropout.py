@@ -1,23 +1,4 @@
-"""Log-normal dropout, or structured Bayesian pruning: learned noise per input unit, by which units can be removed.
-
-    W = M diag(s),   ln s_k ~ N(mu_k, sigma_k^2) truncated to [a, b]           M [out, in], s [in]
-    prior: ln s_k uniform on [a, b];   M is a point estimate, without a prior
-
-    KL = sum_k  ln(b - a) - ln(sqrt(2 pi e) sigma_k Z_k) - (A_k phi(A_k) - B_k phi(B_k)) / (2 Z_k)
-    A_k = (a - mu_k) / sigma_k,   B_k = (b - mu_k) / sigma_k,   Z_k = Phi(B_k) - Phi(A_k)
-
-    E[s_k^n] = exp(n mu_k + n^2 sigma_k^2 / 2) [Phi(B_k - n sigma_k) - Phi(A_k - n sigma_k)] / Z_k
-    alpha_k  = Var[s_k] / E[s_k]^2,   signal-to-noise ratio alpha_k^(-1/2)
-
-The KL divergence is 0 where q(s_k) equals the prior, whose signal-to-noise ratio is 0.33 for [-20, 0]. Pruning removes
-units whose ratio is 1 or less (ln alpha_k >= 0) and multiplies all other units by E[s_k].
-
-Neklyudov, Molchanov, Ashukha & Vetrov (2017), Structured Bayesian Pruning via Log-Normal Multiplicative Noise,
-https://arxiv.org/abs/1705.07283, section 3. There the noise multiplies the outputs of a layer, before its bias; here it
-multiplies its inputs, including x, as in all guides of this package. mu_k is limited to [a, b] and ln sigma_k to
-[-10, 5]; their released code limits both to [-20, 5]. A parameter that a step takes beyond its bound counts as the bound.
-The gradient that leads it back passes, so that it does not stay there, as in projected gradient descent.
-"""
+"""Log-normal dropout, or structured Bayesian pruning: learned noise per input unit, by which units can be removed."""
 
 from __future__ import annotations
 
@@ -42,7 +23,27 @@ _LOG_SCALES = (-10.0, 5.0)  # below, the variance of s is lost in the rounding o
 class LogNormalDropout(Guide):
     """A truncated log-normal scale with two learned parameters per input unit; units that are mostly noise can be removed.
 
+        W = M diag(s),   ln s_k ~ N(mu_k, sigma_k^2) truncated to [a, b]           M [out, in], s [in]
+        prior: ln s_k uniform on [a, b];   M is a point estimate, without a prior
+
+        KL = sum_k  ln(b - a) - ln(sqrt(2 pi e) sigma_k Z_k) - (A_k phi(A_k) - B_k phi(B_k)) / (2 Z_k)
+        A_k = (a - mu_k) / sigma_k,   B_k = (b - mu_k) / sigma_k,   Z_k = Phi(B_k) - Phi(A_k)
+
+        E[s_k^n] = exp(n mu_k + n^2 sigma_k^2 / 2) [Phi(B_k - n sigma_k) - Phi(A_k - n sigma_k)] / Z_k
+        alpha_k  = Var[s_k] / E[s_k]^2,   signal-to-noise ratio alpha_k^(-1/2)
+
+    The KL divergence is 0 where q(s_k) equals the prior, whose signal-to-noise ratio is 0.33 for [-20, 0]. Pruning removes
+    units whose ratio is 1 or less (ln alpha_k >= 0) and multiplies all other units by E[s_k].
+
+    In the paper the noise multiplies the outputs of a layer, before its bias; here it multiplies its inputs, including x,
+    as in all guides of this package. mu_k is limited to [a, b] and ln sigma_k to [-10, 5]; their released code limits both
+    to [-20, 5]. A parameter that a step takes beyond its bound counts as the bound. The gradient that leads it back passes,
+    so that it does not stay there, as in projected gradient descent.
+
     The prior of the model must be `priors.LogUniform`. The prior of a scale s is proper: ln s is uniform on [low, high].
+
+    References:
+        Neklyudov, Molchanov, Ashukha & Vetrov (2017), https://arxiv.org/abs/1705.07283, section 3.
 
     Args:
         model: the model whose weights are inferred.

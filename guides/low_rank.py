@@ -1,10 +1,4 @@
-"""Gaussians with a low-rank plus diagonal covariance, one per weight tensor.
-
-    vec(W) ~ N(vec(M), F F^T + diag(v))         F [weights, rank], v [weights]
-
-Ong, Nott & Smith (2018), Gaussian Variational Approximation with a Factor Covariance Structure, arXiv:1701.03208. The KL
-divergence from a Gaussian prior is exact.
-"""
+"""Gaussians with a low-rank plus diagonal covariance, one per weight tensor."""
 
 from __future__ import annotations
 
@@ -24,6 +18,13 @@ from pyrodrop.protocols import HasWeights
 
 class LowRank(Guide):
     """A Gaussian per weight tensor with a covariance of the form F F^T + diag(v).
+
+        vec(W) ~ N(vec(M), F F^T + diag(v))         F [weights, rank], v [weights]
+
+    The KL divergence from a Gaussian prior is exact.
+
+    References:
+        Ong, Nott & Smith (2018), https://arxiv.org/abs/1701.03208.
 
     Args:
         model: the model whose weights are inferred.

@@ -1,10 +1,4 @@
-"""Mean-field Gaussian posterior.
-
-    w_ij ~ N(m_ij, v_ij)      m = loc, ln v = log_variance, both of the shape of the weight
-
-Graves (2011), Practical Variational Inference for Neural Networks; Blundell et al. (2015), Weight Uncertainty in Neural
-Networks, arXiv:1505.05424. The KL divergence from a Gaussian prior is exact.
-"""
+"""Mean-field Gaussian posterior."""
 
 from __future__ import annotations
 
@@ -22,6 +16,14 @@ from pyrodrop.protocols import HasWeights
 
 class MeanField(Guide):
     """Independent Gaussians with a learned mean and variance per weight.
+
+        w_ij ~ N(m_ij, v_ij)      m = loc, ln v = log_variance, both of the shape of the weight
+
+    The KL divergence from a Gaussian prior is exact.
+
+    References:
+        Graves (2011), Practical Variational Inference for Neural Networks.
+        Blundell et al. (2015), Weight Uncertainty in Neural Networks, https://arxiv.org/abs/1505.05424.
 
     Args:
         model: the model whose weights are inferred. The means start at its current weights.

@@ -1,17 +1,4 @@
-"""A point estimate: a posterior that puts all probability on one value of the weights.
-
-    W = M
-
-Training gives the maximum a posteriori estimate; it is dropout with rate 0 and the same KL divergence. `Point.average`
-converts a trained dropout posterior to the weights that standard dropout uses at test time, scaled by 1 - drop_rate (weight
-averaging; Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html, section 4), without uncertainty.
-
-The KL divergence is minus the log prior density at M, up to a constant that depends only on the number of weights. If the
-scales of the prior are latent (ARD with a hyperprior, the horseshoe), the guide has factors for them, and minus the ELBO is
-minus the log joint density of weights and scales up to the contribution of these factors. Under a horseshoe or half-Cauchy
-prior the joint density has no upper bound: it grows as the weights and their scales go to 0 together. This holds for every
-maximum a posteriori estimate under these priors.
-"""
+"""A point estimate: a posterior that puts all probability on one value of the weights."""
 
 from __future__ import annotations
 
@@ -28,6 +15,21 @@ from pyrodrop.protocols import HasWeights
 
 class Point(Guide):
     """A point estimate of the weights, trained by maximum a posteriori.
+
+        W = M
+
+    Training gives the maximum a posteriori estimate; it is dropout with rate 0 and the same KL divergence. `Point.average`
+    converts a trained dropout posterior to the weights that standard dropout uses at test time, scaled by 1 - drop_rate,
+    without uncertainty.
+
+    The KL divergence is minus the log prior density at M, up to a constant that depends only on the number of weights. If
+    the scales of the prior are latent (ARD with a hyperprior, the horseshoe), the guide has factors for them, and minus the
+    ELBO is minus the log joint density of weights and scales up to the contribution of these factors. Under a horseshoe or
+    half-Cauchy prior the joint density has no upper bound: it grows as the weights and their scales go to 0 together. This
+    holds for every maximum a posteriori estimate under these priors.
+
+    References:
+        Srivastava et al. (2014), Dropout, https://jmlr.org/papers/v15/srivastava14a.html, section 4: weight averaging.
 
     Args:
         model: the model whose weights are estimated. Training starts at its current weights.

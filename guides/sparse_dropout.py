@@ -2,14 +2,12 @@
 
     w_ij ~ N(m_ij, alpha_ij m_ij^2),    ln alpha_ij = clamp(ln v_ij - ln m_ij^2, -8, 8)
 
-The parameter is v and not alpha. This additive parameterisation keeps the variance of the gradient low for large alpha.
-Molchanov, Ashukha & Vetrov (2017), Variational Dropout Sparsifies Deep Neural Networks, arXiv:1701.05369, section 4; the
-clamp is that of their released code. The KL divergence from the log-uniform prior is known up to the constant of that
+The parameter is v and not alpha. This additive parameterisation keeps the variance of the gradient low for large alpha. The
+clamp is the one in the released code. The KL divergence from the log-uniform prior is known up to the constant of that
 improper prior, with an error below 1e-10 nats per weight in float64.
 
 `ARDDropout` is this posterior for the proper prior ``priors.ARD("weight")``, variational dropout by automatic relevance
-determination. Under that prior its KL divergence is exactly sum_ij ln(1 + 1/alpha_ij) / 2. Kharitonov, Molchanov & Vetrov
-(2018), Variational Dropout via Empirical Bayes, arXiv:1811.00596, eq. 8.
+determination. Under that prior its KL divergence is exactly sum_ij ln(1 + 1/alpha_ij) / 2.
 
 `Pruned` is the posterior after pruning,
 
@@ -35,6 +33,9 @@ from pyrodrop.protocols import HasWeights
 
 class SparseDropout(Guide):
     """Gaussians with a learned variance per weight; weights with a large alpha can be pruned.
+
+    References:
+        Molchanov, Ashukha & Vetrov (2017), https://arxiv.org/abs/1701.05369, section 4.
 
     Args:
         model: the model whose weights are inferred.
@@ -130,6 +131,9 @@ class ARDDropout(SparseDropout):
     """Gaussians with a learned variance per weight and ln alpha clamped to [-10, 10], as in the released code.
 
     The arguments are those of `SparseDropout`.
+
+    References:
+        Kharitonov, Molchanov & Vetrov (2018), https://arxiv.org/abs/1811.00596, eq. 8.
     """
 
     log_alpha_range: tuple[float, float] = (-10.0, 10.0)

@@ -1,15 +1,4 @@
-"""Variational dropout: Gaussian dropout with a learned noise variance.
-
-    A  W = M diag(s),   s_k ~ N(1, alpha_k)
-    B  w_ij = m_ij (1 + sqrt(alpha) e_ij)
-
-    alpha = max_alpha sigmoid(a)                          one per layer, per input unit or per weight
-
-Kingma, Salimans & Welling (2015), Variational Dropout and the Local Reparameterization Trick, arXiv:1506.02557, section 3.3,
-limit alpha to 1, because the objective has poor local optima above. Their type A2 is type A with the KL divergence scaled
-by 1/3. The KL divergence from the log-uniform prior is known up to the constant of that improper prior, with an error below
-1e-10 nats per term in float64; it has one term per input unit for type A and one per weight for type B.
-"""
+"""Variational dropout: Gaussian dropout with a learned noise variance."""
 
 from __future__ import annotations
 
@@ -33,6 +22,19 @@ Granularity: TypeAlias = Literal["layer", "input", "weight"]
 
 class VariationalDropout(Guide):
     """Multiplicative Gaussian noise with a learned variance alpha.
+
+        A  W = M diag(s),   s_k ~ N(1, alpha_k)
+        B  w_ij = m_ij (1 + sqrt(alpha) e_ij)
+
+        alpha = max_alpha sigmoid(a)                          one per layer, per input unit or per weight
+
+    The paper limits alpha to 1, because the objective has poor local optima above. Its type A2 is type A with the KL
+    divergence scaled by 1/3. The KL divergence from the log-uniform prior is known up to the constant of that improper
+    prior, with an error below 1e-10 nats per term in float64; it has one term per input unit for type A and one per weight
+    for type B.
+
+    References:
+        Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 3.3.
 
     Args:
         model: the model whose weights are inferred.

@@ -1,12 +1,4 @@
-"""The convolutional network of Kingma, Salimans & Welling (2015), figure 1b, for small images.
-
-    conv1 [32k, c, 5, 5]   conv2 [64k, 32k, 5, 5]       stride 2, padding 2: each halves height and width
-    dense1 [128k, .]       dense2 [128k, 128k]          out [classes, 128k]
-    f = out g(dense2 g(dense1 g(conv2 g(conv1 x)))),    g = softplus
-
-Variational Dropout and the Local Reparameterization Trick, section 5.2, https://arxiv.org/abs/1506.02557; k is their
-scale of the widths. The paper does not state kernel size and padding; the values above are our choice.
-"""
+"""The convolutional network of Kingma, Salimans & Welling (2015), figure 1b, for small images."""
 
 from __future__ import annotations
 
@@ -23,6 +15,15 @@ from pyrodrop.networks.starts import starting_from
 
 class ConvNet(NetworkModel):
     """Two strided convolutions and two hidden dense layers.
+
+        conv1 [32k, c, 5, 5]   conv2 [64k, 32k, 5, 5]       stride 2, padding 2: each halves height and width
+        dense1 [128k, .]       dense2 [128k, 128k]          out [classes, 128k]
+        f = out g(dense2 g(dense1 g(conv2 g(conv1 x)))),    g = softplus
+
+    k is the scale of the widths. The paper does not state kernel size and padding; the values above are our choice.
+
+    References:
+        Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 5.2.
 
     Args:
         shape: channels, height and width of an image: (3, 32, 32) for CIFAR-10, (1, 28, 28) for MNIST. Inputs x are

@@ -1,11 +1,4 @@
-"""Fully connected network.
-
-    W_l ~ prior                                   [widths[l], widths[l-1]], sites ``layers.0.weight``, ... for l = 1, ..., L
-    f   = W_L g(... g(W_1 x + b_1) ...) + b_L     [N, widths[-1]]
-    y   ~ likelihood(f)                           [N, ...]
-
-Neal (1996), Bayesian Learning for Neural Networks, chapter 2, https://doi.org/10.1007/978-1-4612-0745-0.
-"""
+"""Fully connected network."""
 
 from __future__ import annotations
 
@@ -36,6 +29,13 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 class MLP(NetworkModel):
     """A multilayer perceptron with priors on its weights.
+
+        W_l ~ prior                                [widths[l], widths[l-1]], sites ``layers.0.weight``, ... for l = 1, ..., L
+        f   = W_L g(... g(W_1 x + b_1) ...) + b_L  [N, widths[-1]]
+        y   ~ likelihood(f)                        [N, ...]
+
+    References:
+        Neal (1996), Bayesian Learning for Neural Networks, chapter 2, https://doi.org/10.1007/978-1-4612-0745-0.
 
     Args:
         widths: sizes of the input, the hidden layers and the output.

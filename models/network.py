@@ -235,14 +235,14 @@ class NetworkModel(Part, LocalModule):
                 have another standardisation; `data.Dataset.like` of the first ones makes data with the same.
             TypeError: `priors` is no mapping of `Prior`s.
         """
-        given = dict(instance(priors, Mapping, "priors", "a mapping from the names of sites to priors"))
-        if given.keys() != self.priors.keys():
-            wrong = sorted(map(str, given.keys() ^ self.priors.keys()))
+        chosen = dict(instance(priors, Mapping, "priors", "a mapping from the names of sites to priors"))
+        if chosen.keys() != self.priors.keys():
+            wrong = sorted(map(str, chosen.keys() ^ self.priors.keys()))
             raise ValueError(f"priors must have one for each of the {len(self.priors)} weights; differs in {wrong[:4]}")
-        for name, prior in given.items():
+        for name, prior in chosen.items():
             instance(prior, Prior, f"priors[{name!r}]", "a Prior of pyrodrop.priors")
         model = copy.deepcopy(self)
-        model.priors = {name: given[name] for name in self.priors}
+        model.priors = {name: chosen[name] for name in self.priors}
         for name, value in model.weight_sites().items():
             model.priors[name].for_site(name, value, self._units[name])
         model._set_initial({n: model.priors[n].initial(value) for n, value in model.weight_sites().items()})
@@ -305,9 +305,9 @@ class NetworkModel(Part, LocalModule):
         else:
             self._check_against(data, self._observe_training(data.x))
         dtype = next(iter(self.weight_sites().values())).dtype
-        for name, part in named_parts(data.x).items():
-            if part.is_floating_point() or self.in_features is not None:  # or they are ids
-                check_resolution(part, name, self.inputs if isinstance(data.x, Tensor) else Standardize(), dtype)
+        for name, tensor in named_parts(data.x).items():
+            if tensor.is_floating_point() or self.in_features is not None:  # or they are ids
+                check_resolution(tensor, name, self.inputs if isinstance(data.x, Tensor) else Standardize(), dtype)
         check_resolution(data.y, "y", self.targets, dtype)
 
     def check_targets(self, data: Dataset) -> None:

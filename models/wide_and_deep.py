@@ -86,10 +86,10 @@ class WideAndDeep(NetworkModel):
             raise ValueError(
                 f"low and high must have the shape [{inputs}]; got {list(low.shape)} and {list(high.shape)}"
             )
-        for ends, given in ((network.low, low), (network.high, high)):
-            ends[0] = given
+        for ends, values in ((network.low, low), (network.high, high)):
+            ends[0] = values
             if of_line:
-                ends[1] = given
+                ends[1] = values
 
     @torch.no_grad()
     def set_line(self, slopes: Tensor, intercept: Tensor, scale: Tensor, *, alone: bool = False) -> None:
@@ -105,7 +105,7 @@ class WideAndDeep(NetworkModel):
             ValueError: the shapes differ from these.
         """
         network: _Network = self.network  # type: ignore[assignment]
-        shapes, (inputs, outputs) = [list(given.shape) for given in (slopes, intercept, scale)], network.slopes.shape
+        shapes, (inputs, outputs) = [list(tensor.shape) for tensor in (slopes, intercept, scale)], network.slopes.shape
         columns = shapes[0][-1] if shapes[0] else 0
         if not 0 < columns <= outputs or shapes != [[inputs, columns], [columns], [columns]]:
             raise ValueError(

@@ -13,7 +13,7 @@ import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,23 +60,14 @@ def seed(value: Any) -> int:
     return count(value, "seed", "the seed of the random numbers", least=0)
 
 
-class Bounds(TypedDict, total=False):
-    """Bounds of numbers: `least` and `most` are allowed themselves, `above` and `below` are not."""
-
-    least: float
-    most: float
-    above: float
-    below: float
-
-
-def real(value: Any, name: str, what: str, **bounds: Unpack[Bounds]) -> float:
+def real(value: Any, name: str, what: str, **bounds: float) -> float:
     """A finite number within bounds.
 
     Args:
         value: the argument that was passed.
         name: of the argument.
         what: what the argument is, such as ``the precision of the noise``.
-        bounds: see `Bounds`.
+        bounds: `least` and `most`, which are allowed themselves, `above` and `below`, which are not.
 
     Raises:
         TypeError: it is not a real number.
@@ -124,9 +115,9 @@ def flag(value: Any, name: str, what: str) -> bool:
 
 def progress(value: Any) -> bool | None:
     """Whether to show a progress bar: True, False, or None for only on a terminal; a TypeError for any other value."""
-    if value is None:
-        return None
-    return flag(value, "progress", "whether to show a progress bar, None being for a terminal,")
+    return (
+        None if value is None else flag(value, "progress", "whether to show a progress bar, None being for a terminal,")
+    )
 
 
 def path(value: Any, name: str, what: str) -> Path:
@@ -143,7 +134,7 @@ def counts(value: Any, name: str, what: str, *, least: int = 1, length: int | No
     """A sequence of `length` (any number if None) whole numbers of at least `least`. For its errors see `count`."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) != (length or len(value)):
         size = "" if length is None else f"{length} "
-        raise TypeError(f"{name} are {what} and must be a list of {size}whole numbers; got {_listed(value)}")
+        raise TypeError(f"{name} are {what} and must be a list of {size}whole numbers; got {shown(value)}")
     return tuple(count(number, name, f"one of {what}", least=least) for number in value)
 
 
@@ -154,7 +145,7 @@ def function(value: Any, name: str, what: str) -> Any:
     return value
 
 
-def instance(value: Any, kinds: type | tuple[type, ...], name: str, what: str) -> Any:
+def instance(value: Any, kinds: Any, name: str, what: str) -> Any:
     """An object of one of the classes `kinds`; otherwise a TypeError, which says `what` it must be."""
     if not isinstance(value, kinds):
         got = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
@@ -172,14 +163,14 @@ def tensor(
     finite: bool = True,
     bools: bool = False,
     floating: bool = False,
-    **bounds: Unpack[Bounds],
+    **bounds: float,
 ) -> Tensor:
     """A dense tensor of real numbers that is not empty.
 
     Args:
         what: what the argument is, such as ``the predicted means``.
         finite, bools, floating: whether to refuse NaN and infinite values, to accept bools, and to refuse integers.
-        bounds: of the values, see `Bounds`.
+        bounds: of the values, see `real`.
 
     Raises:
         TypeError: it is no tensor, or is complex, sparse, on the meta device, or of a dtype that is not accepted.
@@ -212,7 +203,7 @@ def all_finite(values: Tensor, name: str) -> None:
         )
 
 
-def within(values: Tensor, name: str, what: str, **bounds: Unpack[Bounds]) -> None:
+def within(values: Tensor, name: str, what: str, **bounds: float) -> None:
     """Raise a ValueError unless all values of a tensor are within these bounds; NaN is outside."""
     if not all(bool(_COMPARISONS[kind](values, bound).all()) for kind, bound in bounds.items()):
         allowed = bounded(**bounds).removeprefix("a finite number ")
@@ -222,10 +213,10 @@ def within(values: Tensor, name: str, what: str, **bounds: Unpack[Bounds]) -> No
         )
 
 
-def real_or_tensor(value: Any, name: str, what: str, **bounds: Unpack[Bounds]) -> float | Tensor:
+def real_or_tensor(value: Any, name: str, what: str, **bounds: float) -> float | Tensor:
     """A finite number within bounds, or a tensor of such numbers. For the bounds and the errors see `real`."""
     if isinstance(value, Tensor) and value.dim():
-        return tensor(value, name, what, **bounds)
+        return tensor(value, name, what, **bounds)  # type: ignore[arg-type]
     real(value, name, what, **bounds)
     return value if isinstance(value, Tensor) else float(value)
 
@@ -249,10 +240,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() == 0 and not value.is_complex() and not value.is_meta
 
 
-def _listed(value: Any) -> str:
-    return reprlib.repr(value) if isinstance(value, list | tuple) else shown(value)
-
-
 def why_not_real(values: Tensor, *, bools: bool = True) -> str:
     """Why this is no dense tensor of real numbers (or bools, if they are allowed), or an empty string."""
     if values.is_meta:
@@ -270,8 +257,8 @@ def whole(least: int = 1, most: int = MOST) -> str:
     return f"a whole number of at least {least}" if most == MOST else f"a whole number from {least} to {most}"
 
 
-def bounded(**bounds: Unpack[Bounds]) -> str:
+def bounded(**bounds: float) -> str:
     """The allowed numbers in words."""
     titles = {"above": "above", "least": "at least", "below": "below", "most": "at most"}
-    limits = [f"{title} {bounds[kind]:g}" for kind, title in titles.items() if kind in bounds]  # type: ignore[literal-required]
+    limits = [f"{title} {bounds[kind]:g}" for kind, title in titles.items() if kind in bounds]
     return f"a finite number {' and '.join(limits)}".strip()

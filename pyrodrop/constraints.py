@@ -14,7 +14,6 @@ import functools
 import inspect
 import re
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
@@ -25,12 +24,15 @@ from pyrodrop.names import one_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Constraint(ABC):
+class Constraint:
     """What one argument may be: ``constraint(value, name)`` returns the value as Python's own type, or raises.
 
     Args:
         what: what the argument is, such as ``the number of gradient steps``, for messages.
+        bounds: of numbers.
     """
+
+    check: Callable[..., Any]
 
     def __init__(self, what: str, **bounds: Any) -> None:
         self.what: str = what
@@ -38,22 +40,23 @@ class Constraint(ABC):
         self.optional: bool = False
 
     def __call__(self, value: Any, name: str) -> Any:
-        return None if value is None and self.optional else self.check(value, name)
+        return None if value is None and self.optional else self.check(value, name, self.what, **self.bounds)
 
-    @abstractmethod
-    def check(self, value: Any, name: str) -> Any:
-        """The value as Python's own type; a TypeError or ValueError if it is not allowed."""
-
-    @abstractmethod
     def allowed(self) -> str:
-        """What is allowed, in words."""
+        """What is allowed, for messages and the reference."""
+        return "True or False"
+
+
+class Flag(Constraint):
+    """True or False, see `arguments.flag`."""
+
+    check = staticmethod(arguments.flag)
 
 
 class Count(Constraint):
     """A whole number from `least` (1 by default) to `most`, see `arguments.count`."""
 
-    def check(self, value: Any, name: str) -> int:
-        return arguments.count(value, name, self.what, **self.bounds)
+    check = staticmethod(arguments.count)
 
     def allowed(self) -> str:
         return arguments.whole(**self.bounds)
@@ -62,34 +65,41 @@ class Count(Constraint):
 class Real(Constraint):
     """A finite number within bounds, see `arguments.real`."""
 
-    def check(self, value: Any, name: str) -> float:
-        number = arguments.real(value, name, self.what, **self.bounds)
+    @staticmethod
+    def check(value: Any, name: str, what: str, **bounds: float) -> float:
+        number = arguments.real(value, name, what, **bounds)
         return value if type(value) is int else number  # 20 stays 20 where it is shown
 
     def allowed(self) -> str:
         return arguments.bounded(**self.bounds)
 
 
-class Flag(Constraint):
-    """True or False, see `arguments.flag`."""
-
-    def check(self, value: Any, name: str) -> bool:
-        return arguments.flag(value, name, self.what)
-
-    def allowed(self) -> str:
-        return "True or False"
-
-
 class Choice(Constraint):
     """One of the values of a `Literal`."""
 
-    def check(self, value: Any, name: str) -> Any:
-        return one_of(value, self.what, name)
+    @staticmethod
+    def check(value: Any, name: str, choices: Any) -> Any:
+        return one_of(value, choices, name)
 
     def allowed(self) -> str:
         return " or ".join(map(repr, get_args(self.what)))
 
 
+class Instance(Constraint):
+    """An object of a class, see `arguments.instance`."""
+
+    def __init__(self, kind: Any, what: str) -> None:
+        super().__init__(what)
+        self.kind: Any = kind
+
+    def check(self, value: Any, name: str, what: str) -> Any:  # type: ignore[override]
+        return arguments.instance(value, self.kind, name, what)
+
+    def allowed(self) -> str:
+        return self.what
+
+
+Text = Annotated[str, Instance(str, "a str")]
 Seed = Annotated[int, Count("the seed of the random numbers", least=0)]
 EngineName = Literal["auto", "pyro", "traced", "compiled"]
 Progress = Annotated[bool, Flag("whether to show a progress bar, None being for a terminal,")] | None
@@ -174,4 +184,4 @@ def _plain(hint: Any) -> Any:
     if not isinstance(hint, str):
         return hint
     plain = re.sub(r"Annotated\[([^,\]]+), \w+\(.*?\)\]", r"\1", hint, flags=re.DOTALL)
-    return {"Seed": "int", "Progress": "bool | None"}.get(plain, plain)
+    return {"Seed": "int", "Text": "str", "Progress": "bool | None"}.get(plain, plain)

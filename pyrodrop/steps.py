@@ -39,7 +39,6 @@ Group = dict[str, Any]  # one of torch.optim's param_groups
 
 _JITTED = JitTrace_ELBO, JitTraceEnum_ELBO, JitTraceGraph_ELBO, JitTraceMeanField_ELBO
 _UNKNOWN_OPTIONS = ("amsgrad", "maximize", "differentiable", "centered_variance")
-_FUSED: dict[type[torch.optim.Optimizer], Any] = {torch.optim.Adam: fused_adam, torch.optim.AdamW: fused_adamw}
 
 
 class Arguments:
@@ -380,8 +379,8 @@ class Update:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
-        plain = type(optimizer) in _FUSED and _is_fused(optimizer) and not does_more(optimizer)
-        self._fused = _FUSED[type(optimizer)] if plain else None
+        kinds = torch.optim.Adam, torch.optim.AdamW
+        self._fused = type(optimizer) in kinds and _is_fused(optimizer) and not does_more(optimizer)
 
     def clear(self) -> None:
         """Set all gradients to None."""
@@ -403,7 +402,7 @@ class Update:
                 gradient = parameter.grad
                 if gradient is not None and (gradient.layout != torch.strided or not gradient.is_contiguous()):
                     parameter.grad = gradient.to_dense().contiguous()  # fused operations read memory in order
-        if self._fused is None:
+        if not self._fused:
             self.optimizer.step()
             return
         with torch.no_grad():
@@ -413,19 +412,11 @@ class Update:
                     if parameter.grad is not None:
                         kinds.setdefault((parameter.device, parameter.dtype), []).append(parameter)
                 for parameters in kinds.values():
-                    self._step(self._fused, group, parameters)
-
-    def _step(self, fused: Any, group: Group, parameters: list[Tensor]) -> None:
-        """One step of Adam for parameters of one dtype on one device."""
-        states = [self._state(parameter) for parameter in parameters]
-        steps = [state["step"] for state in states]
-        for step in steps:
-            step.add_(1)
-        fused(
-            parameters, [parameter.grad for parameter in parameters], [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states], [], steps, lr=group["lr"], beta1=group["betas"][0],
-            beta2=group["betas"][1], weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False, maximize=False,
-        )  # fmt: skip
+                    states = [self._state(parameter) for parameter in parameters]
+                    steps = [state["step"].add_(1) for state in states]
+                    gradients = [parameter.grad for parameter in parameters]
+                    decoupled = type(self.optimizer) is torch.optim.AdamW
+                    adam_step(group, parameters, gradients, states, steps, decoupled=decoupled)
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.optimizer.state[parameter]
@@ -434,6 +425,30 @@ class Update:
             for name in ("exp_avg", "exp_avg_sq"):
                 state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
         return state
+
+
+def adam_step(
+    group: Group,
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Any],
+    states: Sequence[Mapping[str, Any]],
+    steps: Sequence[Tensor],
+    *,
+    decoupled: bool,
+) -> None:
+    """Make a step of Adam, or of AdamW, by torch's fused operation, for parameters of one dtype on one device.
+
+    Args:
+        group: the options.
+        states: of the optimiser, for every parameter.
+        steps: the number of every parameter's step, counted from 1, on its device.
+        decoupled: whether the weight decay is; an option of the group may say so, too.
+    """
+    (fused_adamw if decoupled or group.get("decoupled_weight_decay") else fused_adam)(
+        parameters, gradients, [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states], [],
+        steps, lr=group["lr"], beta1=group["betas"][0], beta2=group["betas"][1], weight_decay=group["weight_decay"],
+        eps=group["eps"], amsgrad=False, maximize=False,
+    )  # fmt: skip
 
 
 def _is_fused(optimizer: torch.optim.Optimizer) -> bool:

@@ -84,14 +84,6 @@ def _fresh_state() -> Iterator[None]:
     pyro.clear_param_store()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _short_timings() -> None:
-    """No test compares the times of a network that is compressed, for which it is called during half a second."""
-    from pyrodrop.compression import report
-
-    report._SECONDS = 0.001
-
-
 @pytest.fixture
 def float64() -> None:
     torch.set_default_dtype(torch.float64)

@@ -110,7 +110,7 @@ def _drawn(stack: Stack, num_draws: int, seed: int) -> Iterator[dict[str, Tensor
                 if number in failed:
                     yield None
                     continue
-                stack.load(number)
+                stack.put(number)
                 with seeded(seed + number, stack.settings.place):
                     drawn = guide.draw(num_draws)
                 # a point estimate is drawn as a view of the parameter that the next replicate changes

@@ -13,36 +13,23 @@ targets is exact for up to 10,000 observations and uses inducing points above.
 from __future__ import annotations
 
 import copy
-import time
 
 import pyro.distributions as dist
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from pyrodrop.analysis.gp.inducing import Inducing
-from pyrodrop.analysis.gp.latent import (
-    Problem,
-    best_fit,
-    checked_draw,
-    checked_search,
-    chosen_inference,
-    columns,
-    draw,
-    hyperparameters,
-)
+from pyrodrop.analysis.gp.latent import FittedProcess, Problem, columns
 from pyrodrop.analysis.gp.starts import KernelSetting, starts_of
 from pyrodrop.arguments import count, positive
-from pyrodrop.cards import Described
 from pyrodrop.data import Data, Dataset
-from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.likelihoods.classes import number_of_classes
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 
 
-class GaussianProcessClassifier(Described):
+class GaussianProcessClassifier(FittedProcess):
     """One Gaussian process per class, fitted to labels.
 
     Args:
@@ -78,9 +65,7 @@ class GaussianProcessClassifier(Described):
         seed: int = 0,
         progress: bool | None = None,
     ) -> None:
-        began = time.perf_counter()
-        checked_search(learn, seed, progress)
-        self.data: Dataset = Dataset.of(data)
+        super().__init__(data, learn, seed, progress)
         data = self.data
         labels = Categorical().as_target(data.y)
         x = columns(data.x)
@@ -100,41 +85,22 @@ class GaussianProcessClassifier(Described):
         self.inputs: Standardize = copy.deepcopy(inputs).double()
         targets, noise = dirichlet_targets(labels, self.classes, alpha_epsilon)
         self._offset = targets.mean()
-        choice = chosen_inference(len(labels), inducing)
-        self.log_evidence: float
-        self._latent, self.log_evidence = best_fit(
-            Problem(self.inputs(x), targets - self._offset, noise),
-            [(start.kernel, 0.0) for start in starts],
-            choice,
-            learn=learn,
-            seed=seed,
-            progress=progress,
-        )
-        self.evidence_kind = ("" if choice is None else "lower bound, ") + "of the Dirichlet targets"
-        self.kernel: Kernel = self._latent.covar_module
-        self.hyperparameters: dict[str, float | list[float]] = hyperparameters(self._latent)
-        self.seconds: float = time.perf_counter() - began
-
-    def describe(self) -> str:
-        evidence = f"log evidence {self.log_evidence:.4g} nats, {self.evidence_kind}"
-        return f"{type(self).__name__}({len(self.data)} rows, {evidence})"
+        problem = Problem(self.inputs(x), targets - self._offset, noise)
+        exact = self._fit(problem, [(start.kernel, 0.0) for start in starts], inducing)
+        self.evidence_kind = ("" if exact else "lower bound, ") + "of the Dirichlet targets"
 
     def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0, joint: bool = True) -> Prediction:
         """Samples of the logits at x ``[N, Q]``, f ``[S, N, C]``, and the mixture of their categorical distributions.
 
         ``joint=False`` samples every point independently. The marginals are the same, and no N x N covariance is needed.
         """
-        num_samples, seed, joint = checked_draw(num_samples, seed, joint)
-        points = self.inputs(columns(x, self.data.x.shape[1]))
-        with seeded(seed, points.device):
-            f, _, variance = draw(self._latent, points, num_samples, joint=joint)
+        f, _, variance = self._drawn(x, num_samples, seed, joint)
         f = f + self._offset
         return Prediction(f, dist.Categorical(logits=f), seed, joint=joint, f_sd=variance.sqrt())
 
     def log_density(self, data: Data, num_samples: int = 1000, *, seed: int = 0) -> Tensor:
         """ln p(y_n | x_n, training data) per observation, ``[N]`` in nats, from `num_samples` samples of the logits."""
         data = Dataset.of(data)
-        num_samples, seed, _ = checked_draw(num_samples, seed, False)
         parts = [
             self.predict(x, num_samples, seed=seed, joint=False).log_density(y)
             for x, y in zip(data.x.split(1000), Categorical().as_target(data.y).split(1000), strict=True)

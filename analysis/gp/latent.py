@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
@@ -16,8 +18,11 @@ from pyrodrop.analysis.gp.inducing import Inducing, Sparse
 from pyrodrop.arguments import count, flag
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.cards import Described
+from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
+from pyrodrop.scaling import Standardize
 
 EXACT_LIMIT = 10_000  # observations
 _SUBSET = 500  # observations from which inference with inducing points gets its initial hyperparameters
@@ -36,6 +41,45 @@ class Problem:
         """A random subset of at most `size` observations."""
         rows = torch.randperm(len(self.x))[:size]
         return Problem(self.x[rows], self.y[:, rows], None if self.noise is None else self.noise[:, rows])
+
+
+class FittedProcess(Described):
+    """What Gaussian processes of real numbers and of class labels share: the search, and the draws of f."""
+
+    data: Dataset
+    inputs: Standardize
+    evidence_kind: str
+
+    def __init__(self, data: Data, learn: bool, seed: int, progress: bool | None) -> None:
+        self._began = time.perf_counter()
+        flag(learn, "learn", "whether to maximise the evidence over the hyperparameters")
+        checked_seed(seed)
+        checked_progress(progress)
+        self._search: dict[str, Any] = {"learn": learn, "seed": seed, "progress": progress}
+        self.data = Dataset.of(data)
+
+    def _fit(self, problem: Problem, starts: Sequence[tuple[Kernel, float]], inducing: int | Inducing | None) -> bool:
+        """Search the hyperparameters; returns whether inference is exact."""
+        choice = chosen_inference(len(problem.x), inducing)
+        self.log_evidence: float
+        self._latent, self.log_evidence = best_fit(problem, starts, choice, **self._search)
+        self.kernel: Kernel = self._latent.covar_module
+        self.hyperparameters: dict[str, float | list[float]] = hyperparameters(self._latent)
+        self.seconds: float = time.perf_counter() - self._began
+        return choice is None
+
+    def describe(self) -> str:
+        evidence = f"log evidence {self.log_evidence:.4g} nats, {self.evidence_kind}"
+        return f"{type(self).__name__}({len(self.data)} rows, {evidence})"
+
+    def _drawn(self, x: Tensor, num_samples: int, seed: int, joint: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Samples of f ``[S, N, D]`` at x ``[N, Q]``, and the mean and variance of f, each ``[N, D]``."""
+        what = "whether samples are functions, joint over the points,"
+        joint = flag(joint, "joint", what)
+        num_samples = count(num_samples, "num_samples", "the number of functions drawn")
+        points = self.inputs(columns(x, self.data.x.shape[1]))
+        with seeded(checked_seed(seed), points.device):
+            return draw(self._latent, points, num_samples, joint=joint)
 
 
 def chosen_inference(size: int, inducing: int | Inducing | None) -> Inducing | None:
@@ -98,23 +142,6 @@ def columns(x: Tensor, width: int | None = None) -> Tensor:
         want = "Q" if width is None else width
         raise ValueError(f"x of a Gaussian process must have shape [N, {want}]; got {tuple(x.shape)}")
     return x.double()
-
-
-def checked_draw(num_samples: int, seed: int, joint: bool) -> tuple[int, int, bool]:
-    """Check the arguments of a prediction and return them; a TypeError or ValueError if one is wrong."""
-    what = "whether samples are functions, joint over the points,"
-    return (
-        count(num_samples, "num_samples", "the number of functions drawn"),
-        checked_seed(seed),
-        flag(joint, "joint", what),
-    )
-
-
-def checked_search(learn: bool, seed: int, progress: bool | None) -> None:
-    """Raise a TypeError or ValueError for wrong arguments of a search for hyperparameters."""
-    flag(learn, "learn", "whether to maximise the evidence over the hyperparameters")
-    checked_seed(seed)
-    checked_progress(progress)
 
 
 def hyperparameters(latent: Latent) -> dict[str, float | list[float]]:

@@ -45,19 +45,15 @@ class NetworkKernel(InfiniteWidth, Kernel):
         activation: str,
         weight_variance: Sequence[float | Sequence[float]],
         bias_variance: Sequence[float],
-        *,
-        drop_rate: float | Sequence[float] = 0.0,
-        gain: float = 1.0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            known(activation, SECOND_MOMENTS, "activation with a network kernel"),
-            weight_variance, bias_variance, drop_rate=drop_rate, gain=gain,
-        )  # fmt: skip
+        known(activation, SECOND_MOMENTS, "activation with a network kernel")
+        super().__init__(activation, weight_variance, bias_variance, **options)
         first, *others = weight_variance
         weights = [*(first if isinstance(first, Sequence) else [first]), *others]
-        _check(weights, self.columns, bias_variance, 1 - self.keep_rate, gain)
-        if activation == "relu" and gain != 1:
-            raise ValueError(f"gain must be 1 for relu, whose gain is part of the weight variances; got {gain}")
+        _check(weights, self.columns, bias_variance, 1 - self.keep_rate, self.gain)
+        if activation == "relu" and self.gain != 1:
+            raise ValueError(f"gain must be 1 for relu, whose gain is part of the weight variances; got {self.gain}")
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         if params.get("last_dim_is_batch"):

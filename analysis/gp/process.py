@@ -10,33 +10,20 @@ inducing points, which give a lower bound.
 from __future__ import annotations
 
 import copy
-import time
 
 import pyro.distributions as dist
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from pyrodrop.analysis.gp.inducing import Inducing
-from pyrodrop.analysis.gp.latent import (
-    Problem,
-    best_fit,
-    checked_draw,
-    checked_search,
-    chosen_inference,
-    columns,
-    draw,
-    hyperparameters,
-)
+from pyrodrop.analysis.gp.latent import FittedProcess, Problem, columns
 from pyrodrop.analysis.gp.starts import KernelSetting, Start, starts_of
-from pyrodrop.cards import Described
 from pyrodrop.data import Data, Dataset
-from pyrodrop.devices import seeded
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 
 
-class GaussianProcess(Described):
+class GaussianProcess(FittedProcess):
     """A Gaussian process fitted to a data set.
 
     Args:
@@ -78,9 +65,7 @@ class GaussianProcess(Described):
         seed: int = 0,
         progress: bool | None = None,
     ) -> None:
-        began = time.perf_counter()
-        checked_search(learn, seed, progress)
-        self.data: Dataset = Dataset.of(data)
+        super().__init__(data, learn, seed, progress)
         data = self.data
         if not data.y.is_floating_point():
             raise ValueError(
@@ -97,27 +82,11 @@ class GaussianProcess(Described):
         if y.dim() != 1:
             raise ValueError(f"y of a GaussianProcess must have shape [N, 1] or [N]; got {tuple(data.y.shape)}")
         scale = float(self.targets.scale)
-        choice = chosen_inference(len(x), inducing)
-        self.log_evidence: float
-        self._latent, self.log_evidence = best_fit(
-            Problem(x, y[None]),
-            [(start.kernel, _noise(start, scale)) for start in starts],
-            choice,
-            learn=learn,
-            seed=seed,
-            progress=progress,
-        )
-        self.evidence_kind = "exact" if choice is None else "lower bound"
-        self.seconds: float = time.perf_counter() - began
-        self.kernel: Kernel = self._latent.covar_module
+        exact = self._fit(Problem(x, y[None]), [(start.kernel, _noise(start, scale)) for start in starts], inducing)
+        self.evidence_kind = "exact" if exact else "lower bound"
         with torch.no_grad():
             self.prior_sd: float = scale * float(self.kernel(x, diag=True).mean().sqrt())
         self.noise_sd: float = scale * float(self._latent.noise) ** 0.5
-        self.hyperparameters: dict[str, float | list[float]] = hyperparameters(self._latent)
-
-    def describe(self) -> str:
-        evidence = f"log evidence {self.log_evidence:.4g} nats, {self.evidence_kind}"
-        return f"{type(self).__name__}({len(self.data)} rows, {evidence})"
 
     def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0, joint: bool = True) -> Prediction:
         """The posterior at x ``[N, Q]``: samples of f ``[S, N, 1]``, and the distribution of y in closed form.
@@ -125,10 +94,7 @@ class GaussianProcess(Described):
         Samples are functions, joint over the points, which needs a decomposition of the N x N covariance. ``joint=False``
         samples every point independently and is cheaper for many points.
         """
-        num_samples, seed, joint = checked_draw(num_samples, seed, joint)
-        points = self.inputs(columns(x, self.data.x.shape[1]))
-        with seeded(seed, points.device):
-            f, mean, variance = draw(self._latent, points, num_samples, joint=joint)
+        f, mean, variance = self._drawn(x, num_samples, seed, joint)
         f_sd = self.targets.scale * variance.sqrt()
         sd = self.targets.scale * (variance + self._latent.noise).sqrt()
         distribution = dist.Normal(self.targets.inverse(mean)[None], sd[None]).to_event(1)

@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pyrodrop.analysis.lab import ROOT, generated
+from pyrodrop.analysis.lab import RESULTS, ROOT, generated
 from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
 from pyrodrop.analysis.lab.benchmarks.tables import report
-from pyrodrop.analysis.lab.experiments import peers, published, remedies, uci
+from pyrodrop.analysis.lab.experiments import continual, peers, published, remedies, uci
+from pyrodrop.analysis.lab.experiments.active_learning import experiment as active_learning
 from pyrodrop.analysis.lab.experiments.league import page as league
 from pyrodrop.analysis.lab.experiments.references import page as references_page
+from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.names import known
 
 DOCS, NETWORKS = ROOT / "docs", ROOT / "tests" / "networks"
@@ -30,6 +32,17 @@ def networks(folder: Path = NETWORKS) -> str:
         if about and not file.name.startswith("test_"):
             rows.append([f"`{file.stem}`", about.splitlines()[0].replace("|", "/")])
     return generated.table(rows) + "\n"
+
+
+def lots() -> str:
+    """Accuracy after five lots of digits, in Markdown."""
+    return generated.as_markdown(continual.table_of(read_record(RESULTS / "continual.json").content["rows"]))
+
+
+def asked(number: int) -> str:
+    """A table of active learning, in Markdown."""
+    content = read_record(RESULTS / "active-learning.json").content
+    return generated.as_markdown(active_learning.tables_of(content, content["settings"])[number])
 
 
 PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
@@ -52,6 +65,11 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     "league w2": (DOCS / "league.md", functools.partial(league.text, "wasserstein")),
     "league away": (DOCS / "league.md", functools.partial(league.text, "away")),
     "league tv": (DOCS / "league.md", functools.partial(league.text, "total_variation")),
+    "lots": (DOCS / "data-that-keep-coming.md", lots),
+    **{
+        f"asked, {name}": (DOCS / "ask-for-a-label.md", functools.partial(asked, number))
+        for number, name in enumerate(("filters", "features", "naval"))
+    },
     "networks": (DOCS / "your-own-network.md", networks),
     **{
         f"{title} {kind}s": (DOCS / "tables.md", functools.partial(report.part, kind, half))

@@ -23,7 +23,6 @@ from pyrodrop.files import whole
 BLACK, GREY, PALE, WHITE = "#222222", "#777777", "#dddddd", "#ffffff"
 BLUE, RED, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 SERIES = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
-DIVERGING = "RdBu_r"  # from negative values in blue to positive values in red
 SEQUENTIAL = "magma"
 
 INK = {"light": "#1f2328", "dark": "#e6edf3"}  # of text on a page of this theme

@@ -17,6 +17,8 @@ from generated import Folder
 from public import MODULES, elsewhere, places, submodules, value
 from sphinx.application import Sphinx
 
+from pyrodrop.prediction.posterior import Posterior
+
 # Constants and aliases of types have no docstrings.
 CONSTANTS = {
     "pyrodrop.analysis.gp.EXACT_LIMIT": "Number of observations up to which inference of a Gaussian process is exact.",
@@ -137,6 +139,8 @@ def entry(module: str, name: str) -> list[str]:
     if inspect.isclass(what):
         kind = "autoexception" if issubclass(what, BaseException) else "autoclass"
         bases = ["   :show-inheritance:"] if what.__bases__ != (object,) else []
+        if Posterior in what.__bases__:  # whose methods have no page of their own
+            bases += ["   :inherited-members: ABC"]
         others = sorted(
             attribute for attribute, member in vars(what).items() if type(member).__module__.startswith("sklearn")
         )

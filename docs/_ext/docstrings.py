@@ -2,7 +2,7 @@
 
 Formulas and small tables, which are indented, become literal blocks; bars of absolute values and the plural of a name in
 backquotes stay as they are; arguments that share a description get one each, with what the constraints of the signature
-allow; what is returned is never read as a type.
+allow; references are a list; what is returned is never read as a type.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyrodrop
 from pyrodrop.constraints import Choice, Constraint, Flag, constraints_of
 from pyrodrop.training.settings import Settings
 
-_SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Example|Examples|Note):$")
+_SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|References|Example|Examples|Note):$")
 _ARGUMENTS = re.compile(r"    (\w+(?:, \w+)*): (.*)$")
 _CODE = re.compile(r"(``.*?``)|\|")
 _CLASS = re.compile(r"<class '([\w.]+)'>")
@@ -90,6 +90,11 @@ def changed(lines: list[str], allowed: Mapping[str, str]) -> list[str]:
             for argument in described[1].split(", "):
                 range_of = [f"        Allowed: {allowed[argument]}."] if argument in allowed else []
                 result += [f"    {argument}: {inline(described[2])}", *rest, *range_of]
+        elif section == "References" and line.startswith("    "):
+            number += 1
+            result.append(
+                f"      {inline(line.strip())}" if line.startswith("     ") else f"    * {inline(line.strip())}"
+            )
         elif literal:
             taken = block(4)
             marked = before and before[-1].endswith("::")

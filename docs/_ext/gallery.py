@@ -19,8 +19,10 @@ from sphinx.application import Sphinx
 from themes import THEMES, Theme, inked, themed
 from zoo_figures import uci, uci_cells
 
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments import kingma_fig1a, kingma_table1
 from pyrodrop.analysis.lab.experiments.peers.figure import figure as peers
+from pyrodrop.analysis.lab.experiments.peers.rows import STORED as DISTANCES
 from pyrodrop.analysis.lab.experiments.published.compare import place
 from pyrodrop.analysis.lab.experiments.references import facts
 from pyrodrop.analysis.lab.experiments.references import figure as spreads
@@ -148,6 +150,11 @@ def progress(record: str) -> Figure:
     return draw_progress(epochs, list(epochs[-1]["sparsity"]), None)
 
 
+def methods() -> Figure:
+    """The figure of the stored rows of other packages."""
+    return peers([row for row in tidy.read(DISTANCES) if row["study"] == "peers"])
+
+
 def variances() -> Figure:
     """The variances of gradient estimators."""
     measured = stored("kingma-table1-paper.json")["measured"]
@@ -230,7 +237,7 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "peers", "Other packages",
             "Distance from the exact posterior and core-seconds of methods of eight packages: the four "
             "nearest are samplers on each problem.",
-            Drawn(lambda: peers(stored("peers.json")["problems"])), "analysis/lab/experiments/peers/figure.py",
+            Drawn(methods), "analysis/lab/experiments/peers/figure.py",
             "pyrodrop run peers --python PYTHON",
             ("project/results.md#other-packages-beside-the-exact-posterior", "Reference results"),
         ),

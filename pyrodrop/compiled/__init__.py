@@ -3,7 +3,7 @@
     Accelerated                             the steps of a fit by a recorded or compiled graph
     StackedLoss, accelerate_stacked         the steps of many fits at once
     pure(function, inputs)                  a function of tensors as a `Program`, for densities and predictions
-    record_function, compile_function       a function that calls such programs, as one graph or compiled
+    calling(function, program, inputs)      a function that calls a program, as one graph, compiled or not
     Replayed                                steps whose kernels a GPU replays
     compile_svi                             faster steps for a training loop that calls `SVI.step`
 
@@ -11,8 +11,8 @@
 """
 
 from pyrodrop.compiled.cuda import Replayed
-from pyrodrop.compiled.inductor import compile_function
-from pyrodrop.compiled.program import Program, pure, record_function
+from pyrodrop.compiled.inductor import calling
+from pyrodrop.compiled.program import Program, pure
 from pyrodrop.compiled.record import Untraceable, first_that_works
 from pyrodrop.compiled.steps import Accelerated, StackedLoss, accelerate_stacked, bytes_of_step
 from pyrodrop.compiled.svi import compile_svi
@@ -25,9 +25,8 @@ __all__ = [
     "Untraceable",
     "accelerate_stacked",
     "bytes_of_step",
-    "compile_function",
+    "calling",
     "compile_svi",
     "first_that_works",
     "pure",
-    "record_function",
 ]

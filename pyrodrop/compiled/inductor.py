@@ -62,7 +62,7 @@ NATIVE = {"cpp_wrapper": True, "size_asserts": False, "cpp_cache_precompile_head
 _BATCH_NORMS = (_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_batch_norm, _A.cudnn_batch_norm_backward)
 
 Call = Callable[[list[Tensor]], Sequence[Tensor]]
-Guard = Callable[[Tensor, list[Tensor], list[Tensor]], Callable[[Tensor, Tensor], Tensor]]
+Guard = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], Callable[[Tensor, Tensor], Tensor]]
 
 _MOST = 500  # files of programs
 _NARROW = 32  # numbers per row: two of the widest vectors
@@ -186,7 +186,9 @@ def rules_of(optimizer: Any) -> list[Rule] | None:
     return rules
 
 
-def unguarded(terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+def unguarded(
+    terms: Tensor, gradients: Sequence[Tensor], extra: Sequence[Tensor]
+) -> Callable[[Tensor, Tensor], Tensor]:
     """A `Guard` by which every step counts."""
     return lambda old, new: new
 
@@ -343,15 +345,38 @@ def _check_draws(program: Program, inputs: Sequence[Tensor]) -> None:
         )
 
 
-def compile_function(function: Callable[..., Any], inputs: list[Tensor]) -> Compiled:
-    """A function of tensors, which may call programs mapped over many values, compiled by TorchInductor.
+def calling(
+    function: Callable[..., Sequence[Tensor]],
+    program: Program,
+    inputs: Sequence[Tensor],
+    *,
+    mapped: bool = False,
+    compiled: bool = True,
+) -> Callable[..., Sequence[Tensor]]:
+    """A function of tensors that calls a program, which draws nothing, as one graph.
 
-    The program does not check its inputs, which must be contiguous and of the shapes and dtypes of `inputs`.
+    The result does not check its inputs, which must be contiguous and of the shapes and dtypes of `inputs`.
+
+    Args:
+        function: takes the program, as a function of its inputs, and the tensors.
+        mapped: whether `function` calls the program for many values of its inputs, along their first axes.
+        compiled: whether TorchInductor compiles the graph; if not, its operations are called one by one.
 
     Raises:
-        Untraceable: the function cannot be recorded, or the compiler fails.
+        Untraceable: the function cannot be recorded, the program not be mapped, or the compiler fails.
     """
-    return compile_graph(function, inputs, {"size_asserts": False})
+    constants = [constant.contiguous() for constant in program.constants]
+    count = sum(node.op == "placeholder" for node in program.graph.nodes) - len(constants)
+    call = program.mapped([0] * count + [None] * len(constants)) if mapped else program.module
+
+    def whole(*tensors: Tensor) -> Sequence[Tensor]:
+        rest = tensors[len(inputs) :]
+        return function(lambda *values: call(*values, *rest), *tensors[: len(inputs)])
+
+    every = [*inputs, *constants]
+    with torch.no_grad():
+        graph: Any = compile_graph(whole, every, {"size_asserts": False}) if compiled else _graph_of(whole, every)
+    return lambda *tensors: graph(*tensors, *constants)
 
 
 @contextmanager
@@ -372,10 +397,7 @@ def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: M
     Raises:
         Untraceable: the function cannot be recorded, or the compiler fails, such as without a C++ compiler.
     """
-    try:
-        module = record(function, inputs, elementary_forms(_BATCH_NORMS))
-    except Exception as error:  # whatever an operation that cannot be mapped over replicates or chains raises
-        raise Untraceable(f"it cannot be recorded: {first_line(error)}") from error
+    module = _graph_of(function, inputs, elementary_forms(_BATCH_NORMS))
     make_flat(module)
     rewrite_products(module)
     for attempt in ({}, _SMALL_KERNELS):
@@ -384,6 +406,14 @@ def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: M
         except Exception as error:  # the compiler's errors have no common type
             failure = error
     raise Untraceable(f"the compiler failed: {first_line(failure)}") from failure
+
+
+def _graph_of(function: Callable[..., Any], inputs: Sequence[Tensor], elementary: Any = None) -> fx.GraphModule:
+    """`record`, whose errors are `Untraceable`."""
+    try:
+        return record(function, inputs, elementary)
+    except Exception as error:  # whatever an operation that cannot be mapped over replicates or chains raises
+        raise Untraceable(f"it cannot be recorded: {first_line(error)}") from error
 
 
 # Fusing loops of different depths, TorchInductor 2.13 may look up a buffer that one of them does not read: a KeyError.

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, fx
 
 from pyrodrop.changes import put_back
-from pyrodrop.compiled.private_apis import record, script, scripts_as_they_are, without_validation
+from pyrodrop.compiled.private_apis import script, scripts_as_they_are, without_validation
 from pyrodrop.compiled.record import (
     Recording,
     Untraceable,
@@ -209,6 +209,11 @@ class Program:
             noise = zip(*(self.draw() for _ in range(min(size, count - first))), strict=True)
             blocks.append(mapped(*fixed, *map(torch.stack, noise)))
         return [torch.cat(values) for values in zip(*blocks, strict=True)]
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a call draws random numbers."""
+        return bool(self.noise or self.draws_itself)
 
     def shapes(self) -> list[Tensor]:
         """Uninitialised tensors in the shapes of the random inputs."""
@@ -462,18 +467,6 @@ def _refuse_writes(graph: fx.Graph, inputs: set[fx.Node], constants: set[fx.Node
                 f"it changes a tensor in place, by {node.target}, that is no buffer of a module and that a trace would "
                 "lose; register it with register_buffer"
             )
-
-
-def record_function(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> fx.GraphModule:
-    """A function of tensors, which may call programs mapped over many values, as one graph.
-
-    Raises:
-        Untraceable: an operation cannot be recorded, or not be mapped.
-    """
-    try:
-        return record(function, inputs)
-    except Exception as error:  # whatever such an operation raises
-        raise Untraceable(f"it cannot be recorded: {first_line(error)}") from error
 
 
 def loosen_views(module: fx.GraphModule) -> None:

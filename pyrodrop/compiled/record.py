@@ -73,7 +73,7 @@ class Unrecordable(RuntimeError):
     """A function computes something from the values of tensors, which a graph cannot repeat."""
 
 
-class Recorded(Tensor):
+class RecordedTensor(Tensor):
     """A tensor in a recording.
 
     Attributes:
@@ -144,7 +144,7 @@ def recorded(
     """Call a function of tensors and record its operations.
 
     Args:
-        inputs: the inputs; those that require a gradient are passed as they are, all others as `Recorded` tensors.
+        inputs: the inputs; those that require a gradient are passed as they are, all others as a `RecordedTensor`.
         arguments: the positions of the inputs whose whole numbers may be read.
 
     Raises:
@@ -185,7 +185,7 @@ class _Recorder:
 
     def node(self, tensor: Tensor) -> fx.Node:
         """The node of a tensor; that of a new constant if the recording has not met it."""
-        if isinstance(tensor, Recorded):
+        if isinstance(tensor, RecordedTensor):
             return tensor.node
         if id(tensor) not in self._nodes:
             node = self._placeholder(f"constant_{len(self.constants)}", tensor)
@@ -205,7 +205,7 @@ class _Recorder:
 
         def value_of(tensor: Tensor) -> Tensor:
             met.append(tensor)
-            return tensor.value if isinstance(tensor, Recorded) else tensor
+            return tensor.value if isinstance(tensor, RecordedTensor) else tensor
 
         values = over_tensors(value_of, (tuple(args), dict(kwargs)))
         loose = [one for one in met if not self._is_fixed(one)]
@@ -218,7 +218,7 @@ class _Recorder:
         targets, fixed = written(operation, args, kwargs), not loose and not draws(operation, args, kwargs)
         if any(id(one) in self._parameters for one in targets):
             raise Unrecordable(f"{operation} changes a parameter in place")
-        memory = {_memory(one) for one in targets if isinstance(one, Recorded)}
+        memory = {_memory(one) for one in targets if isinstance(one, RecordedTensor)}
         self._touched |= memory
         self._written |= set() if fixed else memory
         given = not draws(operation, args, kwargs) and all(self._is_given(one) for one in met)
@@ -226,19 +226,19 @@ class _Recorder:
             without_dispatch(operation, args, kwargs)  # so that the tensor of the recording has the new shape as well
         result = operation(*values[0], **values[1])
         fresh = operation is _A.lift_fresh.default
-        known = [one for one in met if isinstance(one, Recorded) and (one.number or one.fixed)]
+        known = [one for one in met if isinstance(one, RecordedTensor) and (one.number or one.fixed)]
         number = len(known) == len(met) and any(one.number for one in known)
         nodes = over_tensors(self.node, (tuple(args), dict(kwargs)))
         node = self.graph.call_function(_A.lift_fresh_copy.default if fresh else operation, *nodes)
-        same = {id(one.value): one for one in met if isinstance(one, Recorded)}
+        same = {id(one.value): one for one in met if isinstance(one, RecordedTensor)}
         return self._results(result, node, {} if fresh else same, fresh or fixed, number, given)
 
     def _is_fixed(self, one: Tensor) -> bool:
-        return isinstance(one, Recorded) and one.fixed and _memory(one) not in self._written
+        return isinstance(one, RecordedTensor) and one.fixed and _memory(one) not in self._written
 
     def _is_given(self, one: Tensor) -> bool:
         """Whether a tensor is made only from arguments and numbers."""
-        return isinstance(one, Recorded) and (one.fixed or one.given) and _memory(one) not in self._touched
+        return isinstance(one, RecordedTensor) and (one.fixed or one.given) and _memory(one) not in self._touched
 
     def _may_be_read(self, one: Tensor) -> bool:
         return self._is_given(one) and not one.is_floating_point() and not one.is_complex()
@@ -247,12 +247,12 @@ class _Recorder:
         self,
         result: Any,
         node: fx.Node,
-        same: Mapping[int, Recorded],
+        same: Mapping[int, RecordedTensor],
         fixed: bool,
         number: bool = False,
         given: bool = False,
     ) -> Any:
-        """`Recorded` tensors for the results of an operation; a tensor that it has written to stays the same object."""
+        """A `RecordedTensor` for each result of an operation; a tensor that it has written to stays the same."""
         if isinstance(result, Tensor):
             node.meta["val"] = Value.of(result)
             known = same.get(id(result))
@@ -296,13 +296,15 @@ def _refuse(operation: Any, met: Sequence[Tensor], loose: Sequence[Tensor]) -> N
         raise Unrecordable(f"the shape of the result of {operation} depends on the values of a tensor")
 
 
-def _memory(one: Recorded) -> StorageWeakRef:
+def _memory(one: RecordedTensor) -> StorageWeakRef:
     """The memory of a value; its address would be another's once it is freed."""
     return StorageWeakRef(one.value.untyped_storage())
 
 
-def _wrapped(value: Tensor, node: fx.Node, fixed: bool = False, number: bool = False, given: bool = False) -> Recorded:
-    made: Recorded = stand_in(Recorded, value)
+def _wrapped(
+    value: Tensor, node: fx.Node, fixed: bool = False, number: bool = False, given: bool = False
+) -> RecordedTensor:
+    made: RecordedTensor = stand_in(RecordedTensor, value)
     made.value, made.node, made.fixed, made.number, made.given = value, node, fixed, number, given
     return made
 

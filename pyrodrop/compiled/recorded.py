@@ -24,7 +24,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.arrays import near
-from pyrodrop.changes import put_back
+from pyrodrop.changes import Contents, put_back
 from pyrodrop.compiled.private_apis import costs_weighted, without_nan_warnings
 from pyrodrop.compiled.program import Program, pure
 from pyrodrop.compiled.record import Untraceable, first_line
@@ -48,11 +48,41 @@ class Results(NamedTuple):
 
 
 class Recorded:
-    """A loss and the programs of its gradient, one for each shape of minibatch, which stay with the loss."""
+    """A loss and the programs of its gradient, one for each shape of minibatch, which stay with the loss.
 
-    def __init__(self, loss: Loss) -> None:
+    Args:
+        loss: the loss.
+        programs: what model and guide are made of, if changes of all that their code reads are to be found.
+
+    Attributes:
+        compared: number of the last step that was compared with Pyro's.
+    """
+
+    def __init__(self, loss: Loss, programs: Sequence[Any] = ()) -> None:
         self.loss: Loss = loss
+        self.compared: int = 0
         self._programs: dict[Shapes, Program | str] = loss.recordings  # or why there is none
+        self._read = programs
+        self.look()
+
+    def look(self) -> None:
+        """Note what the programs read, with which `changed` compares."""
+        self._contents = Contents(*self._read) if self._read else None
+
+    def changed(self) -> str:
+        """What has changed since, for a message; empty if nothing has."""
+        return "" if self._contents is None else self._contents.changed()
+
+    def compared_at(self, step: int, unlike: str) -> None:
+        """Note a comparison with Pyro's results; a RuntimeError if one of them, of which `unlike` is the name, differs."""
+        if unlike:
+            raise RuntimeError(
+                f"{unlike} of the recorded steps is not Pyro's: model and guide must depend only on their arguments, "
+                "parameters, and what their code names in attributes and variables; something else that they read has "
+                f"changed since step {self.compared}, and the steps since then may be wrong. Pass it as a tensor among the "
+                "arguments, or use engine='pyro'"
+            )
+        self.compared = step
 
     @property
     def leaves(self) -> list[Tensor]:

@@ -37,12 +37,12 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from pyrodrop.changes import Contents
 from pyrodrop.compiled.cuda import Captured
 from pyrodrop.compiled.inductor import Call, WholeStep, on, unguarded
 from pyrodrop.compiled.private_apis import scripts_as_they_are
@@ -429,15 +429,14 @@ class Traced(Steps):
     ) -> None:
         """Update the parameters and buffers of replicates that are finite."""
         count, alive = len(self.leaves), loss.alive
-        alive &= finite(terms, results[:count])
-        loss.lived += alive
+        choice = _of_the_living(terms, results[:count], [alive, loss.lived])
         all_alive = alive.device.type == "cpu" and bool(alive.all())  # a GPU would have to be waited for
         kept = [] if all_alive else [leaf.detach().clone() for leaf in self.leaves]
         self._update(rates)
         for leaf, old in zip(self.leaves, kept, strict=False):
-            leaf.copy_(torch.where(over(alive, leaf), leaf, old))
+            leaf.copy_(choice(old, leaf))
         for buffer, new in zip(loss.buffers, results[count:], strict=True):
-            buffer.copy_(torch.where(over(alive, buffer), new, buffer))
+            buffer.copy_(choice(buffer, new))
 
     def finish(self, steps: int) -> None:
         self._update.clear()
@@ -582,24 +581,16 @@ def group_size(count: int) -> int:
     return sizes[0] if count > _GROUP and sizes else count
 
 
-def _of_the_living(terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+def _of_the_living(
+    terms: Tensor, gradients: Sequence[Tensor], extra: Sequence[Tensor]
+) -> Callable[[Tensor, Tensor], Tensor]:
     """The `Guard` of replicates: those that are not finite stop."""
     was, lived = extra
-    alive = was & finite(terms, gradients)
+    sums = [values.sum(list(range(1, values.dim()))) if values.dim() > 1 else values for values in (terms, *gradients)]
+    alive = was & torch.isfinite(torch.stack(sums)).all(0)
     was.copy_(alive)
     lived.copy_(lived + alive)
-    return lambda old, new: torch.where(over(alive, old), new, old)
-
-
-def finite(terms: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-    """Which replicates have finite losses and gradients, ``[R]``."""
-    sums = [values.sum(list(range(1, values.dim()))) if values.dim() > 1 else values for values in (terms, *gradients)]
-    return torch.isfinite(torch.stack(sums)).all(0)
-
-
-def over(alive: Tensor, values: Tensor) -> Tensor:
-    """A mask ``[R]`` in a shape that broadcasts to values ``[R, ...]``."""
-    return alive.reshape(-1, *(1,) * (values.dim() - 1))
+    return lambda old, new: torch.where(alive.reshape(-1, *(1,) * (new.dim() - 1)), new, old)
 
 
 def accelerate(
@@ -627,36 +618,33 @@ def accelerate(
     if looped and steps > 1:
         _log.info("replicates with convolutions make their steps in turn on a CPU, which takes as long as one by one")
 
-    def prepared(make: Callable[[], Steps]) -> Steps:
-        for (
-            batch
-        ) in batches:  # first, since the optimiser may lack the state of parameters of a loss that has no program
+    def make(kind: EngineName) -> Engine | None:
+        if kind == "pyro":
+            return None
+        for batch in batches:  # first, since the optimiser may lack the state of parameters of a loss without a program
             loss.program(batch)
-        engine = make()
+        engine = (
+            Compiled(loss, optimizer, looped=looped)
+            if kind == "compiled"
+            else Traced(loss, optimizer, record=not stacked or steps >= _WORTH_A_RECORDING)
+        )
         for batch in batches:
             engine.prepare(batch)
         return engine
 
-    kinds: dict[EngineName, Callable[[], Engine | None]] = {
-        "compiled": lambda: prepared(lambda: Compiled(loss, optimizer, looped=looped)),
-        "traced": lambda: prepared(lambda: Traced(loss, optimizer, record=not stacked or steps >= _WORTH_A_RECORDING)),
-    }
-    if not stacked:
-        kinds["pyro"] = lambda: None
     first = name
     if name == "auto":
         first = "pyro" if not stacked and steps < _WORTH_A_TRACE else "traced"
-        replicates, on_gpu = (
-            len(loss.held) if isinstance(loss, StackedLoss) else 1,
-            any(leaf.is_cuda for leaf in loss.leaves),
-        )
+        replicates = len(loss.held) if isinstance(loss, StackedLoss) else 1
+        on_gpu = any(leaf.is_cuda for leaf in loss.leaves)
         with suppress(Untraceable):  # which `traced` raises again
             if first == "traced" and worth_compiling(
                 loss.program(batches[0]), steps, replicates, shapes=1 if stacked else len(batches), on_gpu=on_gpu
             ):
                 first = "compiled"
-    names, errors = list(kinds), list[Untraceable]()
-    candidates = ((kind, kinds[kind]) for kind in names[names.index(first) :])
+    names: list[EngineName] = ["compiled", "traced"] if stacked else ["compiled", "traced", "pyro"]
+    errors: list[Untraceable] = []
+    candidates = ((kind, partial(make, kind)) for kind in names[names.index(first) :])
     chosen, made = first_that_works(candidates, lambda _, error: errors.append(error))
     if errors:
         say = _log.info if name == "auto" else _log.warning
@@ -715,11 +703,11 @@ class Accelerated(Engine):
         *,
         program: bool,
     ) -> None:
-        self._loss, self._recorded, self._optimizer = loss, Recorded(loss), optimizer
+        self._recorded, self._optimizer = Recorded(loss, loss.moving.parts if program else ()), optimizer
         self._samples, self._wanted, self._total = samples, wanted, total
         self._program = program
         self._due: int = 2 if program else sys.maxsize
-        self._since, self._compared, self._calls = 0, 0, 0
+        self._since, self._calls = 0, 0
         self._open: int | None = None  # the step before which the user's code ran first since the last comparison
         self._clock, self._cost = time.perf_counter(), 0.0
 
@@ -729,7 +717,7 @@ class Accelerated(Engine):
         Returns:
             Whether there is an engine faster than Pyro; if not, one logged line says why.
         """
-        self._watched = Contents(*self._loss.moving.parts) if self._program else None
+        self._recorded.look()
         self._memory = self._memory_now()
         batches = self._samples(None if self._total is None else self._total - done)
         chosen = accelerate(self._wanted, self._recorded, self._optimizer, batches, steps)
@@ -738,7 +726,7 @@ class Accelerated(Engine):
         return chosen is not None
 
     def holds(self, done: int, changed: str) -> bool:
-        name = changed or ("" if self._watched is None else self._watched.changed())
+        name = changed or self._recorded.changed()
         if not name and self._memory_now() != self._memory:
             name = "the memory of a parameter or buffer"
         if not name:
@@ -752,7 +740,10 @@ class Accelerated(Engine):
 
     def _memory_now(self) -> list[tuple[Any, ...]]:
         """The addresses of the tensors that a step writes to; `Tensor.data` can change them, and compiled steps use them."""
-        tensors = [*(parameter.unconstrained for parameter in self._loss.parameters.values()), *self._loss.buffers]
+        tensors = [
+            *(parameter.unconstrained for parameter in self._recorded.loss.parameters.values()),
+            *self._recorded.buffers,
+        ]
         return [(tensor.data_ptr(), tensor.stride(), tensor.dtype) for tensor in tensors]
 
     def until(self, done: int, end: int) -> int:
@@ -787,7 +778,7 @@ class Accelerated(Engine):
         Raises:
             RuntimeError: loss, gradients or buffers differ.
         """
-        if done == self._compared or (done < self._due and not last):
+        if done == self._recorded.compared or (done < self._due and not last):
             return
         if self._program and self._open is None and not last and not self._has_waited():
             self._due = done + _LATER
@@ -795,15 +786,8 @@ class Accelerated(Engine):
         self._due = min(max(1, 2 * done), (done // _EVERY + 1) * _EVERY) if self._program else sys.maxsize
         start = time.perf_counter()
         for batch in self._samples(1):
-            difference = self._recorded.differs(batch)
-            if difference:
-                raise RuntimeError(
-                    f"{difference} of the recorded steps is not Pyro's: model and guide must depend only on data, "
-                    "parameters, and what their code names in attributes and variables; something else that they read "
-                    f"has changed since step {self._compared}, and the steps since then may be wrong. Make it a tensor "
-                    "among the data, or use engine='pyro'"
-                )
-        self._compared, self._open = done, None
+            self._recorded.compared_at(done, self._recorded.differs(batch))
+        self._open = None
         self._clock = time.perf_counter()
         self._cost = self._clock - start
 

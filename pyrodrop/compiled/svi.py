@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import itemgetter
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import pyro
 import torch
@@ -20,28 +21,27 @@ from pyro import poutine
 from pyro.infer import ELBO, SVI
 from pyro.infer.util import torch_item, zero_grads
 from pyro.optim import PyroOptim
-from pyro.optim.clipped_adam import ClippedAdam
 from torch import Tensor
 from torch.distributions import constraints
 
 from pyrodrop.arguments import shown
-from pyrodrop.changes import Contents, put_back
-from pyrodrop.compiled.inductor import Rule, WholeStep, on, rules_of
+from pyrodrop.changes import Contents, modules_of, put_back
+from pyrodrop.compiled.inductor import WholeStep, on, rules_of
 from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.recorded import Recorded, Results, difference
 from pyrodrop.compiled.steps import worth_compiling
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.constraints import checked
 from pyrodrop.devices import random_states, set_random_states
-from pyrodrop.module_flags import Flags, has_hooks
-from pyrodrop.private_apis import add_to_all, fused_adam, fused_adamw, fused_sgd, pyro_handlers
-from pyrodrop.steps import Buffers, Call, Loss, OfPyro, Parameter
+from pyrodrop.module_flags import Flags
+from pyrodrop.private_apis import add_to_all, fused_sgd, pyro_handlers
+from pyrodrop.steps import Buffers, Call, Loss, OfPyro, Parameter, adam_step
 from pyrodrop.threads import exclusive
 
 _log = logging.getLogger("pyrodrop")
 
 _STRUCTURES = 1000  # most structures of arguments in memory
-_CHECKED_EVERY = 1000  # steps
+_COMPARED_EVERY = 1000  # steps
 _READINGS = 100  # most values of the numbers of arguments with a recording for each
 _WORTH_A_RECORD = 100  # steps
 _UNSEEN = "its recording gives other numbers than Pyro does: something changes between calls that is no tensor"
@@ -127,9 +127,9 @@ class CompiledSVI(SVI):  # type: ignore[misc]
     def __init__(self, model: Any, guide: Any, optim: PyroOptim, loss: Any, engine: Name = "auto") -> None:
         super().__init__(model, guide, optim, loss)
         self.engine: Name = "pyro"
-        self._wanted, self._given = engine, loss
+        self.wanted, self.users_loss = engine, loss
         self._structures: dict[Any, _Structure] = {}
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._update_of = _Update(optim)
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
@@ -149,149 +149,117 @@ class CompiledSVI(SVI):  # type: ignore[misc]
                 structure = self._structures[key] = _Structure()
             structure = structure.for_numbers(tensors)
             if structure.record is None:
-                reason = self._not_yet_recorded(structure, args, kwargs)
+                self._record(structure, Call(args, kwargs))
                 structure = structure.for_numbers(tensors)
                 if structure.record is None:
-                    return self._by_pyro_watched(structure, args, kwargs, reason)
-            return self._by_record(structure, tensors, args, kwargs)
+                    return self._by_pyro_watched(structure, args, kwargs)
+            return self._by_record(structure, structure.record, tensors, args, kwargs)
 
-    def _by_pyro(self, args: Any, kwargs: Any, reason: str = "") -> Any:
-        """A step of Pyro; `reason` is logged the first time."""
-        if reason and reason not in self._said and self._wanted != "pyro":
-            self._said.add(reason)
-            _log.log(logging.INFO if self._wanted == "auto" else logging.WARNING, "a step by Pyro: %s", reason)
-        return super().step(*args, **kwargs)
+    @property
+    def programs(self) -> tuple[Any, ...]:
+        """All that a step calls."""
+        return self.model, self.guide, self.users_loss
 
-    def _by_pyro_watched(self, structure: _Structure, args: Any, kwargs: Any, reason: str) -> Any:
-        """A step of Pyro. If it changes what the program reads, no step is recorded, since that takes further calls."""
-        watched = structure.watched
-        seen = watched is not None and not watched.changed()
-        loss = self._by_pyro(args, kwargs, reason)
-        if self._wanted == "pyro" or structure.refused:
-            return loss
-        if seen and watched is not None and (name := watched.changed()):
-            structure.refused = f"a call changes {name}, which a recording would read once"
-        structure.watched = Contents(self.model, self.guide, self._given)
-        return loss
-
-    def _not_yet_recorded(self, structure: _Structure, args: Any, kwargs: Any) -> str:
-        """Record a step after enough steps by Pyro (`patience`) without a change. Returns why there can be no record."""
-        if self._wanted == "pyro" or structure.refused or structure.watched is None:
-            return structure.refused
-        structure.quiet = 0 if structure.watched.changed() else structure.quiet + 1
-        if structure.quiet >= structure.patience:
-            try:
-                record = self._recorded(args, kwargs, structure.watched)
-                structure.keep(record)
-            except Untraceable as error:
-                structure.refused = str(error)
-                return structure.refused
-            if self._wanted == "compiled":
-                self._compile(record, args, kwargs)
-        return structure.refused
-
-    def _recorded(self, args: Any, kwargs: Any, watched: Contents) -> _Record:
-        """Record a step, without side effects."""
-        objective: Any = (
-            self._given
-            if isinstance(self._given, ELBO)
-            else SimpleNamespace(loss=self.loss, loss_and_grads=self.loss_and_grads)
-        )
-        objective = OfPyro(objective, self.model, self.guide)
-        call, programs = Call(args, kwargs), (self.model, self.guide, self._given)
-        devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-        try:
-            with torch.random.fork_rng(devices):
-                with put_back(*programs) as look, poutine.trace(param_only=True) as capture:
-                    objective.terms(call)
-                nodes: dict[str, Any] = dict(capture.trace.nodes)
-                sites = {name: site["value"].unconstrained() for name, site in nodes.items()}
-                parameters = {n: Parameter(p, constraints.real) for n, p in _once(sites).items() if p.requires_grad}
-                leaves = [parameter.unconstrained for parameter in parameters.values()]
-                if not leaves:
-                    raise Untraceable("there is no parameter that a step changes")
-                if len({leaf.device for leaf in leaves}) > 1:
-                    raise Untraceable("its parameters are on several devices")
-                if any(map(has_hooks, leaves)):
-                    raise Untraceable("a parameter has a hook")
-                with put_back(*programs):
-                    moved = _with_gradient(objective, call, leaves)
-                loss = Recorded(Loss(objective, parameters, Buffers.moved(look, *programs), look.changes))
-                loss.program(call)
-        except Untraceable:
-            raise
-        except Exception as error:  # Pyro's step, which comes next, raises it as well if it is the program's
-            raise Untraceable(f"it cannot be evaluated twice: {type(error).__name__}: {error}") from error
-        return _Record(self, loss, call, sites, moved, watched)
-
-    def _by_record(self, structure: _Structure, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
-        record = structure.record
-        assert record is not None
-        reason = record.stale(self) or record.reason_to_use_pyro()
-        if reason:
-            loss = self._by_pyro(args, kwargs, reason)
-            if record.stale(self):
-                structure.forget()
-                structure.watched = Contents(self.model, self.guide, self._given)
-            return loss
-        before = random_states(record.device)
-        record.steps += 1
-        checked = record.is_to_be_checked()
-        record.program.refresh(wait=False)
-        loss = None if checked else record.compiled_step(self._updating(), tensors)
-        if loss is None:
-            results = record.run(tensors)
-            loss = results.terms[0].item()
-            if math.isfinite(loss) and checked:
-                set_random_states(before, record.device)
-                return self._compared(structure, results, Call(args, kwargs))
-            if math.isfinite(loss):
-                self._update(record, results.gradients)
-                record.loss.loss.moving.take(results.buffers)
-        if not math.isfinite(loss):
-            set_random_states(before, record.device)
-            return self._by_pyro(args, kwargs, "the loss is not finite")
-        self.engine = record.engine
-        if self._wanted != "traced" and record.pays_to_compile(self._wanted):
-            self._compile(record, args, kwargs)
-        return loss
-
-    def _compile(self, record: _Record, args: Any, kwargs: Any) -> None:
-        try:
-            record.compile(self._updating(), Call(args, kwargs))
-        except Untraceable as error:
-            say = _log.info if self._wanted == "auto" else _log.warning
-            say("steps are traced, not compiled: %s", error)
-
-    def _updating(self) -> _Update:
+    @property
+    def update(self) -> _Update:
         """The update by the present optimiser."""
         if self._update_of.optim is not self.optim:
             self._update_of = _Update(self.optim)
         return self._update_of
 
-    def _update(self, record: _Record, gradients: Sequence[Tensor]) -> None:
-        """Update the parameters by these gradients, as `SVI.step` does."""
-        pairs = [
-            (leaf, gradient)
-            for leaf, gradient, moves in zip(record.leaves, gradients, record.moved, strict=True)
-            if moves or leaf.grad is not None
-        ]
-        pairs += [(tensor, tensor.grad) for tensor in record.frozen if tensor.grad is not None]  # 0, with its momentum
-        if self._updating()(*zip(*pairs, strict=True)):
+    def _by_pyro(self, args: Any, kwargs: Any, reason: str = "") -> Any:
+        """A step of Pyro; `reason` is logged the first time."""
+        if reason and reason not in self._logged and self.wanted != "pyro":
+            self._logged.add(reason)
+            _log.log(logging.INFO if self.wanted == "auto" else logging.WARNING, "a step by Pyro: %s", reason)
+        return super().step(*args, **kwargs)
+
+    def _by_pyro_watched(self, structure: _Structure, args: Any, kwargs: Any) -> Any:
+        """A step of Pyro. If it changes what the program reads, no step is recorded, since that takes further calls."""
+        loss = self._by_pyro(args, kwargs, structure.refused)
+        if self.wanted != "pyro" and not structure.refused:
+            if structure.watched is not None and structure.quiet and (name := structure.watched.changed()):
+                structure.refused = f"a call changes {name}, which a recording would read once"
+            structure.watched = Contents(*self.programs)
+        return loss
+
+    def _record(self, structure: _Structure, call: Call) -> None:
+        """Record a step after enough steps by Pyro without a change."""
+        if structure.refused or structure.watched is None:
             return
-        for leaf, gradient in pairs:
-            leaf.grad = gradient.to(leaf.dtype, copy=True, memory_format=torch.contiguous_format)
-        everything = set(record.sites.values())
+        structure.quiet = 0 if structure.watched.changed() else structure.quiet + 1
+        if structure.quiet < structure.patience:
+            return
+        devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+        try:
+            with torch.random.fork_rng(devices):
+                structure.keep(_Record(self, call))
+        except Untraceable as error:
+            structure.refused = str(error)
+        except Exception as error:  # Pyro's step, which comes next, raises it as well if it is the program's
+            structure.refused = f"it cannot be evaluated twice: {type(error).__name__}: {error}"
+
+    def _by_record(
+        self, structure: _Structure, record: _Record, tensors: Sequence[Tensor], args: Any, kwargs: Any
+    ) -> Any:
+        if reason := record.stale(self) or record.reason_to_use_pyro():
+            loss = self._by_pyro(args, kwargs, reason)
+            if record.stale(self):
+                structure.forget()
+                structure.watched = Contents(*self.programs)
+            return loss
+        before = random_states(record.device)
+        record.steps += 1
+        compared = record.is_to_be_compared()
+        record.program.refresh(wait=False)
+        loss = None if compared else record.compiled_step(self.update, tensors)
+        if loss is None:
+            results = record.results(tensors)
+            loss = results.terms[0].item()
+            if math.isfinite(loss) and compared:
+                set_random_states(before, record.device)
+                return self._compared(structure, record, results, Call(args, kwargs))
+            if math.isfinite(loss):
+                self._apply(record, results)
+        if not math.isfinite(loss):
+            set_random_states(before, record.device)
+            return self._by_pyro(args, kwargs, "the loss is not finite")
+        self.engine = record.engine
+        if record.pays_to_compile(self.wanted):
+            try:
+                record.compile(self.update, Call(args, kwargs))
+            except Untraceable as error:
+                say = _log.info if self.wanted == "auto" else _log.warning
+                say("steps are traced, not compiled: %s", error)
+        return loss
+
+    def _apply(self, record: _Record, results: Results) -> None:
+        """Update parameters and buffers as `SVI.step` does."""
+        record.recorded.loss.moving.take(results.buffers)
+        gradients = [*results.gradients, *(tensor.grad for tensor in record.frozen)]  # 0, with its momentum
+        tensors = zip(record.tensors, gradients, strict=True)
+        pairs = [pair for pair, with_gradient in zip(tensors, record.with_gradient(), strict=True) if with_gradient]
+        if self.update(*zip(*pairs, strict=True)):
+            return
+        for tensor, gradient in pairs:
+            tensor.grad = gradient.to(tensor.dtype, copy=True, memory_format=torch.contiguous_format)
+        everything = set(record.tensors)
         self.optim(everything)
         zero_grads(everything)
 
-    def _compared(self, structure: _Structure, results: Results, call: Call) -> Any:
-        """A step of Pyro that compares loss and gradients with those of the recording before it changes parameters."""
+    def _compared(self, structure: _Structure, record: _Record, results: Results, call: Call) -> Any:
+        """A step of Pyro that compares loss and gradients with the recording's before it changes parameters."""
         loss_and_grads = self.loss_and_grads
 
         def compared(*args: Any, **kwargs: Any) -> Any:
-            loss = loss_and_grads(*args, **kwargs)
-            self._compare(structure, results, loss, call)
+            with record.noting_gradients():
+                loss = loss_and_grads(*args, **kwargs)
+            if unlike := record.unlike(results, loss, call):
+                structure.record, structure.refused = None, _UNSEEN
+                if record.steps == record.recorded.compared + 1:
+                    return loss
+                zero_grads(set(record.tensors))
+            record.recorded.compared_at(record.steps, unlike)
             return loss
 
         self.loss_and_grads = compared
@@ -299,27 +267,6 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             return self._by_pyro(call.args, call.kwargs)
         finally:
             self.loss_and_grads = loss_and_grads
-
-    def _compare(self, structure: _Structure, results: Results, loss: Any, call: Call) -> None:
-        """Compare results of the recording with Pyro's loss, gradients and buffers; see `compile_svi`."""
-        record = structure.record
-        assert record is not None
-        gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in record.leaves]
-        exact = Results(torch.tensor([torch_item(loss), 0.0], dtype=torch.float64), gradients, record.loss.buffers)
-        unlike = difference(exact, results, list(record.loss.loss.parameters)) and record.loss.differs(call)
-        if not unlike:
-            record.compared = record.steps
-            return
-        structure.record = None
-        structure.refused = _UNSEEN
-        if record.steps > record.compared + 1:
-            zero_grads(set(record.sites.values()))
-            raise RuntimeError(
-                f"{unlike} of a recorded step is not Pyro's: model and guide must depend only on arguments, parameters, and "
-                "what their code names in attributes and variables; something else that they read has changed since "
-                f"recorded step {record.compared}, and the steps since then may be wrong. Pass it as a tensor, or use "
-                "engine='pyro'"
-            )
 
 
 class _Structure:
@@ -340,11 +287,6 @@ class _Structure:
         self.quiet, self.patience = 0, 2
         self._read: Callable[[Sequence[Tensor]], tuple[int, ...]] | None = None
         self._by_numbers: dict[tuple[int, ...], _Structure] = {}
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether there is a record, for some whole numbers or for all."""
-        return self.record is not None or self._read is not None
 
     def keep(self, record: _Record) -> None:
         """Store a record, for the whole numbers of arguments that it has read if it has read any."""
@@ -372,66 +314,70 @@ class _Structure:
 
 
 class _Record:
-    """A step as a graph.
-
-    Args:
-        sites: all parameters, by the names of Pyro's param sites.
-        moved: for every parameter, whether Pyro gives it a gradient.
+    """A step as a graph, recorded without side effects.
 
     Attributes:
+        recorded: the loss with its programs.
+        tensors: all parameters: `leaves`, and `frozen`, which require no gradient.
         steps: number of steps made so far.
-        compared: number of the last step that was compared with Pyro's.
-        frozen: the parameters without `requires_grad`.
     """
 
-    def __init__(
-        self,
-        svi: CompiledSVI,
-        loss: Recorded,
-        call: Call,
-        sites: Mapping[str, Tensor],
-        moved: list[bool],
-        watched: Contents,
-    ) -> None:
-        self.loss, self.sites, self.moved, self.watched = loss, sites, moved, watched
-        self.program, self.leaves = loss.program(call), loss.leaves
+    def __init__(self, svi: CompiledSVI, call: Call) -> None:
+        objective: Any = svi.users_loss
+        if not isinstance(objective, ELBO):
+            objective = SimpleNamespace(loss=svi.loss, loss_and_grads=svi.loss_and_grads)
+        objective = OfPyro(objective, svi.model, svi.guide)
+        with put_back(*svi.programs) as look, poutine.trace(param_only=True) as capture:
+            objective.terms(call)
+        nodes: dict[str, Any] = dict(capture.trace.nodes)
+        sites: dict[str, Any] = {name: site["value"].unconstrained() for name, site in nodes.items()}
+        once = {id(tensor): (name, tensor) for name, tensor in reversed(sites.items())}  # by its first name
+        parameters = {n: Parameter(p, constraints.real) for n, p in reversed(once.values()) if p.requires_grad}
+        self.leaves = [parameter.unconstrained for parameter in parameters.values()]
+        self.frozen = [tensor for _, tensor in once.values() if not tensor.requires_grad]
+        self.tensors = [*self.leaves, *self.frozen]
+        if not self.leaves:
+            raise Untraceable("there is no parameter that a step changes")
+        if len({leaf.device for leaf in self.leaves}) > 1:
+            raise Untraceable("its parameters are on several devices")
+        loss = Loss(objective, parameters, Buffers.moved(look, *svi.programs), look.changes)
+        self.recorded = Recorded(loss, svi.programs)
+        self.program = self.recorded.program(call)
+        self.device = self.leaves[0].device
+        self.steps = 0
+        self._moved = [False] * len(self.leaves)
         self._compiled: _CompiledStep | None = None
         self._compiles = True  # as far as is known
-        self.steps, self.compared = 0, 0
-        self.device = self.leaves[0].device
         self._of = svi.model, svi.guide, svi.loss_and_grads
         self._factors = torch.ones(2).to(self.leaves[0])
         store = dict(pyro.get_param_store().named_parameters())
-        self._stored = {name: tensor for name, tensor in sites.items() if store.get(name) is tensor}
-        self._flags = Flags(watched.modules, self._stored)
-        own = set(map(id, self._flags.parameters.values()))
-        lost = [name for name, tensor in sites.items() if id(tensor) not in own]
+        self._stored: dict[str, Any] = {name: tensor for name, tensor in sites.items() if store.get(name) is tensor}
+        self._flags = Flags(modules_of(*svi.programs), self._stored)
+        known = set(map(id, self._flags.parameters.values()))
+        lost = [name for name, tensor in sites.items() if id(tensor) not in known]
         if lost:
             raise Untraceable(
                 f"the parameter {lost[0]} is neither in Pyro's store nor in a module that model or guide names"
             )
-        learned = set(map(id, self.leaves))
-        self.frozen = [tensor for tensor in _once(sites).values() if id(tensor) not in learned]
-        self._zeros: list[tuple[Tensor | None, int]] = [(None, 0)] * (len(self.leaves) + len(self.frozen))
+        self._zeros: list[tuple[Tensor | None, int]] = [(None, 0)] * len(self.tensors)
 
     def stale(self, svi: CompiledSVI) -> str:
         """Why the record is no longer valid, or an empty string."""
-        if any(
-            one is not other for one, other in zip(self._of, (svi.model, svi.guide, svi.loss_and_grads), strict=True)
-        ):
+        of = svi.model, svi.guide, svi.loss_and_grads
+        if any(one is not other for one, other in zip(self._of, of, strict=True)):
             return "model, guide or loss has been replaced"
         store = dict(pyro.get_param_store().named_parameters())
         for name, tensor in self._stored.items():
             if store.get(name) is not tensor:
                 return f"the parameter {name} has been replaced"
-        name = self._flags.changed() or self.watched.changed()
+        name = self._flags.changed() or self.recorded.changed()
         return f"{name} has changed" if name else ""
 
     def reason_to_use_pyro(self) -> str:
         """Why Pyro must make this step, since a parameter has a gradient already; or an empty string."""
-        for number, leaf in enumerate([*self.leaves, *self.frozen]):
-            gradient, (zero, version) = leaf.grad, self._zeros[number]
-            if gradient is not None and (gradient is not zero or gradient._version != version):
+        for number, tensor in enumerate(self.tensors):
+            gradient, (zero, version) = tensor.grad, self._zeros[number]
+            if gradient is not None and (zero is not gradient or zero._version != version):
                 if bool(gradient.any()):
                     return "a parameter has a gradient before the step"
                 self._zeros[number] = gradient, gradient._version
@@ -442,6 +388,29 @@ class _Record:
         """The engine of the last step."""
         return "traced" if self._compiled is None else "compiled"
 
+    def with_gradient(self) -> list[bool]:
+        """Which of the parameters the optimiser moves: those with a gradient, by Pyro at this step or before."""
+        moved = [*self._moved, *(False for _ in self.frozen)]
+        return [moves or tensor.grad is not None for moves, tensor in zip(moved, self.tensors, strict=True)]
+
+    @contextmanager
+    def noting_gradients(self) -> Iterator[None]:
+        """Note to which parameters Pyro's step in the block gives a gradient. Others keep theirs, which is 0."""
+        before = [leaf.grad for leaf in self.leaves]
+        for leaf in self.leaves:
+            leaf.grad = None
+        yield
+        self._moved = [leaf.grad is not None for leaf in self.leaves]
+        for leaf, gradient in zip(self.leaves, before, strict=True):
+            leaf.grad = gradient if leaf.grad is None else leaf.grad
+
+    def unlike(self, results: Results, loss: Any, call: Call) -> str:
+        """The first of Pyro's loss, gradients and buffers that differs from the recording's; empty if none does."""
+        gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in self.leaves]
+        terms = torch.tensor([torch_item(loss), 0.0], dtype=torch.float64)
+        exact = Results(terms, gradients, self.recorded.buffers)
+        return difference(exact, results, list(self.recorded.loss.parameters)) and self.recorded.differs(call)
+
     def compiled_step(self, update: _Update, tensors: Sequence[Tensor]) -> float | None:
         """Make a step by the compiled program; returns the loss, or None if there is none for the present optimiser."""
         if self._compiled is not None and any(tensor.grad is not None for tensor in self.frozen):
@@ -450,34 +419,37 @@ class _Record:
         self._compiled = None if loss is None else self._compiled
         return loss
 
-    def run(self, tensors: Sequence[Tensor]) -> Results:
+    def results(self, tensors: Sequence[Tensor]) -> Results:
         """Loss ``[2]``, whose second number is 0, gradients and buffers, for the tensors of the arguments."""
-        count = len(self.leaves)
-        leaves = [leaf.detach() for leaf in self.leaves]
-        terms, *results = self.program(*leaves, *self.loss.buffers, *tensors, self._factors)
-        return Results(terms, results[:count], results[count:])
+        terms, *results = self.program(*self._inputs(tensors))
+        return Results(terms, results[: len(self.leaves)], results[len(self.leaves) :])
 
-    def is_to_be_checked(self) -> bool:
+    def _inputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [*(leaf.detach() for leaf in self.leaves), *self.recorded.buffers, *tensors, self._factors]
+
+    def is_to_be_compared(self) -> bool:
         """Whether Pyro makes this step, to compare it with the record."""
-        return self.steps & (self.steps - 1) == 0 or self.steps % _CHECKED_EVERY == 0
+        due = self.steps & (self.steps - 1) == 0 or self.steps % _COMPARED_EVERY == 0
+        return due or not any(self._moved)
 
     def read_numbers(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
         """The whole numbers of these arguments that the program reads."""
         assert self.program.read is not None
-        return self.program.read.now([*self.leaves, *self.loss.buffers, *tensors, self._factors])
+        return self.program.read.now(self._inputs(tensors))
 
     def pays_to_compile(self, engine: Name) -> bool:
         """Whether compiled steps would pay for their compilation in as many steps as have been made."""
         made = self.steps - 1  # at a power of two Pyro made the step
-        due = self._compiles and self._compiled is None and made >= 64 and made & (made - 1) == 0
-        return due and (engine == "compiled" or worth_compiling(self.program, made))
+        if engine == "traced" or not self._compiles or self._compiled is not None:
+            return False
+        return engine == "compiled" or (made >= 64 and made & (made - 1) == 0 and worth_compiling(self.program, made))
 
     def compile(self, update: _Update, call: Call) -> None:
         """Compile gradient and update; the program makes the steps from now on, unless Pyro does."""
         self._compiles = False
-        if not all(self.moved):
+        if not all(self._moved):
             raise Untraceable("a parameter gets no gradient")
-        self._compiled = _CompiledStep(self.loss, update, call)
+        self._compiled = _CompiledStep(self.recorded, update, call)
         self._compiles = True
 
 
@@ -512,72 +484,49 @@ def _structure(argument: Any, tensors: list[Tensor]) -> Any:
     raise Untraceable(f"an argument is {shown(argument)}, which may change without being seen; pass tensors")
 
 
-def _once(sites: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each tensor once, by its first name."""
-    once: dict[int, tuple[str, Tensor]] = {}
-    for name, tensor in sites.items():
-        once.setdefault(id(tensor), (name, tensor))
-    return dict(once.values())
-
-
-def _with_gradient(objective: OfPyro, call: Call, leaves: Sequence[Tensor]) -> list[bool]:
-    """Whether Pyro gives a gradient to each of these parameters."""
-    kept = [leaf.grad for leaf in leaves]
-    try:
-        for leaf in leaves:
-            leaf.grad = None
-        objective.backward(call, (1.0, 1.0))
-        return [leaf.grad is not None for leaf in leaves]
-    finally:
-        for leaf, gradient in zip(leaves, kept, strict=True):
-            leaf.grad = gradient
-
-
-class _One(NamedTuple):
+class _One:
     """The optimiser of a parameter with its settings and state, by reference.
 
     Attributes:
         fixed: the settings but the learning rate, as they were.
-        read: reads the learning rate and these.
+
+    Raises:
+        Untraceable: it has no rule, does more than its rule, or has not made a step.
     """
 
-    optimizer: Any
-    rule: Rule
-    groups: Any
-    all_states: Any
-    settings: dict[str, Any]
-    state: dict[str, Any]
-    moments: list[Tensor]
-    hooks: list[Any]
-    fixed: tuple[Any, ...]
-    read: Callable[[dict[str, Any]], tuple[Any, ...]]
+    def __init__(self, optim: PyroOptim, weight: Tensor) -> None:
+        optimizer = self.optimizer = cast(Any, optim.optim_objs.get(weight))
+        rules, self._states = rules_of(optimizer), getattr(optimizer, "state", {})
+        plain = type(optim).__call__ is PyroOptim.__call__ and optim.grad_clip.get(weight) is None
+        if not plain or rules is None or len(rules) != 1 or not weight.is_contiguous() or weight not in self._states:
+            raise Untraceable(_NO_RULE)
+        self._groups: Any = optimizer.param_groups
+        (self.settings,), (self.rule,) = self._groups, rules
+        self.state: dict[str, Any] = self._states[weight]
+        self.moments = [self.state.get(name) for name in self.rule.state]
+        self._read = itemgetter(*sorted(self.settings.keys() - {"params", "lr", "initial_lr"}))
+        self.fixed = self._read(self.settings)
+        numbers = (*self.fixed, self.settings["lr"], *self.settings.get("betas", ()))
+        arrays = all(isinstance(m, Tensor) and m.is_contiguous() and m.dtype == weight.dtype for m in self.moments)
+        if not arrays or not all(type(number) in _NUMBERS for number in numbers):
+            raise Untraceable(_NO_RULE)
+        hooks = vars(optimizer).items()
+        self._hooks = [hook for name, hook in hooks if name.endswith(("step_pre_hooks", "step_post_hooks"))]
 
-    @classmethod
-    def of(cls, optimizer: Any, weight: Tensor) -> _One | None:
-        """The optimiser of a weight; None if it has another rule, does more, or has not made a step."""
-        rules, states = rules_of(optimizer), getattr(optimizer, "state", {})
-        if rules is None or len(rules) != 1 or not weight.is_contiguous() or states.get(weight) is None:
-            return None
-        ((settings,), (rule,), state) = optimizer.param_groups, rules, states[weight]
-        moments = [state.get(name) for name in rule.state]
-        read = itemgetter("lr", *sorted(settings.keys() - {"params", "lr", "initial_lr"}))
-        if not all(isinstance(m, Tensor) and m.is_contiguous() and m.dtype == weight.dtype for m in moments):
-            return None
-        fixed = read(settings)[1:]
-        if not all(type(number) in _NUMBERS for number in (*fixed, *settings.get("betas", ()))):
-            return None
-        hooks = [hook for name, hook in vars(optimizer).items() if name.endswith(("step_pre_hooks", "step_post_hooks"))]
-        return cls(optimizer, rule, optimizer.param_groups, states, settings, state, moments, hooks, fixed, read)
-
-    def holds(self, optimizer: Any, weight: Tensor) -> bool:
+    def holds(self, optim: PyroOptim, weight: Tensor) -> bool:
         """Whether this is the weight's present optimiser with the same settings, but for the learning rate."""
+        optimizer = optim.optim_objs.get(weight)
         return (
             self.optimizer is optimizer
-            and self.groups is optimizer.param_groups
-            and self.all_states is optimizer.state
-            and self.all_states.get(weight) is self.state
+            and self._groups is optimizer.param_groups
+            and self._states is optimizer.state
+            and self._states.get(weight) is self.state
             and all([self.state.get(n) is m for n, m in zip(self.rule.state, self.moments, strict=True)])  # noqa: C419
-            and self.read(self.settings)[1:] == self.fixed
+            and self._read(self.settings) == self.fixed
+            and type(self.settings["lr"]) in _NUMBERS
+            and not any(self._hooks)
+            and "step" not in optimizer.__dict__
+            and optim.grad_clip.get(weight) is None
         )
 
 
@@ -592,28 +541,18 @@ class _Update:
         self.optim = optim
         self._known: dict[Tensor, _One] = {}
 
-    def of(self, weights: Sequence[Tensor]) -> list[_One] | None:
-        """The optimisers of these parameters; None if only they themselves can make their steps."""
-        if type(self.optim).__call__ is not PyroOptim.__call__:
-            return None
-        optimizers = []
+    def of(self, weights: Sequence[Tensor]) -> list[_One]:
+        """The optimisers of these parameters; raises `Untraceable` if only they themselves can make their steps."""
         for weight in weights:
-            optimizer, one = self.optim.optim_objs.get(weight), self._known.get(weight)
-            if one is None or not one.holds(optimizer, weight):
-                one = _One.of(optimizer, weight)
-                if one is None:
-                    return None
-                self._known[weight] = one
-            more = any(one.hooks) or "step" in optimizer.__dict__ or self.optim.grad_clip.get(weight) is not None
-            if more or type(one.settings["lr"]) not in _NUMBERS:
-                return None
-            optimizers.append(one)
-        return optimizers
+            if weight not in self._known or not self._known[weight].holds(self.optim, weight):
+                self._known[weight] = _One(self.optim, weight)
+        return [self._known[weight] for weight in weights]
 
     def __call__(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
         """Make a step. Returns False, without any change, if only the optimisers themselves can make it."""
-        optimizers = self.of(weights)
-        if optimizers is None:
+        try:
+            optimizers = self.of(weights)
+        except Untraceable:
             return False
         groups: dict[Any, list[tuple[_One, Tensor, Tensor]]] = {}
         for one, weight, gradient in zip(optimizers, weights, gradients, strict=True):
@@ -623,35 +562,21 @@ class _Update:
             groups.setdefault(key, []).append((one, weight, gradient.contiguous()))
         with torch.no_grad():
             for (kind, *_), group in groups.items():
-                _FUSED[kind](*map(list, zip(*group, strict=True)))
+                (_sgd if kind is torch.optim.SGD else _adam)(*map(list, zip(*group, strict=True)))
         return True
 
 
 def _adam(optimizers: list[_One], weights: list[Tensor], gradients: list[Tensor]) -> None:
     """Adam, AdamW, and ClippedAdam, which has eps outside of the bias correction and whose learning rate decays first."""
-    settings, device = optimizers[0].settings, weights[0].device
-    eps, decoupled = settings["eps"], type(optimizers[0].optimizer) is torch.optim.AdamW
+    settings, device, states = optimizers[0].settings, weights[0].device, [one.state for one in optimizers]
+    _count(optimizers)
+    eps, steps = settings["eps"], [state["step"] for state in states]
     if "lrd" in settings:
-        _count_clipped(optimizers)
-        count, bound = optimizers[0].state["step"], settings["clip_norm"]
-        gradients = [gradient.clamp(-bound, bound) for gradient in gradients]
-        eps /= math.sqrt(1 - settings["betas"][1] ** count)
-        steps = [torch.tensor(float(count), device=device)] * len(weights)
-    else:
-        counts = [one.state["step"] for one in optimizers]
-        add_to_all(counts, 1)
-        steps = [step.to(device) for step in counts]
-    means, squares = map(list, zip(*(one.moments for one in optimizers), strict=True))
-    (fused_adamw if decoupled or settings.get("decoupled_weight_decay") else fused_adam)(
-        weights, gradients, means, squares, [], steps, lr=settings["lr"], beta1=settings["betas"][0],
-        beta2=settings["betas"][1], weight_decay=settings["weight_decay"], eps=eps, amsgrad=False, maximize=False,
-    )  # fmt: skip
-
-
-def _count_clipped(optimizers: Sequence[_One]) -> None:
-    for one in optimizers:
-        one.settings["lr"] *= one.settings["lrd"]
-        one.state["step"] += 1
+        gradients = [gradient.clamp(-settings["clip_norm"], settings["clip_norm"]) for gradient in gradients]
+        eps /= math.sqrt(1 - settings["betas"][1] ** steps[0])
+        steps = [torch.tensor(float(steps[0]))] * len(weights)
+    decoupled = type(optimizers[0].optimizer) is torch.optim.AdamW
+    adam_step({**settings, "eps": eps}, weights, gradients, states, [s.to(device) for s in steps], decoupled=decoupled)
 
 
 def _sgd(optimizers: list[_One], weights: list[Tensor], gradients: list[Tensor]) -> None:
@@ -661,13 +586,24 @@ def _sgd(optimizers: list[_One], weights: list[Tensor], gradients: list[Tensor])
     fused_sgd(weights, gradients, velocities, **numbers, maximize=False, is_first_step=False)
 
 
+def _count(optimizers: Sequence[_One]) -> None:
+    """Count a step, and let the learning rate of ClippedAdam decay."""
+    counts = [one.state.get("step") for one in optimizers]
+    if tensors := [count for count in counts if isinstance(count, Tensor)]:  # SGD counts none
+        add_to_all(tensors, 1)
+    for one in optimizers:
+        if "lrd" in one.settings:
+            one.settings["lr"] *= one.settings["lrd"]
+            one.state["step"] += 1
+
+
 _NUMBERS = (int, float, bool, type(None), tuple)
-_FUSED: dict[Any, Callable[..., None]] = {
-    torch.optim.Adam: _adam, torch.optim.AdamW: _adam, ClippedAdam: _adam, torch.optim.SGD: _sgd,
-}  # fmt: skip
+_NO_RULE = "an optimiser has no compiled form (Adam, AdamW, ClippedAdam and SGD have)"
 
 
-def _if_finite(terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+def _if_finite(
+    terms: Tensor, gradients: Sequence[Tensor], extra: Sequence[Tensor]
+) -> Callable[[Tensor, Tensor], Tensor]:
     """The `Guard` by which a step changes nothing if its loss is not finite."""
     finite = torch.isfinite(terms[0])
     return lambda old, new: torch.where(finite, new, old)
@@ -680,29 +616,30 @@ class _CompiledStep:
         Untraceable: the program cannot be compiled, or an optimiser has no rule.
     """
 
-    def __init__(self, loss: Recorded, update: _Update, call: Call) -> None:
-        optimizers = update.of(loss.leaves)
-        if optimizers is None:
-            raise Untraceable("an optimiser has no compiled form (Adam, AdamW, ClippedAdam and SGD have)")
-        if call.device != loss.leaves[0].device:
+    def __init__(self, recorded: Recorded, update: _Update, call: Call) -> None:
+        self._recorded, self._leaves, self._program = recorded, recorded.leaves, recorded.program(call)
+        optimizers = update.of(self._leaves)
+        if call.device != self._leaves[0].device:
             raise Untraceable("its arguments are not on the device of its parameters")
-        self._loss, self._leaves, self._program = loss, loss.leaves, loss.program(call)
         joint = SimpleNamespace(  # as one of torch.optim, with a group for each
             optimizers=[one.optimizer for one in optimizers],
             param_groups=[one.settings for one in optimizers],
-            state={leaf: one.state for leaf, one in zip(loss.leaves, optimizers, strict=True)},
+            state={leaf: one.state for leaf, one in zip(self._leaves, optimizers, strict=True)},
         )
-        self._whole = WholeStep(loss.leaves, joint, loss.buffers, _if_finite)
+        self._whole = WholeStep(self._leaves, joint, recorded.buffers, _if_finite)
         self._call = self._whole.compiled(self._program, self._whole.tensors, call, {})
         self._fixed = [(type(one.optimizer), one.fixed) for one in optimizers]
         self._counts: dict[Tensor, tuple[int, int]] = {}  # of a step, the version that it had, and its value
 
     def run(self, update: _Update, tensors: Sequence[Tensor]) -> float | None:
         """Make a step for the tensors of the arguments; returns the loss, or None if the program is of another update."""
-        optimizers = update.of(self._leaves)
-        if optimizers is None or [(type(one.optimizer), one.fixed) for one in optimizers] != self._fixed:
+        try:
+            optimizers = update.of(self._leaves)
+        except Untraceable:
             return None
         if not all([leaf.is_contiguous() for leaf in self._leaves]):  # noqa: C419
+            return None
+        if [(type(one.optimizer), one.fixed) for one in optimizers] != self._fixed:
             return None
         numbers, counts = [1.0, 1.0], [self._count(one.state.get("step", 0)) for one in optimizers]
         schedules: dict[Any, tuple[float, ...]] = {}  # most parameters have the same
@@ -713,7 +650,7 @@ class _CompiledStep:
             numbers += schedules[key]
         written = [leaf.detach() for leaf in self._leaves]
         written += [moment for one in optimizers for moment in one.moments]
-        written += self._loss.buffers
+        written += self._recorded.buffers
         program, device = self._program, written[0].device
         rest = [*tensors, torch.tensor(numbers, dtype=written[0].dtype), *program.constants, *program.draw()]
         with torch.no_grad():
@@ -721,12 +658,9 @@ class _CompiledStep:
         torch.autograd.graph.increment_version(written)
         loss = terms[0].item()
         if math.isfinite(loss):
-            pairs = [(one.state.get("step"), count) for one, count in zip(optimizers, counts, strict=True)]
-            steps = [(step, count) for step, count in pairs if isinstance(step, Tensor)]
-            if steps:  # SGD counts none
-                add_to_all([step for step, _ in steps], 1)
-            self._counts = {step: (step._version, count + 1) for step, count in steps}
-            _count_clipped([one for one in optimizers if "lrd" in one.settings])
+            _count(optimizers)
+            steps = [(one.state.get("step"), count + 1) for one, count in zip(optimizers, counts, strict=True)]
+            self._counts = {step: (step._version, count) for step, count in steps if isinstance(step, Tensor)}
         return loss
 
     def _count(self, step: Any) -> int:

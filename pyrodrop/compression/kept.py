@@ -39,7 +39,13 @@ def bound_of(guide: Any, threshold: float | None) -> float:
 
 
 def kept_weights(guide: Callable[..., Any], threshold: float | None) -> dict[str, Tensor]:
-    """The posterior mean of every weight, by site name, with pruned weights set to 0.
+    """The posterior mean of every weight, by site name, with pruned weights set to 0; see `keep_mask`."""
+    mask = keep_mask(guide, threshold)
+    return {name: torch.where(mask[name], mean, 0.0) for name, mean in guide.mean().items()}  # type: ignore[attr-defined]
+
+
+def keep_mask(guide: Callable[..., Any], threshold: float | None) -> dict[str, Tensor]:
+    """Boolean masks of the weights to keep, by site name.
 
     Args:
         guide: a guide with an alpha per weight or per input unit.
@@ -49,12 +55,6 @@ def kept_weights(guide: Callable[..., Any], threshold: float | None) -> dict[str
         TypeError: the guide does not learn such an alpha.
         ValueError: `threshold` is not finite, or is at or above the logarithm of the guide's ``max_alpha``.
     """
-    mask = keep_mask(guide, threshold)
-    return {name: torch.where(mask[name], mean, 0.0) for name, mean in guide.mean().items()}  # type: ignore[attr-defined]
-
-
-def keep_mask(guide: Callable[..., Any], threshold: float | None) -> dict[str, Tensor]:
-    """Boolean masks of the weights to keep, by site name; see `kept_weights` for the arguments and what it raises."""
     bound = bound_of(guide, threshold)
     if isinstance(guide, Prunes) and not isinstance(guide, type):
         return guide.keep_mask(bound)

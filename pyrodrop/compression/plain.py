@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 
 from pyrodrop.arguments import shown
 from pyrodrop.changes import evaluating
-from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.call import Output, taken
@@ -50,9 +50,11 @@ def check_model(model: Any) -> None:
 
 
 def examples(model: Any, x: Inputs | None) -> Inputs | None:
-    """Two rows of x. If x is None, random rows of the shape that the model (on the CPU) expects; None if it is unknown."""
+    """Two rows of x, or all that the network needs at once. If x is None, random rows of the shape that the model (on the
+    CPU) expects; None if it is unknown."""
     if x is not None:
-        return mapped(lambda tensor: tensor[torch.arange(_ROWS, device=tensor.device) % len(tensor)].cpu(), x)
+        rows = torch.arange(num_rows(x) if model.takes_all_rows(x) else _ROWS) % num_rows(x)
+        return mapped(lambda tensor: tensor[rows.to(tensor.device)].cpu(), x)
     shape = model.in_features
     if shape is None:
         return None

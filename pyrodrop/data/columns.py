@@ -138,7 +138,9 @@ class Columns:
             categories = {name: tuple(values) for name, values in stored["categories"]}
             classes = None if stored["classes"] is None else tuple(stored["classes"])
             dtype = torch.float64 if {*names[0]} & {*names[3]} else torch.float32
-            numbers = [] if stored["scaled"] is None else [torch.tensor(one, dtype=dtype) for one in stored["scaled"]]
+            numbers = (
+                [] if stored["scaled"] is None else [torch.tensor(value, dtype=dtype) for value in stored["scaled"]]
+            )
             scaled = Standardize(*numbers) if numbers else None
             encode, ordered = one_of(stored["encode"], Encode, "encode"), stored.get("ordered") is True
         except (AttributeError, TypeError, ValueError, KeyError, RuntimeError) as error:

@@ -400,7 +400,8 @@ def _check_standardisation(name: str, standardisation: Any, values: Any) -> None
         _check_standardizable("x", values)
     for statistic in (standardisation.loc, standardisation.scale):
         if statistic.dim() > values.dim() or any(
-            one not in (1, size) for one, size in zip(reversed(statistic.shape), reversed(values.shape), strict=False)
+            length not in (1, size)
+            for length, size in zip(reversed(statistic.shape), reversed(values.shape), strict=False)
         ):
             raise ValueError(
                 f"{name} must be one standardisation for all values or one per column, of shape {list(values.shape[1:])}; "

@@ -1,36 +1,23 @@
 """Series and small tables of published experiments, and the lines of one that are made here.
 
-Every file of numbers is a row of `FILES`. Those without an address come with this package. The others are read from the
-folder that the environment variable PYRODROP_DATA names or, if it is not set, downloaded once and cached; in both cases
-their hashes are checked.
+Their files are in `pyrodrop.data.tables`. Made here:
 
-    mauna_loa     Keeling & Whorf (2004), as distributed with statsmodels: monthly means of the weeks with a value
-    gal2016       Gal & Ghahramani (2016), https://arxiv.org/abs/1506.02142
-    foong2020     Foong, Burt, Li & Turner (2020), https://arxiv.org/abs/1909.00719: the data set ``origin`` (MIT licence)
-    larynx        Kardaun (1983), Statistica Neerlandica 37, as in lifelines (MIT licence)
-    motorcycle    Silverman (1985), as MASS::mcycle of R
-    snelson       Snelson & Ghahramani (2006), Sparse Gaussian processes using pseudo-inputs
     in-between    y = cos(4 x + .8) + N(0, .1^2) on both sides of a gap: Foong, Li, Hernández-Lobato & Turner (2019)
     line          y = 2 x + 8 + N(0, 1), x ~ N(0, 1): Gal, Hron & Kendall (2017), https://arxiv.org/abs/1705.07832, notebook
 """
 
 from __future__ import annotations
 
-import os
-from importlib import resources
-from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-import h5py
 import numpy as np
 import torch
-from torch import Tensor
 
 from pyrodrop.arguments import MOST
 from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.download import data_file
 from pyrodrop.data.splits import Split
+from pyrodrop.data.tables import FOONG_AT, GAL_AT, numbers
 from pyrodrop.devices import seeded
 from pyrodrop.scaling import Standardize
 
@@ -38,52 +25,6 @@ Series: TypeAlias = Literal["co2", "solar"]
 Toy: TypeAlias = Literal["motorcycle", "snelson", "in-between"]
 
 
-class File(NamedTuple):
-    """A file of numbers in columns, of which those of x come first; CSV files have a header.
-
-    Attributes:
-        sha256: hash of the file in the folder PYRODROP_DATA.
-        url: address of the file; empty for a file of this package.
-        published: hash of the file at the address, if that is another one, with the same numbers.
-    """
-
-    sha256: str = ""
-    url: str = ""
-    published: str = ""
-
-
-_GAL = "yaringal/DropoutUncertaintyCaffeModels", "afd0b1c72ecf4669c0823a2458d645c2683159a3"
-_FOONG = "cambridge-mlg/expressiveness-approx-bnns", "47099e0cd4fb23907cbef3fba572d01eaa8d52ae"
-_RAW = "https://raw.githubusercontent.com/{}/{}/"
-_SERIES, _ORIGIN = _RAW.format(*_GAL) + "{}_regression/data/{}.h5", _RAW.format(*_FOONG) + "datasets/origin/{}"
-FILES = {
-    "mauna_loa.csv": File(),
-    "larynx.csv": File(),
-    "motorcycle.csv": File(),
-    "snelson.csv": File(),
-    "foong2020/origin_x.txt": File(
-        "0138acedcb795f3abf15fc140681fb36c80ddee86433f140fe0132eca711b237", _ORIGIN.format("origin_x.txt")
-    ),
-    "foong2020/origin_y.txt": File(
-        "422bf501f1b40f281f3e1a90355ac68bd55d48073a591eba994d0b24614d7fb9", _ORIGIN.format("origin_y.txt")
-    ),
-    "gal2016/co2_train.csv": File(
-        "3ff58ef6c4aabb94322fa32b0a28895c700786fe3164b6addbffd92579183056", _SERIES.format("co2", "train"),
-        "5e872111e517ac619350009fe3b9b5e2752ad52b4cf0086ec53b33db4c32417b",
-    ),
-    "gal2016/co2_test.csv": File(
-        "f23852c124cdb56efa5953a44d0fc32b8db89501fc79daedaf534eeaf6f90b2c", _SERIES.format("co2", "test"),
-        "87da916948348f9f850a52327a457dc091f3104cafa42f75e176f66dc9b966fb",
-    ),
-    "gal2016/solar_train.csv": File(
-        "b392e8e6bbfcd24f790d2eb333f08ea5c2579a2b6e7632811fcc2106182afc4d", _SERIES.format("solar", "train"),
-        "b6ee46f254c1272987f590a36f9fb43c5f64fb8cdac8c0065b99793c868bdd08",
-    ),
-    "gal2016/solar_test.csv": File(
-        "5010a2e64a9785658a2536c08bccdfe97a57a0a2ebe5616bc946ae7ea5dd5608", _SERIES.format("solar", "test"),
-        "fb9e9199f05dd2e493b0d10dad2fa41b5015afd2d61c2d83f6857e7cb97b5e76",
-    ),
-}  # fmt: skip
 TRAINING_MONTHS = 272  # of Mauna Loa
 MONTH = 0.0127358  # one month of the CO2 series in standardised time
 YEARS, TRAINING_YEARS = 375, 300  # of `solar`, the forecasts of the solar series
@@ -102,15 +43,15 @@ def mauna_loa() -> Split:
     The first 272 months are the training part, as in figure 2 of Gal & Ghahramani (2016); the following 249 months are the
     test part. Both have the standardisation of the training part.
     """
-    table = _numbers("mauna_loa.csv").float()
-    parts = table[:TRAINING_MONTHS], table[TRAINING_MONTHS:]
-    inputs, targets = Standardize.of(parts[0][:, :1]), Standardize.of(parts[0][:, 1:])
+    table = numbers("mauna_loa").float()
+    tables = table[:TRAINING_MONTHS], table[TRAINING_MONTHS:]
+    inputs, targets = Standardize.of(tables[0][:, :1]), Standardize.of(tables[0][:, 1:])
     source = (
         "Keeling & Whorf (2004), Atmospheric CO2 concentrations derived from flask air samples at sites in the SIO "
         "network, Carbon Dioxide Information Analysis Center; weekly record in statsmodels.datasets.co2 (public domain), "
         "monthly means"
     )
-    train, test = (Dataset(part[:, :1], part[:, 1:], inputs=inputs, targets=targets) for part in parts)
+    train, test = (Dataset(rows[:, :1], rows[:, 1:], inputs=inputs, targets=targets) for rows in tables)
     return Split("mauna-loa", train, test, "year", "ppm", source, period=1.0)
 
 
@@ -130,14 +71,14 @@ def gal2016(series: Series = "co2") -> Split:
         FileNotFoundError: PYRODROP_DATA is set, but the file does not exist.
         ConnectionError: a file cannot be downloaded.
     """
-    train, test = (_numbers(f"gal2016/{series}_{part}.csv").float() for part in ("train", "test"))
+    train, test = (numbers(f"{series}_{name}").float() for name in ("train", "test"))
     return Split(
         name=f"gal2016-{series}",
         train=Dataset(train[:, :1], train[:, 1:]),
         test=Dataset(test[:, :1], test[:, 1:]),
         x_unit="standardised time",
         y_unit="standardised",
-        source="Gal & Ghahramani (2016), GitHub {} at {}".format(*_GAL),
+        source="Gal & Ghahramani (2016), GitHub {} at {}".format(*GAL_AT),
         period=12 * MONTH if series == "co2" else None,
         truth=series == "solar",
     )
@@ -194,10 +135,10 @@ def foong2020() -> Split:
     Raises:
         FileNotFoundError, ConnectionError, ValueError: as `gal2016`.
     """
-    x, y = (_numbers(f"foong2020/origin_{name}.txt").float() for name in "xy")
+    x, y = (numbers(f"origin_{name}").float() for name in "xy")
     line = torch.linspace(-2, 2, SLICE)[:, None]
     test = Dataset(line.expand(-1, 2).contiguous(), torch.zeros(SLICE, 1))
-    source = "Foong et al. (2020), GitHub {} (MIT) at {}".format(*_FOONG)
+    source = "Foong et al. (2020), GitHub {} (MIT) at {}".format(*FOONG_AT)
     return Split("foong2020-origin", Dataset(x, y.reshape(-1, 1)), test, "", "", source, truth=False)
 
 
@@ -207,7 +148,7 @@ def larynx() -> Dataset:
     x ``[90, 2]``: age in years, stage 1 to 4. y ``[90, 2]``: lower and upper end of the years to death. The ends are equal
     for men who died. For the others the upper end is infinite (`likelihoods.Censored`).
     """
-    years, died, *x = _numbers("larynx.csv").float().T
+    years, died, *x = numbers("larynx").float().T
     return Dataset(torch.stack(x, 1), torch.stack([years, years.where(died == 1, torch.inf)], 1))
 
 
@@ -228,7 +169,7 @@ def toy(name: Toy) -> Split:
         TypeError: the name is no string.
     """
     random = np.random.default_rng(0)
-    x, y, away = in_between(random) if name == "in-between" else (*_numbers(f"{name}.csv").numpy().T, None)
+    x, y, away = in_between(random) if name == "in-between" else (*numbers(name).numpy().T, None)
     parts = divided(x[:, None], y, away, random)
     train, *others = (Dataset(*(torch.tensor(v[rows]).float()[:, None] for v in (x, y))) for rows in parts)
     train = train.standardized()
@@ -279,19 +220,3 @@ def line_split(
     """
     source = "made here; Gal, Hron & Kendall (2017), Concrete Dropout, released notebook"
     return Split(f"line-{n}", line(n, seed), line(test, seed + 10_000), "", "", source)
-
-
-def _numbers(name: str) -> Tensor:
-    """The numbers of one of `FILES`, ``[N, columns]``, float64."""
-    file, place = FILES[name], name
-    if not file.url:
-        path = Path(str(resources.files("pyrodrop.data") / name))
-    else:
-        of_url = bool(file.published) and not os.environ.get("PYRODROP_DATA")
-        place = f"{name.rpartition('.')[0]}.{file.url.rpartition('.')[2]}" if of_url else name
-        path = data_file(place, f"the table {name}", file.url, file.published if of_url else file.sha256)
-    if path.suffix == ".h5":
-        with h5py.File(path) as content:
-            return torch.from_numpy(np.concatenate([np.asarray(content[key]) for key in ("data", "label")], 1)).double()
-    comma = path.suffix == ".csv"
-    return torch.from_numpy(np.loadtxt(path, delimiter="," if comma else None, skiprows=int(comma), ndmin=2))

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import instance, shown, tensor
+from pyrodrop.arguments import shown, tensor
 from pyrodrop.arrays import tensor_of
 from pyrodrop.cards import Described
-from pyrodrop.constraints import Count, Flag, Real, checked
+from pyrodrop.constraints import Count, Flag, Instance, Real, Text, checked
 from pyrodrop.data.column_values import checked_frame
 from pyrodrop.data.columns import Encode
 from pyrodrop.data.dataset import Dataset
@@ -48,18 +48,16 @@ class Split(Described):
         ValueError: the period is not positive, or the inputs of train and test have different names.
     """
 
-    name: str
-    train: Dataset
-    test: Dataset
-    x_unit: str
-    y_unit: str
-    source: str
+    name: Text
+    train: Annotated[Dataset, Instance(Dataset, "a Dataset")]
+    test: Annotated[Dataset, Instance(Dataset, "a Dataset")]
+    x_unit: Text
+    y_unit: Text
+    source: Text
     period: Annotated[float, Real("the period of a seasonal component, in units of x,", above=0)] | None = None
     truth: Annotated[bool, Flag("whether test has real observations")] = True
 
     def __post_init__(self) -> None:
-        for name in ("train", "test"):
-            instance(getattr(self, name), Dataset, name, "a Dataset")
         if named_parts(self.train.x).keys() != named_parts(self.test.x).keys():
             raise ValueError(
                 f"test must have the inputs of train, {', '.join(named_parts(self.train.x))}; got a Dataset of "
@@ -81,7 +79,7 @@ class Split(Described):
         categories: Sequence[Any] = (),
         encode: Encode = "one-hot",
         standardise: bool | Sequence[Any] = True,
-        name: str = "frame",
+        name: Text = "frame",
     ) -> Split:
         """Split the rows of a DataFrame at random; the standardisation is that of the training rows.
 
@@ -99,7 +97,6 @@ class Split(Described):
             TypeError, ValueError: as `Dataset.from_frame`; `test` is not between 0 and 1, or leaves fewer than two training
                 rows.
         """
-        instance(name, str, "name", "a str, the name of the split")
         size = len(checked_frame(df, "df"))
         order, held_out = (
             torch.randperm(size, generator=torch.Generator().manual_seed(seed)),
@@ -132,9 +129,8 @@ class Splits(Described, Sequence[Split]):
         TypeError: an argument is of another type.
     """
 
-    def __init__(self, name: str, x: Tensor, y: Tensor, rows: Sequence[tuple[Any, Any]], source: str) -> None:
-        for text, value in (("name", name), ("source", source)):
-            instance(value, str, text, "a str")
+    @checked
+    def __init__(self, name: Text, x: Tensor, y: Tensor, rows: Sequence[tuple[Any, Any]], source: Text) -> None:
         for text, table in (("y", y), ("x", x)):
             if tensor(table, text, "a table of numbers").dim() != 2 or len(table) != len(y):
                 raise ValueError(

@@ -1,17 +1,4 @@
-"""The Bernoulli mixture: the distribution over a weight tensor that dropout induces.
-
-    W = M diag(z) + theta E,   z_k ~ Bernoulli(1 - drop_rate),   E_ij ~ N(0, 1)
-
-    M  loc    [out, in, *kernel], or the layout given by `units`; [in] for a vector, where each element is its own unit
-    z  mask   [in], one entry per input unit, so all weights of a unit are dropped together
-
-As a density, with column w_k of K = out * prod(kernel) entries and p = 1 - drop_rate,
-
-    q(w_k) = p N(w_k; m_k, theta^2 I) + (1 - p) N(w_k; 0, theta^2 I)
-
-Gal & Ghahramani (2016), Dropout as a Bayesian Approximation: Appendix (arXiv:1506.02157), section 3. theta = 0 is MC
-dropout: the distribution then has no density but two atoms per unit, m_k with probability p and 0 with probability 1 - p.
-"""
+"""The Bernoulli mixture: the distribution over a weight tensor that dropout induces."""
 
 from __future__ import annotations
 
@@ -31,6 +18,21 @@ from pyrodrop.distributions.weight import Per, Size, WeightDistribution, check_b
 
 class BernoulliMixture(WeightDistribution):
     """Mixture of two Gaussians per input unit, one at the unit's column of `loc` and one at zero.
+
+        W = M diag(z) + theta E,   z_k ~ Bernoulli(1 - drop_rate),   E_ij ~ N(0, 1)
+
+        M  loc    [out, in, *kernel], or the layout given by `units`; [in] for a vector, where each element is its own unit
+        z  mask   [in], one entry per input unit, so all weights of a unit are dropped together
+
+    As a density, with column w_k of K = out * prod(kernel) entries and p = 1 - drop_rate,
+
+        q(w_k) = p N(w_k; m_k, theta^2 I) + (1 - p) N(w_k; 0, theta^2 I)
+
+    theta = 0 is MC dropout: the distribution then has no density but two atoms per unit, m_k with probability p and 0 with
+    probability 1 - p.
+
+    References:
+        Gal & Ghahramani (2016), Dropout as a Bayesian Approximation: Appendix, https://arxiv.org/abs/1506.02157, section 3.
 
     Args:
         loc: the means M, shape ``batch_shape + event_shape``.

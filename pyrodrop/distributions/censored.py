@@ -1,18 +1,4 @@
-"""A distribution of numbers, some of which are known only to lie in an interval from a lower end l to an upper end u.
-
-    log p(l, u) = log p_0(l)               l = u, an exact observation
-                  log(1 - F_0(l))          u = inf, right-censored
-                  log F_0(u)               l = -inf, left-censored
-                  log(F_0(u) - F_0(l))     otherwise                        every element separately
-
-F_0 is the cumulative distribution function of p_0: Kalbfleisch & Prentice (2002), The Statistical Analysis of Failure Time
-Data, section 3.2. This assumes that the limits carry no other information about the value, given x. Probabilities are
-computed in float64, in the nearer tail, by the scaled complementary error function
-
-    ln Phi(z) = ln erfcx(-z / sqrt 2) - z^2 / 2 - ln 2
-
-so that they and their gradients are accurate even where the probability underflows.
-"""
+"""A distribution of numbers, some of which are known only to lie in an interval from a lower end l to an upper end u."""
 
 from __future__ import annotations
 
@@ -28,8 +14,23 @@ from torch.distributions import Independent, LogNormal, Normal
 class Censored(pyro.distributions.Independent):  # type: ignore[misc]
     """Independent numbers with event shape ``[D]``, whose `log_prob` takes values ``[..., D]`` or their ends ``[..., 2 D]``.
 
+        log p(l, u) = log p_0(l)               l = u, an exact observation
+                      log(1 - F_0(l))          u = inf, right-censored
+                      log F_0(u)               l = -inf, left-censored
+                      log(F_0(u) - F_0(l))     otherwise                        every element separately
+
+    F_0 is the cumulative distribution function of p_0. This assumes that the limits carry no other information about the
+    value, given x. Probabilities are computed in float64, in the nearer tail, by the scaled complementary error function
+
+        ln Phi(z) = ln erfcx(-z / sqrt 2) - z^2 / 2 - ln 2
+
+    so that they and their gradients are accurate even where the probability underflows.
+
     Samples, mean, variance and support are those of the uncensored values. The first D ends are the lower ones; see
     `check_ends`. `censored` creates such a distribution.
+
+    References:
+        Kalbfleisch & Prentice (2002), The Statistical Analysis of Failure Time Data, section 3.2.
     """
 
     def log_prob(self, value: Tensor) -> Tensor:

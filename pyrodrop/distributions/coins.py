@@ -186,6 +186,7 @@ def keep_mask(
     if not isinstance(shape, torch.Size):
         shape = torch.Size(counts(shape, "shape", "the sizes of the mask", least=0))
     drop_rate = _one_rate(drop_rate)
+    instance(device, torch.device | str | None, "device", "a torch.device, its name, or None")
     if bits is None:
         bits = 8 if (256 * drop_rate).is_integer() else 16
     else:
@@ -211,12 +212,12 @@ def _thresholds(
     device: torch.device | str | None,
 ) -> Tensor | int:
     """One threshold per row, with mean ``2^bits rate`` above the dtype's smallest value; an int if this mean is whole."""
-    part, whole = math.modf(2**bits * rate)
+    fraction, whole = math.modf(2**bits * rate)
     lowest = 0 if bits == 8 else _LOWEST
-    if not part:
+    if not fraction:
         return int(whole) + lowest
     rows = (*shape[:-1], 1) if shape else ()
-    dither = torch.rand(rows, generator=generator, device=device) < part
+    dither = torch.rand(rows, generator=generator, device=device) < fraction
     return dither.to(_PIECES[bits]) + (int(whole) + lowest)
 
 
@@ -233,8 +234,8 @@ def row_correlation(drop_rate: float, bits: int) -> float:
     """
     drop_rate = _one_rate(drop_rate)
     _check_bits(bits)
-    part = math.modf(2**bits * drop_rate)[0]
-    return part * (1 - part) / (4**bits * drop_rate * (1 - drop_rate)) if part else 0.0
+    fraction = math.modf(2**bits * drop_rate)[0]
+    return fraction * (1 - fraction) / (4**bits * drop_rate * (1 - drop_rate)) if fraction else 0.0
 
 
 def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:

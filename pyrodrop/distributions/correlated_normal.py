@@ -1,12 +1,4 @@
-"""Gaussian dropout with correlated noise, type A.
-
-    W = M diag(s),   s_k ~ N(1, alpha_k)                 M [out, in] or the layout given by `units`, s [in]
-
-Each sample has one scale per input unit, so all weights of a unit are scaled together: Cov(w_jk, w_lk) = alpha_k m_jk m_lk.
-The marginals equal those of type B. Each unit's weights lie on a line, so the distribution has no density over weights;
-its KL divergence from the log-uniform prior is that of the scales. Kingma, Salimans & Welling (2015), arXiv:1506.02557,
-section 3.2 and appendix B.
-"""
+"""Gaussian dropout with correlated noise, type A."""
 
 from __future__ import annotations
 
@@ -22,6 +14,15 @@ from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribut
 
 class CorrelatedNormal(WeightDistribution):
     """Weights whose columns are multiplied by one Gaussian scale per input unit.
+
+        W = M diag(s),   s_k ~ N(1, alpha_k)                 M [out, in] or the layout given by `units`, s [in]
+
+    Each sample has one scale per input unit, so all weights of a unit are scaled together: Cov(w_jk, w_lk) = alpha_k m_jk
+    m_lk. The marginals equal those of type B. Each unit's weights lie on a line, so the distribution has no density over
+    weights; its KL divergence from the log-uniform prior is that of the scales.
+
+    References:
+        Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 3.2 and appendix B.
 
     Args:
         loc: the means M, shape ``batch_shape + event_shape``.

@@ -1,9 +1,4 @@
-"""A Gaussian over a weight tensor with a low-rank plus diagonal covariance.
-
-    vec(W) ~ N(vec(M), F F^T + diag(v))         F [weights, rank], v [weights]
-
-Ong, Nott & Smith (2018), Gaussian Variational Approximation with a Factor Covariance Structure, arXiv:1701.03208.
-"""
+"""A Gaussian over a weight tensor with a low-rank plus diagonal covariance."""
 
 from __future__ import annotations
 
@@ -20,6 +15,11 @@ from pyrodrop.distributions.weight import Size, WeightDistribution
 
 class LowRankNormal(WeightDistribution):
     """A low-rank multivariate normal distribution whose event has the shape of a weight.
+
+        vec(W) ~ N(vec(M), F F^T + diag(v))         F [weights, rank], v [weights]
+
+    References:
+        Ong, Nott & Smith (2018), https://arxiv.org/abs/1701.03208.
 
     Args:
         loc: the means M, shape ``batch_shape + event_shape``.

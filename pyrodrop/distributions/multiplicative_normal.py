@@ -2,18 +2,17 @@
 
     w_ij = m_ij (1 + sqrt(alpha_ij) e_ij),   e_ij ~ N(0, 1),   so   w_ij ~ N(m_ij, alpha_ij m_ij^2)
 
-alpha is one number, one per input unit (the caller reshapes it to broadcast against the weight), or one per weight. Kingma,
-Salimans & Welling (2015), Variational Dropout and the Local Reparameterization Trick, arXiv:1506.02557, section 3.1.
+alpha is one number, one per input unit (the caller reshapes it to broadcast against the weight), or one per weight.
 
     CutNormal       w_ij ~ N(m_ij [ln alpha_ij < threshold], alpha_ij m_ij^2)
     PrunedNormal    w_ij = m_ij (1 + sqrt(alpha_ij) e_ij)  if kept,   0 otherwise
 
 A weight that is cut, whose ln alpha is at or above the threshold, keeps its noise and loses its mean, so training uses the
 network that remains after pruning, plus that noise. The mean m_ij of such a weight then gets a gradient only from the KL
-divergence, which pulls it towards 0, so a cut weight seldom returns. In the released code of Molchanov, Ashukha & Vetrov
-(2017), arXiv:1701.05369, this is the option ``train_clip``. As in that code, the KL divergences from the log-uniform prior
-and from ARD with a variance per weight are computed as if no weight were cut. This is an upper bound on the KL divergence of
-this distribution, whose term for a cut weight is 0; the excess is at most .025 nats per weight at threshold 3.
+divergence, which pulls it towards 0, so a cut weight seldom returns. In the released code of Molchanov et al. this is the
+option ``train_clip``. As in that code, the KL divergences from the log-uniform prior and from ARD with a variance per
+weight are computed as if no weight were cut. This is an upper bound on the KL divergence of this distribution, whose term
+for a cut weight is 0; the excess is at most .025 nats per weight at threshold 3.
 
 No noise is sampled for pruned weights.
 """
@@ -33,6 +32,9 @@ from pyrodrop.distributions.weight import Size, WeightDistribution, check_log_al
 
 class MultiplicativeNormal(WeightDistribution):
     """Independent Gaussians whose standard deviations are proportional to their means.
+
+    References:
+        Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 3.1.
 
     Args:
         loc: the means M, shape ``batch_shape + event_shape``.
@@ -89,6 +91,9 @@ class MultiplicativeNormal(WeightDistribution):
 
 class CutNormal(MultiplicativeNormal):
     """Independent Gaussians with mean 0 where ln alpha is at or above a threshold.
+
+    References:
+        Molchanov, Ashukha & Vetrov (2017), https://arxiv.org/abs/1701.05369.
 
     Args:
         loc, log_alpha, event_dim: see `MultiplicativeNormal`.

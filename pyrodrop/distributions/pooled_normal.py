@@ -1,12 +1,4 @@
-"""The Gaussian prior of automatic relevance determination (ARD) at its optimal variances.
-
-    w_ij ~ N(0, lambda_g^2),   lambda_g^2 = mean over group g of E_q[w^2]
-
-The variances are those that minimise the KL divergence of a posterior q from this prior. They depend on q, so only that KL
-divergence is defined: `log_prob` and `sample` raise. MacKay (1994), Bayesian Non-linear Modelling for the Prediction
-Competition; Titsias & Lazaro-Gredilla (2014), Doubly Stochastic Variational Bayes for non-Conjugate Inference, section 3.1,
-https://proceedings.mlr.press/v32/titsias14.html.
-"""
+"""The Gaussian prior of automatic relevance determination (ARD) at its optimal variances."""
 
 from __future__ import annotations
 
@@ -27,6 +19,15 @@ Group: TypeAlias = Literal["weight", "input", "output", "layer"]
 
 class PooledNormal(TorchDistribution):
     """N(0, lambda_g^2) with variances that are determined by the posterior.
+
+        w_ij ~ N(0, lambda_g^2),   lambda_g^2 = mean over group g of E_q[w^2]
+
+    The variances are those that minimise the KL divergence of a posterior q from this prior. They depend on q, so only that
+    KL divergence is defined: `log_prob` and `sample` raise.
+
+    References:
+        MacKay (1994), Bayesian Non-linear Modelling for the Prediction Competition.
+        Titsias & Lazaro-Gredilla (2014), https://proceedings.mlr.press/v32/titsias14.html, section 3.1.
 
     Args:
         shape: shape of the weight, the event shape.

@@ -1,10 +1,4 @@
-"""The Bernoulli mixture at theta = 0 with a relaxed mask, so that the drop rate can be learned by gradient descent.
-
-    W = M diag(z),   z_k = 1 - sigmoid((logit(drop_rate) + logit(u_k)) / temperature),   u_k ~ U(0, 1)
-
-Gal, Hron & Kendall (2017), Concrete Dropout, arXiv:1705.07832, eq. 5. As temperature -> 0 the distribution of the mask
-becomes that of `BernoulliMixture`.
-"""
+"""The Bernoulli mixture at theta = 0 with a relaxed mask, so that the drop rate can be learned by gradient descent."""
 
 from __future__ import annotations
 
@@ -22,6 +16,13 @@ from pyrodrop.distributions.weight import Per, Size, check_broadcast, check_weig
 
 class RelaxedBernoulliMixture(BernoulliMixture):
     """The distribution over a weight tensor that concrete dropout induces.
+
+        W = M diag(z),   z_k = 1 - sigmoid((logit(drop_rate) + logit(u_k)) / temperature),   u_k ~ U(0, 1)
+
+    As temperature -> 0 the distribution of the mask becomes that of `BernoulliMixture`.
+
+    References:
+        Gal, Hron & Kendall (2017), Concrete Dropout, https://arxiv.org/abs/1705.07832, eq. 5.
 
     Args:
         loc: the means M, shape ``batch_shape + event_shape``.

@@ -8,8 +8,7 @@ Dawson's function D,
     dKL/dt  =  -sqrt(u) D(sqrt(u))           =  -u 1F1(1; 3/2; -u)
     KL  ->  u  as alpha -> infinity,     KL  ->  -t/2 + (gamma + ln 2)/2  as alpha -> 0
 
-Hron, Matthews & Ghahramani (2017), Variational Gaussian Dropout is not Bayesian, arXiv:1711.02989, published value and
-derivative as the exact objective. Both are evaluated with minimax rational approximations,
+Value and derivative are evaluated with minimax rational approximations,
 
     KL  =  ln(1 + u/3)/2 + s P(r)/Q(r),        dKL/dt  =  -s p(r)/q(r)
     ln(1 + u/3)  =  -min(t + ln 6, 0) - ln(1 - min(s, r))
@@ -19,8 +18,7 @@ in s = sigmoid(-t - ln 6) = u / (3 + u) and r = 1 - s, with rational functions V
 sums stable; in float32 only rounding errors remain. The coefficients were computed with 60 digits by Sanathanan-Koerner
 linearisation, https://doi.org/10.1109/TAC.1963.1105517, with Lawson's reweighting.
 
-`molchanov` and `kingma` are published approximations of the same quantity: Molchanov, Ashukha & Vetrov (2017),
-arXiv:1701.05369, eq. 14; Kingma, Salimans & Welling (2015), arXiv:1506.02557, appendix C.
+`molchanov` and `kingma` are published approximations of the same quantity.
 """
 
 from __future__ import annotations
@@ -64,6 +62,9 @@ def log_uniform_kl(log_alpha: Tensor) -> Tensor:
     derivative below 1e-9 and 1e-6. Value and derivatives are finite at every finite log alpha. Half precision is computed in
     float32. Differentiable to any order in reverse mode.
 
+    References:
+        Hron, Matthews & Ghahramani (2017), Variational Gaussian Dropout is not Bayesian, https://arxiv.org/abs/1711.02989.
+
     Args:
         log_alpha: log of the variance divided by the squared mean, any shape.
 
@@ -81,6 +82,9 @@ def log_uniform_kl(log_alpha: Tensor) -> Tensor:
 def molchanov(log_alpha: Tensor) -> Tensor:
     """The approximation of Molchanov et al. by sigmoids, elementwise in nats; its error is at most 9.4e-3 at every alpha.
 
+    References:
+        Molchanov, Ashukha & Vetrov (2017), https://arxiv.org/abs/1701.05369, eq. 14.
+
     Raises:
         TypeError: `log_alpha` is no tensor of a floating-point dtype.
     """
@@ -91,6 +95,9 @@ def molchanov(log_alpha: Tensor) -> Tensor:
 
 def kingma(log_alpha: Tensor) -> Tensor:
     """The cubic of Kingma et al., elementwise in nats, for alpha <= 1 only; error at most .041, exact as alpha -> 0.
+
+    References:
+        Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, appendix C.
 
     Raises:
         TypeError: `log_alpha` is no tensor of a floating-point dtype.

@@ -1,9 +1,4 @@
-"""Beta likelihood: shares between 0 and 1.
-
-y ~ Beta(m k, (1 - m) k),   E[y] = m = sigmoid(output),   Var[y] = m (1 - m) / (1 + k)        m, y [N, D]
-
-Ferrari & Cribari-Neto (2004), Beta Regression for Modelling Rates and Proportions.
-"""
+"""Beta likelihood: shares between 0 and 1."""
 
 from __future__ import annotations
 
@@ -18,6 +13,11 @@ from pyrodrop.scaling import Standardize
 
 class Beta(Dispersed):
     """Observations strictly between 0 and 1; the outputs of the network are the logits of their mean f.
+
+        y ~ Beta(m k, (1 - m) k),   E[y] = m = sigmoid(output),   Var[y] = m (1 - m) / (1 + k)        m, y [N, D]
+
+    References:
+        Ferrari & Cribari-Neto (2004), Beta Regression for Modelling Rates and Proportions.
 
     Args:
         concentration: k, positive, or a list with one value per column of y; a larger k means less noise. If None, it is

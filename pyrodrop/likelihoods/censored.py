@@ -1,12 +1,4 @@
-"""Observations, some of which are censored: known only to lie above, below or between limits.
-
-    log p(y | f) = sum over n, k of log p_0(y_nk | f_n)                                 where y_nk is exact
-                                    log P_0(lower_nk < Y < upper_nk | f_n)              where it is censored
-
-y has two columns for each target, its lower and its upper end; `pyrodrop.distributions.censored` has the four cases. With a
-Gaussian and one fixed limit this is the model of Tobin (1958), Estimation of Relationships for Limited Dependent Variables,
-https://doi.org/10.2307/1907382; with a log-normal distribution it is that of survival times.
-"""
+"""Observations, some of which are censored: known only to lie above, below or between limits."""
 
 from __future__ import annotations
 
@@ -24,12 +16,22 @@ from pyrodrop.scaling import Standardize
 class Censored(Incomplete):
     """A likelihood for observations that are exact, right-, left- or interval-censored, each with its own limits.
 
+        log p(y | f) = sum over n, k of log p_0(y_nk | f_n)                                 where y_nk is exact
+                                        log P_0(lower_nk < Y < upper_nk | f_n)              where it is censored
+
+    y has two columns for each target, its lower and its upper end; `pyrodrop.distributions.censored` has the four cases.
+    With a Gaussian and one fixed limit this is the model of Tobin (1958); with a log-normal distribution it is that of
+    survival times.
+
     y is ``[N, 2]``, a lower and an upper end: ``[3, 3]`` is an exact 3, ``[3, inf]`` a value above 3, ``[-inf, 3]`` one
     below 3, ``[2, 3]`` one in between. For D targets it is ``[N, 2 D]``, all lower ends first. This assumes that the limits
     carry no other information about the value, given x, as for the end of a study or a limit of detection.
 
     Predictions are those of the uncensored values, ``[N, D]``. The log density of an interval is the logarithm of its
     probability; other scores need exact values, ``[N, D]`` or equal ends.
+
+    References:
+        Tobin (1958), Estimation of Relationships for Limited Dependent Variables, https://doi.org/10.2307/1907382.
 
     Args:
         likelihood: the likelihood of the values, with a Gaussian or log-normal distribution: `Gaussian`,

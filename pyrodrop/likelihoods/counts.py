@@ -4,7 +4,7 @@
     y ~ NB(m, a)         E[y] = m,   Var[y] = m + a m^2          y [N, D], y in 0, 1, 2 ...
 
 s is the mean of y if it is standardised, else 1. For a dispersion a -> 0, the negative binomial distribution is the Poisson
-distribution. Hilbe (2011), Negative Binomial Regression, section 8.1 ("NB2").
+distribution.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop.likelihoods import precise
-from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion, log_mean
+from pyrodrop.likelihoods.dispersed import Dispersion, LogLink, log_mean
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
@@ -44,8 +44,11 @@ class Poisson(Likelihood):
         return log_mean(output, targets).exp()
 
 
-class NegativeBinomial(Dispersed):
+class NegativeBinomial(LogLink):
     """Counts with a dispersion; the outputs of the network are the logarithm of their mean, and f is the mean.
+
+    References:
+        Hilbe (2011), Negative Binomial Regression, section 8.1: NB2.
 
     Args:
         dispersion: a, positive, or a list with one value per column of y. If None, it is learned, starting from its estimate
@@ -75,9 +78,6 @@ class NegativeBinomial(Dispersed):
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
         log_m = log_mean(output, targets)
         return precise.NegativeBinomial((1 / parameter).expand_as(log_m), logits=log_m + parameter.log())
-
-    def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return log_mean(self.mean_of(output), targets).exp()
 
     def estimate(self, y: Tensor) -> Tensor:
         return ((y.var(correction=0) - y.mean()) / y.mean().square()).clamp(min=1e-3)  # least: Poisson or less spread

@@ -83,6 +83,9 @@ class Dispersed(Likelihood):
         """The distribution of each element of y, from outputs ``[..., N, D]`` and a parameter that broadcasts to them."""
         raise TypeError(f"{type(self).__name__} must implement distribution(output, parameter, targets)")
 
+    def location(self, output: Tensor, targets: Standardize) -> Tensor:
+        return targets.inverse(self.mean_of(output))
+
     def estimate(self, y: Tensor) -> Tensor:
         """Initial value of the parameter from the observations of one column, float64."""
         raise TypeError(f"{type(self).__name__} must implement estimate(y)")
@@ -141,6 +144,13 @@ class Dispersed(Likelihood):
             return f"{type(self).__name__}({self.parameter} from the network)"
         value = in_words(getattr(self, self.parameter))
         return f"{type(self).__name__}({self.parameter}={value}{', learned' if self.learned else ''})"
+
+
+class LogLink(Dispersed):
+    """A likelihood whose outputs are the logarithm of a positive mean or median, which is f."""
+
+    def location(self, output: Tensor, targets: Standardize) -> Tensor:
+        return log_mean(self.mean_of(output), targets).exp()
 
 
 def log_mean(output: Tensor, targets: Standardize) -> Tensor:

@@ -1,10 +1,4 @@
-"""Ordinal likelihood: ordered classes.
-
-P(y <= k) = sigmoid(c_k - f)        f [N, 1], y [N] in 0 ... K - 1,   c_0 < ... < c_(K-2) learned
-
-McCullagh (1980), Regression Models for Ordinal Data, https://doi.org/10.1111/j.2517-6161.1980.tb01109.x: the proportional
-odds model.
-"""
+"""Ordinal likelihood: ordered classes."""
 
 from __future__ import annotations
 
@@ -29,8 +23,13 @@ from pyrodrop.scaling import Standardize
 class Ordinal(Likelihood):
     """Ordered classes, such as grades; the network has one output, which is larger for higher classes.
 
+        P(y <= k) = sigmoid(c_k - f)        f [N, 1], y [N] in 0 ... K - 1,   c_0 < ... < c_(K-2) learned
+
     The cutpoints between the classes are learned. They are initialised so that at f = 0 the class probabilities equal the
     frequencies in the training data. Predictions are class probabilities, as for `Categorical`.
+
+    References:
+        McCullagh (1980), https://doi.org/10.1111/j.2517-6161.1980.tb01109.x: the proportional odds model.
 
     Args:
         classes: K, at least 2.

@@ -4,8 +4,7 @@
     ln y ~ N(ln m, scale^2)           equal relative errors                  m = s exp(output), the median
     ln y ~ N(c + d f, d^2 v(r))       network output = (f, r)                c, d: mean and standard deviation of ln y
 
-y ``[N, D]``; s is the mean of y if it is standardised, else 1. McCullagh & Nelder (1989), Generalized Linear Models, chapter
-8.
+y ``[N, D]``; s is the mean of y if it is standardised, else 1.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop.likelihoods import precise
-from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion, log_mean
+from pyrodrop.likelihoods.dispersed import Dispersion, LogLink, log_mean
 from pyrodrop.likelihoods.gaussian import HeteroscedasticGaussian
 from pyrodrop.likelihoods.likelihood import start_at
 from pyrodrop.scaling import Standardize
@@ -27,8 +26,11 @@ from pyrodrop.scaling import Standardize
 _LARGEST = 3.0  # bound of the scale of a log-normal likelihood, in standard deviations of ln y
 
 
-class Gamma(Dispersed):
+class Gamma(LogLink):
     """Positive observations; the outputs of the network are the logarithm of their mean, and f is the mean.
+
+    References:
+        McCullagh & Nelder (1989), Generalized Linear Models, chapter 8.
 
     Args:
         dispersion: a, the squared ratio of standard deviation and mean, positive, or a list with one value per column of y.
@@ -61,15 +63,15 @@ class Gamma(Dispersed):
         concentration = (1 / parameter).expand_as(mean)
         return precise.Gamma(concentration, concentration / mean)
 
-    def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return log_mean(self.mean_of(output), targets).exp()
-
     def estimate(self, y: Tensor) -> Tensor:
         return y.var(correction=0) / y.mean().square()
 
 
-class LogNormal(Dispersed):
+class LogNormal(LogLink):
     """Positive observations; the outputs of the network are the logarithm of their median, and f is the median.
+
+    References:
+        McCullagh & Nelder (1989), Generalized Linear Models, chapter 8.
 
     Args:
         scale: standard deviation of ln y, positive, or a list with one value per column of y. If None, it is learned,
@@ -110,9 +112,6 @@ class LogNormal(Dispersed):
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
         log_median = log_mean(output, targets)
         return dist.LogNormal(log_median, parameter.expand_as(log_median))
-
-    def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return log_mean(self.mean_of(output), targets).exp()
 
     def estimate(self, y: Tensor) -> Tensor:
         return y.log().std(correction=0)

@@ -76,6 +76,8 @@ def aligned(y: Tensor, distribution: TorchDistribution, rows: int | None = None)
     """
     instance(y, Tensor, "y", "a tensor, the observations")
     instance(distribution, Distribution, "distribution", "a distribution, as per_row returns it")
+    if not isinstance(rows, int | torch.SymInt | None):
+        count(rows, "rows", "the number of examples")
     want = (distribution.batch_shape[-1] if rows is None else rows, *distribution.event_shape)
     if y.dim() == 1 and want == (len(y), 1):
         return y[:, None]
@@ -101,9 +103,11 @@ def check_support(y: Tensor, distribution: Distribution, what: str) -> None:
         what: a description of the distribution, for messages.
 
     Raises:
-        TypeError: y are bools, and the distribution is one of real numbers.
+        TypeError: y are bools, and the distribution is one of real numbers; or an argument is of another type.
         ValueError: a value is outside the support.
     """
+    instance(y, Tensor, "y", "a tensor, the observations")
+    instance(what, str, "what", "a str, a description of the distribution")
     support = support_of(distribution)
     if support is None:
         return

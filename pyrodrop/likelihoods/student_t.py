@@ -52,9 +52,6 @@ class StudentT(Dispersed):
         df: Tensor = self.df  # type: ignore[assignment]
         return dist.StudentT(df.to(f.dtype).expand_as(f), f, parameter.expand_as(f))
 
-    def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return targets.inverse(self.mean_of(output))
-
     def unit(self, targets: Standardize) -> Tensor:
         return targets.scale
 

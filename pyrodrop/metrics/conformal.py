@@ -5,11 +5,9 @@
     Q            the k-th smallest of n scores,  k = ceil((n + 1) level)
     interval     [lo - Q, hi + Q],   set   {c: 1 - p(c | x) <= Q}
 
-If held-out rows and a new row are exchangeable, the new y lies inside with probability k / (n + 1) >= level, on average over
-rows and held-out sets. With groups, every group has its own Q. With blocks, the score of a block is the largest of its rows:
-all rows of a new block lie inside with this probability if blocks are exchangeable. Vovk, Gammerman & Shafer (2005),
-Algorithmic Learning in a Random World; Romano, Patterson & Candes (2019), arXiv:1905.03222, for numbers; Sadinle, Lei &
-Wasserman (2019), arXiv:1609.00451, for class labels.
+If held-out rows and a new row are exchangeable, the new y lies inside with probability k / (n + 1) >= level, on average
+over rows and held-out sets. With groups, every group has its own Q. With blocks, the score of a block is the largest of its
+rows: all rows of a new block lie inside with this probability if blocks are exchangeable.
 """
 
 from __future__ import annotations
@@ -92,6 +90,11 @@ class Conformal:
 @checked
 def conformal(prediction: Prediction, y: Any, *, groups: Any = None, blocks: Any = None) -> Conformal:
     """Make intervals, or sets of classes, that cover new observations with a guaranteed probability.
+
+    References:
+        Vovk, Gammerman & Shafer (2005), Algorithmic Learning in a Random World.
+        Romano, Patterson & Candes (2019), Conformalized Quantile Regression, https://arxiv.org/abs/1905.03222: numbers.
+        Sadinle, Lei & Wasserman (2019), Least Ambiguous Set-Valued Classifiers, https://arxiv.org/abs/1609.00451: labels.
 
     Args:
         prediction: prediction of a run at points that were used neither for training nor for choosing the model.

@@ -74,8 +74,8 @@ def predict(
     On a terminal a progress bar appears after two seconds.
 
     Args:
-        run: a `Fit`, or an object with a method ``predict``, such as a Gaussian process of `pyrodrop.analysis`. Only a `Fit`
-            supports `joint`, `keep` and `method`.
+        run: a `Fit`, `Replicates`, a `Sampled` or a `Reading`, or an object with a method ``predict``, such as a Gaussian
+            process of `pyrodrop.analysis`, which does not take `joint`, `keep` and `method`; replicates take `joint`.
         x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If the
             network's examples depend on each other, it is called on all points at once. After training on
             `data.Dataset.from_frame` also a DataFrame, whose columns are found by name. Minibatches of a loader are the

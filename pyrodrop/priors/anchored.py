@@ -1,16 +1,4 @@
-"""A Gaussian prior around a draw of itself, for ensembles of maximum a posteriori estimates.
-
-    a ~ N(0, scale^2)          once for each weight of a model, and anew for each replicate with new starts
-    w ~ N(a, scale^2)
-
-Pearce, Leibfried, Brintrup, Zaki & Neely (2020), Uncertainty in Neural Networks: Approximately Bayesian Ensembling,
-arXiv:1810.05546, section 3. For a network that is linear in its weights, with Gaussian noise of precision tau, the estimate
-
-    w_r = (tau X'X + I / scale^2)^-1 (tau X' y_r + a_r / scale^2),   y_r ~ N(y, 1 / tau)
-
-is a draw from the posterior N(m, S): E[w_r] = m and Cov[w_r] = S (tau X'X + I / scale^2) S = S. Without the noise of y
-(`data.perturbed`) the covariance is S^2 / scale^2, below S. For other networks it is an approximation.
-"""
+"""A Gaussian prior around a draw of itself, for ensembles of maximum a posteriori estimates."""
 
 from __future__ import annotations
 
@@ -27,11 +15,24 @@ from pyrodrop.priors.prior import Prior, full
 class Anchored(Prior):
     """Independent Gaussians whose means, the anchors, are draws from N(0, scale^2).
 
+        a ~ N(0, scale^2)          once for each weight of a model, and anew for each replicate with new starts
+        w ~ N(a, scale^2)
+
+    For a network that is linear in its weights, with Gaussian noise of precision tau, the estimate
+
+        w_r = (tau X'X + I / scale^2)^-1 (tau X' y_r + a_r / scale^2),   y_r ~ N(y, 1 / tau)
+
+    is a draw from the posterior N(m, S): E[w_r] = m and Cov[w_r] = S (tau X'X + I / scale^2) S = S. Without the noise of y
+    (`data.perturbed`) the covariance is S^2 / scale^2, below S. For other networks it is an approximation.
+
     The anchors are the initial weights of the model. The model draws them when it is created and in ``reset_parameters()``,
     in place of the initial weights of the network. Training therefore starts at the anchors, saved fits contain them, and
     replicates with ``starts="new"`` each have their own:
 
         fit_replicates(model, guides.Point(model), data.perturbed(train, 10, noise), count=10, starts="new", ...)
+
+    References:
+        Pearce, Leibfried, Brintrup, Zaki & Neely (2020), https://arxiv.org/abs/1810.05546, section 3.
 
     Args:
         scale: standard deviation of a weight around its anchor, and of the anchors, positive.

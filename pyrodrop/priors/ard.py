@@ -1,13 +1,4 @@
-"""Automatic relevance determination (ARD): Gaussians whose variances are inferred together with the weights.
-
-    w_ij ~ N(0, lambda_g^2)                                  g is the group of w_ij
-    lambda_g^2 = mean_g E_q[w^2]                             without a hyperprior: empirical Bayes in closed form
-    lambda_g^2 ~ hyperprior, site ``NAME_prior_variance``    with a hyperprior: a latent variable with a factor in the guide
-
-MacKay (1994), Bayesian Non-linear Modelling for the Prediction Competition; Titsias & Lazaro-Gredilla (2014),
-https://proceedings.mlr.press/v32/titsias14.html, section 3.1; Kharitonov, Molchanov & Vetrov (2018), Variational Dropout
-via Empirical Bayes, arXiv:1811.00596.
-"""
+"""Automatic relevance determination (ARD): Gaussians whose variances are inferred together with the weights."""
 
 from __future__ import annotations
 
@@ -30,6 +21,15 @@ from pyrodrop.priors.prior import Prior
 
 class ARD(Prior):
     """Zero-mean Gaussians with unknown variances.
+
+        w_ij ~ N(0, lambda_g^2)                               g is the group of w_ij
+        lambda_g^2 = mean_g E_q[w^2]                          without a hyperprior: empirical Bayes in closed form
+        lambda_g^2 ~ hyperprior, site ``NAME_prior_variance`` with a hyperprior: a latent variable with a factor in the guide
+
+    References:
+        MacKay (1994), Bayesian Non-linear Modelling for the Prediction Competition.
+        Titsias & Lazaro-Gredilla (2014), https://proceedings.mlr.press/v32/titsias14.html, section 3.1.
+        Kharitonov, Molchanov & Vetrov (2018), Variational Dropout via Empirical Bayes, https://arxiv.org/abs/1811.00596.
 
     Args:
         group: which weights share a variance: each ``weight`` has its own, or it is shared by all weights of an ``input``

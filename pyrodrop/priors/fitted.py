@@ -11,8 +11,6 @@ A scale is the standard deviation of the weights of a column of x, of the weight
 of a column of y. Its units are those in which columns of x and y have standard deviation 1. The distribution p(scales)
 selects between scales with nearly the same evidence: a ReLU network computes the same functions if the weights of one layer
 are multiplied and those of the next divided, and erf units with small inputs and large outputs are nearly polynomials.
-
-Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 2.30, 5.9 and 5.12.
 """
 
 from __future__ import annotations
@@ -127,6 +125,9 @@ def from_gp(
     seed: Seed = 0,
 ) -> FittedPriors:
     """Gaussian priors for a network's layers, and its noise, by maximising the evidence of its Gaussian process.
+
+    References:
+        Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 2.30, 5.9 and 5.12.
 
     Args:
         model: an MLP of any depth under a `likelihoods.Gaussian`, for one or several columns of y, each with its own noise;

@@ -1,14 +1,4 @@
-"""Gaussian prior.
-
-    w    ~ N(0, scale^2),     scale = 1 / length_scale
-    w_iq ~ N(0, scale_q^2)    with one scale per input unit q
-
-The length scale l is that of Gal & Ghahramani (2016), Appendix (arXiv:1506.02157), section 4: w ~ N(0, l^-2). With drop
-rate 1 - p, N data points and observation precision tau, dropout in the limit theta -> 0 minimises
-(1/N) sum_n E_n + weight_decay ||M||^2, where E_n = |y_n - f_n|^2 / 2 and
-
-    weight_decay = p l^2 / (2 N tau)
-"""
+"""Gaussian prior."""
 
 from __future__ import annotations
 
@@ -32,6 +22,17 @@ _SHOWN = 8  # scales in a description
 
 class Gaussian(Prior):
     """Independent zero-mean Gaussians with the same standard deviation, or with one for every input unit.
+
+        w    ~ N(0, scale^2),     scale = 1 / length_scale
+        w_iq ~ N(0, scale_q^2)    with one scale per input unit q
+
+    The length scale l of the paper has w ~ N(0, l^-2). With drop rate 1 - p, N data points and observation precision tau,
+    dropout in the limit theta -> 0 minimises (1/N) sum_n E_n + weight_decay ||M||^2, where E_n = |y_n - f_n|^2 / 2 and
+
+        weight_decay = p l^2 / (2 N tau)
+
+    References:
+        Gal & Ghahramani (2016), Dropout as a Bayesian Approximation: Appendix, https://arxiv.org/abs/1506.02157, section 4.
 
     Args:
         scale: standard deviation of a weight, positive; 1 if neither `scale` nor `length_scale` is given. A list has one

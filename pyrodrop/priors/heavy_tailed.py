@@ -6,11 +6,6 @@
     SpikeAndSlab   the same, with a much narrower second component
     Horseshoe      w_ij ~ N(0, tau^2 lambda_g^2),   lambda_g ~ HalfCauchy(1),   tau ~ HalfCauchy(scale)
 
-For the mixture see Blundell et al. (2015), Weight Uncertainty in Neural Networks, arXiv:1505.05424, eq. 7; for heavy tails
-Fortuin et al. (2022), Bayesian Neural Network Priors Revisited, arXiv:2102.06571; for the horseshoe Carvalho, Polson &
-Scott (2010), The horseshoe estimator for sparse signals, and Louizos, Ullrich & Welling (2017), Bayesian Compression for
-Deep Learning, arXiv:1705.08665.
-
 The horseshoe's scales are sampled at the sites ``NAME_local_scale``, one per group, and ``NAME_global_scale``; the Monte
 Carlo estimate of its KL divergence samples them, too. The other priors are Pyro's distributions.
 """
@@ -38,6 +33,9 @@ MOST_DF = 1000  # above, float32 rounds the constant of the density by more than
 class Laplace(Prior):
     """Laplace (double exponential) distribution with mean 0.
 
+    References:
+        Fortuin et al. (2022), Bayesian Neural Network Priors Revisited, https://arxiv.org/abs/2102.06571.
+
     Args:
         scale: mean absolute value of a weight, positive.
 
@@ -58,6 +56,9 @@ class Laplace(Prior):
 
 class StudentT(Prior):
     """Student's t distribution centred at 0.
+
+    References:
+        Fortuin et al. (2022), Bayesian Neural Network Priors Revisited, https://arxiv.org/abs/2102.06571.
 
     Args:
         df: degrees of freedom, from 1e-3 to 1000. For larger values, use a `Gaussian`.
@@ -88,6 +89,9 @@ class _OverAllNumbers(dist.MixtureSameFamily):  # type: ignore[misc]
 
 class ScaleMixture(Prior):
     """Mixture of a wide and a narrow zero-mean Gaussian.
+
+    References:
+        Blundell et al. (2015), Weight Uncertainty in Neural Networks, https://arxiv.org/abs/1505.05424, eq. 7.
 
     Args:
         wide, narrow: standard deviations of the components, positive.
@@ -132,6 +136,10 @@ class SpikeAndSlab(ScaleMixture):
 
 class Horseshoe(Prior):
     """Strong shrinkage of most weights, or units, and little shrinkage of a few.
+
+    References:
+        Carvalho, Polson & Scott (2010), The horseshoe estimator for sparse signals.
+        Louizos, Ullrich & Welling (2017), Bayesian Compression for Deep Learning, https://arxiv.org/abs/1705.08665.
 
     Args:
         scale: scale of the half-Cauchy distribution of the global scale, positive.

@@ -1,20 +1,4 @@
-"""The kernel of an infinitely wide network: its prior over functions is a Gaussian process.
-
-    h_0(x) = W_0 x + b_0                           W_l ~ N(0, v_l / fan-in),   b_l ~ N(0, c_l)
-    h_l(x) = W_l diag(z_l) g(h_(l-1)(x)) + b_l     z_l ~ Bernoulli(1 - drop_rate_l), one per unit    l = 1 ... L
-
-    K_0(x, x') = c_0 + sum_q v_0q x_q x'_q / Q               v_0q = v_0, or one variance per column of x (ARD)
-    K_l(x, x') = c_l + v_l (1 - drop_rate_l) G(K_(l-1)(x, x), K_(l-1)(x, x'), K_(l-1)(x', x'))
-
-    G(k, c, k') = E[g(u) g(u')],   (u, u') ~ N(0, [[k, c], [c, k']])
-      relu         sqrt(k k') (sin t + (pi - t) cos t) / 2 pi,     cos t = c / sqrt(k k')
-      erf(a u)     (2 / pi) arcsin(2 a^2 c / sqrt((1 + 2 a^2 k) (1 + 2 a^2 k')))
-
-With L = 1, c_1 = 0 and v_1 = 1 it is K(x, x') = int p(w) p(b) g(w.x + b) g(w.x' + b) dw db, with the erf form of Williams
-(1997), Computing with Infinite Networks. ReLU: Cho & Saul (2009), Kernel Methods for Deep Learning, eq. 3 and 6, order 1,
-halved, as E[relu^2] is half of E[u^2]. Depth: Lee et al. (2018), Deep Neural Networks as Gaussian Processes,
-https://arxiv.org/abs/1711.00165, eq. 4-5.
-"""
+"""The kernel of an infinitely wide network: its prior over functions is a Gaussian process."""
 
 from __future__ import annotations
 
@@ -32,6 +16,24 @@ TANH_GAIN = math.sqrt(math.pi) / 2  # gives erf(a u) the slope of tanh at 0; the
 
 class InfiniteWidth(nn.Module):
     """The kernel, with variances whose logarithms are learned in float64 and bounded by a tanh.
+
+        h_0(x) = W_0 x + b_0                           W_l ~ N(0, v_l / fan-in),   b_l ~ N(0, c_l)
+        h_l(x) = W_l diag(z_l) g(h_(l-1)(x)) + b_l     z_l ~ Bernoulli(1 - drop_rate_l), one per unit    l = 1 ... L
+
+        K_0(x, x') = c_0 + sum_q v_0q x_q x'_q / Q               v_0q = v_0, or one variance per column of x (ARD)
+        K_l(x, x') = c_l + v_l (1 - drop_rate_l) G(K_(l-1)(x, x), K_(l-1)(x, x'), K_(l-1)(x', x'))
+
+        G(k, c, k') = E[g(u) g(u')],   (u, u') ~ N(0, [[k, c], [c, k']])
+          relu         sqrt(k k') (sin t + (pi - t) cos t) / 2 pi,     cos t = c / sqrt(k k')
+          erf(a u)     (2 / pi) arcsin(2 a^2 c / sqrt((1 + 2 a^2 k) (1 + 2 a^2 k')))
+
+    With L = 1, c_1 = 0 and v_1 = 1 it is K(x, x') = int p(w) p(b) g(w.x + b) g(w.x' + b) dw db.
+
+    References:
+        Williams (1997), Computing with Infinite Networks: erf.
+        Cho & Saul (2009), Kernel Methods for Deep Learning, eq. 3 and 6: ReLU, order 1, halved, as E[relu^2] is half of
+            E[u^2].
+        Lee et al. (2018), Deep Neural Networks as Gaussian Processes, https://arxiv.org/abs/1711.00165, eq. 4-5: depth.
 
     Args:
         activation: ``relu`` or ``erf``.

@@ -1,13 +1,4 @@
-"""Gaussian priors around known weights: the mean of an earlier posterior, or the weights of a pretrained network.
-
-    w ~ N(loc, diag(scale^2) + F F^T)           F [weights, rank], absent for independent weights
-
-With the posterior of one data set as the prior of the next, training on them in turn is variational continual learning
-(Nguyen, Li, Bui & Turner 2018, arXiv:1710.10628): p(w | D_1, D_2) = p(D_2 | w) p(w | D_1) / const, with q_1(w) in place of
-p(w | D_1). Around a pretrained network it is the starting-point penalty L2-SP of Li, Grandvalet & Davoine (2018),
-arXiv:1802.01483; with the inverse diagonal of the Fisher information as scale^2, elastic weight consolidation (Kirkpatrick
-et al. 2017, arXiv:1612.00796).
-"""
+"""Gaussian priors around known weights: the mean of an earlier posterior, or the weights of a pretrained network."""
 
 from __future__ import annotations
 
@@ -27,6 +18,18 @@ from pyrodrop.priors.prior import Prior
 
 class Informative(Prior):
     """A Gaussian with means `loc` for one weight. The initial weights of a model are these means.
+
+        w ~ N(loc, diag(scale^2) + F F^T)           F [weights, rank], absent for independent weights
+
+    With the posterior of one data set as the prior of the next, training on them in turn is variational continual learning:
+    p(w | D_1, D_2) = p(D_2 | w) p(w | D_1) / const, with q_1(w) in place of p(w | D_1). Around a pretrained network it is
+    the starting-point penalty L2-SP; with the inverse diagonal of the Fisher information as scale^2, elastic weight
+    consolidation.
+
+    References:
+        Nguyen, Li, Bui & Turner (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
+        Li, Grandvalet & Davoine (2018), https://arxiv.org/abs/1802.01483: L2-SP.
+        Kirkpatrick et al. (2017), Overcoming catastrophic forgetting in neural networks, https://arxiv.org/abs/1612.00796.
 
     Args:
         loc: the means, a tensor of the shape of the weight.

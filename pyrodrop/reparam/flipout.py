@@ -1,12 +1,4 @@
-"""Flipout: one weight sample per minibatch, made nearly independent between examples by random signs.
-
-    y_n = f(x_n, m) + r_n f(x_n s_n, w - m),   w ~ q,   m = E_q[w],   r_n, s_n in {-1, 1} per output and input unit
-
-Wen, Vicol, Ba, Tran & Grosse (2018), Flipout: Efficient Pseudo-Independent Weight Perturbations on Mini-Batches, eq. 4,
-https://arxiv.org/abs/1803.04386. The deviations w - m must be independent between weights and symmetric around 0; then
-m + r_n s_n^T (w - m) is also a sample of q. All rows of an example (tokens, nodes, positions) share its signs, so the joint
-distribution of the example's rows is the one that a weight sample gives them.
-"""
+"""Flipout: one weight sample per minibatch, made nearly independent between examples by random signs."""
 
 from __future__ import annotations
 
@@ -21,7 +13,17 @@ from pyrodrop.reparam.maps import LinearMap
 
 
 class FlipoutReparam(LazyReparam):
-    """Flip the signs of one sample's deviations per example: for mean field, type B and sparse posteriors."""
+    """Flip the signs of one sample's deviations per example: for mean field, type B and sparse posteriors.
+
+        y_n = f(x_n, m) + r_n f(x_n s_n, w - m),   w ~ q,   m = E_q[w],   r_n, s_n in {-1, 1} per output and input unit
+
+    The deviations w - m must be independent between weights and symmetric around 0; then m + r_n s_n^T (w - m) is also a
+    sample of q. All rows of an example (tokens, nodes, positions) share its signs, so the joint distribution of the
+    example's rows is the one that a weight sample gives them.
+
+    References:
+        Wen, Vicol, Ba, Tran & Grosse (2018), https://arxiv.org/abs/1803.04386, eq. 4.
+    """
 
     def keeps(self, q: Any) -> bool:
         return True

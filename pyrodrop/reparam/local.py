@@ -1,28 +1,4 @@
-"""The local reparameterisation trick: activations are sampled instead of weights, independently per example.
-
-    independent Gaussian weights          y = f(x, m) + sqrt(f(x^2, v)) zeta
-    input units scaled or dropped         y = f(x s, m),           s one number per example and input unit
-    Bernoulli mixture, theta > 0          y = f(x z, m) + theta sqrt(f(x^2, 1)) zeta
-    DropConnect                           y ~ N(f(x, p m), f(x^2, p (1-p) m^2 + theta^2))            approximate: moments
-    factor Gaussian                       y = f(x, m) + sum_r e_r f(x, F_r) + sqrt(f(x^2, v)) zeta,  e one per example
-
-All of them follow from the distribution's `NoiseForm`. Kingma, Salimans & Welling (2015), eq. 6-7, and section 3 for types A
-and B, https://arxiv.org/abs/1506.02557; DropConnect by moments as in Wan et al. (2013), Regularization of Neural Networks
-using DropConnect, https://proceedings.mlr.press/v28/wan13.html.
-
-In a fully connected layer on ``[N, in]`` the outputs of each example have the distribution that an independent weight
-sample gives them (for DropConnect: its mean and variance). If an example has several rows that share the weight (tokens,
-nodes, positions of a convolution), it depends on the kind of noise:
-
-    s and e         one per example, the same for all of its rows: the joint distribution of the rows is that of a weight
-                    sample
-    zeta            one per row: each row has the right marginal distribution, and the covariance between the rows of an
-                    example, Cov(y_t, y_u) = sum_i x_ti x_ui v_i per output, is left out
-
-With zeta and several rows the objective is therefore that of another posterior, over activations, as is usual for
-convolutions. Training under `shared`, `per_example` or `flipout` uses the posterior over weights, and so do the ELBO and
-joint predictions after any of them.
-"""
+"""The local reparameterisation trick: activations are sampled instead of weights, independently per example."""
 
 from __future__ import annotations
 
@@ -37,9 +13,34 @@ from pyrodrop.reparam.maps import LinearMap
 
 
 class LocalReparam(LazyReparam):
-    """Sample activations instead of weights; see the module's docstring for the distribution under each posterior.
+    """Sample activations instead of weights, independently per example.
+
+        independent Gaussian weights          y = f(x, m) + sqrt(f(x^2, v)) zeta
+        input units scaled or dropped         y = f(x s, m),           s one number per example and input unit
+        Bernoulli mixture, theta > 0          y = f(x z, m) + theta sqrt(f(x^2, 1)) zeta
+        DropConnect                           y ~ N(f(x, p m), f(x^2, p (1-p) m^2 + theta^2))            approximate: moments
+        factor Gaussian                       y = f(x, m) + sum_r e_r f(x, F_r) + sqrt(f(x^2, v)) zeta,  e one per example
+
+    All of them follow from the distribution's `NoiseForm`.
+
+    In a fully connected layer on ``[N, in]`` the outputs of each example have the distribution that an independent weight
+    sample gives them (for DropConnect: its mean and variance). If an example has several rows that share the weight
+    (tokens, nodes, positions of a convolution), it depends on the kind of noise:
+
+        s and e         one per example, the same for all of its rows: the joint distribution of the rows is that of a weight
+                        sample
+        zeta            one per row: each row has the right marginal distribution, and the covariance between the rows of an
+                        example, Cov(y_t, y_u) = sum_i x_ti x_ui v_i per output, is left out
+
+    With zeta and several rows the objective is therefore that of another posterior, over activations, as is usual for
+    convolutions. Training under `shared`, `per_example` or `flipout` uses the posterior over weights, and so do the ELBO
+    and joint predictions after any of them.
 
     Use it through `reparameterize`, or in ``poutine.reparam`` around model *and* guide.
+
+    References:
+        Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, eq. 6-7, and section 3 for types A and B.
+        Wan et al. (2013), https://proceedings.mlr.press/v28/wan13.html.
     """
 
     def pushes(self, q: Any, at: LinearMap) -> bool:

@@ -1,10 +1,4 @@
-"""One weight sample per example: independent between examples, at the cost of as many weights as there are examples.
-
-    y_n = f(x_n, w_n),   w_n ~ q        all rows of an example (tokens, nodes, positions) share its w_n
-
-Kingma, Salimans & Welling (2015), section 2.2, https://arxiv.org/abs/1506.02557: the expensive estimator that the local
-reparameterisation trick replaces. The outputs of an example have the joint distribution that a weight sample gives them.
-"""
+"""One weight sample per example: independent between examples, at the cost of as many weights as there are examples."""
 
 from __future__ import annotations
 
@@ -18,7 +12,16 @@ from pyrodrop.reparam.maps import LinearMap
 
 
 class PerExampleReparam(LazyReparam):
-    """Sample a whole weight for every example. Works for every posterior that can be sampled."""
+    """Sample a whole weight for every example. Works for every posterior that can be sampled.
+
+        y_n = f(x_n, w_n),   w_n ~ q        all rows of an example (tokens, nodes, positions) share its w_n
+
+    The expensive estimator that the local reparameterisation trick replaces. The outputs of an example have the joint
+    distribution that a weight sample gives them.
+
+    References:
+        Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 2.2.
+    """
 
     def keeps(self, q: Any) -> bool:
         return True

@@ -44,7 +44,8 @@ class Chains(ABC):
     Implementing a kernel:
 
     - `step` is what is compiled together with the gradient.
-    - `transition` follows the chains from `state` to a new `state` with what is `tuned`.
+    - `transition` follows the chains from `state` to a new `state` with what is `tuned`; it returns statistics, ``[C]`` by
+      name, of those in `_OVER_THINNED`.
     - `adapt` replaces `tuned` after each transition of tuning.
 
     Attributes:
@@ -52,7 +53,6 @@ class Chains(ABC):
         tuned: what tuning learns, a named tuple of numbers and tensors; together with `state` it is all that transitions
             after tuning depend on.
         descent: the number of transitions of the first part of tuning, from the starts to where the chains stay.
-        transitions: the number of transitions made so far.
         seconds: wall time by the names ``tuning`` and ``drawing``.
         cpu_seconds: processor time of drawing.
 
@@ -71,9 +71,6 @@ class Chains(ABC):
         self.generator: torch.Generator = generator
         self.tune: int = tune
         self.tuned: Any = tuned
-        self.transitions: int = 0
-        self.seconds: dict[str, float] = {"tuning": 0.0, "drawing": 0.0}
-        self.cpu_seconds: float = 0.0
         self.move_to(density, q)
 
     def move_to(self, density: CompiledDensity, q: Tensor) -> None:
@@ -100,30 +97,37 @@ class Chains(ABC):
         q = self.state.q
         return torch.randn(shape, dtype=q.dtype, device=q.device, generator=self.generator)
 
-    def adapted(self, until: int, bar: Any = None) -> None:
-        """Make transitions of tuning up to number `until`; the bar advances with every transition."""
-        begun = time.perf_counter()
-        while self.transitions < until:
-            self._next(bar)
-            self.adapt(self.transitions)
-        self.seconds["tuning"] += time.perf_counter() - begun
+    def run(
+        self, draws: int, thin: int = 1, bar: Any = None, settle: Callable[[], None] | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Tune, and make S draws, of `thin` transitions each.
 
-    def drawn(self, draws: int, thin: int = 1, bar: Any = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Make S draws, of `thin` transitions each: q ``[C, S, D]`` and the statistics ``[C, S]`` by name, on the CPU."""
-        begun, wall, kept = time.process_time(), time.perf_counter(), []
-        for _ in range(draws):
-            each = [self._next(bar) for _ in range(thin)]
-            stats = {name: _OVER_THINNED[name](torch.stack([one[name] for one in each])) for name in each[0]}
-            kept.append({name: values.cpu() for name, values in {"q": self.state.q, **stats}.items()})
-        self.cpu_seconds += time.process_time() - begun
-        self.seconds["drawing"] += time.perf_counter() - wall
+        Args:
+            bar: advances with every transition.
+            settle: called once, after the descent.
+
+        Returns:
+            q ``[C, S, D]`` and the statistics ``[C, S]`` by name, on the CPU.
+        """
+        begun = tuned = time.perf_counter(), time.process_time()
+        kept, each = [], []
+        for number in range(1, self.tune + draws * thin + 1):
+            stats = self.transition(number)
+            if bar is not None:
+                bar.set_postfix_str(self.progress(), refresh=False)
+                bar.update()
+            if number <= self.tune:
+                self.adapt(number)
+                if number == self.descent and settle is not None:
+                    settle()
+                tuned = time.perf_counter(), time.process_time()
+                continue
+            each.append(stats)
+            if len(each) == thin:
+                of_draw = {name: _OVER_THINNED[name](torch.stack([one[name] for one in each])) for name in stats}
+                kept.append({name: values.cpu() for name, values in {"q": self.state.q, **of_draw}.items()})
+                each = []
+        self.seconds: dict[str, float] = {"tuning": tuned[0] - begun[0], "drawing": time.perf_counter() - tuned[0]}
+        self.cpu_seconds: float = time.process_time() - tuned[1]
         of_draws = {name: torch.stack([draw[name] for draw in kept], 1) for name in kept[0]}
         return of_draws.pop("q"), of_draws
-
-    def _next(self, bar: Any) -> dict[str, Tensor]:
-        self.transitions += 1
-        stats = self.transition(self.transitions)
-        if bar is not None:
-            bar.set_postfix_str(self.progress(), refresh=False)
-            bar.update()
-        return stats

@@ -14,7 +14,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pyro import poutine
@@ -23,18 +23,9 @@ from pyro.ops.integrator import potential_grad
 from torch import Tensor
 
 from pyrodrop.arrays import near
-from pyrodrop.compiled import (
-    Program,
-    Replayed,
-    Untraceable,
-    compile_function,
-    first_that_works,
-    pure,
-    record_function,
-)
+from pyrodrop.compiled import Program, Replayed, Untraceable, calling, first_that_works, pure
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.devices import denormals_flushed, seeded
-from pyrodrop.inputs import parts, rebuilt
 from pyrodrop.sampling.density import Density, unchecked
 
 _log = logging.getLogger("pyrodrop")
@@ -79,14 +70,12 @@ ENERGY = Step(lambda energies, q, _: energies(q), 1, 0, ())
 class CompiledDensity:
     """A density for a fixed number of chains; a call makes one step of a block of them.
 
-    With `step` None a call evaluates one point: it takes the value of each site and returns U and its gradient by each site.
-
     Args:
         density: of the latent sites and the data.
         chains: C.
         engine: ``compiled``, ``traced``, ``pyro`` (handlers in every call, chains one after the other), or ``auto`` for the
             first of them that works.
-        step: of a kernel; None for the energy of one point, by site.
+        step: of a kernel.
 
     Attributes:
         engine: the engine that is used.
@@ -101,11 +90,11 @@ class CompiledDensity:
     block: int
     _program: Callable[..., Sequence[Tensor]]
 
-    def __init__(self, density: Density, chains: int, engine: Name, step: Step | None = ENERGY) -> None:
+    def __init__(self, density: Density, chains: int, engine: Name, step: Step = ENERGY) -> None:
         begun = time.perf_counter()
         self.density: Density = density
         self.chains: int = chains
-        self.step: Step | None = step
+        self.step: Step = step
         self.size: int = sum(density.sizes)
         say = _log.info if engine == "auto" else _log.warning
         pyros = _by_pyro(density)
@@ -127,7 +116,7 @@ class CompiledDensity:
         self.seconds: float = time.perf_counter() - begun
 
     def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """One step of a block, for the inputs of `Step.function` or the values of the sites, which must be contiguous.
+        """One step of a block, for the inputs of `Step.function`, which must be contiguous.
 
         On a GPU, the next call overwrites the results that `Step.carried` names.
         """
@@ -135,7 +124,6 @@ class CompiledDensity:
 
     def repeated(self, times: int, *tensors: Tensor) -> Sequence[Tensor]:
         """The results of the last of `times` steps, each of which begins where the step before it ended."""
-        assert self.step is not None
         if isinstance(self._program, Replayed):
             return self._program(*tensors, times=times)
         results: Sequence[Tensor] = ()
@@ -147,10 +135,6 @@ class CompiledDensity:
     def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """U and dU/dq at q ``[n B, D]``, from steps that do not move."""
         with torch.no_grad():
-            if self.step is None:
-                points = [self(*(value.contiguous() for value in self.density.by_site(row).values())) for row in q]
-                flat = [torch.cat([gradient.reshape(-1) for gradient in gradients]) for _, *gradients in points]
-                return torch.stack([energy for energy, *_ in points]), torch.stack(flat)
             if len(q) == self.block:
                 energy, gradient = self(q, *self._staying)[:2]
                 return energy, gradient.clone()
@@ -177,51 +161,38 @@ class CompiledDensity:
     def _make(self, name: Name, mapped: bool) -> None:
         """Make the program of a step."""
         density, self.block = self.density, 1
-        fixed = [*parts(density.x), density.y]
-        energy: Callable[..., Sequence[Tensor]] = functools.partial(_energy_and_gradients, density)
-        if name != "pyro":
-            graph = self._graph
-            energy, fixed = graph.module, [tensor.contiguous() for tensor in (*fixed, *graph.constants)]
-        if self.step is None:
-            values = self.density.by_site(torch.zeros(self.size, dtype=density.dtype, device=density.device)).values()
-            if name == "compiled":
-                with torch.no_grad():
-                    energy = compile_function(energy, [*(value.contiguous() for value in values), *fixed])
-            self._program = lambda *values: energy(*values, *fixed)
-            return
-        function = self.step.function
-        of_block: Callable[..., Sequence[Tensor]] = functools.partial(_of_one, energy, len(density.sites))
+        zero = torch.zeros((), dtype=density.dtype, device=density.device)
+        energy: Any = functools.partial(_energy_and_gradients, density) if name == "pyro" else self._energy
         if mapped:
-            axes = (*(0 for _ in density.sites), *(None for _ in fixed))
-            of_block = graph.mapped(axes)
-            most = _BLOCK_BYTES.get(density.device.type, _BLOCK_BYTES["cpu"]) // max(1, graph.bytes)
+            most = _BLOCK_BYTES.get(density.device.type, _BLOCK_BYTES["cpu"]) // max(1, energy.bytes)
             self.block = next(n for n in range(self.chains, 0, -1) if self.chains % n == 0 and n <= max(1, most))
-        zero, chains = torch.zeros((), dtype=density.dtype, device=density.device), (self.block, self.size)
+        function, chains = self.step.function, (self.block, self.size)
         shapes = [chains] * self.step.chain_tensors + [()] * self.step.scalars + [(self.size,)]
         inputs = [zero.expand(shape).contiguous() for shape in shapes]
         self._staying = [tensor + (tensor.shape == chains) for tensor in inputs[1:]]
 
-        def step(*tensors: Tensor) -> Sequence[Tensor]:
+        def step(energy: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> Sequence[Tensor]:
             def energies(q: Tensor) -> tuple[Tensor, Tensor]:
-                energy, *gradients = of_block(*density.by_site(q).values(), *tensors[len(inputs) :])
-                return energy, torch.cat([gradient.reshape(len(q), -1) for gradient in gradients], 1)
+                values = density.by_site(q).values()
+                if mapped:
+                    energy_of_each, *gradients = energy(*values)
+                else:
+                    energy_of_each, *gradients = (result[None] for result in energy(*(value[0] for value in values)))
+                return energy_of_each, torch.cat([gradient.reshape(len(q), -1) for gradient in gradients], 1)
 
-            return function(energies, *tensors[: len(inputs)])
+            return function(energies, *tensors)
 
-        with torch.no_grad():
-            program: Callable[..., Sequence[Tensor]] = step
-            if name == "compiled":
-                program = compile_function(step, [*inputs, *fixed])
-            elif name == "traced":
-                program = record_function(step, [*inputs, *fixed])
-            of_chains: Callable[..., Sequence[Tensor]] = lambda *tensors: program(*tensors, *fixed)  # noqa: E731
-            self._program = of_chains if name == "pyro" else self._replayed(of_chains, inputs)
+        if name == "pyro":
+            self._program = functools.partial(step, energy)
+        else:
+            made = calling(step, energy, inputs, mapped=mapped, compiled=name == "compiled")
+            self._program = self._replayed(made, inputs)
 
     def _replayed(
         self, program: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
     ) -> Callable[..., Sequence[Tensor]]:
         """The program as one graph of GPU kernels, on a device that can replay it."""
-        if self.density.device.type not in _REPLAY or self.step is None:
+        if self.density.device.type not in _REPLAY:
             return program
         try:
             return Replayed(program, inputs, self.step.carried)
@@ -230,45 +201,44 @@ class CompiledDensity:
             return program
 
     @functools.cached_property
-    def _graph(self) -> Program:
-        """The recorded energy and gradient of one chain, a function of the sites' values, x, y and the graph's constants."""
+    def _energy(self) -> Program:
+        """The recorded energy and gradients of one chain, a function of the sites' values."""
         density = self.density
         if density.model.changes_itself:
             raise Untraceable(f"{density.model.changes_itself}, which a trace would freeze")
         values = density.by_site(torch.zeros(self.size, dtype=density.dtype, device=density.device)).values()
-        function = functools.partial(_energy_and_gradients, density)
-        graph = pure(function, [*values, *parts(density.x), density.y], [density.model])
-        if graph.noise or graph.draws_itself:
+        program = pure(functools.partial(_energy_and_gradients, density), list(values), [density.model])
+        if program.is_random:
             raise Untraceable("it draws random numbers")
-        return graph
+        return program
 
     def _agrees(self, pyros: Sequence[_Evaluated]) -> bool:
-        """Whether energies and gradients agree with Pyro's, at its points in turn as chains."""
+        """Whether energies and gradients agree with Pyro's up to rounding, at its points in turn as chains."""
         try:
             energy, gradient = self.energies(torch.stack([point.q for point in pyros]).repeat(self.block, 1))
         except Exception as error:  # whatever an operation that cannot be mapped raises
             raise Untraceable(f"it cannot be run: {error}") from error
-        for number, point in enumerate(pyros):
+        tolerance = 1e-3 if energy.dtype == torch.float32 else 1e-7
+        for number, (_, wanted, gradients) in enumerate(pyros):
             rows = slice(number, None, len(pyros))
-            want = [value.expand(self.block, *value.shape) for value in (point.energy, *point.gradients)]
-            if not _agree([energy[rows], *gradient[rows].split(self.density.sizes, 1)], want):
+            least = 1e-3 * max(float(want.abs().max()) for want in gradients if want.numel())  # relative to the largest
+            pairs = [
+                (want, got, least)
+                for want, got in zip(gradients, gradient[rows].split(self.density.sizes, 1), strict=True)
+            ]
+            pairs.append((wanted, energy[rows], 1.0))
+            if not all(near(want.expand_as(got), got, tolerance, low) for want, got, low in pairs):
                 return False
         return True
 
 
 def _energy_and_gradients(density: Density, *tensors: Tensor) -> list[Tensor]:
-    """U and its gradients by Pyro's handlers, for the value of each site, x and y."""
-    values = [value.detach().requires_grad_() for value in tensors[: len(density.sites)]]
-    *xs, y = tensors[len(density.sites) :]
+    """U and its gradients by Pyro's handlers, for the value of each site."""
+    values = [value.detach().requires_grad_() for value in tensors]
     with torch.enable_grad(), unchecked():
-        energy = density.energy(dict(zip(density.sites, values, strict=True)), rebuilt(density.x, xs), y)
+        energy = density.energy(dict(zip(density.sites, values, strict=True)))
         gradients = torch.autograd.grad(energy, values, allow_unused=True, materialize_grads=True)
     return [energy.detach(), *gradients]
-
-
-def _of_one(function: Callable[..., Sequence[Tensor]], sites: int, *tensors: Tensor) -> list[Tensor]:
-    """Call a function of one chain for a block of one; `tensors` are the values of the sites ``[1, ...]``, x and y."""
-    return [result[None] for result in function(*(value[0] for value in tensors[:sites]), *tensors[sites:])]
 
 
 class _Evaluated(NamedTuple):
@@ -300,11 +270,3 @@ def _by_pyro(density: Density) -> list[_Evaluated]:
         if len(evaluated) == 2:
             return evaluated
     raise ValueError(NOT_FINITE)
-
-
-def _agree(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
-    """Whether energy and gradient agree up to rounding; small gradients are compared relative to the largest one."""
-    tolerance = 1e-3 if theirs[0].dtype == torch.float32 else 1e-7
-    largest = max(float(gradient.abs().max()) for gradient in theirs[1:] if gradient.numel())
-    least = [1.0, *(1e-3 * largest for _ in theirs[1:])]
-    return all(near(want, got, tolerance, low) for want, got, low in zip(theirs, ours, least, strict=True))

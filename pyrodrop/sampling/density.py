@@ -112,11 +112,11 @@ class Density:
         with _Power(self.likelihood_power):
             return self.model(*args)
 
-    def energy(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+    def energy(self, values: Mapping[str, Tensor]) -> Tensor:
         """U at unconstrained values, a differentiable scalar."""
         constrained = {name: site.to_support(values[name]) for name, site in self.sites.items()}
         with poutine.block(), unchecked():
-            trace = poutine.trace(poutine.condition(self.joint, data=constrained)).get_trace(x, y)
+            trace = poutine.trace(poutine.condition(self.joint, data=constrained)).get_trace(self.x, self.y)
         log_joint: Any = trace.log_prob_sum()
         for name, site in self.sites.items():
             log_joint = log_joint + site.to_support.log_abs_det_jacobian(values[name], constrained[name]).sum()
@@ -269,6 +269,4 @@ _REFUSED: dict[type, str] = {
     "the posterior has infinite mass around w = 0, so there is nothing to sample (Hron et al. 2018, arXiv:1807.01969). "
     f"For sampling, {_PROPER}",
     dist.ImproperUniform: f"is improper: its density does not integrate to a finite number. For sampling, {_PROPER}",
-    distributions.TruncatedLogUniform: "is truncated log-uniform: its density is 0 beyond its bounds and in a gap around "
-    f"w = 0, which splits the posterior into parts that gradients do not connect. For sampling, {_PROPER}",
 }

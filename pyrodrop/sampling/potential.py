@@ -81,8 +81,9 @@ class _Energy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, compiled: CompiledDensity, *values: Tensor) -> Tensor:
-        energy, *ctx.gradients = compiled(*(value.contiguous() for value in values))
-        return energy
+        energy, gradient = compiled.energies(torch.cat([value.reshape(-1) for value in values])[None])
+        ctx.gradients = compiled.density.by_site(gradient[0]).values()
+        return energy[0]
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
@@ -129,4 +130,4 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
         >>> p.model.outputs(mcmc.get_samples(), torch.zeros(3, 1)).shape
         torch.Size([5, 3, 1])
     """
-    return Potential(CompiledDensity(density_of(model, data, dtype), 1, engine, None))
+    return Potential(CompiledDensity(density_of(model, data, dtype), 1, engine))

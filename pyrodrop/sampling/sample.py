@@ -153,29 +153,30 @@ def sample(
     )  # fmt: skip
     with bar:
         q = from_prior(compiled, generator) if drawing is None else from_runs(compiled, drawing, generator)
-        common = {"kernel": kernel, "chains": chains, "tune": tune, "thin": thin, **options}
-        common |= {"likelihood_power": float(likelihood_power), "device": place.type, "seed": seed}
-        precise = density
-        if density.dtype == torch.float32 and kernel == "hmc":
-            precise = density_of(model, dataset, torch.float64, likelihood_power)
         moving, rounding = kind(compiled, q, generator, tune, **options), 0.0
-        moving.adapted(moving.descent, bar)
-        if precise is not density:
+
+        def settle() -> None:
+            """Measure the rounding of energies in float32, and go on in float64 if it is large."""
+            nonlocal compiling, rounding
+            if density.dtype != torch.float32 or kernel != "hmc":
+                return
+            precise = density_of(model, dataset, torch.float64, likelihood_power)
             rounding = _rounding(compiled, precise, moving.state)
             if dtype is None and not rounding <= MOST_ROUNDING:
                 _log.info("sampling in float64, as float32 rounds energies by %.2g nats", rounding)
                 moving.move_to(CompiledDensity(precise, chains, engine, kind.step), moving.state.q.double())
                 compiling += moving.density.seconds
                 rounding = 0.0
-        moving.adapted(tune, bar)
-        q, stats = moving.drawn(draws, thin, bar)
+
+        q, stats = moving.run(draws, thin, bar, settle)
     compiled = moving.density
     density = compiled.density
     learned = {name: value for name, value in moving.tuned._asdict().items() if isinstance(value, float)}
     if kernel == "mclmc":
         learned["energy_variance_reached"] = float(stats["energy_error"].square().nanmean()) / compiled.size
     settings = {
-        **common,
+        **{"kernel": kernel, "chains": chains, "tune": tune, "thin": thin, **options},
+        **{"likelihood_power": float(likelihood_power), "device": place.type, "seed": seed},
         "draws": draws,
         "dtype": str(density.dtype).removeprefix("torch."),
         "engine": compiled.engine,
@@ -217,5 +218,5 @@ def _rounding(compiled: CompiledDensity, precise: Density, state: State) -> floa
     q = torch.cat([state.q, *near])[:_COMPARED].double()
     energy = torch.cat([state.energy, *(compiled.energies(points)[0] for points in near)])[:_COMPARED].double()
     with torch.no_grad():
-        exact = [precise.energy(precise.by_site(point), precise.x, precise.y) for point in q]
+        exact = [precise.energy(precise.by_site(point)) for point in q]
     return float((energy - torch.stack(exact)).std())

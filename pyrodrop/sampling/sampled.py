@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -13,18 +13,15 @@ from torch import Tensor
 
 from pyrodrop import threads
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.cards import Card, carded
-from pyrodrop.constraints import Count, checked
+from pyrodrop.cards import Card
 from pyrodrop.data import Data, Dataset
 from pyrodrop.failed import Failed
 from pyrodrop.files import under
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods import aligned
 from pyrodrop.models import NetworkModel
-from pyrodrop.prediction.module import Draws, functions_of
-from pyrodrop.prediction.moments import Moments
-from pyrodrop.prediction.predict import Keep, draw_functions
-from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.prediction.posterior import Posterior
+from pyrodrop.prediction.predict import draw_functions
 from pyrodrop.sampling.mixing import Diagnostics, diagnose
 from pyrodrop.stored import Stored
 
@@ -32,9 +29,8 @@ _POINTS = 100  # at which f is diagnosed
 _AT_ONCE = 2**22  # values of f
 
 
-@carded
 @dataclass(repr=False)
-class Sampled:
+class Sampled(Posterior):
     """Draws of all chains; see `pyrodrop.sample`, which makes it.
 
     Attributes:
@@ -54,6 +50,7 @@ class Sampled:
     data: Dataset | None
     settings: dict[str, Any]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    kind = "sampled"
 
     @property
     def chains(self) -> int:
@@ -70,46 +67,8 @@ class Sampled:
         """The kernel that made the draws."""
         return "hmc" if "acceptance_rate" in self.stats else "mclmc"
 
-    @property
-    def fingerprint(self) -> str | None:
-        """`Dataset.fingerprint` of the data, also after loading."""
-        return self.settings.get("data_fingerprint", None if self.data is None else self.data.fingerprint)
-
-    @overload
-    def predict(
-        self, x: Inputs, num_samples: int = ..., *, seed: int = ..., keep: Literal["draws"] = ...
-    ) -> Prediction: ...
-    @overload
-    def predict(self, x: Inputs, num_samples: int = ..., *, seed: int = ..., keep: Literal["moments"]) -> Moments: ...
-    def predict(
-        self, x: Inputs, num_samples: int = 1000, *, seed: int = 0, keep: Keep = "draws"
-    ) -> Prediction | Moments:
-        """Predict at x with functions of the posterior, with the network in evaluation mode.
-
-        The functions are those of draws that are evenly spaced over chains and within each chain, the same for any x and
-        seed. If `num_samples` exceeds the number of draws, each appears several times; the counts differ by at most 1.
-
-        Args:
-            x: points, ``[N, ...]`` in the units of the data, or a tuple or mapping of tensors.
-            num_samples: S, number of functions.
-            seed: of the samples of y.
-            keep: ``"draws"`` or ``"moments"``, as in `pyrodrop.predict`.
-
-        Raises:
-            TypeError: an argument is of the wrong kind.
-            ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; a number is out of range.
-        """
-        return self._functions(self.weights(num_samples), x, num_samples, seed=seed, keep=keep)
-
-    @checked
-    def module(self, draws: Annotated[int, Count("the number of functions")] = 100, *, keep: Keep = "moments") -> Draws:
-        """Functions of evenly spaced draws, as in `predict`, as one `torch.nn.Module`; see `Fit.module`.
-
-        Raises:
-            TypeError, ValueError: as `Fit.module`.
-        """
-        guide = _InTurn(self.weights(draws), self.device)
-        return Draws([functions_of(self.model, guide, None, draws, 0, self.device)], keep)
+    def _drawing(self, count: int) -> StoredDraws:
+        return StoredDraws(self.weights(count), self.device)
 
     def weights(self, num_samples: int | None = None) -> dict[str, Tensor]:
         """Draws of every latent site in one sequence, ``[S, ...]`` by name: all of them, or S that are evenly spaced.
@@ -145,7 +104,9 @@ class Sampled:
 
     def distribution_of(self, weights: Mapping[str, Tensor], x: Inputs, count: int) -> TorchDistribution:
         """The distribution of y at x for each of `count` sets of weights ``[count, ...]`` by name; batch ``[count, N]``."""
-        return self._functions(weights, x, count).distribution
+        guide = StoredDraws(weights, self.device)
+        prediction: Any = draw_functions(self.model, guide, x, count, seed=0, device=self.device)
+        return prediction.distribution  # type: ignore[no-any-return]
 
     def diagnostics(self, x: Inputs | None = None, data: Data | None = None) -> Diagnostics:
         """R-hat and effective sample sizes of f at points and of the log likelihood of the data, and divergences.
@@ -172,23 +133,19 @@ class Sampled:
         )
 
     def save(self, path: str | Path, num_samples: int | None = None) -> Path:
-        """Write draws, statistics, parameters of the model and settings to one safetensors file.
-
-        A failed write leaves an old file as it was.
+        """Write draws, statistics, parameters of the model and settings to one file; see `Fit.save`.
 
         Args:
             path: of the file.
-            num_samples: draws to keep in all, the same number of each chain, rounded down, evenly spaced; None for all.
-
-        Raises:
-            ValueError: `num_samples` is less than the number of chains, or more than all draws.
-            OSError: the file cannot be written; the message names it.
+            num_samples: draws to keep in all, as of `thinned`; None for all.
         """
-        kept = self if num_samples is None else self.thinned(num_samples)
-        stored = Stored.of({"model": kept.model}, kept.settings)
-        stored.tensors.update({f"samples.{name}": values for name, values in kept.samples.items()})
-        stored.tensors.update({f"stats.{name}": values for name, values in kept.stats.items()})
-        return stored.write(path, kind="sampled")
+        return Posterior.save(self if num_samples is None else self.thinned(num_samples), path)
+
+    def stored(self) -> Stored:
+        stored = Stored.of({"model": self.model}, self.settings)
+        stored.tensors.update({f"samples.{name}": values for name, values in self.samples.items()})
+        stored.tensors.update({f"stats.{name}": values for name, values in self.stats.items()})
+        return stored
 
     def thinned(self, num_samples: int) -> Sampled:
         """A copy with fewer draws: the same number of each chain, evenly spaced, including the last one.
@@ -253,7 +210,6 @@ class Sampled:
         return f"Sampled({self._chains} of {self.draws} draws, {self.model.describe()}, {self._transitions})"
 
     def card(self) -> Card:
-        """What is printed of the draws."""
         settings = self.settings
         names = ("tune", "thin", "dtype", "engine", "seed")
         sampling = [f"{name} {settings[name]}" for name in names if name in settings]
@@ -281,13 +237,6 @@ class Sampled:
         if "thinned_from" not in self.settings:
             return judged
         return f"before thinning, with {self.settings['thinned_from']} draws per chain: {judged}"
-
-    def _functions(
-        self, weights: Mapping[str, Tensor], x: Inputs, count: int, *, seed: int = 0, keep: Keep = "draws"
-    ) -> Any:
-        """The predictions of `count` sets of weights."""
-        guide = _InTurn(weights, self.device)
-        return draw_functions(self.model, guide, x, count, seed=seed, device=self.device, keep=keep)
 
     def own_data(self, name: str, data: Data | None) -> Dataset:
         """The data that the draws were made for, for the method of this name.
@@ -344,7 +293,7 @@ def _check_sites(stored: Stored, samples: Mapping[str, Tensor], model: NetworkMo
             )
 
 
-class _InTurn:
+class StoredDraws:
     """Draws of every latent site, ``[S, ...]`` by name, with the method `draw` of a guide."""
 
     def __init__(self, weights: Mapping[str, Tensor], device: torch.device) -> None:

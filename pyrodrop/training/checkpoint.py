@@ -1,31 +1,45 @@
-"""The state of a training as tensors by name, and checkpoints: files of it, from which an interrupted run continues.
+"""Files of the state of a session, and the fingerprint by which a run that continues knows its own state.
 
-Names, shapes, settings and a hash of the data identify the run that a state belongs to
-(`pyrodrop.training.record.identity`), so that the error for another run says which part differs.
+Names, shapes, settings and a hash of the data identify the run that a state belongs to, so that the error for another run
+says which part differs.
 """
 
 from __future__ import annotations
 
-import copy
-import inspect
+import functools
+import json
 import logging
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyrodrop.arguments import count
 from pyrodrop.arguments import path as checked_path
-from pyrodrop.devices import random_states, set_random_states
-from pyrodrop.files import check_writable, read_tensors, under, write_tensors
-from pyrodrop.private_apis import without_compiler
-from pyrodrop.training.record import Identity, check_same, identity
-from pyrodrop.training.session import Session
+from pyrodrop.changes import places_of
+from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data.loader import Loader
+from pyrodrop.files import digests
+from pyrodrop.inputs import named_parts
+from pyrodrop.models.network import NetworkModel
+from pyrodrop.parts import differences, made_of, refuse
+from pyrodrop.schedules import KLSchedule, LRSchedule
+from pyrodrop.steps import Loss
+from pyrodrop.training.problem import Problem, describe
+from pyrodrop.training.settings import Settings
 
 _log = logging.getLogger("pyrodrop")
 
 _FILE = "the file to save the state of the training to"
+
+# Arguments of `fit`: a run that continues another one must agree with it in all of PARTS but those in FREE.
+FREE = ("steps", "lr", "optimizer", "lr_schedule", "kl_weight", "engine")
+PARTS = (
+    "model", "guide", "data", "batch_size", "estimator", "objective", "device", "seed", *FREE,
+)  # fmt: skip
+
+Fingerprint = dict[str, dict[str, str]]
 
 
 class Checkpoint:
@@ -65,184 +79,134 @@ class Checkpoint:
         return Checkpoint(checked_path(value, "checkpoint", _FILE))
 
 
-class State:
-    """Reads and writes the state of a session: parameters, buffers, optimiser, random state, place in the epoch, losses.
+def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
+    """The settings that a problem is trained with, under this seed, and the fingerprint of its data.
+
+    Training adds ``seconds`` and ``engine``; a `fit` of 100 steps or more ``worth``, replicates their number.
+    """
+    return {
+        "steps": settings.steps,
+        "device": settings.place.type,
+        "estimator": settings.estimator,
+        "kl_weight": "scheduled" if callable(settings.kl_weight) else settings.kl_weight,
+        "model": describe(problem.model),
+        "guide": describe(problem.guide),
+        **({} if settings.objective is None else {"objective": type(settings.objective).__name__}),
+        "data_fingerprint": problem.data.fingerprint,
+        **_sizes(settings, problem.data),
+        "noise_by_row": problem.noise_by_row(),
+        "seed": seed,
+    }
+
+
+def fingerprint(settings: Settings, problem: Problem, loss: Loss) -> Fingerprint:
+    """The fingerprint of a run: descriptions of names, shapes, settings and buffers, and a hash of the data, by `PARTS`.
+
+    Functions are described by their names.
+    """
+    parts = {"model": made_of(problem.model, "model"), "guide": made_of(problem.guide, "guide")}
+    for name, word in digests(_constant(problem, loss)).items():
+        parts[name.partition(".")[0]][f"{name} (values)"] = word
+    parts |= {"data": _data(problem), "objective": _objective(settings.objective)}
+    parts["batch_size"] = {"batch_size": str(_batch_size(settings, problem.data))}
+    parts["device"] = {"device": settings.place.type}
+    return {name: parts[name] if name in parts else {name: _word(getattr(settings, name))} for name in PARTS}
+
+
+def check_same(there: Any, here: Fingerprint, file: str) -> None:
+    """Check that a run may continue another one, whose fingerprint is `there`, and log the settings in which they differ.
 
     Raises:
-        ValueError: a step changes Python attributes, which the state does not contain.
+        ValueError: they differ in something other than `FREE`, or `there` is no fingerprint.
     """
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        if session.loss.changes:
-            raise ValueError(
-                "the state of a training consists of the parameters and buffers of modules, but "
-                f"{session.loss.changes}: register what must be saved as a buffer (register_buffer)"
-            )
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The state by name, by reference. The random state is torch's own at this moment.
-
-        Raises:
-            FloatingPointError: a loss, a parameter or a buffer is not finite.
-        """
-        session = self.session
-        session.check_finite(whole=True)
-        session.engine.finish(session.done)
-        return {
-            **self._trained(),
-            **{f"optimizer.{key}": value for key, value in _named(session.optimizer).items()},
-            "history": session.history[: session.done],
-            **{f"batches.{key}": value for key, value in session.rows.state().items()},
-            **self._random(),
-        }
-
-    def load(self, tensors: Mapping[str, Tensor], name: str) -> None:
-        """Set the session and torch's random state to a state that was read before.
-
-        If the state is of an optimiser with other entries, this one begins anew, and a warning is logged.
-
-        Raises:
-            ValueError: it is not a whole state, or the state of another model, guide or data set, or of more steps than the
-                session has. Nothing is changed then.
-        """
-        session, steps = self.session, self.session.settings.steps
-        self._check(tensors, name)
-        done, optimizer = len(tensors["history"]), under("optimizer.", tensors)
-        if steps is not None and done > steps:
-            raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {steps}")
-        fresh = (done > 0 or bool(optimizer)) and not self._is_of_this_optimizer(optimizer)
-        if fresh:
-            _log.warning("%s is of an optimizer whose state has other entries: it begins anew", name)
-            optimizer = {}
-        session.rows.load(under("batches.", tensors), name)
-        with torch.no_grad():
-            for key, value in self._trained().items():
-                value.copy_(tensors[key])
-        self._load_optimizer(optimizer)
-        set_random_states(under("random.", tensors), session.history.device)
-        session.history = session.history.to(tensors["history"].dtype)
-        session.reserve(done)
-        session.history[:done] = tensors["history"].to(session.history.device)
-        session.done = session.checked = done
-        if done == 0 or fresh:
-            session.forget_engine()
-
-    def _check(self, tensors: Mapping[str, Tensor], name: str) -> None:
-        """Raise a ValueError unless these tensors are a whole state of this model, guide and data set."""
-        wrong = [n for n, value in self._trained().items() if n not in tensors or not _alike(tensors[n], value)]
-        if wrong:
-            raise ValueError(
-                f"{name} is of another model or guide: {', '.join(wrong)} of this run is missing there or has another shape "
-                "or dtype"
-            )
-        wanted = ["history", *(f"batches.{key}" for key in self.session.rows.state()), *self._random()]
-        missing = [n for n in wanted if n not in tensors]
-        if missing:
-            raise ValueError(f"{name} is not whole: it lacks {', '.join(missing)}")
-        history = tensors["history"]
-        if history.dim() != 2 or history.shape[1] != 3 or not history.is_floating_point():
-            raise ValueError(
-                f"{name} must have three numbers for every step in its history; it has shape {list(history.shape)} of "
-                f"{history.dtype}"
-            )
-        for key in self._random():
-            try:
-                torch.Generator("cuda" if key == "random.cuda" else "cpu").set_state(tensors[key].cpu())
-            except (RuntimeError, TypeError) as error:
-                raise ValueError(f"{name} has no random state of this version of PyTorch in {key}: {error}") from None
-
-    def _is_of_this_optimizer(self, there: Mapping[str, Tensor]) -> bool:
-        """Whether a state of an optimiser has the entries of this one, of the same shapes and dtypes."""
-        # A parameter that no step has used, as of a member of an ensemble, has no state yet.
-        used = {key.split(".", 1)[0] for key in there}
-        here = _named(self.session.optimizer) or _after_a_step(self.session.optimizer)
-        here = {key: value for key, value in here.items() if key.split(".", 1)[0] in used or not used}
-        return here.keys() == there.keys() and all(_alike(there[key], value) for key, value in here.items())
-
-    def _random(self) -> dict[str, Tensor]:
-        """The states of the random generators, by name."""
-        return {f"random.{kind}": state for kind, state in random_states(self.session.history.device).items()}
-
-    def _trained(self) -> dict[str, Tensor]:
-        """Parameters and buffers, by reference."""
-        session = self.session
-        buffers = session.problem.buffers(session.loss)
-        state = {f"parameter.{n}": p for n, p in session.parameters.items()}
-        return state | {f"buffer.{n}": b for n, b in buffers.items()}
-
-    def _load_optimizer(self, tensors: dict[str, Tensor]) -> None:
-        """Load the state of the optimiser: in place if it has the same tensors, to which a compiled engine refers."""
-        optimizer = self.session.optimizer
-        mine = _named(optimizer)
-        entries = optimizer.state.values()
-        if mine.keys() == tensors.keys() and all(isinstance(v, Tensor) for e in entries for v in e.values()):
-            for name, value in mine.items():
-                value.copy_(tensors[name])
-            return
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            index, key = name.split(".", 1)
-            state.setdefault(int(index), {})[key] = value
-        with without_compiler():
-            optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-        self.session.forget_engine()
+    there = _of_tensor(there)
+    if not isinstance(there, dict) or not all(_is_description(there.get(name)) for name in PARTS):
+        raise ValueError(f"{file} must have a description of its run, to be continued; it has none")
+    compared = {name: differences(there[name], here[name]) for name in PARTS}
+    refuse(
+        {name: lines for name, lines in compared.items() if name not in FREE},
+        f"{file} is of another run",
+        "A run that continues may differ in " + ", ".join(FREE),
+    )
+    lines = [line for differing in compared.values() for line in differing]
+    if lines:
+        level = logging.INFO if lines == compared["steps"] else logging.WARNING
+        _log.log(level, "%s continues with other settings: %s", file, "; ".join(lines))
 
 
-class StateFile:
-    """Saves the state of a training, and restores it from the file if that exists; the log says which settings differ.
-
-    Attributes:
-        saved: a description of the state in the file; empty if nothing was read or written.
-
-    Raises:
-        ValueError: the file belongs to another run, or is no whole checkpoint; or as `State`.
-        OSError: it cannot be read or written.
-    """
-
-    def __init__(self, saving: Checkpoint, session: Session) -> None:
-        self.saving, self.session, self.state, self.saved = saving, session, State(session), ""
-        self._run: Identity = identity(session.settings, session.problem, session.loss)
-        check_writable(saving.path)
-        if saving.path.exists():
-            name = f"the checkpoint {saving.path}"
-            tensors, about = read_tensors(saving.path)
-            check_same(about.get("run"), self._run, name)
-            self.state.load(tensors, name)
-            self.saved = f"the state after {session.done} steps"
-
-    def save(self) -> None:
-        """Write the state to the file, in place of what is there; if that fails, or is refused, the file stays as it was."""
-        session = self.session
-        write_tensors(self.saving.path, self.state.tensors(), {"settings": session.record, "run": self._run})
-        self.saved = f"the state after {session.done} steps"
-
-    def where(self) -> str:
-        """Where to continue after a failure, as a sentence; empty if nothing was saved."""
-        if not self.saved:
-            return ""
-        return f" The file {self.saving.path} has {self.saved}: the same call with another lr continues from there."
+def as_tensor(run: Fingerprint) -> Tensor:
+    """A `Fingerprint` as the bytes of JSON, for a state that consists of tensors."""
+    return torch.frombuffer(bytearray(json.dumps(run).encode()), dtype=torch.uint8)
 
 
-def _named(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an optimiser by name: number of the parameter and entry."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    entries = [
-        (i, entry) for i, parameter in enumerate(parameters) for entry in optimizer.state.get(parameter, {}).items()
-    ]
-    return {f"{i}.{key}": torch.as_tensor(value) for i, (key, value) in entries if value is not None}
+def _of_tensor(value: Any) -> Any:
+    """The inverse of `as_tensor`; None if the value is not JSON in a tensor."""
+    try:
+        return json.loads(value.to("cpu", torch.uint8).flatten().numpy().tobytes())
+    except (ValueError, RecursionError, AttributeError):
+        return None
 
 
-def _after_a_step(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state that an optimiser without a state would have after a step, from a step of a copy."""
-    stepped = copy.deepcopy(optimizer)
-    for group in stepped.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
-    with torch.no_grad():
-        inspect.unwrap(type(stepped).step)(stepped)  # what PyTorch wraps around it imports its compiler
-    return _named(stepped)
+def _is_description(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
-def _alike(there: Tensor, here: Tensor) -> bool:
-    return there.shape == here.shape and there.dtype == here.dtype
+def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
+    """The buffers that no step changes, without the initial values of trained weights."""
+    model = problem.model
+    changed = set(loss.moving.places)
+    if isinstance(model, NetworkModel):
+        trained = [names for first, names in model.parameter_names.items() if first not in model.fixed]
+        changed |= {f"model.network.{name}" for names in trained for name in names}
+    return {
+        name: module.get_buffer(leaf)
+        for name, [(module, leaf), *_] in places_of(model, problem.guide).items()
+        if name not in changed
+    }
+
+
+def _batch_size(settings: Settings, data: Dataset | Loader | Keywords) -> int:
+    """The number of rows of a minibatch; of a loader, of the first one; 1 for the arguments of a program."""
+    if isinstance(data, Keywords):
+        return 1
+    return len(data.sample) if isinstance(data, Loader) else min(settings.batch_size or len(data), len(data))
+
+
+def _sizes(settings: Settings, data: Dataset | Loader | Keywords) -> dict[str, Any]:
+    """The numbers of rows and the columns of a data set; the names of the arguments of a program."""
+    if isinstance(data, Keywords):
+        return {"arguments": list(data.values)}
+    sizes = {"batch_size": _batch_size(settings, data), "num_data": len(data)}
+    if isinstance(data, Loader):
+        return {**sizes, "data_source": data.source}
+    return sizes if data.columns is None else {**sizes, "columns": data.columns.words()}
+
+
+def _data(problem: Problem) -> dict[str, str]:
+    data = problem.data
+    if isinstance(data, Keywords):
+        return data.words
+    if isinstance(data, Loader):  # which need not have the same rows first
+        entries = {"data": f"{data.per_epoch} minibatches ({len(data)} rows)", "data.data_source": data.source}
+    else:
+        entries = {"data": f"{data.fingerprint} ({len(data)} rows)"}
+    for name, tensor in {**named_parts(problem.example.x), "y": problem.example.y}.items():
+        entries[f"data.{name}.dtype"] = str(tensor.dtype).removeprefix("torch.")
+    return entries
+
+
+def _objective(objective: Any) -> dict[str, str]:
+    """A loss object of Pyro, by its class and settings."""
+    settings = {} if objective is None else vars(objective)
+    plain = {name: str(value) for name, value in settings.items() if isinstance(value, bool | int | float | str)}
+    return {"objective": type(objective).__name__, **{f"objective.{name}": word for name, word in plain.items()}}
+
+
+def _word(value: Any) -> str:
+    """A setting as a string: a number as it is, a schedule of this package as its call, another function by its name."""
+    if isinstance(value, functools.partial):
+        options = ", ".join(f"{name}={option}" for name, option in value.keywords.items())
+        return f"{_word(value.func)}({options})"
+    if callable(value) and not isinstance(value, KLSchedule | LRSchedule):
+        return str(getattr(value, "__name__", type(value).__name__))
+    return str(value)

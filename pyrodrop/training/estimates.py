@@ -1,7 +1,6 @@
 """Estimates of the ELBO, and of the objective that training maximised, by draws from the guide.
 
-data in rows         the terms of `pyrodrop.elbo`; the nll is a sum over blocks of rows, each with the same draws, which a
-                     network of `pyrodrop.models` sees in tiles, as in `pyrodrop.prediction.tiles`
+data in rows         the terms of `pyrodrop.elbo`; the nll is a sum over blocks of rows, each with the same draws
 keyword arguments    the same terms of one call, which average over subsamples of the program's plates
 a loss of Pyro       its values, in the objective; those of TraceEnum_ELBO, which sums out discrete sites, also in the ELBO
 """
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from pyro.infer import TraceEnum_ELBO
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrodrop.agreement import check_call, check_guide, knows_sites
+from pyrodrop.agreement import check_call, knows_sites
 from pyrodrop.cards import Described
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
@@ -30,7 +29,6 @@ from pyrodrop.divergences import Convention, worst
 from pyrodrop.elbo import DrawnTerms, Factor, Terms, common_scale, elbo_convention, site_factors
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.guide import Guide
-from pyrodrop.inputs import mapped
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.checks import cannot_run
@@ -44,7 +42,19 @@ BLOCK = 5000  # rows that are evaluated at a time
 
 
 @dataclass(frozen=True, repr=False)
-class Elbo(Described):
+class _Estimate(Described):
+    value: float
+    se: float
+    nll: float
+    kl: float
+    convention: Convention
+    num_samples: int
+
+    def describe(self) -> str:
+        return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
+
+
+class Elbo(_Estimate):
     """An estimate of the evidence lower bound, in nats for the whole data set.
 
     Attributes:
@@ -57,19 +67,9 @@ class Elbo(Described):
         num_samples: number of draws.
     """
 
-    value: float
-    se: float
-    nll: float
-    kl: float
-    convention: Convention
-    num_samples: int
-
-    def describe(self) -> str:
-        return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
-
 
 @dataclass(frozen=True, repr=False)
-class Objective(Described):
+class Objective(_Estimate):
     """An estimate of what the last training step maximised, in nats for the whole data set; not a bound on the evidence.
 
         value = -(nll + kl)
@@ -80,30 +80,19 @@ class Objective(Described):
         nll: mean over draws of minus the log likelihood; NaN after training with an `objective`.
         kl: the KL divergence in the objective: that of the weights times the guide's ``kl_scale`` and `kl_weight`, plus
             that of the hyperparameters; NaN as `nll`.
-        kl_weight: of the last step.
         convention: of kind ``objective``; it describes the factors. To compare two fits, use `Fit.elbo`.
         num_samples: number of draws.
+        kl_weight: of the last step.
     """
 
-    value: float
-    se: float
-    nll: float
-    kl: float
-    kl_weight: float
-    convention: Convention
-    num_samples: int
-
-    def describe(self) -> str:
-        return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
+    kl_weight: float = 1.0
 
 
 class Draws:
-    """The terms of the ELBO for draws from a guide, on all of the data.
+    """The terms of the ELBO for draws from the guide of a fit, in evaluation mode, on all of the data.
 
     Args:
-        model, guide: a trained pair, in evaluation mode.
         data: the data; a loader is iterated once.
-        device: where model and guide are.
         num_samples: number of draws, at least 1.
         seed: of the draws.
         whole: whether to count the KL divergence in full, without the guide's ``kl_scale``.
@@ -112,54 +101,37 @@ class Draws:
         nll, kl_weights, kl_hyper: of every draw, ``[num_samples]``, in float64.
         factors: the guide's factors, one for every site and member of an ensemble.
         scale: the factor of all sites that the terms do not have, `common_scale`; 1 if there is none.
-        noise: names of the dropouts that no weight carries, of a network from `pyrodrop.read`.
 
     Raises:
-        ValueError: the model cannot be called on the data, y has another shape than its distribution or values outside its
-            support, or the guide was made for another model.
+        ValueError: the model cannot be called on the data; y has another shape than its distribution, or values outside its
+            support.
     """
 
-    def __init__(
-        self,
-        model: Callable[..., Any],
-        guide: Callable[..., Any],
-        data: TrainingData,
-        device: torch.device,
-        num_samples: int,
-        seed: int,
-        *,
-        whole: bool,
-    ) -> None:
-        self.noise: tuple[str, ...] = tuple(model.dropouts.noise) if isinstance(model, TrainedNetwork) else ()
+    def __init__(self, fit: Trained, data: TrainingData, num_samples: int, seed: int, *, whole: bool) -> None:
+        model, guide, device = fit.model, fit.guide, fit.device
         self.factors: list[Factor] = []
-        drawn, seeds = DrawnTerms(model, guide, whole=whole), _seeds(num_samples, seed)
-        nll, kl_weights, kl_hyper = ([0.0] * num_samples for _ in range(3))
+        drawn = DrawnTerms(model, guide, whole=whole)
+        terms = torch.zeros(3, num_samples, dtype=torch.float64)
         with torch.no_grad(), PoolsBySlices():
             for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
-                if number == 0:
-                    _check(model, guide, block)
-                with seeded(seed, device):  # a network may draw noise
-                    tiles = _tiles(model, guide, block)
-                for draw, seed_of_draw in enumerate(seeds):
+                args, kwargs = block.args, block.kwargs
+                if number == 0 and not knows_sites(model, guide):
+                    with seeded(0, device):
+                        check_call(model, guide, *args, **kwargs)
+                for draw, seed_of_draw in enumerate(_seeds(num_samples, seed)):
                     with pyro.validation_enabled(number == draw == 0), seeded(seed_of_draw, device):
-                        sample = drawn.drawn(*block.args, **block.kwargs)
-                        for tile, (rows_of_tile, part) in enumerate(tiles):
-                            if number == tile == 0:
-                                terms = _terms(drawn, sample, rows_of_tile)
-                                kl_weights[draw], kl_hyper[draw] = float(terms.kl_weights), float(terms.kl_hyper)
-                                value = terms.nll
-                            else:
-                                value = drawn.nll(sample, *rows_of_tile.args, **rows_of_tile.kwargs)
-                            nll[draw] += float(value) * share * part
+                        sample = drawn.drawn(*args, **kwargs)
+                        if number:
+                            terms[0, draw] += float(drawn.nll(sample, *args, **kwargs)) * share
+                        else:
+                            nll, *kl = _terms(drawn, sample, block)
+                            terms[:, draw] = torch.stack([nll.double() * share, *kl])
                 if number == 0:
                     with seeded(seed, device):
-                        members = site_factors(model, guide, *tiles[0][0].args, **tiles[0][0].kwargs)
+                        members = site_factors(model, guide, *args, **kwargs)
                     self.factors = [factor for member in members for factor in member.values()]
         self.scale: float = drawn.scale or 1.0
-        self.nll: Tensor
-        self.kl_weights: Tensor
-        self.kl_hyper: Tensor
-        self.nll, self.kl_weights, self.kl_hyper = torch.tensor([nll, kl_weights, kl_hyper], dtype=torch.float64)
+        self.nll, self.kl_weights, self.kl_hyper = terms
 
 
 def _seeds(num_samples: int, seed: int) -> list[int]:
@@ -193,34 +165,16 @@ def _blocks(model: Any, guide: Any, data: TrainingData, device: torch.device) ->
                 "drop_last, or num_data of the rows that it yields"
             )
         return
-    apart = takes_num_data(model) and takes_num_data(guide) and not together
-    size = BLOCK if apart else len(data)
+    size = len(data)
+    if takes_num_data(model) and takes_num_data(guide) and not together:
+        size = BLOCK
+    if isinstance(model, NetworkModel) and isinstance(guide, Guide | Ensemble) and not together:
+        with seeded(0, device):  # a network may draw noise
+            size = rows_at_once(model, arguments_of(data.rows(slice(BLOCK)), device).args[0], device)
     for first in range(0, len(data), size):
-        block = data.rows(slice(first, first + size))
-        scaled = {} if len(block) == len(data) else {"num_data": len(data)}
-        x, y = mapped(lambda part: part.to(device), block.x), block.y.to(device)
-        yield Batch((x, y), scaled), len(block) / len(data)
-
-
-def _tiles(model: Any, guide: Any, block: Arguments) -> list[tuple[Arguments, float]]:
-    """The arguments in tiles of rows, each with the factor of its nll within the block.
-
-    There is one tile for a model or guide that is not of this package, and for a network that needs all rows together.
-    """
-    if not (isinstance(block, Batch) and isinstance(model, NetworkModel) and isinstance(guide, Guide | Ensemble)):
-        return [(block, 1.0)]
-    size = block.rows if mixes_examples(model, block.x) else rows_at_once(model, block.x, block.device)
-    tiles = [block.at(slice(first, first + size)) for first in range(0, block.rows, size)]
-    return [(tile, tile.rows / block.rows if block.kwargs else 1.0) for tile in tiles]
-
-
-def _check(model: Any, guide: Any, block: Arguments) -> None:
-    """Check that guide and model belong together and can be called on the data."""
-    if isinstance(block, Batch) and knows_sites(model, guide):
-        check_guide(model, guide)
-        return
-    with seeded(0, block.device):
-        check_call(model, guide, *block.args, **block.kwargs)
+        rows = data.rows(slice(first, first + size))
+        scaled = {} if len(rows) == len(data) else {"num_data": len(data)}
+        yield Batch(arguments_of(rows, device).args, scaled), len(rows) / len(data)
 
 
 def _terms(drawn: DrawnTerms, sample: Any, block: Arguments) -> Terms:
@@ -246,8 +200,9 @@ def elbo_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> El
         scale, convention = _scale_and_convention(fit.model, fit.guide, arguments)
         terms, notes = (value / scale, se / scale, math.nan, math.nan), _notes(scale)
     else:
-        draws = Draws(fit.model, fit.guide, data, fit.device, num_samples, seed, whole=True)
-        notes = _notes(draws.scale, fit.settings.get("noise_by_row") or (), draws.noise)
+        draws = Draws(fit, data, num_samples, seed, whole=True)
+        noise = tuple(fit.model.dropouts.noise) if isinstance(fit.model, TrainedNetwork) else ()
+        notes = _notes(draws.scale, fit.settings.get("noise_by_row") or (), noise)
         convention = worst(factor.convention for factor in draws.factors)
         kl = draws.kl_weights + draws.kl_hyper
         terms = (*_mean(-(draws.nll + kl)), float(draws.nll.mean()), float(kl.mean()))
@@ -273,9 +228,19 @@ def _notes(scale: float, noise_by_row: Sequence[str] = (), noise_of_function: Se
 
 def objective_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> Objective:
     """The objective of a fit's last step on these data; the arguments are those of `Fit.objective`."""
+    if fit.loss is not None:
+        value, se = _mean_loss(fit.loss, fit, arguments_of(data, fit.device), num_samples, seed)
+        kind = type(fit.loss)
+        name = f"Pyro's {kind.__name__}" if kind.__module__.startswith("pyro.") else kind.__name__
+        return Objective(
+            value, se, math.nan, math.nan, Convention("objective", f"minus the loss of {name}"), num_samples
+        )
     if "objective" in fit.settings:
-        return _objective_of_loss(fit, data, num_samples, seed)
-    draws = Draws(fit.model, fit.guide, data, fit.device, num_samples, seed, whole=False)
+        raise ValueError(
+            f"the file of a fit does not have the loss object it was trained with, {fit.settings['objective']}: "
+            "objective() needs the fit itself; elbo(data=...) is known of a loaded one"
+        )
+    draws = Draws(fit, data, num_samples, seed, whole=False)
     kl_weight = last_kl_weight(fit.history)
     kl = kl_weight * draws.kl_weights + draws.kl_hyper
     scales = sorted({factor.scale for factor in draws.factors})
@@ -289,21 +254,7 @@ def objective_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) 
     detail = "; ".join([*(factors or ["all factors are 1: the ELBO"]), f"of the KL divergence: {of_kl}"])
     convention = Convention("objective", detail, of_kl.error)
     value, se = _mean(-(draws.nll + kl))
-    return Objective(value, se, float(draws.nll.mean()), float(kl.mean()), kl_weight, convention, num_samples)
-
-
-def _objective_of_loss(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> Objective:
-    """Minus the mean of the values of the loss object that was minimised."""
-    if fit.loss is None:
-        raise ValueError(
-            f"the file of a fit does not have the loss object it was trained with, {fit.settings['objective']}: "
-            "objective() needs the fit itself; elbo(data=...) is known of a loaded one"
-        )
-    value, se = _mean_loss(fit.loss, fit, arguments_of(data, fit.device), num_samples, seed)
-    kind = type(fit.loss)
-    name = f"Pyro's {kind.__name__}" if kind.__module__.startswith("pyro.") else kind.__name__
-    convention = Convention("objective", f"minus the loss of {name}")
-    return Objective(value, se, math.nan, math.nan, 1.0, convention, num_samples)
+    return Objective(value, se, float(draws.nll.mean()), float(kl.mean()), convention, num_samples, kl_weight)
 
 
 def _mean_loss(loss: Any, fit: Trained, arguments: Arguments, num_samples: int, seed: int) -> tuple[float, float]:

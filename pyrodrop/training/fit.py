@@ -28,12 +28,11 @@ from pyrodrop.changes import evaluating, modules_of
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
 from pyrodrop.surroundings import outside
-from pyrodrop.training.checkpoint import Checkpoint, State, StateFile
+from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.problem import Problem, training_mode
-from pyrodrop.training.record import as_tensor, check_same, identity, of_tensor
 from pyrodrop.training.result import Fit
-from pyrodrop.training.session import CHECK_EVERY, AfterEpoch, Session
+from pyrodrop.training.session import CHECK_EVERY, Session, check_after_epoch
 from pyrodrop.training.settings import Settings, TrainingOptions, with_options
 from pyrodrop.training.worth import judge
 
@@ -113,30 +112,19 @@ def fit(
         (torch.Size([50]), torch.Size([20, 1]))
     """
     settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)
-    saving, calls = Checkpoint.of(checkpoint), AfterEpoch.of(after_epoch)
+    saving = Checkpoint.of(checkpoint)
+    check_after_epoch(after_epoch)
     checked_progress(progress)
     problem = Problem.of(model, guide, data, settings, num_data)
     start = time.perf_counter()
     with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
         session = Session(problem, settings)
-
-        def call(epochs: float) -> object:
-            with evaluating(*problem.networks):
-                return after_epoch(session.result(), epochs)  # type: ignore[misc]
-
         if isinstance(after_epoch, EarlyStopping):
             with evaluating(*problem.networks):
                 after_epoch.begin(session.result(), saving)
-        file = None if saving is None else StateFile(saving, session)
-        try:
-            session.run(
-                progress,
-                save=None if file is None else file.save,
-                save_every=0 if saving is None else saving.every,
-                after_epoch=None if calls is None else replace(calls, function=call),
-            )
-        except FloatingPointError as error:
-            raise FloatingPointError(f"{error}{'' if file is None else file.where()}") from None
+        if saving is not None:
+            session.open(saving)
+        session.run(progress, after_epoch)
     if isinstance(after_epoch, EarlyStopping):
         after_epoch.restore(session.result())
     done = session.result(ended=True, seconds=time.perf_counter() - start, engine=session.engine.name)
@@ -212,7 +200,7 @@ class Training:
         problem = Problem.of(model, guide, data, settings, num_data)
         with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
             self._session = Session(problem, settings)
-            self._identity = identity(settings, problem, self._session.loss)  # before its first step
+            _ = self._session.fingerprint  # before its first step
             self._random = random_states(settings.place)
             self._modules = [module for module in modules_of(*problem.networks).values() if module.training]
 
@@ -292,10 +280,8 @@ class Training:
             ValueError: a step changes Python attributes of model or guide, which tensors cannot restore.
             FloatingPointError: a loss or a parameter is not finite. The message is that of `fit`.
         """
-        state = State(self._session)
         with self._in_context():
-            tensors = {name: value.detach().clone() for name, value in state.tensors().items()}
-        return tensors | {"run": as_tensor(self._identity)}
+            return {name: value.detach().clone() for name, value in self._session.state().items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a state of this training, or of another one that was made with the same arguments.
@@ -310,14 +296,8 @@ class Training:
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"state must be a mapping of tensors by name, as state() returns it; got {shown(state)}")
-        if "run" not in state:
-            raise ValueError(
-                f"the state must be whole, what state() returned; got {shown(state)} that is not whole: it lacks run"
-            )
-        check_same(of_tensor(state["run"]), self._identity, "the state")
-        current = State(self._session)
         with self._in_context():
-            current.load({name: value for name, value in state.items() if name != "run"}, "the state")
+            self._session.load(state, "the state")
 
     @contextmanager
     def _in_context(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
-from pyro.infer import ELBO, RenyiELBO
+from pyro.infer import ELBO
 from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
@@ -27,9 +27,7 @@ from pyrodrop.changes import Kept, evaluating, modules_of, places_of, put_back, 
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Check, Loader, loader_of
 from pyrodrop.devices import seeded
-from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.ensemble import members_of
-from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import LocalModule, keep_own_parameters
@@ -40,7 +38,7 @@ from pyrodrop.protocols import HasPosterior, HasRows, HasWeights
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, making
-from pyrodrop.training.rows import takes_num_data
+from pyrodrop.training.refused import check
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.step import MeanField
 
@@ -91,7 +89,6 @@ class Problem:
         missing = leaves_out_missing(model)
         data = loader_of(data, num_data, missing=missing)
         if isinstance(data, Mapping | Keywords):
-            _check_program(model, settings, data)
             data = Keywords.of(data)
         elif not isinstance(data, Loader):
             data = Dataset.of(data, missing=missing)
@@ -111,8 +108,8 @@ class Problem:
                 module.to(device)
         problem = cls(model, guide, data, (model, guide), settings.estimator, in_place, source)
         problem._meet_data(None if like is None else like.model)
+        check(problem, settings)
         problem._apply_estimator()
-        problem._refuse(settings)
         return problem
 
     def _again(self, start: int | None) -> Problem:
@@ -143,57 +140,6 @@ class Problem:
                     f"{describe(guide)} needs all rows of the data in memory, as tensors; got {self.data.source}"
                 )
             self.guide.condition_on(self.data.x, self.data.y)
-
-    def _refuse(self, settings: Settings) -> None:
-        """Raise a ValueError for what cannot be trained together."""
-        data, size, estimator = self.data, settings.batch_size, settings.estimator
-        if isinstance(data, Keywords):
-            if size is not None:
-                raise ValueError(
-                    "batch_size must be None where data are the keyword arguments of a Pyro program, which has no rows; got "
-                    f"{size}. In the program, pyro.plate(name, size, subsample_size=...) takes a minibatch at every step"
-                )
-            return
-        network = self.model if isinstance(self.model, NetworkModel) else None
-        loads, rows, x = isinstance(data, Loader), len(data), self.example.x
-        if loads and size is not None:
-            raise ValueError(f"batch_size must be None where a loader makes the minibatches; got {size}")
-        taken = len(self.example) if loads else min(size or rows, rows)
-        if STRATEGIES[estimator] is not None and network is not None and network.mixes_examples(x):
-            raise ValueError(
-                f"estimator={estimator!r} draws independent noise per example; in this network the output of one row of x "
-                "depends on the others: use estimator='shared'"
-            )
-        if STRATEGIES[estimator] is not None and network is not None and network.mixes_in_training(x):
-            raise ValueError(
-                f"estimator={estimator!r} draws independent noise per example; in training mode the output of one row of x "
-                "depends on the others, as under BatchNorm: use estimator='shared', or put those layers in evaluation mode "
-                "(.eval()) before the model is made"
-            )
-        if isinstance(settings.objective, RenyiELBO) and (loads or taken < rows):
-            raise ValueError(
-                "batch_size must be None and data in memory with objective RenyiELBO, which takes the mean over draws of "
-                "exp(log weight): that of a part of the rows, scaled to all, has another expectation; got batch_size "
-                f"{size}"
-            )
-        for member in members_of(self.guide) if isinstance(settings.objective, RenyiELBO) else ():
-            for name in member.sites if isinstance(member, Guide) else ():
-                q = member.posterior(name)
-                if isinstance(q, BernoulliMixture) and q.theta == 0:
-                    raise ValueError(
-                        "the objective RenyiELBO weighs draws by the density of the posterior, which at theta = 0 has atoms "
-                        f"and none: use theta > 0, or another posterior; got {describe(self.guide)}, at {name!r}"
-                    )
-        for name, function in (("model", self.model), ("guide", self.guide)):
-            if taken < rows and not takes_num_data(function):
-                raise ValueError(
-                    f"training on minibatches needs a {name} that takes the size of the data set, {name}(x, y, num_data=N); "
-                    f"this one takes no num_data, so batch_size must be None or at least {rows}; got {taken}"
-                )
-        if taken < rows and network is not None and network.takes_all_rows(x):
-            raise ValueError(
-                f"this network can only be called on all {rows} rows of x together: batch_size must be None; got {taken}"
-            )
 
     @property
     def program(self) -> bool:
@@ -348,21 +294,6 @@ def _check_callable(model: Any, guide: Any) -> None:
             raise TypeError(
                 f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
             )
-
-
-def _check_program(model: Any, settings: Settings, data: Any) -> None:
-    """Raise a ValueError for a model of a network, or an estimator, which need (x, y) in place of keyword arguments."""
-    if isinstance(model, HasWeights):
-        got = shown(data.values if isinstance(data, Keywords) else data)
-        raise ValueError(
-            f"data must be (x, y) or a Dataset for a model of a network, {type(model).__name__}, which is standardised and "
-            f"checked by them; got {got}, as of the keyword arguments of a Pyro program"
-        )
-    if settings.estimator != "shared":
-        raise ValueError(
-            f"estimator must be 'shared' where data are keyword arguments of a Pyro program; got {settings.estimator!r}, "
-            "which shares noise between the rows of x"
-        )
 
 
 def _copied(model: Any, guide: Any) -> tuple[Any, Any]:

@@ -8,15 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, overload
+from typing import Annotated, Any, Self, TypeVar
 
 import torch
 from pyro.infer import ELBO
 from torch import Tensor
 
 from pyrodrop.agreement import check_guide, knows_sites
-from pyrodrop.arguments import shown
-from pyrodrop.cards import Card, carded, number
+from pyrodrop.cards import Card, number
 from pyrodrop.changes import Kept, evaluating, put_back
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.constraints import Count, Seed, checked
@@ -26,11 +25,7 @@ from pyrodrop.devices import resolve, seeded
 from pyrodrop.failed import Failed
 from pyrodrop.guides.sparse_dropout import SparseDropout
 from pyrodrop.inputs import Inputs
-from pyrodrop.models.network import NetworkModel
-from pyrodrop.prediction.module import Draws, Functions, functions_of
-from pyrodrop.prediction.moments import Moments
-from pyrodrop.prediction.predict import Keep, Method, draw_functions
-from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.prediction.posterior import Posterior
 from pyrodrop.stored import Stored
 from pyrodrop.surroundings import outside
 from pyrodrop.threads import exclusive
@@ -42,9 +37,8 @@ from pyrodrop.training.rows import arguments_of
 from pyrodrop.training.worth import Report, Worth, of_record, worth_of
 
 
-@carded
 @dataclass(repr=False)
-class Fit:
+class Fit(Posterior):
     """A trained model and guide.
 
     Attributes:
@@ -72,6 +66,8 @@ class Fit:
     loss: ELBO | None = None
     kept: Kept | None = None
 
+    kind = "fit"
+
     def __post_init__(self) -> None:
         check_guide(self.model, self.guide)
 
@@ -92,11 +88,6 @@ class Fit:
             evaluating(*programs),
         ):
             yield
-
-    @property
-    def fingerprint(self) -> str | None:
-        """The fingerprint of the data at the training, also after loading; None if it was not recorded, as for a loader."""
-        return self.settings.get("data_fingerprint", None if self.data is None else self.data.fingerprint)
 
     @property
     def losses(self) -> Tensor:
@@ -136,7 +127,6 @@ class Fit:
         return made
 
     def card(self) -> Card:
-        """What is printed of the fit."""
         settings = self.settings
         with self.as_trained():
             convention = convention_shown(self.model, self.guide, self.data, self.device)
@@ -232,98 +222,11 @@ class Fit:
         with self.as_trained():
             return objective_of(self, data_for(self, "objective", data), num_samples, seed)
 
-    @overload
-    def predict(
-        self, x: Inputs, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["draws"] = ...
-    ) -> Prediction: ...
-    @overload
-    def predict(
-        self, x: Inputs, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["moments"]
-    ) -> Moments: ...
-    @overload
-    def predict(self, x: Inputs, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
-    @overload
-    def predict(
-        self, x: None = ..., num_samples: int = ..., *, seed: int = ..., sites: Sequence[str] | None = ...
-    ) -> dict[str, Tensor]: ...
-    @overload
-    def predict(
-        self, x: Mapping[str, Any], num_samples: int = ..., *, seed: int = ..., sites: Sequence[str]
-    ) -> dict[str, Tensor]: ...
-    def predict(
-        self,
-        x: Any = None,
-        num_samples: int = 1000,
-        *,
-        seed: int = 0,
-        joint: bool = True,
-        keep: Keep = "draws",
-        method: Method = "draws",
-        sites: Sequence[str] | None = None,
-    ) -> Prediction | Moments | dict[str, Tensor]:
-        """Draw functions from the posterior; see `pyrodrop.predict`. Of other Pyro programs, draw all sites.
+    def _drawing(self, count: int) -> Callable[..., Any]:
+        return self.guide
 
-        For a program whose model is not one of `pyrodrop.models` the result has draws ``[S, ...]`` of every site by name, as
-        those of ``pyro.infer.Predictive(model, guide=guide, num_samples=S)``: latent sites from the guide, observed ones
-        from the model given these, also where `x` has observations. Discrete sites that training summed out are drawn with
-        them; `pyro.infer.infer_discrete` draws them given the observations.
-
-        Args:
-            x: as of `pyrodrop.predict`. For a program that was trained on a mapping, a mapping of arguments, such as
-                ``{"x": x}``; those that default to None in the model may be left out. For other programs, the first
-                argument; y is then None. None for the training data.
-            num_samples, seed, joint, keep, method: as of `pyrodrop.predict`; for a program only the first two.
-            sites: names of the sites of a program to return; None for all. Sites after the last of them are not drawn.
-
-        Raises:
-            TypeError: an argument that a program does not have, or of the wrong kind.
-            ValueError: as `pyrodrop.predict`; a site of a program is in a plate that takes subsamples, which are other rows
-                in every draw, or has a distribution without samples.
-        """
-        if not isinstance(self.model, NetworkModel):
-            usual = {"joint": joint is True, "keep": keep == "draws", "method": method == "draws"}
-            wrong = [name for name, is_usual in usual.items() if not is_usual]
-            if wrong:
-                raise TypeError(f"{wrong[0]} is for networks of pyrodrop.models, not for other programs: leave it out")
-            with self.as_trained():
-                return draw_sites(self.model, self.guide, arguments_at(self, x), num_samples, seed, sites)
-        if sites is not None:
-            raise TypeError(f"sites is for Pyro programs; a network has predictions: leave it out; got {shown(sites)}")
-        options: dict[str, Any] = {"joint": joint, "keep": keep, "method": method}
-        with self.as_trained():
-            return draw_functions(self.model, self.guide, x, num_samples, seed=seed, device=self.device, **options)
-
-    @checked
-    def module(
-        self,
-        draws: Annotated[int, Count("the number of functions")] = 100,
-        *,
-        keep: Keep = "moments",
-        seed: Seed = 0,
-        x: Inputs | None = None,
-    ) -> Draws:
-        """Functions of the posterior as one `torch.nn.Module`, differentiable in x, for `torch.export` and `torch.onnx`.
-
-        They are the functions of ``predict(x, draws, seed=seed)``, in evaluation mode. The module's argument is x, tensors
-        as of `predict`. What `torch.export` or `torch.onnx` makes of it runs without this package.
-
-        Args:
-            draws: S, the number of functions. Weights that differ between them are stored once per function.
-            keep: what the module returns: ``"moments"``, mean and sd of y, ``[N, ...]`` each, observation noise included,
-                or for class labels their probabilities, ``[N, ..., classes]``; or ``"draws"``, f ``[S, N, ...]`` in the
-                units of y.
-            seed: of the draws.
-            x: rows of x; needed after loading by networks that `pyrodrop.read` has read, and by guides of Pyro.
-
-        Raises:
-            TypeError: the fit is of a Pyro program that is no network. With ``"moments"`` a call of the module raises it if
-                y has no mean and variance in closed form.
-            ValueError: a number is out of range; x is needed; or as `predict`.
-        """
-        return Draws([self._functions(draws, seed, x)], keep)
-
-    def _functions(self, draws: int, seed: int, x: Any) -> Functions:
-        return functions_of(self.model, self.guide, self._example(x), draws, seed, self.device)
+    def _draws_of_sites(self, x: Any, count: int, seed: int, sites: Sequence[str] | None) -> dict[str, Tensor]:
+        return draw_sites(self.model, self.guide, arguments_at(self, x), count, seed, sites)
 
     def pruned(self, threshold: float = 3.0) -> Fit:
         """A copy of this fit in which weights with ln alpha of at least `threshold` are 0, without noise.
@@ -387,19 +290,12 @@ class Fit:
         """
         return DrawnNetworks(self.model, self.guide, count, threshold=threshold, seed=seed, x=self._example(x))
 
-    def _example(self, x: Any) -> Any:
-        """x, or rows of the training data if it is None; None if there are neither."""
-        data = self.data.sample if isinstance(self.data, Loader) else self.data
-        return data.x if x is None and isinstance(data, Dataset) else x
-
-    def save(self, path: str | Path) -> Path:
-        """Write parameters, losses and settings to one safetensors file; a failed write leaves an old file as it was.
-
-        Raises:
-            TypeError: parameters of model or guide are in Pyro's global store and not in a module.
-            OSError: the file cannot be written; the message names it.
-        """
-        return stored_fit(self).write(path, kind="fit")
+    def stored(self) -> Stored:
+        with self.as_trained():
+            self._check_in_modules()
+            stored = Stored.of({"model": self.model, "guide": self.guide}, self.settings)
+            tensors = {"history": self.history, **{name: value.clone() for name, value in stored.tensors.items()}}
+            return Stored(tensors, stored.about)
 
     @classmethod
     def load(
@@ -449,19 +345,6 @@ class Fit:
 
 
 F = TypeVar("F", bound=Fit)
-
-
-def stored_fit(fit: Fit) -> Stored:
-    """The content of the file of a fit.
-
-    Raises:
-        TypeError: parameters of model or guide are in Pyro's global store and not in a module.
-    """
-    with fit.as_trained():
-        fit._check_in_modules()
-        stored = Stored.of({"model": fit.model, "guide": fit.guide}, fit.settings)
-        tensors = {"history": fit.history, **{name: value.clone() for name, value in stored.tensors.items()}}
-        return Stored(tensors, stored.about)
 
 
 def restoring(

@@ -7,9 +7,11 @@ The session decides learning rates, factors and minibatches; an engine makes the
 
 from __future__ import annotations
 
+import copy
+import functools
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,48 +22,35 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop.arguments import count, real, shown
-from pyrodrop.changes import modules_of
+from pyrodrop.changes import Kept, evaluating, modules_of
 from pyrodrop.data.loader import Loader
-from pyrodrop.devices import denormals_flushed, heap_kept
+from pyrodrop.devices import denormals_flushed, heap_kept, random_states, set_random_states
+from pyrodrop.files import check_writable, read_tensors, under, write_tensors
 from pyrodrop.module_flags import Flags
 from pyrodrop.private_apis import StoreAsItIs, without_compiler
 from pyrodrop.steps import Engine, Loss, Plan, Update
+from pyrodrop.training.checkpoint import Checkpoint, as_tensor, check_same, fingerprint, record
 from pyrodrop.training.problem import Problem, describe
-from pyrodrop.training.record import record
 from pyrodrop.training.result import Fit
 from pyrodrop.training.rows import rows_of
 from pyrodrop.training.settings import LearningRate, Optimizer, Settings
 from pyrodrop.training.step import ByPyro
 
+_log = logging.getLogger("pyrodrop")
+
+AfterEpoch = Callable[[Fit, Any], object]
+
 CHECK_EVERY = 100  # steps between checks of the losses: each waits for the device
 
 
-@dataclass(frozen=True)
-class AfterEpoch:
-    """A function that is called while training, and that ends it by returning True.
-
-    Attributes:
-        every: number of steps between calls; None for the steps of an epoch.
-        at_end: whether it is also called after the last step.
-    """
-
-    function: Callable[..., Any]
-    every: int | None = None
-    at_end: bool = False
-
-    @classmethod
-    def of(cls, after_epoch: Any) -> AfterEpoch | None:
-        """The argument ``after_epoch``, checked: None, or a function, which may have an attribute ``every``."""
-        if after_epoch is None:
-            return None
-        if not callable(after_epoch):
-            raise TypeError(
-                f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
-            )
-        every = getattr(after_epoch, "every", None)
-        if every is not None:
-            every = count(every, "after_epoch.every", "the number of steps from one call to the next, or None,")
-        return cls(after_epoch, every, hasattr(after_epoch, "every"))
+def check_after_epoch(after_epoch: Any) -> None:
+    """Raise an error unless the argument is None or a function, which may have an attribute ``every``."""
+    if after_epoch is not None and not callable(after_epoch):
+        raise TypeError(
+            f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
+        )
+    if (every := getattr(after_epoch, "every", None)) is not None:
+        count(every, "after_epoch.every", "the number of steps from one call to the next, or None,")
 
 
 class Session:
@@ -79,9 +68,12 @@ class Session:
         checked: number of steps whose losses are known to be finite.
         history: nll, kl and the weight of the KL divergence for every step, ``[at least done, ..., 3]``.
         record: the settings in plain numbers and words.
+        saving: where and when `run` saves the state; None for nowhere.
     """
 
     replicates: tuple[int, ...] = ()
+    saving: Checkpoint | None = None
+    _saved: int | None = None  # steps of the state in the file
     engine: Engine
     _first: Engine
 
@@ -106,26 +98,17 @@ class Session:
         self.done = self.checked = 0
         self._chosen = False
 
-    def run(
-        self,
-        progress: bool | None,
-        *,
-        save: Callable[[], None] | None = None,
-        save_every: int = 0,
-        after_epoch: AfterEpoch | None = None,
-    ) -> None:
+    def run(self, progress: bool | None, after_epoch: AfterEpoch | None = None) -> None:
         """Make all remaining steps, unless `after_epoch` ends the training before.
 
         Args:
             progress: whether to show a progress bar; if None, where the output is a terminal.
-            save: called after every `save_every` steps and after the last one.
-            save_every: see `save`.
-            after_epoch: called with the number of epochs done.
+            after_epoch: called with the fit and the number of epochs done, after every epoch or `every` steps.
         """
-        steps, per_epoch = len(self.history), self.rows.per_epoch
+        steps, per_epoch, saving = len(self.history), self.rows.per_epoch, self.saving
         stops = [CHECK_EVERY]
-        stops += [save_every] if save is not None else []
-        stops += [after_epoch.every or per_epoch] if after_epoch is not None else []
+        stops += [saving.every] if saving is not None else []
+        stops += [getattr(after_epoch, "every", None) or per_epoch] if after_epoch is not None else []
         bar = tqdm(
             total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
@@ -141,8 +124,8 @@ class Session:
                     with pyro.validation_enabled(False):
                         self.advance(min(steps, *((self.done // every + 1) * every for every in stops)))
                         self.check_finite()
-                if save is not None and (self.done % save_every == 0 or self.done == steps):
-                    save()
+                if saving is not None and (self.done % saving.every == 0 or self.done == steps):
+                    self.save()
                 ended = self._ends(after_epoch)
                 if not bar.disable:
                     loss = self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
@@ -153,26 +136,29 @@ class Session:
             self.check_finite(whole=True)
             self.engine.check(self.done)
         self.engine.finish(self.done)
-        if ended and save is not None and self.done < steps:
-            save()
+        if ended and saving is not None and self.done < steps:
+            self.save()
 
     def result(self, *, ended: bool = False, **more: Any) -> Fit:
         """The fit with its present parameters and losses, of its own if training has `ended`; `more` adds settings."""
-        problem, history = self.problem, self.history[: self.done].clone().cpu()
-        kept = problem.kept() if ended else None
-        about, settings = {**self.record, **more}, self.settings
-        return Fit(problem.model, problem.guide, problem.data, history, about, settings.place, settings.objective, kept)
+        kept = self.problem.kept() if ended else None
+        return self.fit_of(self.problem, self.history[: self.done].clone().cpu(), {**self.record, **more}, kept)
+
+    def fit_of(self, problem: Problem, history: Tensor, about: dict[str, Any], kept: Kept | None) -> Fit:
+        """The fit of a problem of this session."""
+        place, objective = self.settings.place, self.settings.objective
+        return Fit(problem.model, problem.guide, problem.data, history, about, place, objective, kept)
 
     def _ends(self, after_epoch: AfterEpoch | None) -> bool:
         """Call `after_epoch` if it is due. Returns whether training ends. Its random draws do not affect training."""
         per_epoch, done = self.rows.per_epoch, self.done
-        if after_epoch is None:
-            return False
-        if done % (after_epoch.every or per_epoch) and not (after_epoch.at_end and done == self.settings.steps):
+        at_end = hasattr(after_epoch, "every") and done == self.settings.steps
+        if after_epoch is None or (done % (getattr(after_epoch, "every", None) or per_epoch) and not at_end):
             return False
         epochs = done / per_epoch if done % per_epoch else done // per_epoch
-        with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []):
-            answer = after_epoch.function(epochs)
+        devices = [self.history.device] if self.history.is_cuda else []
+        with torch.random.fork_rng(devices), evaluating(*self.problem.networks):
+            answer = after_epoch(self.result(), epochs)
         self.engine.called(done)
         return isinstance(answer, bool | np.bool_) and bool(answer)  # and not another true value, such as a score
 
@@ -280,7 +266,120 @@ class Session:
         return ""
 
     def _fail(self, what: str) -> None:
-        raise FloatingPointError(f"{what} Try a smaller learning rate, a smaller initial scale, or standardised data.")
+        where = ""
+        if self.saving is not None and self._saved is not None:
+            where = (
+                f" The file {self.saving.path} has the state after {self._saved} steps: the same call with another lr "
+                "continues from there."
+            )
+        raise FloatingPointError(
+            f"{what} Try a smaller learning rate, a smaller initial scale, or standardised data.{where}"
+        )
+
+    def open(self, saving: Checkpoint) -> None:
+        """Continue from the state in a file if it exists, and save the state there while running.
+
+        Raises:
+            ValueError: as `load`; or a step changes Python attributes, which the state does not contain.
+            OSError: the file cannot be read or written.
+        """
+        self._check_attributes()
+        check_writable(saving.path)
+        self.saving, _ = saving, self.fingerprint
+        if saving.path.exists():
+            self.load(read_tensors(saving.path)[0], f"the checkpoint {saving.path}")
+            self._saved = self.done
+
+    def save(self) -> None:
+        """Write the state to the file, in place of what is there; if that fails, or is refused, the file stays as it was."""
+        assert self.saving is not None
+        write_tensors(self.saving.path, self.state(), {"settings": self.record})
+        self._saved = self.done
+
+    @functools.cached_property
+    def fingerprint(self) -> dict[str, dict[str, str]]:
+        """What the run is made of, to be computed before its first step; see `check_same`."""
+        return fingerprint(self.settings, self.problem, self.loss)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the next steps depend on, by name and by reference: parameters, buffers, the optimiser's state, place in
+        the epoch, losses, torch's random state at this moment, and the fingerprint of the run.
+
+        Raises:
+            ValueError: a step changes Python attributes, which the state does not contain.
+            FloatingPointError: a loss, a parameter or a buffer is not finite.
+        """
+        self._check_attributes()
+        self.check_finite(whole=True)
+        self.engine.finish(self.done)
+        optimizer = {f"optimizer.{key}": value for key, value in _named(self.optimizer).items()}
+        return {**self._trained(), **optimizer, **self._place(), "run": as_tensor(self.fingerprint)}
+
+    def load(self, state: Mapping[str, Tensor], name: str) -> None:
+        """Continue from what `state` returned, with torch's random state of that moment; `name` says what it is in messages.
+
+        If the state is of an optimiser with other entries, this one begins anew, and a warning is logged.
+
+        Raises:
+            ValueError: it is not a whole state, or the state of another run, or of more steps than this session has. Nothing
+                is changed then.
+        """
+        trained, steps = self._trained(), self.settings.steps
+        check_same(state.get("run"), self.fingerprint, name)
+        missing = [n for n in (*trained, *self._place()) if n not in state]
+        if missing:
+            raise ValueError(f"{name} is not whole: it lacks {', '.join(missing)}")
+        wrong = [n for n, value in trained.items() if not _alike(state[n], value)]
+        if wrong:
+            raise ValueError(
+                f"{name} is of another model or guide: {', '.join(wrong)} has another shape or dtype there"
+            )
+        history, random, device = state["history"], under("random.", state), self.history.device
+        if history.dim() != 2 or history.shape[1] != 3 or not history.is_floating_point():
+            form = f"{list(history.shape)} of {history.dtype}"
+            raise ValueError(f"{name} must have three numbers for every step in its history; it has shape {form}")
+        done, optimizer = len(history), under("optimizer.", state)
+        if steps is not None and done > steps:
+            raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {steps}")
+        for kind in random_states(device):
+            try:
+                torch.Generator(kind).set_state(random[kind].cpu())
+            except (RuntimeError, TypeError) as error:
+                raise ValueError(
+                    f"{name} has no random state of this version of PyTorch, random.{kind}: {error}"
+                ) from None
+        self.rows.load(under("batches.", state), name)  # the last check
+        fresh = (done > 0 or bool(optimizer)) and not _is_of(self.optimizer, optimizer)
+        if fresh:
+            _log.warning("%s is of an optimizer whose state has other entries: it begins anew", name)
+        with torch.no_grad():
+            for key, value in trained.items():
+                value.copy_(state[key])
+        if not _load(self.optimizer, {} if fresh else optimizer) or done == 0 or fresh:
+            self.forget_engine()
+        set_random_states(random, device)
+        self.history = self.history.to(history.dtype)
+        self.reserve(done)
+        self.history[:done] = history.to(device)
+        self.done = self.checked = done
+
+    def _trained(self) -> dict[str, Tensor]:
+        """Parameters and buffers, by reference."""
+        state = {f"parameter.{n}": p for n, p in self.parameters.items()}
+        return state | {f"buffer.{n}": b for n, b in self.problem.buffers(self.loss).items()}
+
+    def _place(self) -> dict[str, Tensor]:
+        """Where the session is: its losses, the place in the epoch, and the states of the random generators."""
+        batches = {f"batches.{key}": value for key, value in self.rows.state().items()}
+        random = {f"random.{kind}": value for kind, value in random_states(self.history.device).items()}
+        return {"history": self.history[: self.done], **batches, **random}
+
+    def _check_attributes(self) -> None:
+        if self.loss.changes:
+            raise ValueError(
+                "the state of a training consists of the parameters and buffers of modules, but "
+                f"{self.loss.changes}: register what must be saved as a buffer (register_buffer)"
+            )
 
     def _note(self) -> None:
         """Note flags, modes and objects of all modules and parameters, which user code may change while training."""
@@ -401,3 +500,50 @@ def _check_elementwise(optimizer: Optimizer) -> None:
             "replicates are trained as one stack of parameters, which needs an optimiser that updates every entry by "
             f"its own gradient alone, as Adam and SGD do; got {name}: use one of those, or fit one by one"
         )
+
+
+def _named(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimiser by name: number of the parameter and entry."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    entries = [
+        (i, entry) for i, parameter in enumerate(parameters) for entry in optimizer.state.get(parameter, {}).items()
+    ]
+    return {f"{i}.{key}": torch.as_tensor(value) for i, (key, value) in entries if value is not None}
+
+
+def _is_of(optimizer: torch.optim.Optimizer, there: Mapping[str, Tensor]) -> bool:
+    """Whether a state of an optimiser has the entries of this one, of the same shapes and dtypes."""
+    here = _named(optimizer)
+    if not here:  # those that it would have after a step, from a step of a copy
+        stepped = copy.deepcopy(optimizer)
+        for group in stepped.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        with torch.no_grad():
+            inspect.unwrap(type(stepped).step)(stepped)  # what PyTorch wraps around it imports its compiler
+        here = _named(stepped)
+    # A parameter that no step has used, as of a member of an ensemble, has no state yet.
+    used = {key.split(".", 1)[0] for key in there}
+    here = {key: value for key, value in here.items() if key.split(".", 1)[0] in used or not used}
+    return here.keys() == there.keys() and all(_alike(there[key], value) for key, value in here.items())
+
+
+def _load(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bool:
+    """Load the state of an optimiser; returns whether into its present tensors, to which a compiled engine refers."""
+    mine = _named(optimizer)
+    entries = optimizer.state.values()
+    if mine.keys() == tensors.keys() and all(isinstance(v, Tensor) for e in entries for v in e.values()):
+        for name, value in mine.items():
+            value.copy_(tensors[name])
+        return True
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        index, key = name.split(".", 1)
+        state.setdefault(int(index), {})[key] = value
+    with without_compiler():
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return False
+
+
+def _alike(there: Tensor, here: Tensor) -> bool:
+    return there.shape == here.shape and there.dtype == here.dtype

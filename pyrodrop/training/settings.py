@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
 
 import torch
-from pyro.infer import ELBO, RenyiELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
+from pyro.infer import ELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
 
 from pyrodrop.arguments import positive, real, shown
 from pyrodrop.constraints import Count, EngineName, Seed, checked
@@ -91,8 +91,8 @@ class Settings:
         object.__setattr__(self, name, value)
 
     def _refuse(self) -> None:
-        """Raise an error for values of the wrong kind, and for an objective with settings that only the default supports."""
-        optimizer, schedule, kl_weight, loss = self.optimizer, self.lr_schedule, self.kl_weight, self.objective
+        """Raise an error for values of the wrong kind; `pyrodrop.training.refused` has combinations."""
+        optimizer, schedule, loss = self.optimizer, self.lr_schedule, self.objective
         if not callable(optimizer):
             hint = f": fit makes it for its own parameters, optimizer=torch.optim.{type(optimizer).__name__}, lr=..."
             raise TypeError(
@@ -104,18 +104,14 @@ class Settings:
             raise TypeError(
                 f"lr_schedule must be {_LR_SCHEDULE}; got {_shown(schedule)}, which changes an optimiser instead"
             )
-        if isinstance(schedule, KLSchedule):
-            raise TypeError(
-                f"lr_schedule must be a factor of the learning rate by step; got a {type(schedule).__name__}, {schedule}, a "
-                "schedule of the KL divergence's weight by epoch: pass it as kl_weight"
-            )
+        for name, kind, what, other in (
+            ("lr_schedule", KLSchedule, "a factor of the learning rate by step", "kl_weight"),
+            ("kl_weight", LRSchedule, "a number or a function of the epochs done", "lr_schedule"),
+        ):
+            if isinstance(value := getattr(self, name), kind):
+                raise TypeError(f"{name} must be {what}; got a {kind.__name__}, {value}: pass it as {other}")
         if schedule is not None and not callable(schedule):
             raise TypeError(f"lr_schedule is {_LR_SCHEDULE}; it must be one, or None; got {shown(schedule)}")
-        if isinstance(kl_weight, LRSchedule):
-            raise TypeError(
-                "kl_weight must be a number or a function of the epochs done, such as schedules.linear(20); got a "
-                f"{type(kl_weight).__name__}, {kl_weight}, a schedule of the learning rate by step: pass it as lr_schedule"
-            )
         if loss is None:
             return
         if not isinstance(loss, ELBO) or not hasattr(loss, "loss_and_grads"):
@@ -127,16 +123,6 @@ class Settings:
             raise TypeError(
                 "objective must have one loss whose value can be estimated, such as pyro.infer.RenyiELBO(alpha=0.5); got "
                 f"{shown(loss)}, which {'has two' if isinstance(loss, ReweightedWakeSleep) else 'gives gradients alone'}"
-            )
-        if isinstance(loss, RenyiELBO) and self.estimator != "shared":
-            raise ValueError(
-                "estimator must be 'shared' with the objective RenyiELBO, which weighs draws of the weights by the density "
-                f"of all rows; got {self.estimator!r}, under which rows have noise of their own"
-            )
-        if callable(kl_weight) or kl_weight != 1:
-            raise ValueError(
-                "kl_weight must be 1 with an objective, since a loss object of Pyro does not give its terms one by one; got "
-                f"{shown(kl_weight)}. pyro.poutine.scale in model or guide weights sites under any objective"
             )
 
     @property

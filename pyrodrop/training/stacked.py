@@ -26,13 +26,13 @@ from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import named_parts, parts
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.steps import Arguments, Engine, Loss
+from pyrodrop.training.checkpoint import record
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.problem import Problem, describe
-from pyrodrop.training.record import record
 from pyrodrop.training.result import Fit
 from pyrodrop.training.rows import rows_of
 from pyrodrop.training.session import Session
-from pyrodrop.training.settings import LearningRate, Settings
+from pyrodrop.training.settings import Settings
 
 _log = logging.getLogger("pyrodrop")
 
@@ -105,7 +105,13 @@ class Stack(Session):
         self.problem, self.loss = problems[0], losses[0]
         sets: Sequence[Any] = [problem.data for problem in problems] if data is None else data
         rows = rows_of(sets, settings.batch_size, settings.place)
-        _check_rates(losses, settings.lr)
+        lr = settings.lr
+        if (
+            callable(lr) and len({tuple(map(lr, loss.parameters)) for loss in losses}) > 1
+        ):  # autoguides have other names
+            raise ValueError(
+                "lr must be one number, or give the parameters of all replicates the same rates by their names"
+            )
         columns = zip(*(loss.leaves for loss in losses), strict=True)
         starts = starts or {n: torch.stack(c).detach() for n, c in zip(self.loss.parameters, columns, strict=True)}
         parameters = {name: starts[name].clone().requires_grad_() for name in self.loss.parameters}
@@ -139,17 +145,12 @@ class Stack(Session):
         history, fits = self.history[: self.done].cpu(), []
         more = {"engine": self.engine.name, "replicates": len(seeds), "seconds": time.perf_counter() - start}
         for r, (problem, seed) in enumerate(zip(self.problems, seeds, strict=True)):
-            self.load(r)
+            self.put(r)
             about = {**record(self.settings, problem, seed), **more}
-            fits.append(
-                Fit(
-                    problem.model, problem.guide, problem.data, history[:, r].contiguous(), about, self.settings.place,
-                    self.settings.objective, problem.kept(),
-                )
-            )  # fmt: skip
+            fits.append(self.fit_of(problem, history[:, r].contiguous(), about, problem.kept()))
         return Replicates(fits, self.failed()), error
 
-    def load(self, replicate: int) -> None:
+    def put(self, replicate: int) -> None:
         """Give the results of one replicate to its model and guide, which other replicates may share."""
         loss = self.losses[replicate]
         with torch.no_grad():
@@ -194,7 +195,7 @@ class Stack(Session):
         state = [*loss.leaves, *loss.buffers]
         before = [value.detach().clone() for value in state]
         try:
-            self.load(replicate)
+            self.put(replicate)
             yield
         finally:
             with torch.no_grad():
@@ -307,19 +308,6 @@ def _shapes(problem: Problem) -> tuple[Any, ...]:
     rows = {**named_parts(data.x), "y": data.y} if isinstance(data, Dataset) else {}
     forms = [(n, t.shape, t.dtype, t.requires_grad) for n, t in (*tensors.items(), *rows.items())]
     return modules, tuple(forms), data.outline if isinstance(data, Keywords) else ()
-
-
-def _check_rates(losses: Sequence[Loss], lr: LearningRate) -> None:
-    """Raise a ValueError if a function of a parameter's name gives replicates different learning rates."""
-    if not callable(lr):
-        return
-    for r, loss in enumerate(losses):
-        for name, other in zip(losses[0].parameters, loss.parameters, strict=True):
-            if name != other and lr(name) != lr(other):  # autoguides have names of their own
-                raise ValueError(
-                    f"replicates have the same learning rates; lr is {lr(name)} for {name} of replicate 0 and "
-                    f"{lr(other)} for {other} of replicate {r}"
-                )
 
 
 def _refusal(why: str) -> ValueError:

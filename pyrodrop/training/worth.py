@@ -1,30 +1,27 @@
 """What a fit is worth: the log density of its training data beside predictors that need no training, and one warning.
 
     fit       mean_n ln 1/S sum_s p(y_n | x_n, W_s),   W_s ~ q           S = 16, at most 1000 rows
-    beside    a constant, ridge regression, a Gaussian process, and a point estimate of the network: the means of the
-              weights, or their initial values, with a last layer that is refitted in closed form
+    constant  p(y_n | c),   c of the largest likelihood: mean and variance, or frequencies of classes
+    ridge     N(y_n; m_n, s v_n),   m_n = y_n - [A^-1 y]_n / [A^-1]_nn,   v_n = 1 / [A^-1]_nn,   A = K + r I
+    gp        the same for another K
+    point     the same for the last layer of the network, at the means of the weights, or at their initial values
 
-All of these but the constant predict each row from the other rows, while the fit has seen it. So a fit below them has not
-learned what is in its data, or is less certain than the data allow. After training, a warning is logged once if it
+All but the fit and the constant predict each row from the other rows (Rasmussen & Williams, 2006,
+http://gaussianprocess.org/gpml, eq. 5.10 to 5.12), so a fit below them has not learned what is in its data, or is less
+certain than the data allow. K is 1 + phi phi' / D, where phi are the D columns of x, or inputs of the last layer; of the GP
+it is 1 + exp(-|x - x'|^2 / (2 D l^2)), all columns standardised. l and r, on grids, and s are those of the largest density.
+Class labels are one-hot in place of y: then r is that of the smallest squared error, and the probabilities are softmax(b m),
+with the b on a grid of the largest density.
 
-    diverged           median nll of the last tenth of the steps - first nll > max(1, 4 / sqrt(batch size)) nats per row
-    a constant         ln p(y | x) of the fit <= that of a constant + 1/1000 nat per value of y
-    a point estimate   all learned rates or alphas < 1/1000                                    alpha = rate / (1 - rate)
-    steep              mean nll of the last tenth of the steps < that of the tenth before, by more than 0.05 nats per row, a
-                       twentieth of the whole fall and four standard errors
-    less than a point  ln p(y | x) of the fit < that of ridge regression, or of the network with a last layer that is
-                       refitted in closed form, - 1/5 nat per value of y
-
-Only the nll of the losses is used, because a growing weight of the KL divergence raises the loss, whatever was learned. To
-save time, replicates are not checked for "less than a point", and are compared with a constant only if -nll of the last
-steps, a lower bound on the log density, is not above that of the constant by 1/100 nat per row.
+After training, the first of `REASONS` that applies is logged. They use only the nll of the losses, because a growing weight
+of the KL divergence raises the loss, whatever was learned.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
@@ -214,16 +211,6 @@ def _features(fit: Trained, rows: Dataset) -> list[Tensor]:
     return features
 
 
-# Predictors that need no training: a constant, and regressions that predict every row from the others.
-#
-#     constant      p(y_n | c),   c of the largest likelihood: mean and variance, or frequencies
-#     left out      N(y_n; m_n, s v_n),   m_n = y_n - [A^-1 y]_n / [A^-1]_nn,   v_n = 1 / [A^-1]_nn,   A = K + r I
-#
-# Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 5.10 to 5.12. K is 1 + phi phi' / D, where phi are the D
-# columns of x (ridge regression) or inputs of a network's last layer, or 1 + exp(-|x - x'|^2 / (2 D l^2)), all columns
-# standardised. l and r, on grids, and s are those of the largest density. Class labels are one-hot in place of y: then r is
-# that of the smallest squared error, and the probabilities are softmax(b m), with the b on a grid of the largest density.
-
 _LENGTHS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _RATIOS = torch.logspace(-6, 3, 19, dtype=torch.float64)
 _SLOPES = torch.logspace(-1, 1, 9, dtype=torch.float64)
@@ -315,24 +302,7 @@ def _standardised(x: Tensor) -> Tensor:
 
 
 TRIAL = 100  # steps: a training with fewer is a trial, which is not expected to have learned
-_PER_ROW, _OF_FALL, _ERRORS = 0.05, 0.05, 4.0
-_RISE = 1.0  # nats per row, more than a training that starts from trained weights rises
 _SMALL = 1e-3  # a rate or alpha; nats per value of y
-_MARGIN = 0.01  # nats per row
-_LESS = 0.2  # nats per value of y
-_LOUD = 0.9  # of the standard deviation of y
-_OF_NUMBERS = (
-    "standardise x and y (Dataset.standardized), look at the prior's scale and the drop rate, or train for more steps"
-)
-_OF_CLASSES = (
-    "take a larger scale of the prior, such as the root of 2 over the inputs of a layer, a lower drop rate or another lr, "
-    "or train for more steps"
-)
-_OF_NOISE = (
-    "standardise x and y (Dataset.standardized), and take priors and noise that fit, as those of priors.from_gp "
-    "(docs/symptoms.md, A flat band)"
-)
-_OF_POSTERIORS = "take a lower drop rate or another scale of the prior, let lr fall to 0, or train for more steps"
 
 _collecting: ContextVar[list[str] | None] = ContextVar("_collecting", default=None)
 
@@ -368,36 +338,21 @@ def judge(*fits: Trained, failed: Collection[int] = ()) -> None:
     if len(fits) == 1 and trained and (worth := worth_of(fits[0])) is not None:
         fits[0].settings["worth"] = asdict(worth)
         _log.info("log density of the training data: %s", worth)
-    reasons = {number: _reason(fit, brief=len(fits) > 1) for number, fit in trained.items()}
-    unfinished = [number for number, reason in reasons.items() if reason]
-    if unfinished:
-        first = unfinished[0]
-        beginning, _, reason = (_reason(fits[first]) if len(fits) > 1 else reasons[first]).partition(": ")
-        where = f"{len(unfinished)} of {len(fits)} replicates, of which number {first}: " if len(fits) > 1 else ""
-        say(f"{beginning}: {where}{reason}")
-
-
-def _reason(fit: Trained, *, brief: bool = False) -> str:
-    """The first warning about a fit, or an empty string; if `brief`, without the numbers of a Gaussian process."""
-    return (
-        rises(fit)
-        or no_better_than_a_constant(fit, brief=brief)
-        or point_estimate(fit)
-        or still_falls(fit)
-        or less_than_a_point(fit)
-    )
+    reasons = {number: next(filter(None, (look(fit) for look in REASONS)), "") for number, fit in trained.items()}
+    unfinished = {number: reason for number, reason in reasons.items() if reason}
+    for number, reason in [*unfinished.items()][:1]:
+        title, _, text = reason.partition(": ")
+        where = f"{len(unfinished)} of {len(fits)} replicates, of which number {number}: " if len(fits) > 1 else ""
+        say(f"{title}: {where}{text}")
 
 
 def rises(fit: Trained) -> str:
-    """A warning if the loss is higher at the end than at the start, or an empty string."""
-    nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
-    tenth = len(nll) // 10
-    if len(nll) < TRIAL or not bool(nll.isfinite().all()):
+    """A warning if the nll has risen: the median of the last tenth of the steps is above the first by more than 1 nat per
+    row, more than after a start from trained weights, or by 4 / sqrt(batch size), since few rows vary more."""
+    nll, rows, tenth, unit = _nll(fit)
+    rise = float(nll[-tenth:].median() - nll[0]) / rows if tenth else 0.0
+    if rise <= max(1.0, 4 / math.sqrt(fit.settings.get("batch_size", rows))):
         return ""
-    rise = float(nll[-tenth:].median() - nll[0]) / rows
-    if rise <= _RISE * max(1.0, 4 / math.sqrt(fit.settings.get("batch_size", rows))):  # few rows vary more
-        return ""
-    unit = "nats per row" if rows > 1 else "nats"
     return (
         f"training has diverged: the loss has risen, by {rise:.2g} {unit} from the first step to the last {tenth}: take a "
         "smaller lr, standardise x and y, and train anew"
@@ -405,17 +360,16 @@ def rises(fit: Trained) -> str:
 
 
 def still_falls(fit: Trained) -> str:
-    """A warning if the loss still falls at the last of all steps, or an empty string."""
-    nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
-    tenth = len(nll) // 10
-    if len(nll) < max(TRIAL, fit.settings.get("steps") or 0) or not bool(nll.isfinite().all()):
+    """A warning if the mean nll of the last tenth of the steps is below that of the tenth before, by more than 0.05 nats per
+    row, a twentieth of the whole fall and four standard errors; not if training was ended before all steps."""
+    nll, rows, tenth, unit = _nll(fit)
+    if not tenth or len(nll) < (fit.settings.get("steps") or 0):
         return ""
     first, before, last = nll[:tenth], nll[-2 * tenth : -tenth], nll[-tenth:]
     fall, whole = float(before.mean() - last.mean()), float(first.mean() - last.mean())
     error = math.sqrt(float(before.var() + last.var()) / tenth)
-    if fall <= max(_PER_ROW * rows, _OF_FALL * whole, _ERRORS * error):
+    if fall <= max(0.05 * rows, 0.05 * whole, 4 * error):
         return ""
-    unit = "nats per row" if rows > 1 else "nats"
     return (
         f"training may not be done: the loss still falls, by {fall / rows:.2g} {unit} in the last {tenth} of {len(nll)} "
         "steps: train for more steps, or with a higher lr"
@@ -423,14 +377,11 @@ def still_falls(fit: Trained) -> str:
 
 
 def point_estimate(fit: Trained) -> str:
-    """A warning if the learned rates are so small that the posterior is a point up to rounding, or an empty string."""
+    """A warning if all learned rates or alphas are below 1/1000: the posterior is a point up to rounding."""
     guide: Any = fit.guide
-    if not isinstance(guide, Guide | Ensemble) or isinstance(guide, Prunes):
+    if not isinstance(guide, Guide | Ensemble) or isinstance(guide, Prunes) or not guide.rate_kind.learned:
         return ""
-    rates = guide.rates()
-    if not rates or not guide.rate_kind.learned:
-        return ""
-    largest = max(float(torch.as_tensor(rate).max()) for rate in rates.values())
+    largest = max((float(torch.as_tensor(rate).max()) for rate in guide.rates().values()), default=1.0)
     if not largest < _SMALL:
         return ""
     return (
@@ -439,67 +390,84 @@ def point_estimate(fit: Trained) -> str:
     )
 
 
-def no_better_than_a_constant(fit: Trained, *, brief: bool = False) -> str:
-    """A warning if the log density of the training data is not above that of a constant, or an empty string."""
-    known = of_record(fit.settings)
-    worth = known or (worth_of(fit, ["constant"]) if _may_be_a_constant(fit) else None)
+def no_better_than_a_constant(fit: Trained) -> str:
+    """A warning if the log density is not above a constant's by 1/1000 nat per value of y. Where it was not computed after
+    training, as of replicates, it is if -nll of the last steps, a lower bound, is not above by 1/100 nat per row."""
+    worth, likelihood = of_record(fit.settings), fit.model.likelihood if isinstance(fit.model, NetworkModel) else None
+    if worth is None and likelihood is not None and isinstance(fit.data, Dataset):
+        y = fit.data.y.detach().cpu()
+        best = constant(likelihood, y, y)
+        nll = float(fit.history[-max(1, len(fit.history) // 10) :, 0].double().mean())
+        if best is not None and nll > -float(best.sum()) - 0.01 * len(fit.data):
+            worth = worth_of(fit, ["constant"])
     if worth is None or worth.constant is None or worth.fit > worth.constant + _SMALL * worth.values:
         return ""
-    if known is None and not brief:
-        worth = worth_of(fit, ["constant", "gp"]) or worth
-    of_classes = isinstance(_likelihood(fit), Categorical)
-    what, advice = ("the frequencies of the classes", _OF_CLASSES) if of_classes else ("a constant", _OF_NUMBERS)
-    so = _conclusion(fit, "x explains nothing yet, if there is anything to learn", advice)
+    what, advice = (
+        "a constant",
+        "standardise x and y (Dataset.standardized), look at the prior's scale and the drop rate",
+    )
+    if isinstance(likelihood, Categorical):
+        what = "the frequencies of the classes"
+        advice = (
+            "take a larger scale of the prior, such as the root of 2 over the inputs of a layer, a lower drop rate or "
+            "another lr"
+        )
+    so = _conclusion(fit, "x explains nothing yet, if there is anything to learn", f"{advice}, or train for more steps")
     return f"the fit is no better than a constant: {_numbers(worth, worth.constant, what)}, {so}"
 
 
 def less_than_a_point(fit: Trained) -> str:
-    """A warning if the log density of the training data is below that of a point estimate, or an empty string."""
+    """A warning if the log density, where it was computed after training, is below that of ridge regression or of the
+    network with a refitted last layer by more than 1/5 nat per value of y."""
     worth = of_record(fit.settings)
-    points = [] if worth is None else [value for value in (worth.point, worth.ridge) if value is not None]
-    if worth is None or not points or max(points) <= worth.fit + _LESS * worth.values:
+    beside = {} if worth is None else {"ridge regression": worth.ridge, "a point estimate": worth.point}
+    best, name = max(((value, name) for name, value in beside.items() if value is not None), default=(-math.inf, ""))
+    if worth is None or best <= worth.fit + 0.2 * worth.values:
         return ""
-    short, more = "ridge regression", ""
-    if max(points) == worth.point:
-        short, more = "a point estimate", " of this network with a refitted last layer"
-    so = _conclusion(fit, "the data determine more than this posterior says", _OF_POSTERIORS)
-    return f"the fit predicts worse than {short}: {_numbers(worth, max(points), short + more)}, {so}"
+    more = " of this network with a refitted last layer" if name == "a point estimate" else ""
+    advice = "take a lower drop rate or another scale of the prior, let lr fall to 0, or train for more steps"
+    so = _conclusion(fit, "the data determine more than this posterior says", advice)
+    return f"the fit predicts worse than {name}: {_numbers(worth, best, name + more)}, {so}"
 
 
-def _numbers(worth: Worth, beside: float | None, what: str) -> str:
+# What is wrong with a fit, the first thing first, each with the heading of docs/symptoms.md that says more.
+REASONS: dict[Callable[[Trained], str], str] = {
+    rises: "the-loss-is-nan-or-infinite",
+    no_better_than_a_constant: "a-constant-predicts-as-well",
+    point_estimate: "learned-rates-go-to-0-or-alphas-grow",
+    still_falls: "a-constant-predicts-as-well",
+    less_than_a_point: "a-flat-band-noise-as-large-as-y",
+}
+
+
+def _nll(fit: Trained) -> tuple[Tensor, int, int, str]:
+    """The nll of all steps, the number of rows, a tenth of the number of steps (0 if they say nothing) and the unit."""
+    nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
+    tenth = len(nll) // 10 if len(nll) >= TRIAL and bool(nll.isfinite().all()) else 0
+    return nll, rows, tenth, "nats per row" if rows > 1 else "nats"
+
+
+def _numbers(worth: Worth, beside: float, what: str) -> str:
     process = "" if worth.gp is None else f" ({worth.gp:.3g} under a Gaussian process)"
     return f"the log density of the training data is {worth.fit:.3g} per row, and {beside:.3g} under {what}{process}"
 
 
 def _conclusion(fit: Trained, what: str, advice: str) -> str:
     """The end of a warning: what the numbers mean and what to do, which differs if Gaussian noise is about as large as y."""
-    likelihood = _likelihood(fit)
-    if isinstance(likelihood, Gaussian) and isinstance(fit.data, Dataset):
-        sd = fit.data.y.detach().double().std(0, correction=0).cpu()
-        noise = likelihood.precision.detach().double().rsqrt().cpu().expand_as(sd)
-        most = int((noise / sd).argmax())
-        if bool(noise.flatten()[most] > _LOUD * sd.flatten()[most]):
-            where = f" in column {most}" if sd.dim() == 1 and len(sd) > 1 else ""
-            loud = (
-                f"the noise has a standard deviation of {float(noise.flatten()[most]):.3g} and y one of "
-                f"{float(sd.flatten()[most]):.3g}{where}"
-            )
-            if not likelihood.learned:
-                return f"since {loud}: let it be learned, likelihoods.Gaussian()"
-            return f"so {what}, and {loud}: {_OF_NOISE}"
-    return f"so {what}: {advice}"
-
-
-def _likelihood(fit: Trained) -> Likelihood | None:
-    return fit.model.likelihood if isinstance(fit.model, NetworkModel) else None
-
-
-def _may_be_a_constant(fit: Trained) -> bool:
-    """Whether the nll of the last tenth of the steps, a bound on -log density, is not clearly below a constant's."""
-    likelihood = _likelihood(fit)
-    if likelihood is None or not isinstance(fit.data, Dataset):
-        return False
-    y = fit.data.y.detach().cpu()
-    best = constant(likelihood, y, y)
-    nll = float(fit.history[-max(1, len(fit.history) // 10) :, 0].double().mean())
-    return best is not None and nll > -float(best.sum()) - _MARGIN * len(fit.data)
+    likelihood = getattr(fit.model, "likelihood", None)
+    if not isinstance(likelihood, Gaussian) or not isinstance(fit.data, Dataset):
+        return f"so {what}: {advice}"
+    sd = fit.data.y.detach().double().std(0, correction=0).cpu()
+    noise = likelihood.precision.detach().double().rsqrt().cpu().expand_as(sd)
+    column = int((noise / sd).argmax())
+    loudest, beside = float(noise.flatten()[column]), float(sd.flatten()[column])
+    if not loudest > 0.9 * beside:
+        return f"so {what}: {advice}"
+    where = f" in column {column}" if sd.dim() == 1 and len(sd) > 1 else ""
+    loud = f"the noise has a standard deviation of {loudest:.3g} and y one of {beside:.3g}{where}"
+    if not likelihood.learned:
+        return f"since {loud}: let it be learned, likelihoods.Gaussian()"
+    return (
+        f"so {what}, and {loud}: standardise x and y (Dataset.standardized), and take priors and noise that fit, as those "
+        "of priors.from_gp (docs/symptoms.md, A flat band)"
+    )

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import torch
 
 from pyrodrop import arguments, guides
-from pyrodrop.constraints import Count, Seed, checked
+from pyrodrop.constraints import Count, Instance, Seed, Text, checked
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide
@@ -73,24 +73,22 @@ class Entry:
         TypeError: a value is of the wrong type.
     """
 
-    name: str
-    summary: str
-    source: str
-    data: str
+    name: Text
+    summary: Text
+    source: Text
+    data: Text
     model: Callable[[Dataset], NetworkModel]
     guide: Callable[[NetworkModel], Guide]
     training: Callable[[Dataset], Mapping[str, Any]]
     published: Mapping[str, float]
-    check: Check
+    check: Annotated[Check, Instance(Check, "a Check, the settings of the short run")]
     draws: Annotated[int, Count("the number of posterior samples")] = 100
-    published_as: str = "published"
+    published_as: Text = "published"
     published_errors: Mapping[str, float] = field(default_factory=dict)
     published_runs: Annotated[int, Count("the number of published runs")] = 1
-    purpose: str = ""
+    purpose: Text = ""
 
     def __post_init__(self) -> None:
-        for name in ("name", "summary", "source", "data", "published_as", "purpose"):
-            arguments.instance(getattr(self, name), str, name, "a str")
         for name in ("model", "guide", "training"):
             arguments.function(getattr(self, name), name, "a function that makes a part of a run")
         for name, what in (("published", "a published result"), ("published_errors", "the standard error of one")):
@@ -100,7 +98,6 @@ class Entry:
                 arguments.real(value, f"{name}[{score!r}]", what)
         if unknown := self.published_errors.keys() - self.published.keys():
             raise ValueError(f"published_errors must be of published results; got {', '.join(sorted(unknown))}")
-        arguments.instance(self.check, Check, "check", "a Check, the settings of the short run")
 
     @checked
     def build(self, data: Dataset, seed: Seed = 0) -> tuple[NetworkModel, Guide]:

@@ -102,7 +102,7 @@ class ExactPosterior:
                 raise ValueError(f"weights must be [..., {self.num_weights}]; got shape {list(flat.shape)}")
             parts = flat.split([math.prod(shape) for shape in self.shapes.values()], -1)
             sizes = zip(self.shapes.items(), parts, strict=True)
-            weights = {name: part.reshape(*flat.shape[:-1], *shape) for (name, shape), part in sizes}
+            weights = {name: vector.reshape(*flat.shape[:-1], *shape) for (name, shape), vector in sizes}
         if weights.keys() != self.shapes.keys():
             raise ValueError(
                 f"weights must have the names {', '.join(self.shapes)}; got {', '.join(map(str, weights))}"

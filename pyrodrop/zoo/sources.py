@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import avg_pool2d
 
 from pyrodrop import arguments
+from pyrodrop.constraints import Text, checked
 from pyrodrop.data import (
     Dataset,
     Split,
@@ -26,10 +27,12 @@ from pyrodrop.data import (
     toy,
     uci,
 )
-from pyrodrop.data.uci import TABLES
+from pyrodrop.data.tables import UCI
+from pyrodrop.data.uci import SPLITS
 from pyrodrop.scaling import Standardize
 
 
+@checked
 @dataclass(frozen=True)
 class Source:
     """A data set.
@@ -42,11 +45,10 @@ class Source:
         TypeError: an argument is of another type.
     """
 
-    summary: str
+    summary: Text
     load: Callable[[], Sequence[Split]]
 
     def __post_init__(self) -> None:
-        arguments.instance(self.summary, str, "summary", "a str")
         arguments.function(self.load, "load", "a function that loads splits")
 
 
@@ -58,7 +60,7 @@ def _folds(data: Dataset, name: str, units: tuple[str, str], source: str) -> lis
     for fold in range(5):
         rows = data.rows(number != fold), data.rows(number == fold)
         inputs = Standardize.of(rows[0].x)
-        train, test = (Dataset(part.x, part.y, inputs=inputs) for part in rows)
+        train, test = (Dataset(each.x, each.y, inputs=inputs) for each in rows)
         splits.append(Split(f"{name}-{fold}", train, test, *units, source))
     return splits
 
@@ -129,9 +131,10 @@ SOURCES: dict[str, Source] = {
     ),
     **{
         f"uci/{name}": Source(
-            f"UCI {table.folder}: {table.rows:,} rows of {table.features} inputs, {table.splits} published splits",
+            f"UCI {table.file.split('/')[1]}: {table.rows:,} rows of {table.columns - 1} inputs, {SPLITS[name]} published "
+            "splits",
             functools.partial(uci, name),
         )
-        for name, table in TABLES.items()
+        for name, table in UCI.items()
     },
 }

@@ -21,7 +21,6 @@ import copy
 import itertools
 import math
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,8 +36,8 @@ from pyrodrop.guides.sparse_dropout import SparseDropout
 from pyrodrop.sampling import Sampled
 from pyrodrop.scaling import Standardize
 from pyrodrop.stored import Stored
-from pyrodrop.training.fitted_replicates import Replicates, restored, stored_replicates
-from pyrodrop.training.result import Fit, stored_fit
+from pyrodrop.training.fitted_replicates import Replicates, restored
+from pyrodrop.training.result import Fit
 from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.exact import Problem
 
@@ -62,23 +61,13 @@ def file(name: str) -> Path | None:
     folder = os.environ.get("PYRODROP_ZOO")
     if folder and not Path(folder).is_dir():
         raise Failed(f"PYRODROP_ZOO must be a folder with trained posteriors; got {folder}")
-    places = [*([Path(folder)] if folder else []), SHIPPED]
-    return next((path for place in places if _is_there(path := place / f"{name}.safetensors")), None)
-
-
-def _is_there(path: Path) -> bool:
-    """Whether the path is a file; a `Failed` if it is something else or cannot be read, so that this is not overlooked."""
-    try:
-        if stat.S_ISREG(path.stat().st_mode):
-            return True
-        reason = "it is a folder" if path.is_dir() else "it is no regular file"
-    except FileNotFoundError:
-        if not any(place.is_symlink() and not place.exists() for place in (path, path.parent)):
-            return False
-        reason = "a link that leads to nothing"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    raise Failed(f"a folder of trained posteriors must have files; cannot read {path}: {reason}")
+    for place in [*([Path(folder)] if folder else []), SHIPPED]:
+        path = place / f"{name}.safetensors"
+        if path.is_file():
+            return path
+        if path.exists() or path.is_symlink():
+            raise Failed(f"a folder of trained posteriors must have files; cannot read {path}, which is none")
+    return None
 
 
 def pull(name: str) -> Path:
@@ -174,7 +163,7 @@ def save(
                 f"the zoo keeps posteriors of networks whose input is one tensor; got a {type(inputs).__name__}"
             )
     kept = Replicates([_as_kept(fit) for fit in fits])
-    stored = stored_replicates(kept)
+    stored = kept.stored()
     tensors = stored.tensors
     for r, (fit, data) in enumerate(zip(fits, sets, strict=True)):
         for name, value in _untrained(entry.build(data, fit.settings["seed"])).items():
@@ -243,7 +232,7 @@ def prunes(fit: Fit) -> bool:
 
 def _untrained(pair: tuple[Any, Any]) -> dict[str, Tensor]:
     """The tensors of a new model and guide, by the names that they have in a file."""
-    tensors = stored_fit(Fit(*pair, None, torch.zeros(0, 3), {})).tensors
+    tensors = Fit(*pair, None, torch.zeros(0, 3), {}).stored().tensors
     return {name: value for name, value in tensors.items() if name != "history"}
 
 
@@ -269,7 +258,7 @@ def _as_kept(fit: Fit) -> Fit:
     means = torch.stack([fit.history[a:b].double().mean(0) for a, b in itertools.pairwise(edges)]).float()
     means[-1, 2] = fit.history[-1, 2]
     parts: tuple[Any, Any] = copy.deepcopy((fit.model, fit.guide))
-    model, guide = (part.cpu() for part in parts)
+    model, guide = (module.cpu() for module in parts)
     if prunes(fit):
         masks = guide.keep_mask(THRESHOLD)
         with torch.no_grad():

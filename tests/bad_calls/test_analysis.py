@@ -109,10 +109,7 @@ REFUSED: Table = {
         (lambda: kfold(N + 1), "k is the number of folds .*from 2 to 8; got 9"),
         (lambda: reloo(sampled()), "reloo refits a guide, so fit must be a Fit; got"),
         (lambda: reloo(fit(), 24), "num_samples is .*at least 25; got 24"),
-        (
-            lambda: analysis.k_hat(RATIOS * torch.nan),
-            "log_ratio must be finite, or minus infinity where p is 0; got 30",
-        ),
+        (lambda: analysis.k_hat(RATIOS * torch.nan), "log_ratio must be finite, or minus infinity where p is 0; got"),
         (lambda: analysis.k_hat(RATIOS[:24]), "k-hat needs at least 25 draws; got"),
         (lambda: analysis.k_hat(torch.zeros(30, 3)), r"one number for each draw, .*got shape \[30, 3\]"),
     ],
@@ -125,17 +122,13 @@ REFUSED: Table = {
         (lambda: sbc(lr=-1.0), "lr .*above 0; got -1"),
         (lambda: sbc(memory=0), "memory .*above 0; got 0"),
         (lambda: analysis.sbc_of_draws(mlp(), 1.0, X, count=2, num_draws=2), "draw must be a function draw"),
-        # type: ignore[arg-type]
     ],
     "analysis.acquire": [
         *(
             (lambda score=score: score(counts()), "needs a prediction of one label per row .*got Poisson")
             for score in (acquire.entropy, acquire.variance, acquire.bald)
         ),
-        (
-            lambda: acquire.bald(fit().predict(X, 2, keep="moments")),
-            "prediction must be a Prediction, .*keep='draws'; got",
-        ),  # type: ignore[arg-type]
+        (lambda: acquire.bald(fit().predict(X, 2, keep="moments")), "prediction must be a Prediction, .*keep='draws"),  # type: ignore[arg-type]
         *((lambda t=targets: acquire.epig(of_classes(), t), said) for said, targets in NO_TARGETS.items()),
         (lambda: acquire.batch(of_classes(), N + 1), "size is the number of rows to pick .*from 1 to 8; got 9"),
     ],
@@ -149,20 +142,14 @@ REFUSED: Table = {
             for kernel in (None, 1.0, "rbf", [], [1.0], lambda: [1.0])
         ),
         (lambda: process().log_density((X, Y > 0)), "y of a GaussianProcess must be real numbers; got torch.bool"),
-        (
-            lambda: gp(LABELS, of=GaussianProcessClassifier, classes=2),
-            "classes must be at least 3 for these labels; got 2",
-        ),
+        (lambda: gp(LABELS, of=GaussianProcessClassifier, classes=2), "classes must be at least 3 for these labels"),
         (lambda: gp(LABELS, of=GaussianProcessClassifier, alpha_epsilon=0.0), "alpha_epsilon is .*above 0; got 0"),
         (lambda: Start(1.0), "kernel must be a gpytorch kernel; got"),  # type: ignore[arg-type]
         (lambda: matern(2.0, 2), "nu is the smoothness of a Matern kernel and must be 0.5, 1.5 or 2.5; got 2"),
     ],
     "gp.from_model": [
         (lambda: from_model(fit()), "from_model needs a model that is a models.MLP; got"),  # type: ignore[arg-type]
-        (
-            lambda: from_model(mlp(), guides.MeanField(mlp())),
-            "the guide must be a BernoulliDropout or DropConnect; got",
-        ),
+        (lambda: from_model(mlp(), guides.MeanField(mlp())), "the guide must be a BernoulliDropout or DropConnect"),
         (lambda: from_model(model(bias_prior=None), bias_scale=True), "bias_scale is .*got True"),
         (lambda: from_model(model(bias_prior=None), bias_scale=-1.0), "bias_scale is .*at least 0; got -1"),
     ],

@@ -109,19 +109,9 @@ REFUSED: Table = {
         ),
     ],
     "distributions.PrunedNormal": [
-        (
-            lambda: distributions.PrunedNormal(LOC, torch.zeros(2), MASK),
-            r"log_alpha must have the shape of the weight, \[3, 2\]",
-        ),
-        (
-            lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), LOC),
-            "keep must be a mask of dtype torch.bool; got",
-        ),
+        (lambda: distributions.PrunedNormal(LOC, torch.zeros(2), MASK), r"log_alpha must have the shape of the weight"),
+        (lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), LOC), "keep must be a mask of dtype torch.bool"),
         (lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), MASK[:2]), "keep .*must .*got"),
-    ],
-    "distributions.TruncatedLogUniform": [
-        (lambda: distributions.TruncatedLogUniform(1.0, 0.0), "finite with low < high; got 1.0 and 0.0"),
-        (lambda: priors.TruncatedLogUniform(1.0, 0.0), "low < high; got 1"),
     ],
     "priors.Gaussian": [
         (lambda: priors.Gaussian(2.0, length_scale=2.0), "takes its scale or its length_scale .*not both; got"),
@@ -133,20 +123,13 @@ REFUSED: Table = {
     ],
     "priors.Informative": [
         (lambda: priors.Informative(X, torch.ones(2, 2)), "scale must be a number or have the shape of loc"),
-        (
-            lambda: priors.Informative(LOC, 0.5, factor=torch.ones(5, 1)),
-            r"factor must have shape \[6, rank\], a row per weight; got",
-        ),
+        (lambda: priors.Informative(LOC, 0.5, factor=torch.ones(5, 1)), r"factor must have shape \[6, rank\], a row"),
     ],
     "priors.from_posterior": [
         (lambda: priors.from_posterior(mlp()), "fit must be a Fit whose guide has a factor per weight"),
-        # type: ignore[arg-type]
     ],
     "priors.from_gp": [
-        (
-            lambda: priors.from_gp(model(2, 3, 3, likelihood=likelihoods.Categorical()), (X, Y)),
-            "model must have a likelihoods.Gaussian for from_gp; got",
-        ),
+        (lambda: priors.from_gp(model(2, 3, 3, likelihood=likelihoods.Categorical()), (X, Y)), "model must have a"),
     ],
     "priors.ARD": each(
         of_positive,
@@ -178,10 +161,7 @@ REFUSED: Table = {
             },
         ),
         (lambda: guides.MeanField(PLAIN).restart(model(2, 4, 1, bias_prior=None)), "the same weights; .*another model"),
-        (
-            lambda: guides.MeanField(PLAIN).restart(model(2, 3, 3, 1, bias_prior=None)),
-            "the same weights; .*another model",
-        ),
+        (lambda: guides.MeanField(PLAIN).restart(model(2, 3, 3, 1, bias_prior=None)), "the same weights; .*another"),
     ],
     "guides.by name": [
         *each(
@@ -196,12 +176,8 @@ REFUSED: Table = {
             },
         ),
         (lambda: guides.BernoulliDropout(PLAIN, per={"*": "unit"}), "per must be 'input' or 'weight'; got"),
-        # type: ignore[arg-type]
         (lambda: guides.GaussianDropout(PLAIN, alpha={"*": -1.0}), "alpha is the variance .*must be .*got -1"),
-        (
-            lambda: guides.GaussianDropout(PLAIN, alpha={"nothing": 1.0, "*": 1.0}),
-            "alpha: no parameter is called 'nothing'",
-        ),
+        (lambda: guides.GaussianDropout(PLAIN, alpha={"nothing": 1.0, "*": 1.0}), "alpha: no parameter is called"),
         (lambda: guides.GaussianDropout(PLAIN, alpha=1.0, drop_rate=0.5), "takes alpha or drop_rate, one of them; got"),
         (lambda: guides.GaussianDropout(PLAIN, drop_rate=0.0), "drop_rate of Gaussian dropout must be above 0"),
         (
@@ -231,37 +207,20 @@ REFUSED: Table = {
         (lambda: sparse().keep_mask(-9.0), r"threshold is .*lies in \[-8, 8\]; got -9"),
     ],
     "guides.Point.average": [
-        (
-            lambda: guides.Point.average(PLAIN, guides.MeanField(model(4, 1, bias_prior=None))),
-            r"guide must be a guide of this model, with weights of shapes .*got .*\(1, 4\)",
-        ),
+        (lambda: guides.Point.average(PLAIN, guides.MeanField(model(4, 1, bias_prior=None))), r"guide must be a guide"),
         (lambda: guides.Point.average(PLAIN, guides.Point), "guide must be a guide of the model, with a method mean"),
     ],
     "guides.Pruned": [
         (lambda: guides.Pruned(guides.MeanField(PLAIN), {}), "guide must be a sparse posterior"),
-        # type: ignore[arg-type]
-        (
-            lambda: guides.Pruned(sparse(), {}),
-            "keep must have a mask for each of layers.0.weight, layers.1.weight; got none",
-        ),
-        (
-            lambda: guides.Pruned(sparse(), {"layers.1.weight": MASK}),
-            "keep must have a mask for each of .*layers.0.weight",
-        ),
+        (lambda: guides.Pruned(sparse(), {}), "keep must have a mask for each of layers.0.weight, layers.1.weight"),
+        (lambda: guides.Pruned(sparse(), {"layers.1.weight": MASK}), "keep must have a mask for each of .*layers.0"),
         (lambda: pruned(lambda mask: mask.float()), "keep must hold masks of dtype torch.bool; got torch.float32"),
-        (
-            lambda: pruned(lambda mask: mask.T),
-            r"keep must have a mask of shape \[3, 2\] for 'layers.0.weight'; got \[2, 3\]",
-        ),
+        (lambda: pruned(lambda mask: mask.T), r"keep must have a mask of shape \[3, 2\] for 'layers.0.weight'; got"),
         (lambda: pruned(lambda mask: mask.tolist()), "keep must .*got a list"),
     ],
     "guides.makers": [
         (lambda: guides.Ensemble(PLAIN, lambda of: None, 2), "guide must return a Guide, .*got"),
-        # type: ignore[arg-type, return-value]
-        (
-            lambda: guides.ExactLastLayer(PLAIN, features=lambda of: None),
-            "features must return a Guide, .*got NoneType",
-        ),
+        (lambda: guides.ExactLastLayer(PLAIN, features=lambda of: None), "features must return a Guide, .*got"),
     ],
 }
 

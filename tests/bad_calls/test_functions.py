@@ -12,14 +12,12 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import compression, data, divergences, guides, likelihoods, models, priors, reparam, schedules, zoo
-from pyrodrop.distributions import MultiplicativeNormal
 
 from .judge import Table, assert_refused, table
 from .shared import X, dropout_network, model, sparse
 
 HALF, NAN, WHOLE = torch.full((3,), 0.5), torch.full((3,), torch.nan), torch.ones(2, dtype=torch.int64)
 IMAGES, ANGLES = torch.rand(2, 1, 4, 4), torch.tensor([0.0, 90.0])
-Q, P = MultiplicativeNormal(torch.ones(2, 3), 0.0), priors.Gaussian().expand(2, 3)
 
 
 class _Q(dist.Normal):
@@ -65,21 +63,16 @@ REFUSED: Table = {
     "divergences.pair": [
         (lambda: divergences.pair(dist.Normal(0.0, 1.0), _Q, divergences.EXACT), "q must be a class of distributions"),
         (lambda: divergences.refuse(_Q, nn.Linear, "none"), "p must be a class of distributions; got"),
-        # type: ignore[arg-type]
     ],
     "divergences.worst": [
         (lambda: divergences.worst(["exact"]), "conventions must be a list of Conventions; got the str 'exact'"),
-        # type: ignore[list-item]
     ],
     "reparam.reparameterize": [
         (
             lambda: reparam.reparameterize(models.MLP, guides.Point(model()), reparam.LocalReparam()),
             "model must have a method",
         ),
-        (
-            lambda: reparam.reparameterize(model(), guides.Point(model()), reparam.LocalReparam),
-            "strategy must be .*got the class",
-        ),
+        (lambda: reparam.reparameterize(model(), guides.Point(model()), reparam.LocalReparam), "strategy must be"),
     ],
     "data.turned": [
         (lambda: data.turned(IMAGES[..., 1:], ANGLES), r"turned needs square images .*got \(2, 1, 4, 3\)"),
@@ -87,10 +80,7 @@ REFUSED: Table = {
         (lambda: data.turned(IMAGES.byte(), ANGLES), "images must be of a floating-point dtype; got torch.uint8"),
     ],
     "data.perturbed": [
-        (
-            lambda: data.perturbed((torch.ones(6, 2), torch.arange(6)), 2, noise=0.1),
-            "y of real numbers, to which noise is added; got torch.int64",
-        ),
+        (lambda: data.perturbed((torch.ones(6, 2), torch.arange(6)), 2, noise=0.1), "y of real numbers, to which"),
         (
             lambda: data.perturbed((torch.ones(6, 2), torch.tensor([[0.0, torch.inf]] * 6)), 2, noise=0.1),
             "y of observations, to which noise is added; got inf, open ends",
@@ -120,7 +110,6 @@ REFUSED: Table = {
             )
         ),
         (lambda: splits()["0"], "number is that of a split and must be a whole number or a slice; got the str '0'"),
-        # type: ignore[index]
     ],
     "zoo": [
         (lambda: zoo.entry("uci/yaht"), "no zoo entry is called 'uci/yaht'; did you mean 'uci/yacht'"),
@@ -139,26 +128,19 @@ REFUSED: Table = {
         (lambda: read(weight_decay=0.0), "needs one, such as prior=.*got weight_decay 0 for all weights"),
         (lambda: read(weight_decay=-1.0), "weight_decay .* must be a finite number at least 0; got -1"),
         (lambda: read(weight_decay={"nothing": 0.1, "*": 0.1}), "no parameter is called 'nothing'; there are 0.weight"),
-        (
-            lambda: read(weight_decay=torch.optim.AdamW(dropout_network().parameters())),
-            "an optimizer that does not train",
-        ),
+        (lambda: read(weight_decay=torch.optim.AdamW(dropout_network().parameters())), "an optimizer that does not"),
         (lambda: read(prior=priors.Gaussian()), "one of weight_decay and prior; got both"),
         (lambda: read(input_axes={"*": 1.5}), "input_axes .*must.*1.5"),
         (lambda: read(X * torch.nan), "x must be finite; got"),
     ],
     "compression.compress": [
         (lambda: compression.compress(models.MLP, sparse()), "model must be a model of pyrodrop.models; got"),
-        # type: ignore[arg-type]
         (lambda: compression.compress(model(), guides.Point(model())), "pruning needs a guide that learns an alpha"),
         (
             lambda: compression.compress(model(bias_prior=None), sparse(), threshold=9.0),
             r"threshold is .*lies in \[-8, 8\]; got 9",
         ),
-        (
-            lambda: compression.DrawnNetworks(model(), guides.Point, 2),
-            "guide must be the trained guide of the model; got",
-        ),  # type: ignore[arg-type]
+        (lambda: compression.DrawnNetworks(model(), guides.Point, 2), "guide must be the trained guide of the model"),  # type: ignore[arg-type]
     ],
 }
 

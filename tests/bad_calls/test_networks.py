@@ -73,12 +73,8 @@ REFUSED: Table = {
         (lambda: ordinal([0.0, math.nan]), "cutpoints must be .*nan|cutpoints must be finite"),
     ],
     "likelihoods.HeteroscedasticGaussian": [
-        (
-            lambda: likelihoods.HeteroscedasticGaussian()(torch.zeros(2, 3), Standardize()),
-            r"output must have 2 D columns .*got shape \[2, 3\]",
-        ),
+        (lambda: likelihoods.HeteroscedasticGaussian()(torch.zeros(2, 3), Standardize()), r"output must have 2 D"),
         (lambda: likelihoods.HeteroscedasticGaussian("log"), "no link is called 'log'; there are exp, softplus"),
-        # type: ignore[arg-type]
     ],
     "likelihoods.Missing": [
         (lambda: Missing(Missing(likelihoods.Gaussian())), "likelihood must be one of exact observations"),
@@ -99,14 +95,8 @@ REFUSED: Table = {
             lambda: likelihoods.per_row(torch.distributions.Normal(0.0, 1.0), 1),
             "must return a distribution of pyro.distr|dims",
         ),
-        (
-            lambda: likelihoods.check_support(-torch.ones(4, 1), POSITIVE, "it"),
-            "values of y must be in the support of it, .*got -1",
-        ),
-        (
-            lambda: likelihoods.check_support(torch.ones(4, 1) > 0, POSITIVE, "it"),
-            "y must be numbers in the support of it.*got torch.bool",
-        ),
+        (lambda: likelihoods.check_support(-torch.ones(4, 1), POSITIVE, "it"), "values of y must be in the support of"),
+        (lambda: likelihoods.check_support(torch.ones(4, 1) > 0, POSITIVE, "it"), "y must be numbers in the support"),
     ],
     "models.MLP": [
         *(
@@ -162,10 +152,7 @@ REFUSED: Table = {
                 ((1, 2, 3, 4), r"a tuple|\(1, 2, 3, 4\)"),
             )
         ),
-        (
-            lambda: images(models.ConvNet, shape=(1, 8, 8), scale=0.01),
-            "needs a scale of at least 1/32, .*got scale 0.01",
-        ),
+        (lambda: images(models.ConvNet, shape=(1, 8, 8), scale=0.01), "needs a scale of at least 1/32, .*got scale 0"),
         (lambda: images(models.VGG, shape=(1, 32, 32), scale=0.01), "needs a scale of at least 1/64"),
         (lambda: images(models.VGG, shape=(3, 31, 32), scale=1.0), "at least 32 x 32"),
     ],
@@ -178,10 +165,7 @@ REFUSED: Table = {
     "models.from_module": [
         (lambda: brought(nn.Linear), "net.* must be a torch.nn.Module; got"),
         (lambda: brought(torch.relu), "net.* must be a torch.nn.Module; got"),
-        (
-            lambda: brought(output=nn.Identity()),
-            "output must be a function of what the network returns, .*got a Identity",
-        ),
+        (lambda: brought(output=nn.Identity()), "output must be a function of what the network returns, .*got a"),
         *(
             (lambda axes=axes: brought(input_axes=axes), f"input_axes.* must .*got {message}")
             for axes, message in (({"*": 1.0}, ".*1.0"), ({"*": True}, ".*True"), ({"*": -1}, "-1"), ({"*": 7}, "7"))

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from pyrodrop import data, divergences, guides, likelihoods, priors, reparam, zoo
-from pyrodrop.constraints import Choice, Constraint, Count, Flag, Real, constraints_of
+from pyrodrop.constraints import Choice, Constraint, Count, Flag, Instance, Real, constraints_of
 from pyrodrop.distributions import MultiplicativeNormal
 from pyrodrop.training.settings import Settings
 
@@ -35,6 +35,7 @@ OTHERS = ["x", True, 1j, [1], np.ones(1), math.nan, math.inf, -math.inf]
 REFUSED: dict[Any, list[Any]] = {
     Count: [*OTHERS, torch.ones(2), 3.0, 10**30],
     Real: [*OTHERS, torch.ones(2)],
+    Instance: [object()],
     Flag: [0, 1, "no", [True], 1.0, torch.tensor(True)],
     Choice: ["nosuch", "", 3, ["x"], True, b"x"],
     int: ["x", True, 1.5, [1], -1, math.nan],
@@ -100,14 +101,9 @@ RECORDS = {  # what functions return, and base classes
     "models.NetworkModel", "zoo.Entry", "schedules.KLSchedule", "schedules.LRSchedule", "models.TrainedNetwork",
 }  # fmt: skip
 UNCHECKED = {  # what functions return, and what is shown or passed on
-    "validate_args", "Fit", "likelihoods.check_support", "models.TrainedNetwork", "Reading", "Replicates", "Worth",
-    "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
-    "Prediction.missing", "data.Split.name", "data.Split.source", "data.Split.x_unit", "data.Split.y_unit",
-    "compression.DrawnNetworks.x", "compression.compress.x", "compression.compression_report.x",
-    "distributions.keep_mask.device",
-    "analysis.gp.from_model.bias_scale", "likelihoods.aligned.rows",
-    "divergences.divergence.value",
-    "analysis.kfold", "analysis.reloo", "analysis.gp.Start", "reparam.LazyWeight", "divergences.refuse",
+    "validate_args", "Fit", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
+    "Prediction.missing", "analysis.kfold", "analysis.reloo", "analysis.gp.Start", "analysis.gp.from_model.bias_scale",
+    "compression.DrawnNetworks.x", "compression.compress.x", "compression.compression_report.x", "reparam.LazyWeight",
 }  # fmt: skip
 
 
@@ -140,7 +136,9 @@ def arguments() -> dict[str, Any]:
         "compile_svi.loss": pyro.infer.Trace_ELBO(),
         "data.perturbed.noise": 1.0,
         "distributions.NoiseForm.loc": abs, "guides.Pruned.guide": sparse(), "zoo.load.name": zoo.names()[0],
-        "divergences.pair.q": dist.Normal, "divergences.refuse.q": dist.Normal, "divergences.pair.p": dist.Normal,
+        "divergences.divergence.q": dist.Normal(0.0, 1.0), "divergences.divergence.p": dist.Normal(0.0, 1.0),
+        "divergences.refuse.p": dist.Normal, "divergences.pair.q": dist.Normal, "divergences.refuse.q": dist.Normal,
+        "divergences.pair.p": dist.Normal,
         "analysis.gp.GaussianProcessClassifier.data": (X, labels), "read.weight_decay": 1e-3, "compare.data": (X, Y),
         "analysis.compare.data": (X, Y), "sample.engine": "traced", "read.net": dropout_network(),
         "recipes.regressor.data": (MANY, MANY[:, 0]), "recipes.classifier.data": (MANY, torch.arange(20) % 3),

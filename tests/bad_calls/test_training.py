@@ -105,15 +105,9 @@ REFUSED: Table = {
     "fit": [
         *((lambda s=s: fit_with(**{"steps": 10, **s}), said) for said, s in SETTINGS.items()),
         *((lambda make=make: fit_with(make()), said) for said, make in OTHER_GUIDES.items()),
-        (
-            lambda: fit_with(AutoNormal(model(2, 4, 1))),
-            "guide: an autoguide belongs to the model that it was made with",
-        ),
+        (lambda: fit_with(AutoNormal(model(2, 4, 1))), "guide: an autoguide belongs to the model that it was made"),
         (lambda: pyrodrop.fit(None, guides.Point(mlp()), (X, Y), **QUICK), "model must be a Pyro model, .*got None"),
-        (
-            lambda: pyrodrop.fit(pyrodrop.models.MLP, guides.Point(mlp()), (X, Y), **QUICK),
-            "got the class MLP: make one of it",
-        ),
+        (lambda: pyrodrop.fit(pyrodrop.models.MLP, guides.Point(mlp()), (X, Y), **QUICK), "got the class MLP: make"),
         (
             lambda: pyrodrop.fit(model(bias_prior=None), guides.MeanField(model()), (X, Y), **QUICK),
             "guide must .*'layers.0.bias'.*got a MeanField",
@@ -143,21 +137,13 @@ REFUSED: Table = {
                 (guides.Point(mlp()), "it has no site 'w', only .'layers.0.weight'"),
             )
         ),
-        (
-            lambda: by_pyro(Y[:, 0]).elbo(5, (X, Y)),
-            r"y must have the shape of its distribution.* shape \[8\] together; got",
-        ),
+        (lambda: by_pyro(Y[:, 0]).elbo(5, (X, Y)), r"y must have the shape of its distribution.* shape \[8\] together"),
         (lambda: by_pyro(Y[:, 0]).elbo(5, (X, Y.repeat(1, 2))), r"y must have the shape of its distribution"),
     ],
     "compile_svi": [
         (lambda: pyrodrop.compile_svi(None, plain, pyro.optim.Adam({}), Trace_ELBO()), "model must be one of Pyro's"),
-        # type: ignore[arg-type]
-        (
-            lambda: pyrodrop.compile_svi(plain, plain, torch.optim.Adam, Trace_ELBO()),
-            "optim must be an optimiser of pyro.optim",
-        ),  # type: ignore[arg-type]
+        (lambda: pyrodrop.compile_svi(plain, plain, torch.optim.Adam, Trace_ELBO()), "optim must be an optimiser of"),  # type: ignore[arg-type]
         (lambda: pyrodrop.compile_svi(plain, plain, pyro.optim.Adam({}), 1.0), "must be one of Pyro's"),
-        # type: ignore[arg-type]
     ],
     "fit_replicates": [
         *((lambda make=make: many(guides_=make()), said) for said, make in OTHER_GUIDES.items()),
@@ -166,6 +152,8 @@ REFUSED: Table = {
         (lambda: many(memory=True), "memory is .*got True"),
         (lambda: many(jobs=0), "jobs is the number of processes .*got 0"),
         (lambda: many(lr=[1.0]), "lr is .*got a list"),
+        (lambda: many(count=0), "count is .* at least 1; got 0"),
+        (lambda: many(guides_=[guides.Point(mlp())] * 2), "pass lists of both, or one of each"),
         (lambda: many(engine="pyro"), "engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"),
         (lambda: many(data=[(X, Y)] * 3), "2 replicates need as many data sets, or one for all; got a list of 3"),
         (lambda: many(data=[X, Y]), "the data of replicates must be one data set for all"),
@@ -183,14 +171,11 @@ REFUSED: Table = {
         (lambda: training(lr=0.0), "lr .*above 0; got 0"),
         (lambda: training(device="cuda:99"), "device must be one of"),
         (lambda: training().load_state(1.0), "state must be a mapping of tensors by name"),  # type: ignore[arg-type]
-        (lambda: training().load_state({}), "the state must be whole, .*it lacks"),
+        (lambda: training().load_state({}), "the state must have a description of its run"),
     ],
     "EarlyStopping": [(lambda: pyrodrop.EarlyStopping((X, Y), seconds=0.0), "seconds is .* above 0; got 0")],
     "recipes": [
-        (
-            lambda: pyrodrop.recipes.regressor((X, Y)),
-            "data must have at least 10 rows, parts of which are left out; got 8",
-        ),
+        (lambda: pyrodrop.recipes.regressor((X, Y)), "data must have at least 10 rows, parts of which are left out"),
         *(
             (
                 lambda hidden=hidden: pyrodrop.recipes.classifier((MANY, torch.arange(20) % 3), hidden=hidden),
@@ -215,7 +200,6 @@ REFUSED: Table = {
     ],
     "Potential": [
         (lambda: pyrodrop.potential(mlp(), (X, Y), dtype=list), "dtype must be torch.float32"),
-        # type: ignore[arg-type]
         (lambda: potential()(1.0), "values must be a mapping from site to tensor"),  # type: ignore[arg-type]
         (lambda: potential()({BIAS: at()[BIAS]}), "for 'layers.0.weight' must be .*; got None"),
         (lambda: potential()(at(z=torch.ones(1))), "no other; .* for 'z' must be None; got"),

@@ -1,7 +1,7 @@
 """Trainings that are killed at random moments continue to the same bits.
 
-Every training runs in forked processes, which share the imports. Most kills come some time after a new save, so that they hit
-steps and saves alike; the others come at any time from the start.
+Every training runs in forked processes, which share the imports. Most kills come some time after a new save, so that they
+hit steps and saves alike; the others come at any time from the start.
 """
 
 from __future__ import annotations

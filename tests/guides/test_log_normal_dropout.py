@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.distributions import CorrelatedNormal, InputUnits
 from pyrodrop.divergences import NoDivergence, convention, divergence
 from pyrodrop.guides.log_normal_dropout import CorrelatedLogNormal
@@ -173,7 +171,7 @@ def test_units_of_other_layers() -> None:
 
 def test_only_the_log_uniform_prior_has_a_divergence() -> None:
     q = weights()
-    for prior in (priors.Gaussian(), priors.TruncatedLogUniform(), priors.ARD("input"), priors.Laplace()):
+    for prior in (priors.Gaussian(), priors.ARD("input"), priors.Laplace()):
         with pytest.raises(
             NoDivergence, match="no density over weights.*by the guide's low and high.*priors.LogUniform"
         ):
@@ -242,29 +240,6 @@ def test_hidden_units_are_removed_and_the_compressed_network_is_that_of_the_mean
     assert (report.dense.units, report.compressed.units) == ([60, 1], [left, 1])
 
 
-def test_a_saved_fit_is_read_into_another_guide(tmp_path: Path) -> None:
-    """The bounds are of the guide; what it has learned is in the file."""
-    model = network()
-    fit = pyrodrop.fit(model, guides.LogNormalDropout(model, -2.0, low=-12.0), data(), steps=20, progress=False)
-    other = network()
-    read = pyrodrop.Fit.load(fit.save(tmp_path / "fit.safetensors"), other, guides.LogNormalDropout(other, low=-12.0))
-    small, again = (run.compress(threshold=9.0, x=torch.ones(2, 6)) for run in (fit, read))
-    torch.testing.assert_close(again(torch.ones(1, 6)), small(torch.ones(1, 6)), rtol=1e-5, atol=0)
-
-
-@pytest.mark.more
-def test_replicates_are_single_fits() -> None:
-    model = network()
-    guide = guides.LogNormalDropout(model, -2.0)
-    options: dict[str, Any] = {"steps": 10, "batch_size": 50, "estimator": "local", "progress": False}
-    with drawn_as_alone(0, 1):
-        many = pyrodrop.fit_replicates(model, guide, data(), count=2, engine="traced", **options)
-    for seed, replicate in enumerate(many):
-        alone = pyrodrop.fit(model, guide, data(), seed=seed, engine="pyro", **options)
-        for (name, a), b in zip(replicate.guide.named_parameters(), alone.guide.parameters(), strict=True):  # type: ignore[attr-defined]
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
-
-
 def test_masks_by_hand() -> None:
     """ln alpha below 0 is a ratio above 1; the mask has the shape of the weight, a vector's elements are units."""
     model = models.from_module(
@@ -297,21 +272,3 @@ def test_the_noise_starts_at_a_scale_of_1(low: float, high: float, start: float)
     assert bool((guide.noise_loc["layers.0.weight"] == start).all())
     drawn = guide.draw(50)["layers.0.weight"] / guide.loc["layers.0.weight"]
     assert float((drawn.log() - start).abs().max()) < 0.05
-
-
-def test_units_must_be_known() -> None:
-    class Own(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = nn.Parameter(torch.randn(3, 2))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x @ self.w
-
-    model = models.from_module(Own(), prior={"w": priors.LogUniform()}, likelihood=likelihoods.Gaussian())
-    with pytest.raises(ValueError, match="log-normal dropout needs to know which axis"):
-        guides.LogNormalDropout(model)
-    known = models.from_module(
-        Own(), prior={"w": priors.LogUniform()}, likelihood=likelihoods.Gaussian(), input_axes={"w": 0}
-    )
-    assert guides.LogNormalDropout(known).units_left() == {"w": 3}

@@ -85,27 +85,6 @@ def test_other_threads_may_use_pythons_generator() -> None:
             stop.set()
 
 
-def test_noise_names_the_module_that_draws_it() -> None:
-    model = brought(nn.Sequential(nn.Linear(4, 4), nn.Sequential(DropPath(), nn.Linear(4, 4))))
-    with pytest.raises(ValueError, match=r"in '1\.0' \(DropPath\)"):
-        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
-
-
-@pytest.mark.parametrize(
-    "net",
-    [
-        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0), nn.Linear(4, 4)),
-        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), DropPath(), nn.Linear(4, 4)).eval(),
-        Forward(lambda net, h: F.dropout(h, 0.5, training=net.training)).eval(),
-    ],
-    ids=["rate 0", "evaluation mode", "functional, evaluation mode"],
-)
-def test_dropout_that_drops_nothing_is_no_noise(net: nn.Module) -> None:
-    model = brought(net)
-    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=2)
-    assert run.predict(X, 1, seed=0).f.equal(run.predict(X, 1, seed=1).f)
-
-
 def count(net: Forward, h: Tensor) -> Tensor:
     net.calls += 1
     return h * min(1.0, net.calls / 400)  # a warm-up
@@ -131,12 +110,6 @@ def test_a_forward_with_a_counter_is_trained_by_pyro_and_counts_each_step_once(
         adam.step()
     torch.testing.assert_close(run.guide.mean()["layer.weight"], hand[0].detach(), rtol=1e-9, atol=1e-9)
     assert model.network.calls == 0
-
-
-def test_what_a_network_cannot_take_is_said_in_words() -> None:
-    model = brought(nn.Sequential(nn.Flatten(), nn.Linear(12, 4)))
-    with pytest.raises(ValueError, match=r"cannot be called on x of shape \[30, 4\]"):
-        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
 
 
 class Graph(nn.Module):
@@ -194,21 +167,6 @@ def test_a_network_that_changes_its_weights_as_it_is_called_is_refused() -> None
         assert torch.equal(w, before[name])
 
 
-def test_what_a_network_collects_is_that_of_its_steps() -> None:
-    def collect(net: Forward, h: Tensor) -> Tensor:
-        net.seen = getattr(net, "seen", [])
-        net.seen.append(len(h))
-        return h
-
-    net = Forward(collect)
-    net.seen = [0]
-    model = brought(net)
-    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=3, lr=0.01)
-    assert run.model.changes_itself == "its forward changes the attributes seen"
-    assert run.model.network.seen == [0, 30, 30, 30]
-    assert model.network.seen == net.seen == [0]
-
-
 @pytest.mark.parametrize(
     ("behind", "message"),
     [
@@ -239,20 +197,6 @@ def test_a_network_that_trains_on_pairs_of_rows_is_trained() -> None:
     assert pyrodrop.fit(model, guides.Point(model), (X, Y), steps=2, batch_size=6).history.isfinite().all()
     with pytest.raises(ValueError, match="in training mode .* use estimator='shared'"):
         pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=1, batch_size=6, estimator="local")
-
-
-def test_a_network_is_called_eight_times_before_the_first_step() -> None:
-    rows: list[tuple[int, bool, bool]] = []
-
-    def noted(net: Forward, h: Tensor) -> Tensor:
-        rows.append((len(h), net.training, torch.is_grad_enabled()))
-        return h
-
-    model = brought(Forward(noted))
-    pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1, engine="pyro", estimator="local")
-    evaluated = [(2, False, False), (3, False, False), *[(2, False, False)] * 2]
-    trained = [(2, True, True), (3, True, False)]
-    assert rows == [*evaluated, *trained, (2, False, True), (30, True, False), (30, True, True)]  # the last is the step
 
 
 def test_what_a_first_call_keeps_for_later_ones_is_no_change() -> None:

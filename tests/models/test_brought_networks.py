@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
@@ -40,25 +39,6 @@ def test_two_parameters_in_one_memory_are_refused() -> None:
         brought(net)
 
 
-def test_a_module_under_two_names_is_one_place_and_keeps_its_own_values() -> None:
-    layer = nn.Linear(4, 4)
-    net = nn.Sequential(layer, nn.Tanh(), layer)
-    model = brought(net)
-    assert list(model.weight_sites()) == ["0.weight"]
-    run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3), (X, Y), steps=5)
-    run.predict(X, 10)
-    run.elbo(3)
-    for of_run in (model, run.model):
-        buffers = dict(of_run.network.named_buffers())
-        assert torch.equal(buffers["0.weight"], layer.weight.detach())
-        assert torch.equal(buffers["0.bias"], layer.bias.detach())
-        assert type(buffers["0.bias"]) is Tensor
-    mean = dict(run.guide.mean().items())
-    point = pyrodrop.fit(run.model, guides.Point.average(run.model, run.guide), (X, Y), steps=1, lr=1e-7)
-    want = functional_call(net, {"0.weight": mean["0.weight"], "0.bias": run.model.free["0.bias"].detach()}, (X,))
-    torch.testing.assert_close(point.predict(X, 1).f[0], want)
-
-
 @pytest.mark.parametrize("name", ["data", "y"])
 def test_a_weight_with_the_name_of_a_site_of_the_data_is_refused(name: str) -> None:
     net = nn.Linear(4, 4)
@@ -66,36 +46,6 @@ def test_a_weight_with_the_name_of_a_site_of_the_data_is_refused(name: str) -> N
     with pytest.raises(ValueError, match=f"sites of the model itself; got Linear.{name}: rename it"):
         brought(net)
     assert name in brought(net, prior={name: None, "*": priors.Gaussian()}).free
-
-
-def test_fixed_parameters_stay_and_have_no_prior() -> None:
-    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
-    net[0].requires_grad_(False)
-    model = brought(net)
-    assert list(model.weight_sites()) == ["2.weight"]
-    run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.2), (X, Y), steps=20, lr=0.05)
-    body = dict(run.model.network.named_buffers())
-    assert torch.equal(body["0.weight"], net[0].weight)
-    assert torch.equal(body["0.bias"], net[0].bias)
-    assert not torch.equal(run.model.free["2.bias"].detach(), net[2].bias)
-    assert not [name for name, _ in run.model.named_parameters() if name.startswith("free.0")]
-
-
-def test_weights_without_a_prior_are_trained_as_point_estimates() -> None:
-    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
-    model = brought(net, prior={"2.*": priors.Gaussian(), "*": None})
-    assert list(model.weight_sites()) == ["2.weight"]
-    assert sorted(model.free) == ["0.bias", "0.weight", "2.bias"]
-    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=25, lr=0.02)
-    hand = {name: value.detach().clone().requires_grad_() for name, value in net.named_parameters()}
-    adam = torch.optim.Adam(list(hand.values()), lr=0.02)
-    for _ in range(25):
-        loss = 2.0 * (functional_call(net, hand, (X,)) - Y).square().sum() + 0.5 * hand["2.weight"].square().sum()
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-    torch.testing.assert_close(run.model.free["0.weight"].detach(), hand["0.weight"].detach(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(run.guide.mean()["2.weight"], hand["2.weight"].detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_network_without_anything_to_infer_is_refused() -> None:

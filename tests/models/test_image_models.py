@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import likelihoods, models, priors
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -73,47 +72,8 @@ def test_conv_net_is_written_out_with_functions() -> None:
     torch.testing.assert_close(model.outputs(w, x), F.linear(h, w["out.weight"], b["out.bias"]))
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_vectorised_draws_are_draws_one_by_one(name: str) -> None:
-    model, x, _ = made(name)
-    drawn = guides.BernoulliDropout(model, 0.3).draw(3)
-    each = [model.outputs({n: w[i] for n, w in drawn.items()}, x) for i in range(3)]
-    torch.testing.assert_close(model.outputs(drawn, x), torch.stack(each), atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", SMALL)
-def test_any_prior_and_guide(name: str) -> None:
-    """A step of each kind of posterior, and a prediction of ten classes."""
-    model, x, y = made(name, prior=priors.Gaussian())
-    for guide in (
-        guides.MeanField(model),
-        guides.BernoulliDropout(model),
-        guides.GaussianDropout(model, "B", alpha=0.2),
-    ):
-        fit = pyrodrop.fit(model, guide, (x, y), steps=1, batch_size=20, estimator="local")
-        assert fit.predict(x[:4], 3).f.shape == (3, 4, 10)
-
-
 def test_vgg_keeps_the_size_of_activations() -> None:
     """He's start: after 15 layers the outputs are neither vanished nor exploded."""
     model = models.VGG(scale=0.25, **SETTINGS)
     spread = float(model.outputs(model.weight_sites(), torch.randn(20, *COLOURS)).detach().std(0).mean())
     assert 0.05 < spread < 20
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: models.ConvNet(scale=0.01, **SETTINGS), r"scale of at least 1/32.*got scale 0.01"),
-        (
-            lambda: models.VGG((3, 28, 28), **SETTINGS),
-            r"at least 32 x 32 pixels; got scale 1.0 and shape \(3, 28, 28\)",
-        ),
-        (lambda: models.LeNet5(**SETTINGS)(torch.rand(2, 784)), r"x must have shape \[N, 1, 28, 28\].*got \(2, 784\)"),
-        (lambda: models.LeNet300100(**SETTINGS)(torch.rand(2, 1, 28, 28)), r"x must have shape \[N, 784\]"),
-    ],
-)
-def test_what_does_not_fit_is_said(build: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()

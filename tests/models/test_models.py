@@ -122,20 +122,6 @@ def test_likelihoods() -> None:
     assert likelihoods.Gaussian(2.0, learned=True).describe() == "Gaussian(precision=2, learned)"
 
 
-def test_heteroscedastic_noise_is_learned() -> None:
-    """Noise of sd .1 on the left and 1 on the right is distinguished by the twin."""
-    import pyrodrop
-    from pyrodrop import guides
-
-    x = torch.linspace(-1, 1, 400)[:, None]
-    y = torch.where(x < 0, 0.1, 1.0) * torch.randn(400, 1)
-    model = models.MLP([1, 20, 2], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.HeteroscedasticGaussian())
-    fit = pyrodrop.fit(model, guides.Point(model), (x, y), steps=800, lr=0.02)
-    sd = fit.predict(x, 1).sd[:, 0]
-    assert 0.07 < float(sd[50:150].mean()) < 0.14
-    assert 0.7 < float(sd[250:350].mean()) < 1.3
-
-
 def test_a_network_with_its_own_dropout_is_refused() -> None:
     net = nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.1), nn.Linear(5, 1))
     with pytest.raises(ValueError, match=r"dropout layers 1: put nn.Identity\(\) in their place"):
@@ -165,12 +151,6 @@ def test_a_precision_without_a_number_starts_at_one_over_the_variance_of_y_and_i
         precisions.append(learned * scale**2)
     assert precisions[0] == pytest.approx(precisions[1], rel=1e-4)
     assert 0.5 < precisions[0] < 2  # the noise has the standard deviation 1
-
-
-def test_y_without_a_variance_leaves_the_precision_as_it_is() -> None:
-    likelihood = likelihoods.Gaussian()
-    likelihood.start(torch.full((5, 1), 3.0))
-    assert likelihood.describe() == "Gaussian(precision=1, learned)"
 
 
 def test_a_wide_and_deep_network_is_a_line_and_a_perceptron() -> None:

@@ -61,17 +61,6 @@ def oracle() -> Callable[..., Tensor]:
     return outputs
 
 
-@pytest.fixture
-def drawn() -> Callable[..., Tensor]:
-    """The user's own network at the weights that the guide draws first after a seed."""
-
-    def outputs(net: nn.Module, fit: Any, *x: Tensor, seed: int) -> Tensor:
-        torch.manual_seed(seed)
-        return _outputs(net, fit, {n: w[0] for n, w in fit.guide.draw(1).items()}, x)
-
-    return outputs
-
-
 def _outputs(net: nn.Module, fit: Any, weights: dict[str, Tensor], x: tuple[Tensor, ...]) -> Tensor:
     free = {n: fit.model.free[n].detach() for n in fit.model.free}
     with torch.no_grad():

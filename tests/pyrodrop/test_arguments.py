@@ -35,13 +35,6 @@ def test_bounds_that_are_allowed_themselves() -> None:
         arguments.real(math.inf, "a", "b")
 
 
-def test_a_flag() -> None:
-    assert arguments.flag(np.True_, "joint", "whether") is True
-    for value in (0, 1, "no", None, torch.tensor(True), [True]):
-        with pytest.raises(TypeError, match="joint says whether and must be True or False; got "):
-            arguments.flag(value, "joint", "whether")
-
-
 def test_a_path() -> None:
     assert arguments.path("a/b", "file", "the file") == Path("a/b")
     for value, kind in ((None, TypeError), (3, TypeError), ("", ValueError), ("a\0b", ValueError)):
@@ -49,38 +42,10 @@ def test_a_path() -> None:
             arguments.path(value, "file", "the file")
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (None, "None"), (True, "True"), ("x", "the str 'x'"), (2.5, "the float 2.5"), ({}, "a dict"),
-        (torch.zeros(2, 3), "a Tensor of shape [2, 3]"), (np.zeros(4), "a ndarray of shape [4]"),
-    ],
-)  # fmt: skip
-def test_what_arrived_in_a_few_words(value: Any, message: str) -> None:
-    assert arguments.shown(value) == message
-
-
-def test_progress_is_yes_no_or_up_to_the_terminal() -> None:
-    assert [arguments.progress(value) for value in (True, False, None)] == [True, False, None]
-    with pytest.raises(TypeError, match="progress says whether .* True or False; got the int 1"):
-        arguments.progress(1)
-
-
 @pytest.mark.parametrize("value", [[3, 1], (3, 1), torch.Size([3, 1]), [np.int64(3), torch.tensor(1)]])
 def test_counts(value: Any) -> None:
     assert arguments.counts(value, "widths", "the sizes") == (3, 1)
     assert arguments.counts([], "shape", "the sizes") == ()
-
-
-def test_an_instance_and_a_function() -> None:
-    assert arguments.instance(3, int, "n", "a number") == 3
-    assert arguments.function(abs, "f", "a step") is abs
-    with pytest.raises(TypeError, match="n must be a number; got the str 'x'"):
-        arguments.instance("x", int, "n", "a number")
-    with pytest.raises(TypeError, match="n must be a number; got the class int"):
-        arguments.instance(int, int, "n", "a number")
-    with pytest.raises(TypeError, match="f is a step and must be a function; got None"):
-        arguments.function(None, "f", "a step")
 
 
 def test_scales_and_variances_are_those_that_float32_holds() -> None:
@@ -144,10 +109,3 @@ def test_names_of_another_type_are_refused() -> None:
         names.by_name({0: 1.0}, ["w"], "rate")
     with pytest.raises(ValueError, match="rate must have a value for every parameter.*'w'; got an empty mapping"):
         names.by_name({}, ["w"], "rate")
-
-
-def test_several_values_are_at_least_one() -> None:
-    assert names.some(None, ["a", "b"], "names") == ["a", "b"]
-    assert names.some(["c"], ["a", "b"], "names") == ["c"]
-    with pytest.raises(ValueError, match="names needs at least one value; got none"):
-        names.some([], ["a", "b"], "names")

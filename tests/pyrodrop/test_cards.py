@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 import torch
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.analysis import Comparison
 from pyrodrop.data import Dataset
 
 X = torch.linspace(-1, 1, 30)[:, None]
@@ -40,49 +38,12 @@ def test_a_fit_is_a_few_lines_with_its_loss_its_settings_and_the_convention_of_i
     assert "tensor" not in text
 
 
-def test_showing_a_fit_changes_nothing() -> None:
-    run = fitted()
-    torch.manual_seed(5)
-    state, before = torch.random.get_rng_state(), run.predict(X, 3).f
-    repr(run)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert torch.equal(run.predict(X, 3).f, before)
-
-
-def test_a_wide_comparison_is_printed_without_cutting_a_number() -> None:
-    columns = (
-        "log_density",
-        "log_density_se",
-        "total_variation",
-        "agreement",
-        "wasserstein",
-        "covariance",
-        "correlation",
-    )
-    row: dict[str, float | None] = {name: -100.123 - number for number, name in enumerate(columns)}
-    wide = Comparison("log_density", {"a name that is much longer than those of other fits, " * 2: row, "b": row})
-    narrow = Comparison("log_density", {"a": row, "b": row})
-    for table in (wide, narrow):
-        assert repr(table) == str(table)
-        text = str(table)
-        assert "…" not in text
-        assert all(f"{-100 - number}" in text for number in range(len(columns)))
-        assert max(map(len, text.splitlines())) <= 120 or table is wide
-
-
 def test_a_fit_without_a_batch_size_has_a_card() -> None:
     """As a reading, which was not trained."""
     run = fitted()
     run.settings = {"steps": 0, "num_data": 30}
     assert "30 rows" in repr(run)
     assert "batches" not in repr(run)
-
-
-@pytest.mark.parametrize("losses", [[], [1.0], [2.0, 2.0], [float("nan")] * 5, [1.0, float("inf"), 3.0]])
-def test_odd_losses_have_a_card(losses: list[float]) -> None:
-    run = fitted()
-    run.history = torch.tensor([[loss, 0.0, 1.0] for loss in losses]).reshape(-1, 3)
-    assert "Fit" in repr(run)
 
 
 def test_what_users_make_is_printed_in_a_line_that_describes_it() -> None:

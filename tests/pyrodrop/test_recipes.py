@@ -304,22 +304,6 @@ def test_classes_are_told_apart() -> None:
     assert scores["log_density"] > -0.2 > -math.log(2)
 
 
-@pytest.mark.more
-def test_frames_splits_and_pairs_are_the_same_table() -> None:
-    df = pd.DataFrame(X.numpy(), columns=["a", "b", "c"])
-    df["y"] = Y[:, 0].numpy()
-    split = data.Split.from_frame(df, "y", test=0.25)
-    ours, plain = recipes.regressor(split), recipes.regressor((split.train.x, split.train.y[:, 0]))
-    assert ours.data.columns is not None
-    assert ours.settings == plain.settings
-    runs = [recipe.fit(steps=50, **QUICK) for recipe in (ours, plain)]
-    torch.testing.assert_close(*(run.predict(split.test.x, 20).mean for run in runs), rtol=1e-4, atol=1e-2)
-    assert runs[0].predict(ours.data.x_of(df), 20).mean.shape == (60, 1)
-    df["kind"] = ["b", "a", "c"] * 20
-    labelled = recipes.classifier(data.Dataset.from_frame(df, "kind"))
-    assert labelled.model(labelled.data.x[:2]).shape == (2, 3)
-
-
 def test_another_posterior_and_other_settings() -> None:
     recipe = recipes.regressor((X, Y), posterior=guides.MeanField)
     run = recipe.fit(steps=30, estimator="shared", **QUICK)

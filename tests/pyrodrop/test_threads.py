@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import threading
 import time
 from collections.abc import Callable
@@ -69,31 +68,6 @@ def assert_same(got: Any, want: Any) -> None:
     got, want = numbers(got), numbers(want)
     assert len(got) == len(want)
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
-
-
-def test_draws_in_threads_have_the_numbers_of_their_seeds() -> None:
-    """Predictions and ELBOs of one fit and of several, over and over, in eight threads that take turns often."""
-    fits = [fitted(), fitted(seed=1)]
-    tasks = [
-        (f, seed, kind) for f in (0, 1) for seed in range(6) for kind in ("predict", "moments", "elbo", "ensemble")
-    ]
-
-    def work(task: tuple[int, int, str]) -> Tensor:
-        fit, seed = fits[task[0]], task[1]
-        if task[2] == "elbo":
-            return torch.tensor(fit.elbo(3, seed=seed).value)
-        if task[2] == "ensemble":
-            return torch.nn.utils.parameters_to_vector(fit.ensemble(2, seed=seed)[1].parameters()).detach()
-        if task[2] == "moments":
-            return fit.predict(X, 8, seed=seed, keep="moments").variance
-        return fit.predict(X, 8, seed=seed).y
-
-    want = [work(task) for task in tasks]
-    state = torch.get_rng_state()
-    with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(work, tasks * 2))
-    assert all(torch.equal(a, b) for a, b in zip(results, want * 2, strict=True))
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def calls() -> dict[str, Callable[[], Any]]:
@@ -319,21 +293,3 @@ def test_a_network_is_not_refused_for_what_another_thread_draws(monkeypatch: pyt
     met(monkeypatch, lambda: torch.rand(3)).properties(X)
     with pytest.raises(ValueError, match="draws random numbers itself"):
         met(monkeypatch, lambda: torch.rand(3), noise=0.1).properties(X)
-
-
-def _elbo(_: int) -> float:
-    return fitted(2).elbo(2).value
-
-
-def test_processes_are_the_way() -> None:
-    """Forked while another thread trains, as `multiprocessing` does on Linux, a process is as free as a new one."""
-    if "fork" not in multiprocessing.get_all_start_methods():
-        pytest.skip("needs processes by fork")
-    want, values = _elbo(0), []
-
-    def look(*_: Any) -> None:
-        with multiprocessing.get_context("fork").Pool(1) as pool:
-            values.extend(pool.map(_elbo, range(2)))
-
-    fitted(1, after_epoch=look)
-    assert values == [want, want]

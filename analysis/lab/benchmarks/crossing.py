@@ -47,19 +47,20 @@ def main(
         {"JAX, jitted": by_jax} if importlib.util.find_spec("jax") else {}
     )
 
+    counts_of = {f"{count:,}": count for count in counts}
+
     def show(measured: Measured) -> dict[str, Any]:
-        rows = {f"{count:,}": {n: scored(count, cell) for n, cell in measured[f"{count:,}"].items()} for count in counts
-                if f"{count:,}" in measured}  # fmt: skip
+        rows = {title: {n: scored(counts_of[title], c) for n, c in cells.items()} for title, cells in measured.items()}
         speeds = {n: {k: v["steps a second"] for k, v in r.items()} for n, r in rows.items()}
         report("network-steps a second", speeds, ".3g")
         return {"network": network.name, "networks": rows}
 
-    def variants(count: int) -> dict[str, Callable[[], Steps]]:
+    def variants(count: int, _: str) -> dict[str, Callable[[], Steps]]:
         return {name: functools.partial(make, network, count) for name, make in makers.items()}
 
-    rows = {f"{count:,}": count for count in counts}
-    bench = Bench("crossing", variants, rows, warmup=1, failures=True)  # such as out of memory: the others continue
-    bench.run(rounds, show, out=out, device=device, seconds=seconds)
+    # such as out of memory: the other variants continue
+    bench = Bench("crossing", counts_of, show, variants, warmup=1, failures=True)
+    bench.run(rounds, out, device, seconds)
 
 
 def scored(count: int, cell: Mapping[str, Any]) -> dict[str, Any]:

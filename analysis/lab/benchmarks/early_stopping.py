@@ -10,36 +10,18 @@ variant calls a function that does nothing after every epoch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, Timed, command, report
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, Timed, command, ratios, report
 
 ROWS, HELD_OUT, WIDTHS, BATCH, STEPS = 12_800, 1_000, (784, 400, 10), 128, 1_000
 
 
-def main(rounds: int = 9, out: Path | None = None) -> None:
-    """Time the fits.
-
-    Args:
-        rounds: timings of every variant.
-        out: JSON file for the results.
-    """
-
-    def show(measured: Measured) -> dict[str, Any]:
-        seconds = {name: cell["seconds"] for name, cell in measured["fit"].items()}
-        ratios = {name: round(value / seconds["nothing"], 3) for name, value in seconds.items()}
-        report("a fit, as a ratio to one without", {name: {"ratio": value} for name, value in ratios.items()})
-        return {"ratios": ratios}
-
-    Bench("early_stopping", fits, {"fit": STEPS}, warmup=5).run(rounds, show, out=out)
-
-
-def fits(steps: int) -> dict[str, Callable[[], Timed]]:
+def fits(steps: int, device: str) -> dict[str, Callable[[], Timed]]:
     """Fits by the function that they call while they train."""
     torch.manual_seed(0)
     x, y = torch.randn(ROWS + HELD_OUT, WIDTHS[0]), torch.randint(WIDTHS[-1], (ROWS + HELD_OUT,))
@@ -50,7 +32,7 @@ def fits(steps: int) -> dict[str, Callable[[], Timed]]:
         def run() -> pyrodrop.Fit:
             done = pyrodrop.fit(
                 model, guide, (x[:ROWS], y[:ROWS]), steps=steps, batch_size=BATCH, lr=1e-3, engine="compiled",
-                device="cpu", progress=False, after_epoch=make(),
+                device=device, progress=False, after_epoch=make(),
             )  # fmt: skip
             assert len(done.losses) == steps
             assert not torch.equal(done.guide.mean()["layers.0.weight"], guide.mean()["layers.0.weight"])  # type: ignore[attr-defined]
@@ -69,5 +51,12 @@ def fits(steps: int) -> dict[str, Callable[[], Timed]]:
     }
 
 
+def show(measured: Measured) -> dict[str, Any]:
+    """Print the ratios."""
+    shown = ratios(measured["fit"])
+    report("a fit, as a ratio to one without", {name: {"ratio": value} for name, value in shown.items()})
+    return {"ratios": shown}
+
+
 if __name__ == "__main__":
-    command(main)
+    command(Bench("early_stopping", {"fit": STEPS}, show, fits, warmup=5).run)

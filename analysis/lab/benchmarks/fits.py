@@ -12,7 +12,6 @@ import statistics
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -21,13 +20,14 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.lab.benchmarks.timing import (
+    Bench,
+    Measured,
     command,
     elsewhere,
-    machine,
     moves_all,
     processor_seconds,
+    ratios,
     report,
-    write,
 )
 from pyrodrop.analysis.lab.peers.networks import dense, parameters_of
 
@@ -115,28 +115,26 @@ def once(case: Case, who: Who) -> float:
     return seconds[0]
 
 
-def main(rounds: int = 3, out: Path | None = None) -> None:
-    """Time every case.
+def fits(case: Case, rounds: int) -> dict[str, dict[str, float]]:
+    """Seconds of fits in separate processes, in turn, as medians."""
+    seconds: dict[str, list[float]] = {"plain": [], "first": [], "later": []}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as cache:
+            for name, times in seconds.items():
+                times.append(elsewhere(once, case, "plain" if name == "plain" else "ours", PYRODROP_CACHE=cache))
+    return {name: {"seconds": statistics.median(times)} for name, times in seconds.items()}
 
-    Args:
-        rounds: timings of every variant, in turn.
-        out: JSON file for the results.
-    """
-    torch.set_num_threads(1)
-    print(machine())
-    rows: dict[str, dict[str, float]] = {}
-    for case in CASES:
-        seconds: dict[str, list[float]] = {"plain": [], "first": [], "later": []}
-        for _ in range(rounds):
-            with tempfile.TemporaryDirectory() as cache:
-                for name, who in (("plain", "plain"), ("first", "ours"), ("later", "ours")):
-                    seconds[name].append(elsewhere(once, case, who, PYRODROP_CACHE=cache))
-        middle = {name: statistics.median(values) for name, values in seconds.items()}
-        ratios = {name: middle[name] / middle["plain"] for name in ("first", "later")}
-        rows[case.name] = {"plain PyTorch, s": middle["plain"], **ratios}
+
+def show(measured: Measured) -> dict[str, Any]:
+    """Print ratios to plain PyTorch."""
+    rows = {
+        title: {"plain PyTorch, s": cells["plain"]["seconds"], **ratios(cells)} for title, cells in measured.items()
+    }
+    for row in rows.values():
+        del row["plain"]
     report("a whole fit, ratio to plain PyTorch with fused Adam", rows)
-    write(out, "fits", {"rounds": rounds, "rate": RATE, "rows": rows})
+    return {"rate": RATE, "rows": rows}
 
 
 if __name__ == "__main__":
-    command(main)
+    command(Bench("fits", {case.name: case for case in CASES}, show, measure=fits, rounds=3).run)

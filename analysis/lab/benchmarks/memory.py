@@ -1,6 +1,6 @@
 """Memory of training beside other libraries: the largest resident memory of a process, and its growth with more steps.
 
-``python -m pyrodrop.analysis.lab.benchmarks.memory [--steps N] [--out FILE]``: every variant in a separate process with one
+``python -m pyrodrop.analysis.lab.benchmarks.memory [--out FILE]``: every variant in a separate process with one
 thread, on a CPU. *Peak* is in MiB beyond the resident memory after the imports, so it includes the network, its optimiser,
 the data and compilation; *growth* is what the second half of the steps adds. Installed peers are included
 (`analysis/lab/peers`).
@@ -11,16 +11,17 @@ from __future__ import annotations
 import resource
 import warnings
 from importlib import import_module
-from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
 
-from pyrodrop.analysis.lab.benchmarks.timing import begin, command, elsewhere, moves_all, report, write
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, command, elsewhere, moves_all, report
 from pyrodrop.analysis.lab.peers.networks import TABLE, Network, Steps, networks, ours, plain
 from pyrodrop.analysis.lab.peers.training import TRAINERS, installed, releases
 from pyrodrop.constraints import EngineName as Name
 
+STEPS = 1000
 PLAIN = "plain PyTorch, nn.Dropout"
 OURS: dict[str, tuple[str, Name]] = {
     "ours, Bernoulli, compiled": ("Bernoulli", "compiled"),
@@ -29,26 +30,24 @@ OURS: dict[str, tuple[str, Name]] = {
 }
 
 
-def main(steps: int = 1000, out: Path | None = None) -> None:
-    """Measure every variant.
-
-    Args:
-        steps: of a training.
-        out: JSON file for the results.
-    """
-    begin()
-    others = installed()
-    memory: dict[str, dict[str, dict[str, float]]] = {"peak": {}, "growth": {}}
-    for variant in [PLAIN, *OURS, *(peer.name for peer in others)]:
-        for network in TABLE:
-            for what, value in elsewhere(measured, network, variant, steps).items():
-                memory[what].setdefault(variant, {})[network] = value
-    for what, rows in memory.items():
-        report(f"{what} of resident memory, MiB, {steps} steps", rows)
-    write(out, "memory", {"steps": steps, "peers": releases(others), **memory}, "cpu")
+def rows_of(name: str, _: int) -> dict[str, dict[str, float]]:
+    """The memory of every variant for a network."""
+    variants = [PLAIN, *OURS, *(peer.name for peer in installed())]
+    return {variant: elsewhere(measured, name, variant) for variant in variants}
 
 
-def measured(name: str, variant: str, steps: int) -> dict[str, float]:
+def show(found: Measured) -> dict[str, Any]:
+    """Print peaks and growths."""
+    memory = {
+        what: {v: {name: cells[v][what] for name, cells in found.items()} for v in next(iter(found.values()))}
+        for what in ("peak", "growth")
+    }
+    for what, table in memory.items():
+        report(f"{what} of resident memory, MiB, {STEPS} steps", table)
+    return {"steps": STEPS, "peers": releases(installed()), **memory}
+
+
+def measured(name: str, variant: str) -> dict[str, float]:
     """Peak and growth of the resident memory of this process while it trains, in MiB."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -59,7 +58,7 @@ def measured(name: str, variant: str, steps: int) -> dict[str, float]:
     network = networks()[name]
     call, parameters = _steps(variant, network)
     moves_all(call, parameters, f"{name}, {variant}")
-    half = -(-steps // network.steps // 2)
+    half = -(-STEPS // network.steps // 2)
     for _ in range(half):
         call()
     middle = _resident()
@@ -82,4 +81,4 @@ def _resident() -> float:
 
 
 if __name__ == "__main__":
-    command(main)
+    command(Bench("memory", {name: name for name in TABLE}, show, measure=rows_of).run)

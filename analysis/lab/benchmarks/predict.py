@@ -14,7 +14,6 @@ import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.benchmarks.timing import begin, clock_of, command, interleaved, report, write
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, Timed, command, ratios, report
 
 RATE = 0.5
 CHECK_POINTS, CHECK_DRAWS, WITHIN = 20, 2000, 5.0  # check of distributions: points, draws, and most standard errors
@@ -35,52 +34,33 @@ class Case:
     widths: tuple[int, ...]
     points: int
     passes: int
-    target: float
-
-    @property
-    def name(self) -> str:
-        return "-".join(map(str, self.widths))
 
 
-CASES = (Case((784, 1000, 1000, 10), 1_000, 100, 0.50), Case((13, 50, 1), 10_000, 100, 0.25))
+CASES = {"784-1000-1000-10": Case((784, 1000, 1000, 10), 1_000, 100), "13-50-1": Case((13, 50, 1), 10_000, 100)}
 
 
-def main(rounds: int = 11, out: Path | None = None, device: str = "cpu") -> None:
-    """Time predictions.
-
-    Args:
-        rounds: timings of every variant.
-        out: JSON file for the results.
-        device: cpu, cuda, cuda:1 ...
-    """
-    begin(device)
+def variants(case: Case, device: str) -> dict[str, Callable[[], Timed]]:
+    """The loop, and the forms of `predict` with its distribution."""
     torch.manual_seed(0)
-    prediction = [compare(case, rounds, device) for case in CASES]
-    write(out, "predict", {"rounds": rounds, "prediction": prediction}, device)
-
-
-def compare(case: Case, rounds: int, device: str = "cpu") -> dict[str, Any]:
-    """Time the variants of one network, print their ratios to the loop, and return the results."""
     fit, loop = twins(case, device)
     x = torch.randn(case.points, case.widths[0], device=device)
-    variants = forms(fit, x, case)
-    deviations = {name: check_distribution(name, fit, loop, x[:CHECK_POINTS], case) for name in variants}
-    every: dict[str, Callable[[], object]] = {"loop": functools.partial(passes, loop, x, case.passes), **variants}
-    medians = interleaved(every, rounds, warmup=1, clock=clock_of(device))
-    ratio = {name: seconds / medians["loop"] for name, seconds in medians.items()}
-    title = f"{case.name}, {case.points:,} points, {case.passes} passes, ratio to the loop (target {case.target:.2f})"
-    report(
-        title, {name: {"ratio": value, "s.e. off": deviations.get(name, 0.0)} for name, value in ratio.items()}, ".3f"
-    )
-    return {
-        "network": case.name,
-        "points": case.points,
-        "passes": case.passes,
-        "target": case.target,
-        "seconds": medians,
-        "ratio": ratio,
-        "largest_deviation_se": deviations,
-    }
+
+    def checked(name: str, form: Callable[[], object]) -> Timed:
+        check_distribution(name, fit, loop, x[:CHECK_POINTS], case)
+        return form, None
+
+    of_ours = {name: functools.partial(checked, name, form) for name, form in forms(fit, x, case).items()}
+    return {"loop": lambda: (functools.partial(passes, loop, x, case.passes), None), **of_ours}
+
+
+def show(measured: Measured) -> dict[str, Any]:
+    """Print the ratios to the loop."""
+    shown = {title: ratios(cells) for title, cells in measured.items()}
+    report("a prediction, ratio to the loop", shown, ".3f")
+    return {"prediction": [
+        {"network": title, "seconds": {name: cell["seconds"] for name, cell in cells.items()}, "ratio": shown[title]}
+        for title, cells in measured.items()
+    ]}  # fmt: skip
 
 
 def twins(case: Case, device: str = "cpu") -> tuple[pyrodrop.Fit, nn.Sequential]:
@@ -118,10 +98,14 @@ def passes(loop: nn.Module, x: Tensor, count: int) -> Tensor:
 
 
 def check_distribution(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor, case: Case) -> float:
-    """The largest deviation of a variant's mean or variance from the loop's, in standard errors; exits if it is large."""
+    """The largest deviation of a variant's mean or variance from the loop's, in standard errors.
+
+    Raises:
+        RuntimeError: it is large.
+    """
     draws = passes(loop, x, CHECK_DRAWS)
     squares = (draws - draws.mean(0)) ** 2
-    few = Case(case.widths, len(x), CHECK_DRAWS, case.target)
+    few = Case(case.widths, len(x), CHECK_DRAWS)
     got: Any = forms(fit, x, few)[name]()
     f_mean, f_variance = (got.mean, got.spread**2)
     share = 1.0 if name == "analytic" else 2.0  # 2 if the variant has Monte Carlo error, too
@@ -129,11 +113,14 @@ def check_distribution(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor,
     of_variance = (f_variance - squares.mean(0)) / (share * squares.var(0) / CHECK_DRAWS).sqrt()
     worst = float(torch.maximum(of_mean.abs(), of_variance.abs()).max())
     if not worst < WITHIN:
-        raise SystemExit(
-            f"{name} of {case.name} differs from the loop's distribution by {worst:.1f} s.e. and is not timed"
+        widths = "-".join(map(str, case.widths))
+        raise RuntimeError(
+            f"{name} of {widths} differs from the loop's distribution by {worst:.1f} s.e. and is not timed"
         )
     return worst
 
 
+BENCH = Bench("predict", CASES, show, variants, rounds=11, warmup=1)
+
 if __name__ == "__main__":
-    command(main)
+    command(BENCH.run)

@@ -10,8 +10,7 @@ too; an earlier call has compiled for them.
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 
 import pyrodrop
-from pyrodrop.analysis.lab.benchmarks.timing import begin, clock_of, command, interleaved, moves_all, report, write
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, Timed, command, report
 from pyrodrop.analysis.lab.peers.networks import BATCH, Network, networks, ours, pair, plain
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.data import Dataset
@@ -27,10 +26,9 @@ from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.stacked import Stack, loss_of
 
+STEPS, SIZE = 2_000, 32  # of whole calls
 ROWS = 512  # rows of the data of each network
-_OWN = (
-    1000  # replicates with a model and a guide of their own; more of them share the first one's, to be ready in minutes
-)
+_OWN = 1000  # replicates with separate models and guides; if more, they share the first one's, to be ready in minutes
 
 
 def main(
@@ -45,26 +43,38 @@ def main(
         out: JSON file for the results.
         device: cpu, cuda, cuda:1 ...
     """
-    begin(device)
     of_all = networks(device)[network]
-    few = max(1, of_all.steps // 5)
-    together, (fit, _), (eager, _) = (
-        stacked(of_all, count),
-        ours(of_all, "Bernoulli", "compiled"),
-        plain(of_all, fused=True),
-    )
-    variants = {"together": lambda: together.advance(together.done + few), "plain": eager, "fits": fit}
-    moves_all(variants["together"], together.parameters.values(), "the replicated step")
-    seconds = interleaved(variants, rounds, 2, clock_of(device))
-    row = row_of({name: s / (few if name == "together" else of_all.steps) for name, s in seconds.items()}, count)
-    report(f"{count} networks {network}, own data", {"one step of all": row})
-    whole = {"whole": whole_calls(of_all, count)} if device == "cpu" and count >= 100 and network == "13-50-1" else {}
-    write(out, "replicates", {"network": network, "rounds": rounds, "count": count, **row, **whole}, device)
+    rows = {"step": steps_of}
+    if device == "cpu" and count >= 100 and network == "13-50-1":
+        rows["whole"] = whole_calls
+
+    def show(measured: Measured) -> dict[str, Any]:
+        steps = {"step": of_all.steps, "whole": STEPS}
+        tables = {name: row_of(cells, count, steps[name]) for name, cells in measured.items()}
+        report(f"{count} networks {network}, own data, by step", tables)
+        whole = {"whole": {"steps": STEPS, "batch_size": SIZE, **tables["whole"]}} if "whole" in tables else {}
+        return {"network": network, "count": count, **tables["step"], **whole}
+
+    Bench("replicates", rows, show, lambda make, _: make(of_all, count), warmup=2).run(rounds, out, device)
 
 
-def row_of(seconds: dict[str, float], count: int) -> dict[str, float]:
-    """The row of a report, from seconds of a step of all networks together, of a plain step, and of a step of a fit."""
-    ours, theirs, fits = (seconds[name] * 1e3 for name in ("together", "plain", "fits"))
+def steps_of(network: Network, count: int) -> dict[str, Callable[[], Timed]]:
+    """As many steps as `plain` of all networks at once, of a plain loop, and of a fit."""
+
+    def together() -> Timed:
+        stack = stacked(network, count)
+        return lambda: stack.advance(stack.done + network.steps), list(stack.parameters.values())
+
+    return {
+        "together": together,
+        "plain": functools.partial(plain, network, fused=True),
+        "fits": functools.partial(ours, network, "Bernoulli", "compiled"),
+    }
+
+
+def row_of(cells: Mapping[str, Mapping[str, Any]], count: int, steps: int) -> dict[str, float]:
+    """The row of a report, from seconds of steps of all networks together, of plain steps, and of steps of a fit."""
+    ours, theirs, fits = (cells[name]["seconds"] * 1e3 / steps for name in ("together", "plain", "fits"))
     return {
         "replicated, ms": ours,
         f"{count} plain steps, ms": theirs * count,
@@ -74,24 +84,19 @@ def row_of(seconds: dict[str, float], count: int) -> dict[str, float]:
     }
 
 
-def whole_calls(network: Network, count: int, steps: int = 2_000, size: int = 32) -> dict[str, float]:
-    """The row of a report for whole calls: `fit_replicates`, and `count` fits and plain loops, timed for one of each."""
+def whole_calls(network: Network, count: int) -> dict[str, Callable[[], Timed]]:
+    """Whole calls, which an earlier one has compiled for: `fit_replicates`, one fit, and one plain loop."""
     model, guide = pair(network)
     sets = [data_of(network, r) for r in range(count)]
-    settings: Any = {"batch_size": size, "estimator": "local", "engine": "compiled", "device": "cpu", "progress": False}
-    calls: dict[str, Callable[[int], object]] = {
-        "together": lambda n: pyrodrop.fit_replicates(model, guide, sets, count=count, steps=n, **settings),
-        "plain": lambda n: plain(replace(network, steps=n, size=size), fused=True)[0](),
-        "fits": lambda n: pyrodrop.fit(model, guide, sets[0], steps=n, **settings),
+    settings: Any = {
+        "steps": STEPS, "batch_size": SIZE, "estimator": "local", "engine": "compiled", "device": "cpu", "progress": False,
+    }  # fmt: skip
+    calls: dict[str, Callable[[], object]] = {
+        "together": lambda: pyrodrop.fit_replicates(model, guide, sets, count=count, **settings),
+        "plain": lambda: plain(replace(network, steps=STEPS, size=SIZE), fused=True)[0](),
+        "fits": lambda: pyrodrop.fit(model, guide, sets[0], **settings),
     }
-    for call in calls.values():
-        call(40)
-    seconds = interleaved(
-        {name: functools.partial(call, steps) for name, call in calls.items()}, 1, 0, time.process_time
-    )
-    row = row_of({name: value / steps for name, value in seconds.items()}, count)
-    report(f"{count} networks, whole calls of {steps:,} steps with minibatches of {size}, by step", {"all": row})
-    return {"steps": steps, "batch_size": size, **row}
+    return {name: functools.partial(lambda call: (call, None), call) for name, call in calls.items()}
 
 
 def data_of(network: Network, seed: int) -> Dataset:

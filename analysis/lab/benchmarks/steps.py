@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, command, report
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, command, ratios, report
 from pyrodrop.analysis.lab.peers.networks import BATCH, TABLE, Network, Steps, networks, ours, plain
 from pyrodrop.analysis.lab.peers.training import Trainer, installed, releases
 from pyrodrop.constraints import EngineName as Name
@@ -58,15 +58,15 @@ def main(
             rows[name if size == BATCH else f"{name}, {size} rows"] = network
 
     def show(measured: Measured) -> dict[str, Any]:
-        ratios: dict[str, dict[str, float]] = {}
+        table: dict[str, dict[str, float]] = {}
         for title, cells in measured.items():
             for variant, value in relative(rows[title], cells).items():
-                ratios.setdefault(variant, {})[title] = value
-        report("one step, ratio to plain PyTorch", ratios)
+                table.setdefault(variant, {})[title] = value
+        report("one step, ratio to plain PyTorch", table)
         before = {t: {v: c.get("error", c.get("before, s")) for v, c in cells.items()} for t, cells in measured.items()}
-        return {"peers": releases(others), "seconds before": before, "ratios": ratios}
+        return {"peers": releases(others), "seconds before": before, "ratios": table}
 
-    bench(rows, others, device).run(rounds, show, out=out, device=device)
+    replace(bench(rows, others, device), show=show).run(rounds, out, device)
 
 
 def bench(
@@ -78,7 +78,7 @@ def bench(
     """The variants of a step; on a GPU the peers are others, and a variant may fail."""
     on_gpu = device != "cpu"
 
-    def variants(network: Network) -> dict[str, Callable[[], Steps]]:
+    def variants(network: Network, _: str) -> dict[str, Callable[[], Steps]]:
         makers: dict[str, Callable[[], Steps]] = {
             "plain": partial(plain, network),
             "plain PyTorch, fused Adam": partial(plain, network, fused=True),
@@ -89,15 +89,13 @@ def bench(
         peers = [] if network.name == "LSTM" else others
         return makers | {peer.name: partial(peer.steps, network) for peer in peers}
 
-    return Bench("steps", variants, rows, failures=on_gpu)
+    return Bench("steps", rows, dict, variants, failures=on_gpu)
 
 
 def relative(network: Network, cells: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Milliseconds of a plain step, and the cost of every other variant's step relative to it."""
-    seconds = {variant: cell["seconds"] for variant, cell in cells.items() if "seconds" in cell}
-    of_plain = seconds.pop("plain")
-    ratios = {variant: value / of_plain for variant, value in seconds.items()}
-    return {"plain PyTorch, ms": 1e3 * of_plain / network.steps} | ratios
+    others = {name: value for name, value in ratios(cells).items() if name != "plain"}
+    return {"plain PyTorch, ms": 1e3 * cells["plain"]["seconds"] / network.steps} | others
 
 
 if __name__ == "__main__":

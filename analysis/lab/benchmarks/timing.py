@@ -21,7 +21,8 @@ from cyclopts import App
 from torch import Tensor
 
 from pyrodrop.analysis.lab.peers.networks import Parameters
-from pyrodrop.analysis.reports.console import core_seconds, versions
+from pyrodrop.analysis.lab.tidy import made
+from pyrodrop.analysis.reports.console import core_seconds
 from pyrodrop.analysis.reports.json_files import write_json
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
@@ -35,27 +36,36 @@ Measured = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by row, variant and 
 
 @dataclass(frozen=True)
 class Bench(Generic[Problem]):
-    """Timings of variants, in a row per problem. Every variant is made and must train, and all are then called in turn.
+    """Measurements of variants, in a row per problem. Every variant is made and must train, and all are then called in turn.
 
     Attributes:
         name: of the benchmark.
-        variants: a function of a problem that returns makers of its variants by name.
+        variants: a function of a problem and a device that returns makers of its variants by name; or, if these need
+            processes of their own, `measure`, a function of a problem and the number of rounds that returns their scores.
         rows: the problems by title.
+        show: prints what is measured so far, and returns what is written.
+        rounds: timings of every variant, unless others are asked for.
         warmup: calls of every variant that are not timed.
         failures: whether a variant that raises an error has it in the results; otherwise the benchmark ends.
     """
 
     name: str
-    variants: Callable[[Problem], Mapping[str, Callable[[], Timed]]]
     rows: Mapping[str, Problem]
+    show: Callable[[Measured], Mapping[str, Any]]
+    variants: Callable[[Problem, str], Mapping[str, Callable[[], Timed]]] | None = None
+    measure: Callable[[Problem, int], Mapping[str, Mapping[str, Any]]] | None = None
+    rounds: int = 9
     warmup: int = 3
     failures: bool = False
 
-    def measured(self, title: str, rounds: int, device: str | torch.device = "cpu") -> dict[str, dict[str, Any]]:
+    def measured(self, title: str, rounds: int, device: str = "cpu") -> Mapping[str, Mapping[str, Any]]:
         """The scores of a row: ``seconds`` of a call, ``before, s`` of making and checking it, ``bytes`` of a GPU."""
+        if self.measure is not None:
+            return self.measure(self.rows[title], rounds)
+        assert self.variants is not None
         cells, calls = dict[str, dict[str, Any]](), dict[str, Callable[[], object]]()
         on_gpu = torch.device(device).type == "cuda"
-        for name, make in self.variants(self.rows[title]).items():
+        for name, make in self.variants(self.rows[title], device).items():
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
             start = time.perf_counter()
@@ -76,25 +86,30 @@ class Bench(Generic[Problem]):
         return cells
 
     def run(
-        self, rounds: int, show: Callable[[Measured], Mapping[str, Any]], *, out: Path | None = None, device: str = "cpu",
-        seconds: float = math.inf,
-    ) -> None:  # fmt: skip
+        self, rounds: int | None = None, out: Path | None = None, device: str = "cpu", seconds: float = math.inf
+    ) -> None:
         """Measure row after row, and write the results after each.
 
         Args:
-            rounds: timings of every variant.
-            show: prints what is measured so far, and returns what is written.
+            rounds: timings of every variant; the benchmark's usual number if None.
             out: JSON file for the results.
             device: cpu, cuda, cuda:1 ...
             seconds: no further row is begun after this time.
         """
         begin(device)
-        start, rows = time.perf_counter(), dict[str, dict[str, dict[str, Any]]]()
+        rounds = self.rounds if rounds is None else rounds
+        start, rows = time.perf_counter(), dict[str, Mapping[str, Mapping[str, Any]]]()
         for title in self.rows:
             if time.perf_counter() - start > seconds:
                 break
             rows[title] = self.measured(title, rounds, device)
-            write(out, self.name, {"rounds": rounds, **show(rows)}, device)
+            write(out, self.name, {"rounds": rounds, **self.show(rows)}, device)
+
+
+def ratios(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds of every variant of a row that was timed, relative to the first one."""
+    seconds = {name: cell["seconds"] for name, cell in cells.items() if "seconds" in cell}
+    return {name: value / next(iter(seconds.values())) for name, value in seconds.items()}
 
 
 def command(main: Callable[..., object], arguments: list[str] | None = None) -> None:
@@ -202,7 +217,7 @@ def report(title: str, rows: Mapping[str, Mapping[str, float]], form: str = ".2f
 
 
 def write(path: Path | None, benchmark: str, content: Mapping[str, Any], device: str | torch.device = "cpu") -> None:
-    """Write the results with machine and versions as JSON if a path is given."""
+    """Write the results as JSON with date, commit, machine and versions if a path is given."""
     if path is not None:
-        write_json(path, {"benchmark": benchmark, "machine": machine(device), "versions": versions(), **content})
+        write_json(path, {"benchmark": benchmark, "machine": machine(device), **made(), **content})
         print(f"results: {path}")

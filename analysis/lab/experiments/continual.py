@@ -176,7 +176,7 @@ def figure(rows: Rows) -> Figure:
 
 def table_of(rows: Rows) -> Table:
     """Accuracy in percent: mean over lots, of the first and of the last lot at the end."""
-    cells = [["", "method", "all lots", "first lot", "last lot"]]
+    cells = [["lots", "method", "all", "the first", "the last"]]
     for kind, methods in rows.items():
         for method, runs in methods.items():
             cells.append([kind, method, *map(percent, columns(runs))])

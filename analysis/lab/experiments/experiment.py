@@ -23,7 +23,7 @@ from rich.table import Table
 
 from pyrodrop.analysis.lab.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import machine, versions
-from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
+from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions
 from pyrodrop.analysis.reports.json_files import write_json
 from pyrodrop.analysis.reports.style import write_figure
@@ -84,14 +84,6 @@ class Experiment:
     ) -> dict[str, Any]:
         """``function(name, device=..., progress=..., **options)`` of every cell by name; see `train_each` for processes."""
         return train_each(function, names, self.job, keep=cells, **options)
-
-    def measure_in_turn(
-        self, function: Callable[[str], Mapping[str, Any]], names: Sequence[str], cells: Cells
-    ) -> dict[str, Any]:
-        """``function(name)`` of every cell by name, in this process, one after the other."""
-        done = {name: cell for name in names if (cell := cells.kept(name))}
-        say_reused(done, self.folder)
-        return {name: done.get(name) or cells.keep(name, function(name)) for name in names}
 
     @property
     def command(self) -> str:

@@ -20,8 +20,9 @@ from pyrodrop.analysis.lab.networks.case import Case, Cell
 from pyrodrop.analysis.lab.networks.oracle import WARM_UP, Oracle, train_point, weight_names
 from pyrodrop.analysis.lab.networks.plan import Draws
 from pyrodrop.analysis.lab.networks.posteriors import POSTERIORS, Posterior
-from pyrodrop.inputs import num_rows
+from pyrodrop.inputs import arguments, num_rows
 from pyrodrop.likelihoods import Categorical
+from pyrodrop.networks.trial import close
 from pyrodrop.training.checkpoint import Checkpoint
 
 
@@ -162,6 +163,27 @@ class Checks:
             return Result("other", "noise by row in predictions of points alone, as their documentation says")
         want = self.functions
         return agree(mean=agreement.same_mean(prediction.f, want), variance=agreement.same_variance(prediction.f, want))
+
+    def module(self, cell: Cell) -> Result:
+        """Functions of the module, predictions, and the network of the ensemble, at the weights that the module holds."""
+        run = self.fit()
+        oracle = self.oracle(run.model, run.guide, self.case.build())
+        network = oracle.network.eval()
+        for count in (1, 3):
+            module = run.module(count, keep="draws", seed=self.seed, x=self.x)
+            drawn, same = ({name: tree[name] for name in tree} for tree in (module.weights[0], module.same[0]))
+            sets = [{**oracle.others, **same, **{n: w[t] for n, w in drawn.items()}} for t in range(count)]
+            with torch.no_grad():
+                want = torch.stack([self.case.call(network, self.x, weights) for weights in sets])
+                got = {"the module": module(self.x), "predict": run.predict(self.x, count, seed=self.seed).f}
+                if count == 1:
+                    plain = run.ensemble(1, seed=self.seed, x=self.x)[0]
+                    args, kwargs = arguments(self.x, plain.forward)
+                    got["the ensemble"] = plain(*args, **kwargs)[None]
+            for name, f in got.items():
+                if f.shape != want.shape or not close(f, want):
+                    return Result("wrong", f"{name} differs from the network at these weights")
+        return RIGHT
 
     def moments(self, cell: Cell) -> Result:
         moments = self.fit().predict(self.x, self.draws.predict, seed=self.seed, keep="moments")

@@ -11,6 +11,7 @@ A cell is one network, one posterior and one check. Its result is
 Checks, by the cell's `what`:
 
     joint, pointwise, moments, analytic    predictions: mean, variance and covariance between points
+    module        functions of `Fit.module` and `Fit.ensemble`: the network at the weights that they hold
     elbo          expectation of -ln p(y | f), and the KL divergence, in evaluation mode
     save          a loaded fit predicts bitwise the same
     checkpoint    an interrupted fit gives bitwise the same result

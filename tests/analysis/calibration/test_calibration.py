@@ -26,7 +26,7 @@ from pyrodrop.analysis.calibration.starts import NewStarts
 from pyrodrop.data import Dataset
 from pyrodrop.scaling import Standardize
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.stacked import Stack, loss_of
+from pyrodrop.training.stacked import loss_of
 
 N, D, TAU = 20, 3, 4.0
 
@@ -230,26 +230,6 @@ def test_new_starts_are_those_of_restart(make: Any) -> None:
 
 def parameters(guide: nn.Module) -> dict[str, Tensor]:
     return {name.removesuffix("_unconstrained"): value.detach() for name, value in guide.named_parameters()}
-
-
-@pytest.mark.parametrize("starts", ["new", "model"])
-def test_a_fit_starts_from_new_weights_or_the_models(starts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What every fit has before its first step, in parts of one fit each."""
-    seen: list[dict[str, Tensor]] = []
-    run = Stack.run
-
-    def spy(self: Stack, *given: Any) -> None:
-        seen.append({name: value.detach().clone() for name, value in self.parameters.items()})
-        run(self, *given)
-
-    monkeypatch.setattr(Stack, "run", spy)
-    trained(guides.MeanField, design(), starts=starts, seed=3, memory=1, count=3, steps=1, num_draws=2)
-    model = regression()
-    guide = guides.MeanField(model)
-    assert len(seen) == 3
-    for r, found in enumerate(seen):
-        want = parameters(pyrodrop.restart(model, guide, 3 + r)[1] if starts == "new" else guide)
-        assert all(torch.equal(value[0], want[name]) for name, value in found.items())
 
 
 @pytest.mark.more

@@ -36,33 +36,27 @@ class Measured:
         return {"length": len(name), "options": {key: str(value) for key, value in options.items()}}
 
 
-def run(out: Path, function: Any, *, in_turn: bool, steps: int = 5) -> dict[str, Any]:
+def run(out: Path, function: Any, steps: int = 5) -> dict[str, Any]:
     with Experiment.begin("made-up", out, JOB, {"steps": steps, "sizes": [1, 2], "more": None}) as experiment:
         cells = experiment.cells(numbers("length"))
-        if in_turn:
-            rows = experiment.measure_in_turn(function, NAMES, cells)
-        else:
-            rows = experiment.measure(function, NAMES, cells, steps=steps)
+        rows = experiment.measure(function, NAMES, cells, steps=steps)
         table = Table(title="lengths")
         table.add_row(*(str(row["length"]) for row in rows.values()))
         content = {"rows": rows, "facts": {"they grow": True}, "command": experiment.command, "versions": {"more": "1"}}
         return experiment.write(content, table, settings={"draws": 7}, threads=1, figures={"lengths": Figure()})
 
 
-@pytest.mark.parametrize("in_turn", [True, False])
-def test_an_interrupted_run_goes_on_and_writes_the_same(
-    in_turn: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupted_run_goes_on_and_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every cell is measured once; what is broken or of other settings is refused."""
     measured = Measured()
     with pytest.raises(KeyboardInterrupt, match="continues from what is finished"):
-        run(tmp_path, measured, in_turn=in_turn)
+        run(tmp_path, measured)
     assert "reused" not in capsys.readouterr().out
-    content = run(tmp_path, measured, in_turn=in_turn)
+    content = run(tmp_path, measured)
     shown = capsys.readouterr().out
     assert f"reused from {tmp_path}" in shown
     assert measured.calls == list(NAMES)
-    assert run(tmp_path, None, in_turn=in_turn) == content
+    assert run(tmp_path, None) == content
     assert list(content["rows"]) == list(NAMES)
     assert [row["length"] for row in content["rows"].values()] == [1, 2, 3]
 
@@ -77,10 +71,10 @@ def test_an_interrupted_run_goes_on_and_writes_the_same(
     assert (tmp_path / "lengths.png").stat().st_size > 100
 
     with pytest.raises(Failed, match="steps is 5 there and 6 here"):
-        run(tmp_path, measured, in_turn=in_turn, steps=6)
+        run(tmp_path, measured, steps=6)
     next(tmp_path.glob("*/a.json")).write_text('{"cell": {"name": "a"}}')
     with pytest.raises(Failed, match="a.json has a result of other settings"):
-        run(tmp_path, measured, in_turn=in_turn)
+        run(tmp_path, measured)
 
 
 def test_cells_of_other_content_are_refused(tmp_path: Path) -> None:
@@ -89,4 +83,4 @@ def test_cells_of_other_content_are_refused(tmp_path: Path) -> None:
             cells = experiment.cells(check, lambda _: {}, where="")
             cells.keep("a", content)
             with pytest.raises(Failed, match=r"a.json must have .*x"):
-                experiment.measure_in_turn(lambda name: {}, ["a"], cells)
+                experiment.measure(lambda name, **_: {}, ["a"], cells)

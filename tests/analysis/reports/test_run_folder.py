@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -113,15 +111,6 @@ def test_a_run_that_is_interrupted_at_once_begins_again(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
 
-def without_times(content: Any) -> Any:
-    """Results without what differs from run to run."""
-    if isinstance(content, dict):
-        return {key: without_times(value) for key, value in content.items() if "seconds" not in key and key != "engine"}
-    if isinstance(content, float):  # sums of one thread may be rounded as memory happens to be aligned
-        return float(f"{content:.12g}")
-    return list(map(without_times, content)) if isinstance(content, list) else content
-
-
 # Jobs that are killed
 
 
@@ -147,55 +136,6 @@ def alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def killed_when(found: Any, words: list[str]) -> None:
-    """Run pyrodrop in a process of its own and kill it, and what it has started, as soon as `found` is true."""
-    command = [sys.executable, "-P", *words]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        until = time.monotonic() + 600
-        while not found() and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.05)
-        assert process.poll() is None, f"it ended before it was killed: {process.stderr and process.stderr.read()!r}"
-        workers = descendants(process.pid)
-        for each in (process.pid, *filter(alive, workers)):
-            os.kill(each, signal.SIGKILL)
-        process.wait()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        ("co2 --steps 600", "checkpoints/*.json"),
-        ("uci --data yacht --guides bernoulli mean-field --splits 1", "yacht-*.json"),
-        ("kingma-fig1a --widths 30 --methods none binary --epochs 1 --seeds 2 --digits 2000", "*-30.json"),
-        ("critiques --preset quick --panels osband verdoja", "cells/*.json"),
-    ],
-    ids=lambda value: value.split()[0],
-)
-def test_a_killed_job_ends_with_the_same_results(words: str, part: str, tmp_path: Path, data_folder: Path) -> None:
-    """Killed when its first part is done, and started again."""
-    command = ["-m", "pyrodrop", "run", *words.split(), "--quiet", "--out"]
-    broken_off, whole = tmp_path / "broken off", tmp_path / "whole"
-    killed_when(lambda: any(broken_off.glob(part)), [*command, str(broken_off)])
-    for folder in (broken_off, whole):
-        ended = subprocess.run(
-            [sys.executable, "-P", *command, str(folder)], capture_output=True, text=True, timeout=800, check=False
-        )
-        assert ended.returncode == 0, ended.stderr
-        assert ("reused from" in ended.stdout) == (folder == broken_off)
-    results = [
-        {
-            path.name: without_times(json.loads(path.read_text()))
-            for path in folder.rglob("*.json")
-            if path.parent == folder
-        }
-        for folder in (broken_off, whole)
-    ]
-    assert results[0] == results[1]
-    assert len(results[0]) > 1
 
 
 @pytest.mark.slow

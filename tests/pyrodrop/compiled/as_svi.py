@@ -10,7 +10,6 @@ import pyro
 import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO
-from torch import Tensor
 
 import pyrodrop
 from pyrodrop.analysis.lab.programs.program import parameters, set_up
@@ -19,6 +18,7 @@ STEPS = 12
 Parts = tuple[
     Callable[..., Any], Callable[..., Any], Any
 ]  # model, guide, and data or a function of the step that makes them
+Before = Callable[[Any, int], object]
 ENGINES = {"recorded": "traced", "Pyro": "pyro"}
 
 
@@ -46,31 +46,59 @@ def started(case: Case) -> Parts:
     return model, guide, data
 
 
-def by(make: Any, case: Case) -> tuple[list[float], dict[str, Tensor], str]:
-    """The losses of steps, the parameters after them, and the engine of those that Pyro does not make."""
+class Run(NamedTuple):
+    """Some steps.
+
+    Attributes:
+        engines: the engine of every step; "pyro" for `SVI`.
+        state: the parameters, the optimisers' states, and the next random numbers.
+    """
+
+    svi: Any
+    losses: list[float]
+    engines: list[str]
+    state: tuple[Any, ...]
+
+
+def by(make: Any, case: Case, steps: int = STEPS, before: Before = lambda svi, step: None) -> Run:
+    """Steps by `SVI`, or what makes the same; `before` is called before each of them."""
     model, guide, data = started(case)
-    svi, losses, engines = make(model, guide, case.optim(), case.loss()), [], {"pyro"}
-    for step in range(STEPS):
+    svi, losses, engines = make(model, guide, case.optim(), case.loss()), [], []
+    for step in range(steps):
+        before(svi, step)
         losses.append(svi.step(**(data if isinstance(data, Mapping) else data(step))))
-        engines.add(getattr(svi, "engine", "pyro"))
+        engines.append(getattr(svi, "engine", "pyro"))
         if isinstance(svi.optim, pyro.optim.PyroLRScheduler):
             svi.optim.step(
                 *[losses[-1]] * (svi.optim.pt_scheduler_constructor is torch.optim.lr_scheduler.ReduceLROnPlateau)
             )
     store = {name: value.detach().clone() for name, value in pyro.get_param_store().items()}
-    return losses, store, max(engines)
+    states = {} if isinstance(svi.optim, pyro.optim.PyroLRScheduler) else svi.optim.get_state()
+    return Run(svi, losses, engines, (store, states, torch.rand(3)))
 
 
-def assert_as_svi(got: tuple[Any, Any], want: tuple[Any, Any]) -> None:
-    """Losses and parameters."""
-    torch.testing.assert_close(got[0], want[0], rtol=1e-10, atol=0)
-    torch.testing.assert_close(got[1], want[1], rtol=1e-9, atol=1e-12)
+def assert_as_svi(got: tuple[Any, Any], want: tuple[Any, Any], rtol: float = 1e-10) -> None:
+    """Losses and parameters, or all of the state."""
+    torch.testing.assert_close(got[0], want[0], rtol=rtol, atol=0, equal_nan=True)
+    torch.testing.assert_close(got[1], want[1], rtol=10 * rtol, atol=rtol / 100, equal_nan=True)
 
 
-def assert_steps_as_svi(case: Case) -> None:
-    losses, store, engine = by(partial(pyrodrop.compile_svi, engine="traced"), case)
-    assert engine == ENGINES[case.svi]
-    assert_as_svi((losses, store), by(SVI, case)[:2])
+def assert_steps_as_svi(
+    case: Case,
+    steps: int = STEPS,
+    before: Before = lambda svi, step: None,
+    *,
+    recorded: int = 1,
+    engine: str = "traced",
+    rtol: float = 1e-10,
+) -> Run:
+    """At least this number of steps is not made by Pyro; none, where the case says so."""
+    want, got = (by(make, case, steps, before) for make in (SVI, partial(pyrodrop.compile_svi, engine=engine)))
+    faster = len(got.engines) - got.engines.count("pyro")
+    assert faster >= recorded if case.svi == "recorded" else faster == 0
+    assert list(map(type, got.losses)) == list(map(type, want.losses))
+    assert_as_svi((got.losses, got.state), (want.losses, want.state), rtol)
+    return got
 
 
 def assert_fit_as_svi(case: Case, engine: Any = "traced") -> None:

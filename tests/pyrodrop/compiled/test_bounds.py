@@ -59,17 +59,6 @@ def test_bounds_are_below_the_evidence_and_rise_with_the_number_of_draws(regress
     assert (logsumexp(weights.reshape(-1, 100), 1) - np.log(100)).mean() == pytest.approx(third, abs=4 * e3 + 0.02)
 
 
-@pytest.mark.more
-def test_training_by_a_bound_of_ten_draws(regression: Any) -> None:
-    own, guide, x, y, evidence = regression
-    loss, more = RenyiELBO(alpha=0, num_particles=10), {"steps": 60, "lr": 0.01, "progress": False}
-    fits = [pyrodrop.fit(own, guide, (x, y), objective=loss, engine=engine, **more) for engine in ("pyro", "traced")]
-    torch.testing.assert_close(fits[0].losses, fits[1].losses, rtol=1e-4, atol=1e-3)
-    assert -float(fits[0].losses[-30:].mean()) < evidence
-    assert str(fits[0].elbo(5).convention) == "exact"
-    assert "minus the loss of Pyro's RenyiELBO" in str(fits[0].objective(5).convention)
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [({"batch_size": 10}, "batch_size must be None"), ({"estimator": "local"}, "estimator must be 'shared'"),

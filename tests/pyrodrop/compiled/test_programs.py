@@ -82,7 +82,7 @@ def test_garbage_is_collected_seldom_while_a_program_is_compiled(
     try:
         gc.set_threshold(threshold, *before[1:])
         with pytest.raises(Untraceable):
-            inductor.compile_function(lambda a: [a + 1], [torch.ones(2)])
+            inductor.compile_graph(lambda a: [a + 1], [torch.ones(2)], {})
         assert set(seen) == {within}
         assert gc.get_threshold() == (threshold, *before[1:])
     finally:

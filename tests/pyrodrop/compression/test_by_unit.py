@@ -69,30 +69,6 @@ def test_the_small_network_is_that_of_the_kept_means(guide: str) -> None:
         assert dense[-1] == (int((~gone["9.weight"]).sum()), 3)
 
 
-def test_what_has_no_alpha_by_unit_is_refused() -> None:
-    model = models.MLP([3, 4, 1], prior=priors.LogUniform(), likelihood=likelihoods.Gaussian())
-
-    def compress(guide: Any, **options: Any) -> Any:
-        return pyrodrop.Fit(model, guide, None, torch.zeros(1, 3), {}).compress(**options)
-
-    bounded = guides.VariationalDropout(model, "A", "input")
-    with pytest.raises(ValueError, match=r"below 0 by max_alpha, so nothing .* max_alpha=math.inf, .*; got 3$"):
-        compress(bounded)
-    assert isinstance(compress(bounded, threshold=-0.5), nn.Module)
-    for guide in (
-        guides.VariationalDropout(model, "A", "layer", max_alpha=math.inf),
-        guides.GaussianDropout(model, "A", alpha=0.5),
-        guides.BernoulliDropout(model, 0.5),
-        guides.VariationalDropout,
-    ):
-        with pytest.raises(
-            TypeError, match="learns an alpha per weight or per input unit: use guides.LogNormalDropout"
-        ):
-            compress(guide)
-    with pytest.raises(TypeError, match="threshold is the bound of ln alpha"):
-        compress(guides.LogNormalDropout(model), threshold="1")
-
-
 def test_whole_maps_of_lenet_go(float64: None) -> None:
     """The 16 columns of a flattened map have one scale, and the narrow network is that of plain PyTorch without the map."""
     torch.manual_seed(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,8 +16,6 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.compression.kept import compression
-from pyrodrop.distributions import PrunedNormal
 from pyrodrop.divergences import NoDivergence
 
 CLASSES: dict[str, Any] = {"prior": priors.ARD(), "likelihood": likelihoods.Categorical()}
@@ -209,18 +206,6 @@ def test_the_report_counts_by_hand() -> None:
     assert report.record()["threshold"] == 3.0
 
 
-def test_where_nothing_is_kept_there_is_no_ratio() -> None:
-    """Neither from the mask nor in the report, whose other ratios are numbers."""
-    fit = cut(models.MLP([4, 3, 2], prior=priors.ARD(), likelihood=likelihoods.Categorical()), share=1.0)
-    guide: Any = fit.guide
-    assert compression(guide.keep_mask()) is None
-    assert compression({"a": torch.tensor([True, False]), "b": torch.zeros(4, dtype=torch.bool)}) == 6
-    report = fit.compression_report(x=torch.randn(30, 4))
-    assert report.compressed.weights == 0
-    assert report.ratios["weights"] is None
-    assert report.ratios["parameters"] == 23 / report.compressed.parameters
-
-
 @pytest.mark.slow
 def test_convolutions_count_their_places() -> None:
     """conv1 has 500 weights at 24 x 24 places, conv2 25,000 at 8 x 8: 2 (500 * 576 + 25000 * 64 + 400000 + 5000)."""
@@ -249,15 +234,14 @@ def test_a_pruned_fit_draws_what_is_left() -> None:
         pruned.elbo(1, (x, torch.zeros(5, dtype=torch.long)))
 
 
-def test_pruned_draws_take_as_much_noise_as_there_are_weights() -> None:
-    keep = torch.tensor([[True, False, False], [False, False, True]])
-    q = PrunedNormal(torch.ones(2, 3), torch.zeros(2, 3), keep)
-    torch.manual_seed(3)
-    noise = torch.randn(4, 2)
-    torch.manual_seed(3)
-    assert torch.equal(q.expand((4,)).sample()[:, keep], 1 + noise)
-
-
-def test_an_ensemble_holds_no_network() -> None:
-    fit = cut(models.LeNet300100(**CLASSES))
-    assert len(pickle.dumps(fit.ensemble(1000))) < len(pickle.dumps(fit.guide)) + len(pickle.dumps(fit.model)) + 10_000
+@pytest.mark.slow
+def test_a_pruned_ensemble_is_draws_of_the_pruned_posterior() -> None:
+    """The networks are small, the same at every access, and have the mean of the pruned prediction."""
+    x = torch.randn(6, 3)
+    fit = cut(models.MLP([3, 20, 2], **CLASSES), share=0.3)
+    networks = fit.ensemble(400, threshold=3.0, seed=5)
+    assert torch.equal(networks[7](x), networks[7](x))
+    assert not torch.equal(networks[7](x), networks[8](x))
+    assert sum(p.numel() for p in networks[0].parameters()) < sum(p.numel() for p in fit.ensemble(1)[0].parameters())
+    f, pruned = torch.stack([net(x) for net in networks]), fit.pruned().predict(x, 4000).f
+    assert bool(((f.mean(0) - pruned.mean(0)).abs() < 5 * pruned.std(0) / 400**0.5 + 1e-6).all())

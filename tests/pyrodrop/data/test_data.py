@@ -128,18 +128,6 @@ def test_without_the_text_its_package_is_named(monkeypatch: pytest.MonkeyPatch) 
         data.gospels()
 
 
-def test_unknown_and_missing_series_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="series must be 'co2' or 'solar'; got 'ozone'"):
-        data.gal2016("ozone")  # type: ignore[arg-type]
-    monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="PYRODROP_DATA is set"):
-        data.gal2016("co2")
-
-
-def test_vectors_of_inputs_become_columns() -> None:
-    assert data.Dataset(torch.ones(4), torch.ones(4)).x.shape == (4, 1)
-
-
 def test_the_first_observations_keep_their_standardisation() -> None:
     whole = data.Dataset(torch.arange(5.0), torch.arange(5.0)).standardized()
     part = whole.first(2)

@@ -19,6 +19,7 @@ import pytest
 
 from pyrodrop import data
 from pyrodrop.data.download import data_file
+from pyrodrop.data.tables import TABLES
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -101,11 +102,11 @@ def test_what_cannot_be_downloaded_says_from_where_and_how_to_do_without(
 
 
 LOADERS = {
-    "uci": ("pyrodrop.data.uci", lambda: data.uci("yacht"), "URL", "/{folder}"),
+    "uci": ("pyrodrop.data.tables", lambda: data.uci("yacht"), "TABLES", "/data.txt"),
     "mnist": ("pyrodrop.data.mnist", lambda: data.mnist(progress=False), "URL", "/"),
     "cifar10": ("pyrodrop.data.cifar10", lambda: data.cifar10(progress=False), "URL", "/cifar10"),
-    "gal2016": ("pyrodrop.data.published", lambda: data.gal2016("co2"), "FILES", "/series.h5"),
-    "foong2020": ("pyrodrop.data.published", data.foong2020, "FILES", "/origin.txt"),
+    "gal2016": ("pyrodrop.data.tables", lambda: data.gal2016("co2"), "TABLES", "/series.h5"),
+    "foong2020": ("pyrodrop.data.tables", data.foong2020, "TABLES", "/origin.txt"),
 }
 
 
@@ -117,8 +118,8 @@ def test_what_is_not_the_data_never_enters_the_cache(
     place, load, url, path = LOADERS[name]
     server.content = PORTAL
     module, address = importlib.import_module(place), f"{server.url}{path}"
-    if url == "FILES":
-        monkeypatch.setattr(module, url, {name: file._replace(url=address) for name, file in module.FILES.items()})
+    if url == "TABLES":
+        monkeypatch.setattr(module, url, {name: file._replace(url=address) for name, file in module.TABLES.items()})
     else:
         monkeypatch.setattr(module, url, address)
     with pytest.raises(ValueError, match=r"and was not kept; it may be the page of a network.*set PYRODROP_DATA"):
@@ -130,7 +131,7 @@ def test_a_file_without_a_known_hash_is_checked_when_it_is_read(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.content = PORTAL
-    monkeypatch.setattr(importlib.import_module("pyrodrop.data.uci"), "YEAR_URL", f"{server.url}/year")
+    monkeypatch.setitem(TABLES, "year", TABLES["year"]._replace(url=f"{server.url}/year"))
     with pytest.raises(ValueError, match=f"{tmp_path}/uci/year/.*is not the archive.*remove it and try again"):
         data.uci("year")
 

@@ -192,18 +192,6 @@ def test_numbers_of_polars_may_be_decimals_nan_and_an_enum() -> None:
         Dataset.from_frame(frame, "a")
 
 
-@pytest.mark.parametrize("odd", ["n/a", True, (1, 2), Decimal(2), 2])
-def test_objects_are_no_numbers(odd: Any) -> None:
-    mixed = DF[["rooms", "price"]].astype({"rooms": object}).reset_index(drop=True)
-    mixed.at[7, "rooms"] = odd
-    with pytest.raises(TypeError, match=r"column 'rooms' of dtype Object: .*\.astype\(float\)"):
-        Dataset.from_frame(mixed, "price")
-    with pytest.raises(TypeError, match=r"target must be .* got 'rooms' of dtype Object"):
-        Dataset.from_frame(mixed, "rooms")
-    with pytest.raises(TypeError, match=r"column 'rooms', must be of real numbers; got dtype Object"):
-        Dataset.from_frame(DF[["rooms", "price"]], "price").x_of(mixed)
-
-
 def test_numbers_of_classes_are_not_taken_for_values() -> None:
     """Labels 10, 20, 30 are the numbers 0, 1, 2: a Gaussian around these is of nothing that the user has."""
     plain = pd.DataFrame({"x": np.linspace(-1, 1, 6), "y": [10, 20, 30] * 2})
@@ -255,34 +243,6 @@ def test_odd_names_and_categories_are_said_or_read() -> None:
     lists.columns = ["a", "b", "c", "kind"]
     with pytest.raises(TypeError, match=r"column 'kind', must have text, .* as categories; got dtype Object"):
         Dataset.from_frame(lists.assign(kind=list("vwxyz")), "a", categories=["kind"]).x_of(lists)
-
-
-def test_what_is_wrong_is_said_by_column_and_number_of_rows() -> None:
-    holes = DF.reset_index(drop=True)
-    holes.loc[3:6, "age"] = np.nan
-    holes.loc[[5, 20], "kind"] = None
-    with pytest.raises(
-        ValueError, match=r"missing values in 5 of 40 rows, of column 'age' in 4 rows, 'kind' in 2 rows"
-    ):
-        Dataset.from_frame(holes, "price", categories=["kind"])
-    with pytest.raises(TypeError, match=r"column 'kind' of dtype .*: name it in categories=\['kind'\]"):
-        Dataset.from_frame(DF, "price")
-    dated = DF.assign(day=pd.date_range("2020-01-01", periods=N))
-    with pytest.raises(TypeError, match=r"column 'day' of dtype Datetime.*convert times to numbers"):
-        Dataset.from_frame(dated, "price", categories=["kind"])
-    with pytest.raises(ValueError, match=r"column 'kind', .*'a', 'b', 'c'; got 'd' in 3 rows"):
-        dataset().x_of(DF.assign(kind=["d"] * 3 + ["a"] * (N - 3)))
-    with pytest.raises(ValueError, match=r"column 'member', had bools .*got 2 in 1 rows"):
-        dataset().x_of(DF.assign(member=[2] + [1] * (N - 1)))
-    for bools in (DF["rooms"] > 2, (DF["rooms"] > 2).astype("boolean")):
-        with pytest.raises(ValueError, match=r"column 'rooms', had numbers and must have numbers; got bools"):
-            dataset().x_of(DF.assign(rooms=bools))
-    with pytest.raises(ValueError, match=r"got a frame without 'rooms'"):
-        dataset().x_of(DF.drop(columns="rooms"))
-    with pytest.raises(ValueError, match=r"got 300 in all 40 rows of 'price'"):
-        Dataset.from_frame(DF.assign(price=300.0), "price", categories=["kind"])
-    with pytest.raises(TypeError, match=r"x_of needs the columns of a frame"):
-        Dataset(torch.ones(3, 1), torch.ones(3)).x_of(DF)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -40,19 +38,6 @@ def test_rows_are_those_of_every_tensor() -> None:
         assert torch.equal(part.x["mask"], MASK[rows])
         assert torch.equal(part.y, Y[rows].double())
         assert part.targets is targets
-
-
-@pytest.mark.parametrize(
-    ("x", "error", "said"),
-    [
-        ((IDS, MASK[:5]), ValueError, r"one row per example.*x\[0\] 6, x\[1\] 5"),
-        ({"a": IDS, "b": MASK[:5]}, ValueError, r"x\['a'\] 6, x\['b'\] 5"),
-        ({0: IDS}, TypeError, "names of the network's arguments, which are str; got 0"),
-    ],
-)
-def test_what_is_no_input_is_refused(x: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        Dataset(x, Y)
 
 
 def test_only_one_tensor_of_real_numbers_is_standardised() -> None:

@@ -13,14 +13,15 @@ import torch
 
 from pyrodrop import data
 from pyrodrop.data.splits import Splits, permuted
+from pyrodrop.data.tables import TABLES, UCI
 
 uci = importlib.import_module("pyrodrop.data.uci")  # the package has a function of this name
 
 
-@pytest.mark.parametrize("name", uci.TABLES)
+@pytest.mark.parametrize("name", UCI)
 def test_the_splits_are_the_published_ones(name: str, data_folder: Path) -> None:
     """The first and the last published test index files of every set, and how many splits there are."""
-    folder = data_folder / "uci" / uci.TABLES[name].folder
+    folder = (data_folder / UCI[name].file).parent
     table = data.uci(name)
     count = int((folder / "n_splits.txt").read_text())
     assert len(table) == count
@@ -85,13 +86,12 @@ def test_mistakes_are_said_in_words(tmp_path: Path, data_folder: Path, monkeypat
     ):
         data.uci("yacht")
     for changed, said in [
-        (b"1 2 3\n4 5 6\n", "308 rows of 7 columns; got 2 rows of 3"),
+        (b"1 2 3\n4 5 6\n", "7 columns of numbers"),
         (b"1 2 3\n4 5\n", "7 columns of numbers"),
-        (b"1 2 east\n", "7 columns of numbers"),
+        (b"1 2 3 4 5 6 7\n" * 2, "308 rows of 7 columns; got 2 rows of 7"),
     ]:
         file.write_bytes(changed)
-        table = uci.Table("yacht", 308, 7, 6, hashlib.sha256(changed).hexdigest())
-        monkeypatch.setitem(uci.TABLES, "yacht", table)
+        monkeypatch.setitem(TABLES, "yacht", UCI["yacht"]._replace(sha256=hashlib.sha256(changed).hexdigest()))
         with pytest.raises(ValueError, match=said):
             data.uci("yacht")
 
@@ -107,7 +107,7 @@ def test_offline_says_where_to_put_the_file(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ConnectionError, match=r"published table of wine could not .*put it at .*set PYRODROP_DATA"):
         data.uci("wine")
     with pytest.raises(
-        ConnectionError, match=r"YearPredictionMSD.txt.zip of year could not be downloaded from https://ar"
+        ConnectionError, match=r"table of year could not be downloaded from https://ar.*YearPredictionMSD.txt.zip"
     ):
         data.uci("year")
 
@@ -127,10 +127,9 @@ def test_tables_that_cannot_be_split() -> None:
 def test_year_has_its_fixed_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a small file of the same format: the year first, then the features; the last rows test."""
     monkeypatch.setattr(uci, "YEAR_TRAIN", 5)
-    monkeypatch.setattr(uci, "YEAR_TEST", 2)
-    monkeypatch.setattr(uci, "YEAR_FEATURES", 3)
+    monkeypatch.setitem(TABLES, "year", TABLES["year"]._replace(rows=7, columns=4))
     monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
-    file = tmp_path / "uci" / "year" / uci.YEAR
+    file = tmp_path / TABLES["year"].file
     file.parent.mkdir(parents=True)
     lines = [f"{1990 + i},{i}.5,{-i},{i * i}" for i in range(7)]
     with zipfile.ZipFile(file, "w") as archive:
@@ -138,7 +137,7 @@ def test_year_has_its_fixed_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (split,) = data.uci("year")
     assert split.train.y[:, 0].tolist() == [1990, 1991, 1992, 1993, 1994]
     assert split.test.x.tolist() == [[5.5, -5, 25], [6.5, -6, 36]]
-    monkeypatch.setattr(uci, "YEAR_TRAIN", 4)
+    monkeypatch.setitem(TABLES, "year", TABLES["year"]._replace(rows=6, columns=4))
     with pytest.raises(ValueError, match="6 rows of 4 columns; got 7 rows of 4"):
         data.uci("year")
     file.write_bytes(b"no archive")

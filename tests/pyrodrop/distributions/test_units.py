@@ -270,16 +270,6 @@ def test_layers_that_are_known() -> None:
     assert {"lstm.weight_hh_l0", "cell.weight_ih", "attention.in_proj_weight", "cross.k_proj_weight"} <= axes.keys()
 
 
-def test_units_that_a_weight_does_not_have() -> None:
-    with pytest.raises(ValueError, match=r"shape \(3, 2\) has no input units along axis 2"):
-        BernoulliMixture(torch.ones(3, 2), 0.5, units=InputUnits(2))
-    with pytest.raises(ValueError, match=r"no input units along axis 1 in 2 groups"):
-        CorrelatedNormal(torch.ones(3, 2), 0.5, units=InputUnits(1, 2))
-    with pytest.raises(ValueError, match="counted from the front"):
-        InputUnits(-1)
-    assert float(BernoulliMixture(torch.ones(2, 2), 0.0, units=InputUnits(None)).rsample().sum()) == 4
-
-
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_flattened_channel_is_one_unit_of_several_columns(axis: int) -> None:
     """Two channels of three pixels: noise, sums and means are those of the channels, column by column."""
@@ -295,12 +285,3 @@ def test_a_flattened_channel_is_one_unit_of_several_columns(axis: int) -> None:
     torch.testing.assert_close(q.sum_units(v), sums)
     torch.testing.assert_close(units.mean(v, shape)[:, 0, ::5] if axis else units.mean(v, shape)[:, ::5, 0], sums / 12)
     assert units.outputs == InputUnits(int(axis == 0))
-
-
-def test_the_size_of_a_unit_is_checked() -> None:
-    for options in ({"groups": 2}, {"axis": None}):
-        assert InputUnits(**options).size == 1  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="size of the input units must be at least 1, and 1 for grouped.*got 2"):
-            InputUnits(size=2, **options)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"shape \(4, 7\) has no units of 3 indices along axis 1"):
-        CorrelatedNormal(torch.ones(4, 7), 0.0, units=InputUnits(size=3))

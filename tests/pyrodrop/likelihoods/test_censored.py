@@ -316,11 +316,6 @@ def test_other_distributions_are_refused(likelihood: Any, outputs: int) -> None:
 
 
 def test_what_else_is_refused() -> None:
-    for inner in (likelihoods.Missing(likelihoods.Gaussian()), Censored(likelihoods.Gaussian())):
-        with pytest.raises(ValueError, match="must be one of exact observations, none of them missing; got"):
-            Censored(inner)
-    with pytest.raises(ValueError, match="must be one of exact observations, none of them missing; got Censored"):
-        likelihoods.Missing(Censored(likelihoods.Gaussian()))
     x, y = torch.ones(2, 1), torch.tensor([[0.2, 0.4], [0.3, INF]])
     for inner in (likelihoods.Gaussian(), likelihoods.Missing(likelihoods.Gaussian())):
         model = models.MLP([1, 2, 2], prior=priors.Gaussian(), likelihood=inner)

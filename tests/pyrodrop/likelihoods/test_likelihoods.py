@@ -256,19 +256,6 @@ def test_missing_values_are_left_out(name: str) -> None:
     torch.testing.assert_close(got, want)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("name", CASES)
-def test_a_fit_is_saved_and_read_back(name: str, tmp_path: Any) -> None:
-    case = CASES[name]
-    x = torch.randn(20, 2)
-    y = torch.as_tensor(case.y(case.scipy(x[:, :1].numpy(), 0.7))).float()
-    run = fitted(case.make(), Dataset(x, y, targets=UNITS))
-    run.save(tmp_path / "fit.safetensors")
-    model = models.MLP([2, 8, 1], prior=priors.Gaussian(), likelihood=case.make())
-    back = pyrodrop.Fit.load(tmp_path / "fit.safetensors", model, guides.BernoulliDropout(model, 0.1))
-    torch.testing.assert_close(back.predict(x, 7, seed=1).log_density(y), run.predict(x, 7, seed=1).log_density(y))
-
-
 @pytest.mark.parametrize("name", ["Bernoulli", "Poisson", "NegativeBinomial"])
 def test_the_probability_transform_of_counts_is_uniform(name: str) -> None:
     """It lies between P(Y < y) and P(Y <= y); its mean and deciles over 20,000 counts are within five standard errors."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -255,17 +254,6 @@ def test_the_posterior_is_that_of_the_observed_rows() -> None:
     for w in torch.randn(3, 1, 2).double():
         joint = float(poutine.trace(poutine.condition(model, {"weight": w})).get_trace(x, y).log_prob_sum())
         assert joint - posterior.logpdf(w[0]) == pytest.approx(evidence, rel=1e-9)
-
-
-def test_a_fit_is_saved_with_its_missing_values(tmp_path: Path) -> None:
-    run, x, y = predicted()
-    model = linear(likelihoods.Missing(likelihoods.Gaussian(TAU)), 2, 2)
-    loaded = pyrodrop.Fit.load(run.save(tmp_path / "fit"), model, guides.MeanField(model))
-    torch.testing.assert_close(loaded.predict(x, 5).log_density(y), run.predict(x, 5).log_density(y))
-    for other in (likelihoods.Missing(likelihoods.Gaussian(TAU), -1), likelihoods.Gaussian(TAU)):
-        model = linear(other, 2, 2)
-        with pytest.raises(ValueError, match="likelihood"):
-            pyrodrop.Fit.load(tmp_path / "fit", model, guides.MeanField(model))
 
 
 def test_without_it_missing_values_are_refused_with_the_line_to_write() -> None:

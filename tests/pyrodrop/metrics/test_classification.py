@@ -139,17 +139,3 @@ def test_classification_scores_are_plain_numbers_of_the_parts() -> None:
     assert scores["mutual_information"] == pytest.approx(float(metrics.mutual_information(prediction).mean()))
     averaged = metrics.classification_scores(logits.softmax(-1).mean(0), y)
     assert set(scores) - set(averaged) == {"mutual_information"}
-
-
-P, Y = torch.full((3, 4), 0.25), torch.tensor([0, 1, 3])
-
-
-def test_other_things_than_classifiers_are_named() -> None:
-    regression = Prediction(f=torch.zeros(1, 3, 1), distribution=dist.Normal(torch.zeros(1, 3, 1), 1.0).to_event(1))
-    with pytest.raises(TypeError, match="got a Prediction of Normal"):
-        metrics.accuracy(regression, Y)
-    with pytest.raises(TypeError, match="predicted must be a tensor, a NumPy array.*got the str 'p'"):
-        metrics.brier("p", Y)  # type: ignore[arg-type]
-    assert metrics.brier([[0.5, 0.5]], [True]) == metrics.brier(np.array([[0.5, 0.5]]), np.array([1], "u1")) == 0.5  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="bins is the number of bins.*got 0"):
-        metrics.ece(P, Y, bins=0)

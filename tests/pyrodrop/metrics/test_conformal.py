@@ -117,39 +117,3 @@ def test_counts_and_missing_rows() -> None:
     y[10:] = float("nan")
     with pytest.raises(ValueError, match="needs at least 19 rows or blocks; got 10"):
         conformal(missing, y).interval(missing, 0.95)
-
-
-def test_refusals() -> None:
-    x, y = drawn(20, torch.Generator().manual_seed(0))
-    of, group = predicted(x), ["a"] * 15 + ["b"] * 5
-    logits = torch.zeros(1, 20, 3)
-    labels = Prediction(logits, dist.Categorical(logits=logits))
-    counts = Prediction(of.f, dist.Poisson(of.f.exp()).to_event(1))
-    other = Prediction(torch.zeros(1, 2, 2), dist.Normal(torch.zeros(1, 2, 2), 1.0).to_event(1))
-    for call, words in (
-        (lambda: conformal(of, y, groups=group).interval(of, 0.9, groups=group), "rows or blocks of group 'b'; got 5"),
-        (
-            lambda: conformal(of, y, groups=group).interval(of, 0.5),
-            r"those of the held-out rows, \['a', 'b'\]; got None",
-        ),
-        (lambda: conformal(of, y).interval(of, 0.5, groups=group), r"those of the held-out rows, \[None\]; got 'a'"),
-        (
-            lambda: conformal(of, y, groups=group).interval(of, 0.5, groups=["c"] * 20),
-            "of the held-out rows, .*; got 'c'",
-        ),
-        (lambda: conformal(of, y, groups=group[:3]), "one label for each of the 20 rows; got .* with 3"),
-        (lambda: conformal(of, y, groups=[*group[1:], np.nan]), "got None or NaN in 1 of 20 rows, the first in row 19"),
-        (lambda: conformal(of, y).interval(other, 0.5), "a y of shape"),
-        (lambda: conformal(of, y).interval(counts, 0.5), "one of the same run"),
-        (lambda: conformal(of, y[:5]), "shape of the prediction"),
-        (lambda: conformal(of, y).interval(of, 1.0), "level"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            call()
-    for call, words in (
-        (lambda: conformal(labels, torch.zeros(20, dtype=torch.long)).interval(labels), "class labels"),
-        (lambda: conformal(of, y).sets(of), "see interval"),
-        (lambda: conformal(y, y), "must be a Prediction"),
-    ):
-        with pytest.raises(TypeError, match=words):
-            call()

@@ -108,19 +108,3 @@ def test_regression_scores_are_the_parts() -> None:
     twice = metrics.regression_scores(both, torch.cat([y, y], 1))
     assert twice["energy_score"] == metrics.energy_score(both.sample_y(1000), torch.cat([y, y], 1))
     assert set(twice) == {*scores, "energy_score"}
-
-
-def test_shapes_are_never_broadcast() -> None:
-    column, row = torch.ones(4, 1), torch.ones(4)
-    with pytest.raises(ValueError, match="the same shape"):
-        metrics.rmse(column, row)
-    with pytest.raises(ValueError, match="of one shape; got"):
-        metrics.crps(torch.ones(3, 4, 1), row)
-    with pytest.raises(ValueError, match="f and y must be samples"):
-        metrics.log_predictive_density(torch.ones(3, 4, 1), row, 1.0)
-    with pytest.raises(
-        ValueError, match="level is the probability of a central interval and must be .* above 0 and below 1; got 95"
-    ):
-        metrics.coverage(column, 95.0)
-    with pytest.raises(ValueError, match="needs vectors"):
-        metrics.energy_score(torch.ones(3, 4), row)

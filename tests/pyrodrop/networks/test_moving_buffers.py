@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from pathlib import Path
 from typing import Any
 
 import pyro
@@ -117,28 +116,6 @@ def test_a_look_after_an_epoch_changes_nothing_and_predicts_in_evaluation_mode(e
     assert_same(whole_state(looked), whole_state(trained(engine, model, guide)), 0)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("engine", ["pyro", "traced"])
-def test_killed_and_resumed_gives_the_same_bits(engine: str, tmp_path: Path) -> None:
-    class Killed(Exception):
-        pass
-
-    def kill(fit: pyrodrop.Fit, epochs: int) -> None:
-        if epochs == 2:
-            raise Killed
-
-    model = model_of(network())
-    guide = guides.BernoulliDropout(model, 0.2)
-    whole = trained(engine, model, guide)
-    kept = {"checkpoint": pyrodrop.Checkpoint(tmp_path / "state", every=2)}
-    with pytest.raises(Killed):
-        trained(engine, model, guide, after_epoch=kill, **kept)
-    resumed = trained(engine, model, guide, **kept)
-    assert resumed.settings["engine"] == engine
-    assert_same(whole_state(resumed), whole_state(whole), 0)
-    assert torch.equal(resumed.history, whole.history)
-
-
 @pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_a_failed_replicate_keeps_its_statistics_of_before(engine: str) -> None:
     """Of which all rows are one minibatch; the second replicate's targets overflow at its first step."""
@@ -202,36 +179,6 @@ class Slope(LocalModule):
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
         pyro.sample("w", dist.Delta(self.loc, event_dim=1))
-
-
-class WarmUp(nn.Module):
-    """Multiplies by 0.1 for the first 5 calls, counted in Python."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self) -> float:
-        self.calls += 1
-        return 0.1 if self.calls <= 5 else 1.0
-
-
-def test_a_forward_that_counts_its_calls_is_trained_by_pyro(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """The count is that of the steps; a checkpoint, which cannot hold it, and replicates are refused."""
-    fits = []
-    for engine in ("pyro", "traced"):
-        model = Own(None)
-        model.what = Called(WarmUp())
-        with caplog.at_level(logging.INFO, "pyrodrop"):
-            fits.append(trained(engine, model, Slope(), steps=12))
-        assert fits[-1].model.what.inner.calls == 12  # type: ignore[attr-defined]
-    assert fits[1].settings["engine"] == "pyro"
-    assert "changes the attributes model.what.inner.calls" in caplog.text
-    assert torch.equal(fits[0].history, fits[1].history)
-    with pytest.raises(ValueError, match="register_buffer"):
-        trained("pyro", model, Slope(), checkpoint=tmp_path / "state")
-    with pytest.raises(ValueError, match=r"calls.*Fit one by one"):
-        trained("auto", model, Slope(), count=2)
 
 
 class Called(nn.Module):

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.guides import Guide
 from pyrodrop.modules import LocalModule
 
@@ -138,15 +137,6 @@ def test_new_starts_keep_the_input_gain() -> None:
         assert float(bias.abs().max()) > 30 / 3**0.5
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_replicates_of_a_trained_network_go_on_with_it(model: models.NetworkModel, count: int) -> None:
-    """A step of no length to speak of leaves the trained weights, and predictions, where they are."""
-    trained = fitted(model, guides.Point(model), steps=200, lr=2e-2)
-    many = fitted(trained.model, trained.guide, steps=1, lr=1e-9, count=count)
-    for one in many:
-        torch.testing.assert_close(one.predict(WORDS, 1).f, trained.predict(WORDS, 1).f, rtol=0, atol=1e-6)
-
-
 def test_new_starts_are_the_modules_own_initialisation(model: models.NetworkModel) -> None:
     """Of a trained model; what the network's builder arranged is arranged again: padding, orthogonality, zeros."""
     trained = fitted(model, guides.Point(model), steps=20)
@@ -159,29 +149,6 @@ def test_new_starts_are_the_modules_own_initialisation(model: models.NetworkMode
     torch.testing.assert_close(turn @ turn.T, torch.eye(6), atol=1e-5, rtol=0)
     assert torch.equal(guide.mean()["words.weight"][0], torch.zeros(6))
     assert all(torch.equal(value, trained.model.state_dict()[name]) for name, value in before.items())
-
-
-def test_new_starts_of_replicates_are_those_of_their_seeds(model: models.NetworkModel) -> None:
-    guide = guides.MeanField(model)
-    with drawn_as_alone(6, 7, 8):
-        many = fitted(model, guide, count=3, starts="new", seed=6)
-    for r, one in enumerate(many):
-        alone = fitted(*pyrodrop.restart(model, guide, 6 + r), seed=6 + r)
-        torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(one.guide.mean(), alone.guide.mean(), rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(many[0].guide.mean()["head.weight"], many[1].guide.mean()["head.weight"], atol=0.05)
-
-
-def test_a_seed_of_new_starts_leaves_the_callers_random_state(model: models.NetworkModel) -> None:
-    torch.manual_seed(0)
-    wanted = torch.rand(3)
-    torch.manual_seed(0)
-    pyrodrop.restart(model, guides.LowRank(model).requires_grad_(True), 5)
-    torch.manual_seed(0)
-    guide = guides.LowRank(model)
-    torch.manual_seed(0)
-    pyrodrop.restart(model, guide, 5)
-    assert torch.equal(torch.rand(3), wanted)
 
 
 def test_random_parts_of_a_guide_are_drawn_anew(model: models.NetworkModel) -> None:

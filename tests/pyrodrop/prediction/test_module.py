@@ -34,7 +34,7 @@ def fitted(model: Any, guide: Callable[[Any], Any] = guides.MeanField, rows: Any
     return pyrodrop.fit(model, guide(model), rows, steps=3, progress=False, engine="pyro")
 
 
-def by_hand(module: Any, x: Any, *args: Tensor) -> Tensor:
+def by_hand(module: Any, x: Tensor) -> Tensor:
     """f of every function, ``[S, N, ...]``: the network with the weights in the module, in the units of the data."""
     fs = []
     for model, weights, same, count in zip(module.models, module.weights, module.same, module.counts, strict=True):
@@ -42,8 +42,8 @@ def by_hand(module: Any, x: Any, *args: Tensor) -> Tensor:
         for t in range(count):
             of_draw = {**free, **{n: same[n] for n in same}, **{n: weights[n][t] for n in weights}}
             named = {alias: value for name, value in of_draw.items() for alias in model.parameter_names[name]}
-            z = (x - model.inputs.loc) / model.inputs.scale if isinstance(x, Tensor) and x.is_floating_point() else x
-            output = functional_call(model.network, named, (z, *args), tie_weights=False)
+            z = (x - model.inputs.loc) / model.inputs.scale
+            output = functional_call(model.network, named, (z,), tie_weights=False)
             fs.append(output * model.targets.scale + model.targets.loc)
     return torch.stack(fs)
 
@@ -149,35 +149,6 @@ def test_dtypes_and_strides() -> None:
     torch.testing.assert_close(far.module(4)(X)[0] - 1e6, far.predict(X, 4).mean - 1e6, rtol=1e-5, atol=1e-3)
 
 
-class Branches(nn.Module):
-    """A network that `torch.vmap` cannot run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) if self.layer.weight.sum().item() > 0 else 2 * self.layer(x)
-
-
-class Two(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.last = nn.Embedding(7, 5), nn.Linear(5, 1)
-
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return self.last((self.words(ids) * mask[..., None]).mean(1))
-
-
-def test_networks_without_vmap_and_with_several_inputs() -> None:
-    module = fitted(brought(Branches())).module(9, keep="draws")
-    torch.testing.assert_close(module(X), by_hand(module, X), rtol=1e-5, atol=1e-3)
-    ids, mask = torch.arange(20).reshape(5, 4) % 7, normal(5, 4, seed=3).abs()
-    run = fitted(brought(Two()), rows=((ids, mask), normal(5, 1, seed=4)))
-    module = run.module(4, keep="draws")
-    torch.testing.assert_close(module((ids, mask)), by_hand(module, ids, mask))
-
-
 def convolutions(drop: float = 0.0) -> nn.Module:
     """With layers whose rules of `torch.vmap` fix the number of rows in a recording."""
     drops = (nn.Dropout2d(drop), nn.Dropout(drop)) if drop else (nn.Identity(), nn.Identity())
@@ -256,10 +227,15 @@ def test_replicates_and_draws_of_chains_are_one_mixture() -> None:
     module = runs.module(7, keep="draws", seed=3)
     torch.testing.assert_close(module(X), by_hand(module, X), rtol=1e-5, atol=1e-3)
     torch.testing.assert_close(module(X), runs.predict(X, 7, seed=3).f, rtol=1e-5, atol=1e-3)
+    alone = runs.predict(X[:1].expand(2, -1), 600, joint=False)
+    assert not alone.joint
+    assert abs(float(torch.corrcoef(alone.f[:, :, 0].T)[0, 1])) < 0.5  # of one function it is 1
     model.standardize(TABLE)
     samples = {name: normal(1, 7, *value.shape, seed=8) for name, value in model.weight_sites().items()}
     stats = {name: torch.zeros(1, 7) for name in ("lp", "energy", "acceptance_rate", "diverging", "n_steps")}
     run = Sampled(model.eval(), samples, stats, TABLE, {})
+    with pytest.raises(TypeError, match=r"joint=False needs a guide .*; got StoredDraws"):
+        run.predict(X, 2, joint=False)
     module = run.module(7, keep="draws")
     assert torch.equal(module.weights[0]["layers.0.weight"], samples["layers.0.weight"][0])
     torch.testing.assert_close(module(X), by_hand(module, X), rtol=1e-5, atol=1e-3)

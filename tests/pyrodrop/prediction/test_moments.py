@@ -116,8 +116,6 @@ def test_no_closed_form_elsewhere() -> None:
     conv = pyrodrop.Fit(model, guides.BernoulliDropout(model, 0.2).double(), None, torch.zeros(1, 3), {})
     with pytest.raises(ValueError, match="input of a convolution"):
         conv.predict(torch.randn(3, 4), method="analytic")
-    with pytest.raises(ValueError, match="method='analytic' does not sample"):
-        one_hidden().predict(torch.randn(3, 2), method="analytic", joint=False)  # type: ignore[call-overload]
 
 
 def test_rows_of_the_closed_form_come_in_parts_unless_they_mix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,28 +142,6 @@ def test_chunks_merge_to_the_moments_of_all() -> None:
     torch.testing.assert_close(running.variance, draws.var(0, correction=0), rtol=1e-4, atol=0)  # draws have 8 digits
     raw = (draws**2).mean(0) - draws.mean(0) ** 2
     assert not torch.allclose(raw, running.variance, rtol=0.5)
-
-
-@pytest.mark.parametrize("tile", [32 * 2**20, 3000], ids=["one tile", "many"])
-@pytest.mark.parametrize("likelihood", ["gaussian", "heteroscedastic", "categorical"])
-def test_moments_are_those_of_the_prediction(likelihood: str, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One seed, with and without keeping the draws."""
-    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": tile})
-    distributions = {
-        "gaussian": likelihoods.Gaussian(TAU),
-        "heteroscedastic": likelihoods.HeteroscedasticGaussian(),
-        "categorical": likelihoods.Categorical(),
-    }
-    fit, x = one_hidden(likelihood=distributions[likelihood]), torch.randn(9, 2)
-    draws = fit.predict(x, 30, seed=2)
-    moments = pyrodrop.predict(fit, x, 30, seed=2, keep="moments")
-    for name in ("mean", "variance", "sd", "spread"):
-        torch.testing.assert_close(getattr(moments, name), getattr(draws, name))
-    assert (moments.num_samples, moments.joint) == (30, True)
-    if likelihood == "categorical":
-        probabilities = draws.f.softmax(-1).mean(0)
-        torch.testing.assert_close(moments.mean, probabilities)
-        torch.testing.assert_close(moments.variance, probabilities * (1 - probabilities))
 
 
 def test_a_function_that_is_not_the_mean_has_a_spread_of_its_own() -> None:
@@ -207,21 +183,6 @@ def test_marginals_have_the_distribution_of_each_point_and_nothing_in_common(gui
         assert float((pairs - want).abs().max()) < within
     moments = fit.predict(x, 50, keep="moments", joint=False)
     assert moments.joint is False
-
-
-@pytest.mark.parametrize("guide", MARGINAL)
-def test_samples_of_points_alone_are_one_call_of_the_network(guide: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one before it, which measures the memory; a loop would call it for each of 50 samples."""
-    fit, calls = one_hidden(MARGINAL[guide]), []
-    outputs = fit.model.outputs  # type: ignore[attr-defined]
-
-    def counted(*args: Any) -> Tensor:
-        calls.append(args)
-        return outputs(*args)  # type: ignore[no-any-return]
-
-    monkeypatch.setattr(fit.model, "outputs", counted)
-    fit.predict(torch.randn(3, 2), 50, joint=False)
-    assert len(calls) == 2
 
 
 def test_masks_of_random_bits_are_for_one_rate_of_dropping_units() -> None:

@@ -156,26 +156,3 @@ def test_posterior_without_a_density_is_refused(make: Any) -> None:
     guide = make(linear(3))
     with pytest.raises(ValueError, match="the posterior of 'weight' must have a density"):
         priors.from_posterior(type("Run", (), {"guide": guide})())
-
-
-def test_refusals() -> None:
-    model = linear(3)
-    for prior, words in (
-        ({}, "one for each of the 1 weights"),
-        ({"weight": priors.Informative(torch.zeros(3, 1), 1.0)}, "must have the shape of 'weight'"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            model.with_priors(prior)
-    with pytest.raises(TypeError, match="Informative"):
-        priors.Gaussian(loc=torch.zeros(3))  # type: ignore[call-arg]
-    for arguments, words in (
-        ((torch.zeros(2, 3), torch.ones(3)), "the shape of loc"),
-        ((torch.zeros(2, 3), torch.zeros(2, 3)), "scale"),
-        ((torch.zeros(2, 3), 0.0), "scale"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            priors.Informative(*arguments)
-    with pytest.raises(ValueError, match="a row per weight"):
-        priors.Informative(torch.zeros(2, 3), 1.0, factor=torch.zeros(3, 2))
-    with pytest.raises(TypeError, match="fit must be a Fit"):
-        priors.from_posterior(guides.Point)

@@ -90,19 +90,6 @@ def test_the_network_and_the_random_state_of_the_caller_stay(net: Small, data: t
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
-def test_a_seed_gives_the_same_functions_at_any_points(
-    net: Small, data: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
-    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 20_000})  # several tiles
-    whole, tail = reading.predict(data[0], 30, seed=3).f, reading.predict(data[0][20:], 30, seed=3).f
-    torch.testing.assert_close(whole[:, 20:], tail)
-    moments = reading.predict(data[0], 30, seed=3, keep="moments")
-    torch.testing.assert_close(
-        moments.mean, reading.predict(data[0], 30, seed=3).distribution.probs.mean(0), rtol=1e-4, atol=1e-5
-    )
-
-
 def test_batch_norm_stays_as_it_was_trained(net: Small, data: tuple[Tensor, Tensor]) -> None:
     reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
     run = pyrodrop.fit(reading.model, reading.guide, data, steps=3, engine="pyro")

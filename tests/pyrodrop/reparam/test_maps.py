@@ -22,7 +22,6 @@ from tests.small import normal
 
 pytestmark = pytest.mark.usefixtures("float64")
 X = normal(6, 3, seed=0, dtype=torch.float64)
-Y = normal(6, 1, seed=1, dtype=torch.float64)
 
 
 CONVOLUTIONS = [
@@ -105,39 +104,6 @@ def test_a_weight_used_twice_is_one_draw_in_both_uses() -> None:
         f = poutine.replay(wrapped[0], trace=trace)(X)
     (w,) = trace.nodes["inner.weight"]["value"].drawn
     torch.testing.assert_close(f, (torch.tanh(X @ w.T) @ w.T)[:, :1])
-
-
-@pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
-def test_a_recurrent_cell_never_resamples_in_silence(cell: Any) -> None:
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell, self.out = cell(1, 4), nn.Linear(4, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            state = None
-            for t in range(x.shape[1]):
-                state = self.cell(x[:, t : t + 1], state)
-            return self.out(state[0] if isinstance(state, tuple) else state)
-
-    model = models.from_module(Recurrent(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
-    guide = guides.MeanField(model, init_scale=0.5).double()
-    wrapped = reparameterize(model, guide, LocalReparam())
-    states: list[Tensor] = []
-    model.network.out.register_forward_pre_hook(lambda _, args: states.append(args[0].detach()))
-    x = X[:1].expand(2, 3)
-    with poutine.block():
-        trace = poutine.trace(wrapped[1]).get_trace(x)
-        f = poutine.replay(wrapped[0], trace=trace)(x)
-    assert f.shape == (2, 1)
-    drawn = {n: trace.nodes[n]["value"].drawn for n in ("cell.weight_ih", "cell.weight_hh")}
-    assert all(len(draws) == 1 for draws in drawn.values()), "a recurrent weight is one draw for all times"
-    net = Recurrent().double()
-    values = {n: v.detach() for n, v in (*model.weight_sites().items(), *((n, model.free[n]) for n in model.free))}
-    net.load_state_dict(values | {n: draws[0].detach() for n, draws in drawn.items()})
-    net.out.register_forward_pre_hook(lambda _, args: states.append(args[0]))
-    net(x)
-    torch.testing.assert_close(states[-2], states[-1])
 
 
 @pytest.mark.parametrize("strategy", [LocalReparam(), PerExampleReparam(), FlipoutReparam()])

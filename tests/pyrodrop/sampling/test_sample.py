@@ -23,7 +23,6 @@ from pyrodrop.sampling.hmc import HMC
 from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.mixing import Diagnostics, diagnose
 from pyrodrop.sampling.starts import from_prior
-from pyrodrop.sampling.tuning import chees_gradient
 from tests.pyrodrop.compiled.test_replays import recorder
 
 _G = torch.Generator().manual_seed(0)
@@ -91,22 +90,6 @@ def test_a_conjugate_posterior_by_few_chains(chains: int) -> None:
     check_moments(found, *exact())
     assert array_stats.ess(found.samples["weight"][:, :, 0, 0].numpy()) > 200
     assert found.diagnostics().r_hat_f < 1.05
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("chains", [1, 4])
-def test_few_chains_learn_their_trajectory_about_the_mean_of_past_transitions(
-    chains: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Tensor | None] = []
-
-    def watched(*given: Any) -> float:
-        seen.append(given[6])
-        return chees_gradient(*given)
-
-    monkeypatch.setattr("pyrodrop.sampling.hmc.chees_gradient", watched)
-    run(linear(), chains=chains, draws=4, tune=100, max_steps=3)
-    assert {centre is None for centre in seen} == {chains == 4}
 
 
 def check_moments(found: pyrodrop.Sampled, mean: Tensor, covariance: Tensor) -> None:

@@ -44,8 +44,7 @@ def test_ranks_of_functions_and_of_the_likelihood_are_uniform(kernel: str) -> No
         y = network(truth, x) + torch.randn(1, 20, generator=generator) / PRECISION**0.5
         density.y.copy_(y.T)  # which the compiled step reads
         moving = kind(compiled, from_prior(compiled, generator), generator, tune, **options)
-        moving.adapted(tune)
-        drawn = moving.drawn(KEPT, thin)[0].flatten(0, 1)
+        drawn = moving.run(KEPT, thin)[0].flatten(0, 1)
         own = [
             torch.cat([network(w, points), -((network(w, x) - y) ** 2).sum(1, keepdim=True)], 1) for w in (drawn, truth)
         ]

@@ -14,7 +14,7 @@ from pyro.nn import PyroModule
 from torch import nn
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import likelihoods, models, priors
 from pyrodrop.modules import LocalModule
 
 N = 40
@@ -153,11 +153,3 @@ def test_what_cannot_be_trained_is_refused() -> None:
     for guide in (autoguide.AutoNormal(model), Inside(autoguide.AutoNormal(model))):
         with pytest.raises(TypeError, match="replicates need a model and a guide of that model each"):
             pyrodrop.fit_replicates(model, guide, (X, Y), steps=1, count=2)
-
-
-def test_guides_of_ours_are_still_copied() -> None:
-    model = line()
-    guide = guides.MeanField(model)
-    run = pyrodrop.fit(model, guide, (X, Y), steps=2)
-    assert run.guide is not guide
-    assert run.model is not model

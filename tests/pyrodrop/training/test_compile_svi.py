@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyro
@@ -18,20 +19,9 @@ from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
 import pyrodrop
+from tests.pyrodrop.compiled.as_svi import Case, adam, assert_steps_as_svi
 
-Make = Callable[..., SVI]
-STEPS = 12
-
-
-@pytest.fixture(autouse=True)
-def _doubles() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
-    torch.set_default_dtype(torch.float32)
-
-
+pytestmark = pytest.mark.usefixtures("float64")
 GROUPS = torch.arange(40) % 4
 X = torch.linspace(-1, 1, 40, dtype=torch.float64)
 Y = X.sin() + 0.3 * GROUPS
@@ -93,59 +83,13 @@ class VAE(nn.Module):
             pyro.sample("z", dist.Normal(loc, scale.exp()).to_event(1))
 
 
-def adam() -> Any:
-    return pyro.optim.Adam({"lr": 0.02})
-
-
-def both(
-    program: Callable[[Make], SVI],
-    calls: list[tuple[Any, ...]],
-    between: Callable[[SVI, int], None] = lambda svi, number: None,
-    *,
-    traced: int | None = None,
-    engine: str = "traced",
-    rtol: float = 1e-10,
-) -> SVI:
-    """Compare steps by SVI and by compile_svi; returns the latter.
-
-    Args:
-        program: from SVI, or what makes it, to the inference of a program.
-        calls: the arguments of every step.
-        between: is called before every step.
-        traced: the least number of steps that are not made by Pyro; all but the first and those that are compared if None.
-        engine: of compile_svi.
-        rtol: of the losses.
-    """
-    results = []
-    for make in (SVI, functools.partial(pyrodrop.compile_svi, engine=engine)):
-        pyro.clear_param_store()
-        pyro.set_rng_seed(3)
-        svi, losses, engines = program(make), [], []
-        for number, call in enumerate(calls):
-            between(svi, number)
-            losses.append(
-                svi.step(*call[0], **call[1]) if len(call) == 2 and type(call[1]) is dict else svi.step(*call)
-            )
-            engines.append(getattr(svi, "engine", ""))
-        results.append((losses, stored(), svi.optim.get_state(), torch.rand(3)))
-    (losses, store, states, drawn), (ours, our_store, our_states, our_drawn) = results
-    torch.testing.assert_close(ours, losses, rtol=rtol, atol=0, equal_nan=True)
-    torch.testing.assert_close(our_store, store, rtol=10 * rtol, atol=rtol / 100, equal_nan=True)
-    torch.testing.assert_close(our_states, states, rtol=10 * rtol, atol=rtol / 100, equal_nan=True)
-    assert torch.equal(drawn, our_drawn)
-    assert all(type(loss) is float for loss in ours)
-    wanted = sum(step & (step - 1) != 0 for step in range(1, len(calls) - 1))  # Pyro makes two before the recording
-    assert len([name for name in engines if name != "pyro"]) >= (wanted if traced is None else traced), engines
-    return svi
-
-
-def stored() -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in pyro.get_param_store().items()}
-
-
-def program(model: Any, guide: Any, optim: Any = adam, loss: Any = Trace_ELBO) -> Callable[[Make], SVI]:
+def case(model: Any, guide: Any, data: Any, **options: Any) -> Case:
     """A guide of a class is made of the model anew for every inference."""
-    return lambda make: make(model, guide(model) if isinstance(guide, type) else guide, optim(), loss())
+    return Case(lambda: (model, guide(model) if isinstance(guide, type) else guide, data), **options)
+
+
+LOGISTIC = {"x": PAIRS, "y": LABELS}
+HIERARCHICAL = {"x": X, "groups": GROUPS, "y": Y}
 
 
 OPTIMISERS: dict[str, Callable[[], Any]] = {
@@ -166,13 +110,14 @@ OPTIMISERS: dict[str, Callable[[], Any]] = {
 @pytest.mark.few(2)
 @pytest.mark.parametrize("optim", OPTIMISERS.values(), ids=OPTIMISERS)
 def test_optimisers(optim: Callable[[], Any]) -> None:
-    both(program(logistic, by_hand, optim), [(PAIRS, LABELS)] * STEPS)
+    """All steps but the first two, and those that are compared, are recorded."""
+    assert_steps_as_svi(case(logistic, by_hand, LOGISTIC, optim=optim), recorded=6)
 
 
 @pytest.mark.more
 def test_compiled() -> None:
-    svi = both(program(logistic, by_hand, OPTIMISERS["clipped"]), [(PAIRS, LABELS)] * STEPS, engine="compiled")
-    assert svi.engine == "compiled"
+    clipped = case(logistic, by_hand, LOGISTIC, optim=OPTIMISERS["clipped"])
+    assert assert_steps_as_svi(clipped, engine="compiled").engines[-1] == "compiled"
 
 
 @pytest.mark.more
@@ -184,59 +129,46 @@ def test_auto_compiles_when_it_has_paid(monkeypatch: pytest.MonkeyPatch) -> None
     assert engines[-1] == "compiled"
 
 
-def test_a_vae_with_minibatches_of_two_sizes() -> None:
-    """Modules of methods; BatchNorm's running statistics are updated as Pyro does."""
+@pytest.mark.parametrize("closure", [False, True])
+def test_modules_of_methods_and_of_closures(closure: bool) -> None:
+    """With minibatches of two sizes; BatchNorm's running statistics are updated once, as Pyro does."""
     rows = torch.rand(50, 3, generator=torch.Generator().manual_seed(0)).round()
-    batches = [(one,) for one in rows.split(20)] * 8
-    found = []
+    batches, made = rows.split(20), list[VAE]()
 
-    def vae(make: Make) -> SVI:
-        own = VAE()
-        found.append(own)
-        return make(own.model, own.guide, adam(), TraceMeanField_ELBO())
+    def parts() -> Any:
+        vae = VAE()
+        made.append(vae)
+        model, guide = (lambda x: vae.model(x), lambda x: vae.guide(x)) if closure else (vae.model, vae.guide)
+        return model, guide, lambda step: {"x": batches[step % 3]}
 
-    both(vae, batches, traced=10)
-    for one, other in zip(*(own.buffers() for own in found), strict=True):
+    assert_steps_as_svi(Case(parts, loss=TraceMeanField_ELBO), 24, recorded=10)
+    for one, other in zip(*(vae.buffers() for vae in made), strict=True):
         torch.testing.assert_close(one, other)
-    assert bool(found[1].encoder[1].num_batches_tracked == len(batches))
-
-
-def test_modules_of_a_closure_are_neither_updated_twice_nor_frozen() -> None:
-    found = []
-
-    def vae(make: Make) -> SVI:
-        own = VAE()
-        found.append(own)
-        return make(lambda x: own.model(x), lambda x: own.guide(x), adam(), Trace_ELBO())
-
-    both(vae, [(PAIRS.abs().round()[:, [0, 1, 1]],)] * STEPS)
-    for one, other in zip(*(own.buffers() for own in found), strict=True):
-        torch.testing.assert_close(one, other)
+    assert int(made[1].encoder[1].num_batches_tracked) == 24
 
 
 def test_a_function_as_the_loss() -> None:
-    def loss(model: Any, guide: Any, *args: Any) -> Any:
-        return Trace_ELBO().differentiable_loss(model, guide, *args)
+    def loss(model: Any, guide: Any, **data: Any) -> Any:
+        return Trace_ELBO().differentiable_loss(model, guide, **data)
 
-    both(program(logistic, by_hand, loss=lambda: loss), [(PAIRS, LABELS)] * STEPS)
+    assert_steps_as_svi(case(logistic, by_hand, LOGISTIC, loss=lambda: loss))
 
 
 def test_in_single_precision() -> None:
     torch.set_default_dtype(torch.float32)
-    data = [(X.float(), GROUPS, Y.float())] * STEPS
-    both(program(hierarchical, AutoNormal), data, rtol=1e-5)
+    data = {"x": X.float(), "groups": GROUPS, "y": Y.float()}
+    assert_steps_as_svi(case(hierarchical, AutoNormal, data), rtol=1e-5)
 
 
 def test_keywords_numbers_and_new_shapes() -> None:
     calls = [
-        ((PAIRS[:n], LABELS[:n]), {"beta": beta}) for n, beta in ((40, 1.0), (30, 1.0), (30, 0.5)) for _ in range(9)
+        {"x": PAIRS[:n], "y": LABELS[:n], "beta": b} for n, b in ((40, 1.0), (30, 1.0), (30, 0.5)) for _ in range(9)
     ]
-    both(program(logistic, by_hand), calls, traced=9)
+    assert_steps_as_svi(case(logistic, by_hand, calls.__getitem__), len(calls), recorded=9)
 
 
 def test_a_number_that_changes_at_every_step_is_not_recorded() -> None:
-    svi = both(program(logistic, by_hand), [(PAIRS, LABELS, n / 20) for n in range(1, 20)], traced=0)
-    assert svi.engine == "pyro"
+    assert_steps_as_svi(case(logistic, by_hand, lambda step: {**LOGISTIC, "beta": (1 + step) / 20}, svi="Pyro"), 19)
 
 
 BETA = 1.0
@@ -253,37 +185,37 @@ def test_a_global_number_that_changes() -> None:
         global BETA
         BETA = 1.0 / (1 + number // 8)
 
-    both(program(annealed, by_hand), [(PAIRS, LABELS)] * 32, between, traced=4)
+    assert_steps_as_svi(case(annealed, by_hand, LOGISTIC), 32, between, recorded=4)
 
 
 def test_tensors_of_a_closure() -> None:
     """Written to in place, replaced, and their `data` changed."""
 
-    def closed(make: Make) -> SVI:
-        kept = {"prior": torch.tensor(1.0)}
-        prior = torch.tensor(1.0)
+    kept, prior = {}, torch.tensor(1.0)
 
-        def model(y: Tensor) -> None:
-            mean = pyro.sample("mean", dist.Normal(0.0, prior * kept["prior"]))
-            with pyro.plate("data", len(y)):
-                pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+    def model(y: Tensor) -> None:
+        mean = pyro.sample("mean", dist.Normal(0.0, prior * kept["prior"]))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
-        def change(number: int) -> None:
-            nonlocal prior
-            if number == 8:
-                prior.fill_(2.0)
-            elif number == 14:
-                prior = torch.tensor(0.5)
-            elif number == 21:
-                prior.data.fill_(0.2)
-            elif number == 28:
-                kept["prior"] = torch.tensor(3.0)
+    def between(svi: SVI, number: int) -> None:
+        nonlocal prior
+        if number == 0:
+            kept["prior"], prior = torch.tensor(1.0), torch.tensor(1.0)
+        elif number == 8:
+            prior.fill_(2.0)
+        elif number == 14:
+            prior = torch.tensor(0.5)
+        elif number == 21:
+            prior.data.fill_(0.2)
+        elif number == 28:
+            kept["prior"] = torch.tensor(3.0)
 
-        svi = make(model, AutoNormal(model), adam(), Trace_ELBO())
-        svi.change = change
-        return svi
+    def parts() -> Any:
+        between(None, 0)  # type: ignore[arg-type]
+        return model, AutoNormal(model), {"y": Y}
 
-    both(closed, [(Y,)] * 36, lambda svi, number: svi.change(number), traced=12)  # type: ignore[attr-defined]
+    assert_steps_as_svi(Case(parts), 36, between, recorded=12)
 
 
 def test_parameters_that_are_replaced_or_cleared() -> None:
@@ -300,7 +232,7 @@ def test_parameters_that_are_replaced_or_cleared() -> None:
         elif number == 32:
             store.set_state(store.get_state())
 
-    both(program(logistic, by_hand), [(PAIRS, LABELS)] * 40, between, traced=15)
+    assert_steps_as_svi(case(logistic, by_hand, LOGISTIC), 40, between, recorded=15)
 
 
 def test_an_autoguide_after_the_store_is_cleared() -> None:
@@ -308,7 +240,7 @@ def test_an_autoguide_after_the_store_is_cleared() -> None:
         if number == 8:
             pyro.clear_param_store()
 
-    both(program(hierarchical, AutoNormal), [(X, GROUPS, Y)] * 20, between, traced=8)
+    assert_steps_as_svi(case(hierarchical, AutoNormal, HIERARCHICAL), 20, between, recorded=8)
 
 
 ENGINES = ["traced", pytest.param("compiled", marks=pytest.mark.more)]
@@ -331,7 +263,7 @@ def test_an_optimiser_that_is_changed_between_steps(engine: str) -> None:
         if number == 20:
             svi.optim = pyro.optim.SGD({"lr": 1e-3})
 
-    both(program(logistic, by_hand), [(PAIRS, LABELS)] * 24, between, engine=engine)
+    assert_steps_as_svi(case(logistic, by_hand, LOGISTIC), 24, between, recorded=14, engine=engine)
 
 
 def test_states_go_from_one_to_the_other() -> None:
@@ -359,7 +291,7 @@ def test_hooks_and_gradients_of_parameters() -> None:
         elif number == 3:
             pyro.param("loc").unconstrained().grad = torch.ones(2)
 
-    both(program(logistic, by_hand), [(PAIRS, LABELS)] * STEPS, between, traced=1)
+    assert_steps_as_svi(case(logistic, by_hand, LOGISTIC), before=between)
     torch.testing.assert_close(*norms)
 
 
@@ -375,9 +307,9 @@ def test_a_parameter_that_only_some_arguments_use() -> None:
         loc = pyro.param("loc", torch.zeros(2))
         pyro.sample("weight", dist.Normal(loc + other if len(x) == 40 else loc, 1.0).to_event(1))
 
-    calls = [(PAIRS[:n], LABELS[:n]) for n in (30, 40, 30) for _ in range(8)]
+    calls = [{"x": PAIRS[:n], "y": LABELS[:n]} for n in (30, 40, 30) for _ in range(8)]
     optim = functools.partial(pyro.optim.Adam, {"lr": 0.1, "weight_decay": 0.1})
-    both(program(model, guide, optim), calls, traced=8)
+    assert_steps_as_svi(case(model, guide, calls.__getitem__, optim=optim), len(calls), recorded=8)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -399,7 +331,7 @@ def test_nan_in_the_data(validation: bool, engine: str) -> None:
             except ValueError as error:
                 said = str(error)
         outcomes.append((said, [str(one.message) for one in caught]))
-        found.append(stored()["loc"])
+        found.append(pyro.param("loc").detach().clone())
     assert outcomes[0] == outcomes[1]
     torch.testing.assert_close(*found, rtol=1e-12, atol=0, equal_nan=True)
     assert outcomes[0][0] == "nan" or validation
@@ -427,7 +359,7 @@ def test_what_cannot_be_recorded_is_stepped_by_pyro(kind: str, caplog: pytest.Lo
         "handler": "a handler of Pyro",
     }[kind]
 
-    def make(what: Make) -> SVI:
+    def parts() -> Any:
         calls = [0]
 
         def model(y: Tensor, more: Any = None) -> None:
@@ -439,18 +371,11 @@ def test_what_cannot_be_recorded_is_stepped_by_pyro(kind: str, caplog: pytest.Lo
             with pyro.plate("data", len(y)):
                 pyro.sample("y", dist.Normal(mean, 1.0 + calls[0]), obs=y)
 
-        def guide(y: Tensor, more: Any = None) -> None:
-            by_mean(y)
+        return model, lambda y, more=None: by_mean(y), {"y": Y, "more": Y.numpy() if kind == "object" else None}
 
-        return what(model, guide, adam(), Trace_ELBO())
-
-    more = (Y.numpy(),) if kind == "object" else ()
-    with caplog.at_level(logging.INFO, "pyrodrop"):
-        if kind == "handler":
-            with pyro.poutine.scale(scale=0.5):
-                both(make, [(Y, *more)] * 6, traced=0)
-        else:
-            both(make, [(Y, *more)] * 6, traced=0)
+    around = pyro.poutine.scale(scale=0.5) if kind == "handler" else contextlib.nullcontext()
+    with caplog.at_level(logging.INFO, "pyrodrop"), around:
+        assert_steps_as_svi(Case(parts, "Pyro"), 6)
     lines = [record.message for record in caplog.records]
     assert len(lines) == 1
     assert said in lines[0]
@@ -466,9 +391,9 @@ def test_arguments_are_read_at_every_step() -> None:
         by_hand(data["x"], data["rest"][0])
 
     x = PAIRS.clone()
-    calls = [({"x": x if n < 8 else PAIRS.T.contiguous().T, "rest": [LABELS, None]},) for n in range(20)]
+    calls = [{"data": {"x": x if n < 8 else PAIRS.T.contiguous().T, "rest": [LABELS, None]}} for n in range(20)]
 
     def between(svi: SVI, number: int) -> None:
         x.copy_(PAIRS * (number + 1))
 
-    both(program(model, guide), calls, between, traced=8)
+    assert_steps_as_svi(case(model, guide, calls.__getitem__), 20, between, recorded=8)

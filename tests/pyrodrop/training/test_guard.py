@@ -55,6 +55,11 @@ def move(model: Any) -> None:
     nn.utils.vector_to_parameters(torch.ones(sum(each.numel() for each in parameters)), parameters)
 
 
+def clamp(model: Any) -> None:
+    with torch.no_grad():
+        next(iter(body(model).values())).clamp_(-0.1, 0.1)
+
+
 def evaluate(model: Any) -> None:
     next(module for module in model.modules() if isinstance(module, nn.Tanh)).register_forward_hook(
         lambda module, given, result: 0.5 * result
@@ -63,7 +68,7 @@ def evaluate(model: Any) -> None:
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.more)])
-@pytest.mark.parametrize("change", [freeze, hook, evaluate, move])
+@pytest.mark.parametrize("change", [freeze, hook, evaluate, move, clamp])
 def test_changes_after_an_epoch_are_obeyed(engine: str, change: Callable[[Any], object]) -> None:
     wanted, ours = (fitted(name, change) for name in ("pyro", engine))
     torch.testing.assert_close(ours.losses, wanted.losses, rtol=1e-4, atol=1e-4)
@@ -154,8 +159,3 @@ def test_what_a_program_reads_elsewhere_is_found() -> None:
     scale[0] = 2.0
     with pytest.raises(RuntimeError, match="the loss of the recorded steps is not Pyro's"):
         training.advance(40)
-
-
-def clamp(model: Any) -> None:
-    with torch.no_grad():
-        next(iter(body(model).values())).clamp_(-0.1, 0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,10 @@ from torch import Tensor, nn
 
 import pyrodrop
 
+pytestmark = pytest.mark.usefixtures("float64")
 X = torch.randn(16, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 + 3
 OPTIONS: dict[str, Any] = {"lr": 0.01, "seed": 3, "objective": Trace_ELBO(), "progress": False}
 Pair = tuple[Callable[..., Any], Callable[..., Any]]
-
-
-@pytest.fixture(autouse=True)
-def _doubles() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
-    torch.set_default_dtype(torch.float32)
 
 
 def networks() -> tuple[nn.Module, nn.Module]:

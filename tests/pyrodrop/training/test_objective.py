@@ -122,12 +122,3 @@ def test_a_part_of_the_rows_still_stands_for_all() -> None:
     for weights, kl in ((torch.arange(5.0) + 1, 2 * 15 * 0.5), (torch.full((5,), 3.0), whole)):
         weighted = drawn[0].terms(drawn[0].drawn(x, y, weights), x, y, weights)
         assert float(weighted.kl) == pytest.approx(kl)
-
-
-def test_mistakes() -> None:
-    model = line()
-    fit = pyrodrop.Fit(model, guides.MeanField(model), None, torch.zeros(0, 3), {})
-    with pytest.raises(ValueError, match=r"pass them as objective\(data=...\)"):
-        fit.objective()
-    with pytest.raises(ValueError, match="num_samples"):
-        fit.objective(0)

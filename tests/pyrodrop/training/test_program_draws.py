@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import re
 from typing import Any
 
@@ -24,12 +23,6 @@ from tests.small import line
 G = torch.Generator().manual_seed(0)
 X = torch.randn(12, generator=G)
 Y = 2 * X + 0.3 * torch.randn(12, generator=G)
-
-
-@pytest.fixture(autouse=True)
-def _empty_store() -> None:
-    gc.collect()
-    pyro.clear_param_store()
 
 
 def logistic(x: Tensor, y: Tensor | None = None) -> Any:

@@ -31,12 +31,6 @@ Y = 2 * X + 0.3 * torch.randn(30, generator=G)
 DATA = {"x": X, "y": Y}
 
 
-@pytest.fixture(autouse=True)
-def _empty_store() -> None:
-    gc.collect()
-    pyro.clear_param_store()
-
-
 @config_enumerate
 def mixture(y: Tensor) -> None:
     weights = pyro.sample("weights", dist.Dirichlet(torch.ones(2)))
@@ -221,13 +215,6 @@ def test_other_data_must_have_the_names_of_the_arguments() -> None:
         fit.elbo(data=(X, Y))
 
 
-def test_cards_name_the_arguments() -> None:
-    fit = trained(2)
-    assert "x, y" in str(fit)
-    assert "rows" not in str(fit)
-    assert "x, y" in repr(fit)
-
-
 def test_a_file_restores_the_guide_of_a_function(tmp_path: Path) -> None:
     fit = trained()
     path, want = fit.save(tmp_path / "fit.safetensors"), fit.elbo(5)
@@ -272,18 +259,6 @@ def test_a_run_continues_to_the_same_bits_in_a_new_process(tmp_path: Path, hand:
         pyrodrop.fit(
             line, by_hand if hand else AutoNormal(line), DATA, steps=12, lr=0.05, engine="traced", checkpoint=path
         )
-
-
-def test_steps_one_by_one_are_those_of_fit() -> None:
-    want = trained(12, engine="traced").losses
-    training = pyrodrop.Training(line, AutoNormal(line), DATA, steps=12, lr=0.05, engine="traced")
-    first = training.advance(5)
-    state = training.state()
-    rest = training.advance(7)
-    assert torch.equal(torch.cat([first.nll + first.kl, rest.nll + rest.kl]), want)
-    training.load_state(state)
-    assert torch.equal(training.advance(7).nll, rest.nll)
-    assert training.steps_per_epoch == 1
 
 
 def test_an_epoch_is_a_step() -> None:

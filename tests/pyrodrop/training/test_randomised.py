@@ -97,25 +97,6 @@ def test_anchors_and_noise_of_the_same_seed_are_independent(anchored: pyrodrop.R
     assert float(noise.std()) == pytest.approx(TAU**-0.5, rel=4 / (2 * COUNT * N) ** 0.5)
 
 
-def test_without_noise_of_y_anchors_alone_are_too_sure() -> None:
-    """Cov = S^2 / s^2 in place of S, for the solutions by NumPy."""
-    generator = torch.Generator().manual_seed(0)
-    draws = np.stack([solved(Y, S * torch.randn(D, generator=generator)) for _ in range(4000)])
-    check_covariance(draws, COVARIANCE @ COVARIANCE / S**2)
-    assert (np.diag(np.cov(draws.T)) < 0.95 * np.diag(COVARIANCE)).all()
-
-
-def test_the_bootstrap_alone_is_not_exact() -> None:
-    """Where y is linear in x without noise, estimates differ by the prior's pull alone, whatever the noise is said to be."""
-    x = torch.randn(12, D, generator=torch.Generator().manual_seed(3))
-    posterior = np.linalg.inv(4.0 * (x.T @ x).double().numpy() + np.eye(D) / S**2)
-    draws = []
-    for own in data.bootstrapped((x, x @ torch.tensor([[1.0], [-0.5], [0.2]])), 200):
-        rows, y = own.x.double().numpy(), own.y.double().numpy()[:, 0]
-        draws.append(np.linalg.solve(4.0 * rows.T @ rows + np.eye(D) / S**2, 4.0 * rows.T @ y))
-    assert np.var(draws, 0).sum() < 0.25 * np.trace(posterior)
-
-
 # Data
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,25 +15,13 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
+from tests.small import line
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(12, generator=G)
 Y = 2 * X + 0.3 * torch.randn(12, generator=G)
 SCALES = (0.05, 0.1, 0.2)
 OPTIONS: dict[str, Any] = {"steps": 8, "lr": 0.05, "engine": "traced"}
-
-
-@pytest.fixture(autouse=True)
-def _empty_store() -> None:
-    gc.collect()
-    pyro.clear_param_store()
-
-
-def line(x: Tensor, y: Tensor, size: int | None = None) -> None:
-    slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
-    noise = pyro.sample("noise", dist.LogNormal(0.0, 1.0))
-    with pyro.plate("rows", len(x), subsample_size=size) as rows:
-        pyro.sample("y", dist.Normal(slope * x[rows], noise), obs=y[rows])
 
 
 def check_alone(auto: Any, sets: Sequence[dict[str, Any]], guides: Sequence[Any], **more: Any) -> pyrodrop.Replicates:

@@ -149,10 +149,6 @@ def test_auto_is_the_choice_of_as_many_steps_as_are_expected() -> None:
 
 
 def test_a_training_says_what_is_wrong() -> None:
-    with pytest.raises(TypeError, match=r"Training\(\) has no argument 'batchsize'; did you mean 'batch_size'"):
-        pyrodrop.Training(*parts(), (X, Y), batchsize=3)  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="steps is the number of gradient steps"):
-        pyrodrop.Training(*parts(), (X, Y), steps=0)
     training = pyrodrop.Training(*parts(), (X, Y), **OPTIONS)
     small = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     other = pyrodrop.Training(small, guides.MeanField(small), (X, Y), **OPTIONS)
@@ -177,10 +173,6 @@ def test_a_training_says_what_is_wrong() -> None:
         with pytest.raises(ValueError, match=message):
             training.load_state({name: value for name, value in {**state, **change}.items() if value is not None})
     assert all(torch.equal(value, before[name]) for name, value in training.state().items())
-    diverging = pyrodrop.Training(*parts(), (X, Y), lr=1e30, engine="pyro")
-    diverging.advance(99)
-    with pytest.raises(FloatingPointError, match="stopped being finite at step"):
-        diverging.step()  # the 100th, which checks
 
 
 def test_early_stopping_in_six_lines() -> None:

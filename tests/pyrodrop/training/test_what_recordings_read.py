@@ -7,7 +7,7 @@ import logging
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,19 +21,14 @@ from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
 import pyrodrop
+from tests.pyrodrop.compiled.as_svi import Case, assert_steps_as_svi, by
 
 Make = Callable[..., SVI]
 X = torch.linspace(-1, 1, 60, dtype=torch.float64).reshape(20, 3)
 Y = X[:, :1].sin()
 
 
-@pytest.fixture(autouse=True)
-def _doubles() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    pyro.clear_param_store()
-    yield
-    pyro.clear_param_store()
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 class Program:
@@ -50,6 +45,7 @@ class Program:
         torch.manual_seed(0)
         self.first, self.norm, self.last = nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Linear(4, 1)
         self.factor, self.between = factor, between
+        self.parts = self.model, self.guide, {"x": X, "y": Y}
 
     def model(self, x: Tensor, y: Tensor) -> None:
         pyro.module("first", self.first)
@@ -62,20 +58,6 @@ class Program:
     @staticmethod
     def guide(x: Tensor, y: Tensor) -> None:
         pyro.sample("scale", dist.LogNormal(pyro.param("loc", torch.zeros(())), 0.1))
-
-
-def trained(
-    make: Make, own: Program, steps: int, before: Callable[[int], object] = lambda step: None, elbo: Any = Trace_ELBO
-) -> tuple[list[float], list[str]]:
-    """Losses and engines of some steps from a fixed seed."""
-    pyro.clear_param_store()
-    pyro.set_rng_seed(1)
-    svi, losses, engines = make(own.model, own.guide, pyro.optim.Adam({"lr": 0.02}), elbo()), [], []
-    for step in range(steps):
-        before(step)
-        losses.append(svi.step(X, Y))
-        engines.append(getattr(svi, "engine", ""))
-    return losses, engines
 
 
 recorded: Make = functools.partial(pyrodrop.compile_svi, engine="traced")
@@ -118,13 +100,15 @@ def places() -> dict[str, tuple[Callable[[], float], Callable[[float], object]]]
 @pytest.mark.few(3)
 @pytest.mark.parametrize("place", places())
 def test_a_number_is_seen_wherever_code_names_it(place: str) -> None:
-    results = []
-    for make in (SVI, recorded):
+    write: Any = None
+
+    def parts() -> Any:
+        nonlocal write
         read, write = places()[place]
         write(1.0)
-        results.append(trained(make, Program(read), 30, lambda step, write=write: write(0.1) if step == 20 else None))
-    (wanted, _), (ours, engines) = results
-    torch.testing.assert_close(ours, wanted, rtol=1e-10, atol=0)
+        return Program(read).parts
+
+    engines = assert_steps_as_svi(Case(parts), 30, lambda svi, step: write(0.1) if step == 20 else None).engines
     assert engines[19] == engines[-1] == "traced"
     assert engines[20] == "pyro"
 
@@ -147,13 +131,13 @@ def test_a_gradient_that_changes_without_the_loss_is_an_error() -> None:
     """An entry of an array is read once; the losses stay Pyro's at the step that finds it, and nothing moves there."""
     own = Program(between=Reversed.apply)
 
-    def before(step: int) -> None:
+    def before(svi: SVI, step: int) -> None:
         Reversed.factor[0] = 1.0 if step < 13 else 0.5
         kept[:] = [own.first.weight.detach().clone()]
 
     kept: list[Tensor] = []
-    with pytest.raises(RuntimeError, match=r"the gradient of first\S+ of a recorded step .* since recorded step 8"):
-        trained(recorded, own, 40, before)
+    with pytest.raises(RuntimeError, match=r"the gradient of first\S+ of the recorded steps .* since step 8"):
+        by(recorded, Case(lambda: own.parts), 40, before)
     assert torch.equal(own.first.weight, kept[0])
     assert all(not parameter.grad.any() for parameter in own.first.parameters() if parameter.grad is not None)
 
@@ -165,13 +149,13 @@ def test_a_large_first_loss_hides_nothing() -> None:
     with torch.no_grad():
         own.last.bias.fill_(1000.0)
 
-    def before(step: int) -> None:
+    def before(svi: SVI, step: int) -> None:
         if step == 4:
             own.last.bias.data.fill_(0.0)
         factor[0] = 1.0 if step < 13 else 0.1
 
-    with pytest.raises(RuntimeError, match=r"the loss of a recorded step .* since recorded step 8"):
-        trained(recorded, own, 40, before)
+    with pytest.raises(RuntimeError, match=r"the loss of the recorded steps .* since step 8"):
+        by(recorded, Case(lambda: own.parts), 40, before)
 
 
 def frozen(own: Program) -> None:
@@ -206,15 +190,18 @@ def filled(own: Program) -> None:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("change", [frozen, freed, hooked, replaced, reloaded, evaluated, filled])
 def test_flags_of_parameters_and_modules_are_compared_at_every_step(change: Callable[[Program], None]) -> None:
-    results = []
-    for make in (SVI, recorded):
-        own = Program()
+    made: list[Program] = []
+
+    def parts() -> Any:
+        made.append(Program())
         if change is freed:
-            frozen(own)
-        losses, engines = trained(make, own, 40, lambda step, own=own: change(own) if step == 13 else None)
-        tensors = {**dict(own.first.named_parameters()), **dict(own.norm.named_buffers())}
-        results.append((losses, {name: tensor.detach().clone() for name, tensor in tensors.items()}))
-    torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-12)
+            frozen(made[-1])
+        return made[-1].parts
+
+    run = assert_steps_as_svi(Case(parts), 40, lambda svi, step: change(made[-1]) if step == 13 else None, rtol=1e-9)
+    tensors = [[*own.first.parameters(), *own.norm.buffers()] for own in made]
+    torch.testing.assert_close(*tensors, rtol=1e-9, atol=1e-12)
+    engines = run.engines
     assert engines[12] == "traced"
     assert engines[13] == "pyro"
     assert engines[-1] == ("pyro" if change is reloaded else "traced")  # Pyro's store keeps the parameter that it had
@@ -269,16 +256,8 @@ def lengths(x: Tensor, lengths: Tensor) -> None:
 
 def test_there_is_a_recording_for_each_whole_number_of_the_arguments() -> None:
     x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
-    calls = [torch.full((6,), 3 + number % 2) for number in range(40)]
-    results = []
-    for make in (SVI, recorded):
-        pyro.clear_param_store()
-        pyro.set_rng_seed(0)
-        guide = AutoNormal(lengths)
-        svi, engines = make(lengths, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO()), []
-        results.append([svi.step(x, call) for call in calls if engines.append(getattr(svi, "engine", "")) is None])
-    torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=0)
-    assert engines.count("traced") >= 20
+    calls = [{"x": x, "lengths": torch.full((6,), 3 + number % 2)} for number in range(40)]
+    assert_steps_as_svi(Case(lambda: (lengths, AutoNormal(lengths), calls.__getitem__)), 40, recorded=20)
 
 
 def test_a_number_that_depends_on_what_is_inferred_is_not_read(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pyrodrop import cli, zoo
-from pyrodrop.failed import Failed
 from pyrodrop.zoo import exact, trained
 
 WORKS = (Path(zoo.__file__).parent / "works.bib").read_text(encoding="utf-8")
@@ -64,13 +63,3 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cite", "uci/yacht"]) == 0
     assert capsys.readouterr().out == zoo.cite("uci/yacht") + "\n"
     assert cli.main(["cite", "uci/yatch"]) == cli.WRONG
-
-
-def test_bad_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="did you mean 'uci/yacht'") as error:
-        zoo.cite("uci/yatch")
-    assert not isinstance(error.value, Failed)
-    with pytest.raises(TypeError, match="^pattern must be a name, in which"):
-        zoo.names(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="^loads "):
-        zoo.names(loads="yes")  # type: ignore[arg-type]

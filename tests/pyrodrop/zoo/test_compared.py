@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +15,6 @@ from pyrodrop.zoo import trained
 from pyrodrop.zoo.entry import Check, Entry
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
-SHIPPED = sorted(str(file.relative_to(trained.SHIPPED))[:-12] for file in trained.SHIPPED.rglob("*.safetensors"))
-
-
-@pytest.mark.unshifted
-@pytest.mark.few(2)
-@pytest.mark.parametrize("name", SHIPPED)
-def test_every_shipped_file_loads_in_a_second_without_a_warning(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    zoo.load(name)
-    start = time.process_time()
-    zoo.load(name)
-    assert time.process_time() - start < 1
-    assert not caplog.records
-
-
-@pytest.mark.more
-def test_the_shipped_files_take_20_megabytes_in_a_wheel() -> None:
-    contents = [(trained.SHIPPED / f"{name}.safetensors").read_bytes() for name in SHIPPED]
-    assert max(map(len, contents)) <= 2e6
-    assert sum(len(zlib.compress(content, 6)) for content in contents) <= 20e6
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def run(
         naval_labels: of naval at the end, from 5 one by one.
         naval_seeds: of naval: splits, first labelled rows, initial weights and noise.
         naval_steps: gradient steps of a training on naval.
-        out: folder for results.json, figure.png and the finished rounds: an interrupted run continues there.
+        out: folder for results.json, filters.png and the finished rounds: an interrupted run continues there.
 
     Returns:
         What is written to results.json.
@@ -108,7 +108,7 @@ def run(
         }
         return experiment.write(
             content, *tables_of(content, options), settings={"draws": digits.DRAWS, "members": digits.MEMBERS},
-            figures={"figure": _figure(mnist, ships), "filters": filters_figure(mnist)},
+            figures={"filters": filters_figure(mnist)},
         )  # fmt: skip
 
 
@@ -191,7 +191,7 @@ def statements(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> dict[str, 
 
 def tables_of(content: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Table, Table, Table]:
     """MNIST, with filters that are trained or could be, and with features of random filters, and naval."""
-    names = ["posterior", "rows", "labels to 90 %", "accuracy, %", "over random, %", "ink"]
+    names = ["posterior", "rows", "labels to 90 %", "accuracy at the end, %", "over random, %", "ink"]
     trained, mnist = [names], [names[:-1]]
     for posterior, rows in content["mnist"].items():
         for name, row in rows.items():
@@ -202,7 +202,7 @@ def tables_of(content: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[
                 trained.append([*cells, _shown(row["ink"], row["ink_se"], ".2f")])
             else:
                 mnist.append(cells)
-    ships = [["posterior", "random", "largest variance", "difference"]]
+    ships = [["posterior", "random rows", "rows of largest variance", "difference"]]
     for posterior, row in content["naval"].items():
         forms = {RANDOM: ".3f", "variance": ".3f", "difference": "+.3f"}
         ships.append([posterior, *(_shown(row[key], row[f"{key}_se"], form) for key, form in forms.items())])
@@ -225,23 +225,6 @@ def labels_shown(row: Mapping[str, Any]) -> str:
 
 def _shown(value: float, error: float, form: str) -> str:
     return f"{value:{form}} ± {error:{form.removeprefix('+')}}"
-
-
-@styled()
-def _figure(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> Figure:
-    """Means over seeds with one standard error, by number of labels."""
-    figure = Figure(figsize=(9.5, 5.6), layout="constrained")
-    panels = figure.subplots(2, 3, sharey="row")
-    simple = {name: mnist[name] for name in digits.POSTERIORS}
-    for row, (data, curves, what) in enumerate((("MNIST", simple, "accuracy"), ("naval", ships, "RMSE"))):
-        for axes, (name, curve) in zip(panels[row], curves.items(), strict=True):
-            _draw(axes, curve)
-            axes.set(title=f"{data}, {name}", xlabel="labels")
-        panels[row][0].set_ylabel(what)
-        panels[row][0].legend()
-    for axes in panels[0]:
-        axes.axhline(TARGET, color=GREY, linewidth=0.8)
-    return figure
 
 
 @styled()

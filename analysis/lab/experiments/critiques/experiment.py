@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import importlib
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from pyrodrop.analysis.lab.experiments.critiques.panel import Size
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import facts, paragraph
-from pyrodrop.files import Record, whole
+from pyrodrop.files import Record
 from pyrodrop.names import known
 
 PANELS = ("foong", "osband", "verdoja")  # files of this folder, the longest first
@@ -34,8 +33,7 @@ def run(
         preset: default takes minutes on two cores; quick has networks that are too small and short to show anything,
             long samples the two-layer posterior of Foong et al. too, for hours.
         panels: which papers, by first author.
-        out: folder for results.json, a figure per panel, and the finished panels: a run that was interrupted
-            continues there.
+        out: folder for results.json and the finished panels: a run that was interrupted continues there.
 
     Returns:
         What is written to results.json.
@@ -51,13 +49,10 @@ def run(
         cells = experiment.cells(_checked)
         order = [name for name in PANELS if name in names or cells.file(name).exists()]
         done = experiment.measure(_timed, order, cells, size=preset, seed=job.seed)
-        panels_by_name = {}
-        for name, kept in done.items():
-            panels_by_name[name] = {key: kept[key] for key in kept if key not in ("cell", "figure", "seconds")}
-            with whole(experiment.folder / f"{name}.png") as file:
-                file.write_bytes(base64.b64decode(kept["figure"]))
-            paragraph(f"\n{kept['title']} ({kept['paper'].split(',')[0]})")
+        for kept in done.values():
+            paragraph(f"\n{kept['title']}")
             facts(kept["facts"])
+        panels_by_name = {name: {key: kept[key] for key in ("title", "tables", "facts")} for name, kept in done.items()}
         seconds = {name: kept["seconds"] for name, kept in done.items()} | {"in all": time.perf_counter() - start}
         return experiment.write({"panels": panels_by_name, "seconds": seconds})
 
@@ -66,11 +61,10 @@ def _timed(name: str, *, device: torch.device, progress: bool | None, size: Size
     """One panel as JSON, with its duration in seconds."""
     start = time.perf_counter()
     module = importlib.import_module(f"pyrodrop.analysis.lab.experiments.critiques.{name}")
-    return {**module.panel(size, seed).to_json(), "seconds": time.perf_counter() - start}
+    return {**vars(module.panel(size, seed)), "seconds": time.perf_counter() - start}
 
 
 def _checked(record: Record) -> None:
-    for key in ("title", "paper", "figure"):
-        record.text(key)
+    record.text("title")
     for key in ("tables", "facts"):
         record.record(key)

@@ -16,14 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 from pyrodrop.analysis.lab.experiments.critiques import one_weight
-from pyrodrop.analysis.lab.experiments.critiques.panel import Panel, Size, Table, fitted, learning_rate, sized
-from pyrodrop.analysis.reports.style import BLACK, SERIES, png, styled
+from pyrodrop.analysis.lab.experiments.critiques.panel import Panel, Size, fitted, learning_rate, sized
 from pyrodrop.data import Dataset, bootstrapped, perturbed
 from pyrodrop.guides import Guide, Point
 
@@ -90,17 +88,7 @@ def panel(size: Size, seed: int) -> Panel:
     }
     fixed, wide = slopes["fixed rate .1"], slopes[WIDE]
     return Panel(
-        title="The spread of a fixed rate does not shrink with data",
-        paper="Osband (2016), Risk versus Uncertainty in Deep Learning: Bayes, Bootstrap and the Dangers of Dropout",
-        link="http://bayesiandeeplearning.org/2016/papers/BDL_4.pdf",
-        shown=(
-            "A posterior should concentrate as data accumulate. With one weight everything is known in closed form: the "
-            "exact standard deviation falls as 1/sqrt(N), that of dropout with a fixed rate rises to a constant, because it "
-            "is always sqrt(r / (1 - r)) times the mean. In a network of 50 units the same is seen: training could make the "
-            "noise of the units cancel, but the spread at a fixed rate stays where it is, while Gaussian posteriors that "
-            "learn their variances fall with N as the exact posterior of the wide limit does. Ensembles of point estimates "
-            "that are randomised do so, too."
-        ),
+        title="Osband (2016): the spread of a fixed rate does not shrink with data",
         tables={
             "one weight, standard deviation after N observations, in closed form": weight,
             f"networks 1-50-1, mean spread of f over [-1, 1] by N, mean of {sets} data sets": networks,
@@ -123,8 +111,6 @@ def panel(size: Size, seed: int) -> Panel:
                 for a, b in zip(spreads[name], spreads[WIDE], strict=True)
             ),
         },
-        helps=_helps(weight, networks, slopes, counts),
-        figure=png(_figure(weight, counts, spreads)),
     )
 
 
@@ -231,39 +217,3 @@ def slope(counts: tuple[int, ...], values: list[float]) -> float:
 
 def _mean(spreads: list[Tensor]) -> float:
     return float(torch.stack([spread.double() for spread in spreads]).mean())
-
-
-def _helps(weight: Table, networks: Table, slopes: Mapping[str, float], counts: tuple[int, ...]) -> tuple[str, ...]:
-    last = f"N = {counts[-1]}"
-    process = networks[WIDE][last]
-    return (
-        "One weight: learning the variance of Gaussian noise gives the exact posterior. Learning a Bernoulli rate goes too "
-        f"far: its spread is {weight['dropout, learned rate']['N = 10']:.3f} at N = 10 (exact .302) and 0 in all digits at "
-        "N = 100, since the optimal rate falls exponentially with N.",
-        *(
-            f"Networks, {name}: the spread changes as N^{slopes[name]:.2f} (fixed rate: N^{slopes['fixed rate .1']:.2f}; "
-            f"Gaussian process: N^{slopes['Gaussian process (wide limit)']:.2f}), to {networks[name][last]:.4f} at {last} "
-            f"(Gaussian process: {process:.4f})."
-            for name in [*list(GUIDES)[1:], *ENSEMBLES]
-        ),
-    )
-
-
-@styled()
-def _figure(weight: Table, counts: tuple[int, ...], spreads: Mapping[str, list[float]]) -> Figure:
-    figure = Figure(figsize=(9.5, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for (name, row), colour in zip(weight.items(), (BLACK, *SERIES), strict=False):
-        shown = [(n, row[f"N = {n}"]) for n in COUNTS if row[f"N = {n}"] > 1e-4]
-        if name != "Gaussian noise, learned alpha":
-            left.loglog(*zip(*shown, strict=True), "o-", color=colour, markersize=3, linewidth=1, label=name)
-    left.set(title="one weight, closed form", xlabel="N", ylabel="standard deviation", ylim=(6e-3, 1))
-    left.legend(fontsize=7)
-    for name, values in spreads.items():
-        group = list(ENSEMBLES if name in ENSEMBLES else GUIDES)
-        colour = BLACK if name == WIDE else SERIES[group.index(name)]
-        style = "s--" if name in ENSEMBLES else "o-"
-        right.loglog(counts, values, style, color=colour, markersize=3, linewidth=1, label=name)
-    right.set(title="networks 1-50-1", xlabel="N", ylabel="mean spread of f")
-    right.legend(fontsize=6)
-    return figure

@@ -7,7 +7,6 @@ converged, and the spread depends on the start.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -30,31 +29,17 @@ def sized(sizes: Mapping[Size, T], size: Size) -> T:
 
 @dataclass(frozen=True)
 class Panel:
-    """One critique: its claim, our numbers beside known ones, and remedies.
+    """One critique: our numbers beside known ones.
 
     Attributes:
-        title: the critique in a line.
-        paper: author, year and title.
-        link: address of the paper.
-        shown: what is measured, in two to four sentences.
+        title: the critique in a line, with author and year.
         tables: rows of numbers by caption; a row is a mapping from column to value.
         facts: statements about these numbers, each with whether it is true in this run.
-        helps: sentences about remedies, with the numbers of this run.
-        figure: content of a PNG file.
     """
 
     title: str
-    paper: str
-    link: str
-    shown: str
     tables: Mapping[str, Table]
     facts: Mapping[str, bool]
-    helps: tuple[str, ...]
-    figure: bytes
-
-    def to_json(self) -> dict[str, Any]:
-        """All fields by name, with the figure in base 64."""
-        return {**vars(self), "helps": list(self.helps), "figure": base64.b64encode(self.figure).decode()}
 
 
 WEIGHTS, LOGITS = 1e-2, 0.2  # learning rates

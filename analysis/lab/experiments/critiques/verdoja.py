@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 from pyrodrop.analysis.lab.experiments.critiques.panel import Panel, Size, fitted, learning_rate, sized
-from pyrodrop.analysis.reports.style import BLACK, SERIES, png, styled
 from pyrodrop.data import Dataset
 
 NOISE, ROWS, DRAWS = 0.1, 80, 300
@@ -30,7 +28,6 @@ SIZES: dict[Size, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {  # widt
 }
 FIXED, BERNOULLI, GAUSSIAN = "fixed rate", "learned Bernoulli rates", "learned Gaussian noise"
 STARTS = (RATES[0], RATES[-1])
-FLOOR = 1e-3  # smallest spread that the figure shows
 Row = dict[str, float]
 Grid = dict[tuple[int, int], list[Row]]  # by width and depth, a row per rate
 
@@ -51,18 +48,8 @@ def panel(size: Size, seed: int) -> Panel:
     changes = {kind: [_change(rows) for rows in grid.values()] for kind, grid in grids.items()}
     narrow, wide = min(widths), max(widths)
     by_width = [fixed[narrow, depth][1]["at the data"] / fixed[wide, depth][1]["at the data"] for depth in depths]
-    every = [row["at the data"] for rows in fixed.values() for row in rows]
     return Panel(
-        title="The spread depends on rate, width and depth",
-        paper="Verdoja & Kyrki (2020), Notes on the Behavior of MC Dropout",
-        link="https://arxiv.org/abs/2008.02627",
-        shown=(
-            f"The same {ROWS} observations of one function, in two clusters, and networks that differ in rate, width and "
-            f"depth. At the data, where the posterior is tight, the spread of MC dropout ranges from {min(every):.3f} to "
-            f"{max(every):.3f}: it is set by the rate and the architecture, as the observations are the same. Exact "
-            f"inference for wide networks gives {_range([row['at the data'] for row in processes.values()])}. All networks "
-            "of one architecture are trained together as replicates."
-        ),
+        title="Verdoja & Kyrki (2020): the spread depends on rate, width and depth",
         tables={
             f"spread of f at the data, hidden layers x width, mean of {seeds} seeds": table,
             "spread of f by place": _by_place(grids, processes, cells),
@@ -83,23 +70,6 @@ def panel(size: Size, seed: int) -> Panel:
                 len(widths) == 1 or all(change > 1 for change in by_width)
             ),
         },
-        helps=(
-            f"Learned Gaussian noise: from starts of {STARTS[0]:g} and {STARTS[1]:g} the spreads at the data differ by a "
-            f"factor of {_typical(changes[GAUSSIAN]):.2f} (geometric mean over architectures), where fixed rates of .05 and "
-            f".5 differ by {_typical(changes[FIXED]):.2f}. They lie in {_range(_at_data(grids[GAUSSIAN]))}, which is too "
-            "much as well: mean-field posteriors of wide networks give up fit for a smaller KL divergence.",
-            f"Learned Bernoulli rates go too far: {_range(_at_data(grids[BERNOULLI]))}, since the ELBO prefers "
-            "never to drop units once the data determine them. The RMSE from the function is "
-            f"{_errors(grids[BERNOULLI]):.3f}, against {_errors(fixed):.3f} for fixed rates.",
-            f"Width: from {narrow} to {wide} units the spread at rate .1 changes by a factor of {_shrinks(by_width):.2f}.",
-            *(
-                f"Depth {depth}: between the clusters the spread at rate .1 and width {wide} is "
-                f"{_between(fixed[wide, depth][1]):.1f} times that at the data; exact inference for wide networks gives "
-                f"{_between(processes[depth]):.0f} times."
-                for depth in depths
-            ),
-        ),
-        figure=png(_figure(grids, processes, widths, depths)),
     )
 
 
@@ -201,46 +171,3 @@ def _change(rows: list[Row]) -> float:
 
 def _typical(changes: list[float]) -> float:
     return math.exp(sum(abs(math.log(change)) for change in changes) / len(changes))
-
-
-def _shrinks(changes: list[float]) -> float:
-    return math.exp(-sum(math.log(change) for change in changes) / len(changes))
-
-
-def _between(row: Row) -> float:
-    return row["between"] / row["at the data"]
-
-
-def _at_data(grid: Grid) -> list[float]:
-    return [row["at the data"] for rows in grid.values() for row in rows]
-
-
-def _range(values: list[float]) -> str:
-    return f"{min(values):.3f} to {max(values):.3f}"
-
-
-def _errors(grid: Grid) -> float:
-    return float(np.mean([row["rmse"] for rows in grid.values() for row in rows]))
-
-
-@styled()
-def _figure(
-    grids: Mapping[str, Grid], processes: Mapping[int, Row], widths: tuple[int, ...], depths: tuple[int, ...]
-) -> Figure:
-    figure = Figure(figsize=(3.2 * len(depths), 3.6), layout="constrained")
-    panels = figure.subplots(1, len(depths), sharey=True, squeeze=False)[0]
-    for axes, depth in zip(panels, depths, strict=True):
-        for width, colour in zip(widths, SERIES, strict=False):
-            for kind, rates, line in ((FIXED, RATES, "o-"), (GAUSSIAN, STARTS, "s:"), (BERNOULLI, STARTS, "^:")):
-                spreads = [max(row["at the data"], FLOOR) for row in grids[kind][width, depth]]
-                label = f"{kind}, width {width}"
-                axes.loglog(rates, spreads, line, color=colour, markersize=4, linewidth=1, label=label)
-        exact = processes[depth]["at the data"]
-        axes.axhline(exact, color=BLACK, linestyle="--", linewidth=0.8, label="Gaussian process, wide limit")
-        axes.set(title=f"{depth} hidden layer{'s' if depth > 1 else ''}", xlabel="drop rate, or start")
-        axes.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
-        axes.minorticks_off()
-    panels[0].set_ylabel(f"spread of f at the data (at least {FLOOR:g})")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
-    return figure

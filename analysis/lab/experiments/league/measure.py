@@ -11,12 +11,12 @@ import sys
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
-from pyrodrop.analysis.lab.experiments.league.rows import LEAGUE, Referee, mean_row
+from pyrodrop.analysis.lab import tidy
+from pyrodrop.analysis.lab.experiments.league.rows import Referee, Row, mean_row
+from pyrodrop.analysis.lab.experiments.peers.rows import STORED, with_errors
 from pyrodrop.analysis.lab.experiments.references.posteriors import POSTERIORS, trained
-from pyrodrop.analysis.reports.console import machine, versions
-from pyrodrop.analysis.reports.json_files import write_json
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.training.replicates import Replicates
 from pyrodrop.zoo.exact import NAMED, PROBLEMS, TAGS
 from pyrodrop.zoo.trained import save_sampled
@@ -25,7 +25,7 @@ MEMBERS, STEPS, SEED = 5, 6000, 0
 LOSSES = 100  # number of losses in a file of the zoo, evenly spaced
 
 
-def measured(name: str, folder: Path, steps: int = STEPS) -> dict[str, Any]:
+def measured(name: str, folder: Path, steps: int = STEPS) -> dict[str, Row]:
     """The rows of a problem: means over fits from different starts, and rows of the equal mixture of these fits."""
     referee, model, rows = Referee(name, SEED), PROBLEMS[name].model(), {}
     (folder / "exact").mkdir(parents=True, exist_ok=True)
@@ -50,10 +50,12 @@ def measured(name: str, folder: Path, steps: int = STEPS) -> dict[str, Any]:
         of = NAMED[f"exact/{name}.{tag}"]
         save_sampled(folder / f"{of.name}.safetensors", of, first, referee.target.test.x, result)
         print(f"{name}, {posterior}: {rows[posterior]['wasserstein']:.3f}", flush=True)
-    return {"summary": PROBLEMS[name].summary, "draws": referee.draws, "spread": referee.judge.spread, "rows": rows}
+    return rows
 
 
 if __name__ == "__main__":
-    problems = {name: measured(name, Path(sys.argv[1])) for name in PROBLEMS}
-    settings = {"members": MEMBERS, "steps": STEPS, "seed": SEED}
-    write_json(LEAGUE, {"problems": problems, "settings": settings, "versions": versions(), "machine": machine("cpu")})
+    of_league = {"study": "league", "seed": SEED}
+    tidy.put(STORED, [
+        of_league | {"problem": name, "method": method} | with_errors(row)
+        for name in PROBLEMS for method, row in measured(name, Path(sys.argv[1])).items()
+    ])  # fmt: skip

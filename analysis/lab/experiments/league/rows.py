@@ -7,15 +7,13 @@
     covariance, total_variation, to_reference    see `pyrodrop.analysis.comparison.to_reference`
 
 Every method has at most as many draws as are stored. The references contain the rows of our posteriors, means over single
-fits and their equal mixtures, in ``league.json``, and those of other packages in ``peers.json``.
+fits and their equal mixtures, and those of other packages: studies ``league`` and ``peers`` of ``distances.csv``.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -23,11 +21,10 @@ from torch import Tensor
 from pyrodrop import zoo
 from pyrodrop.analysis.comparison.between_points import without_shift
 from pyrodrop.analysis.comparison.spreads import spread_ratio
-from pyrodrop.analysis.lab import RESULTS
 from pyrodrop.analysis.lab.experiments.peers.experiment import Judge
+from pyrodrop.analysis.lab.experiments.peers.rows import stored
 from pyrodrop.analysis.lab.experiments.references.places import places
 from pyrodrop.analysis.lab.experiments.references.stored import facts
-from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.score_table import best_first, mean_and_error
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.prediction import Prediction
@@ -36,8 +33,7 @@ from pyrodrop.zoo.posterior import ExactPosterior
 
 COLUMNS = ("wasserstein", "wasserstein_se", "spread", "away", "covariance", "total_variation", "to_reference")
 AGAIN = ("pyrodrop, point", "pyrodrop, MC dropout .05", "pyrodrop, mean field", "pyrodrop, low rank 4",
-         "pyrodrop, ensemble of 5 points")  # of peers.json: posteriors of league.json after fewer steps  # fmt: skip
-LEAGUE = RESULTS / "league.json"
+         "pyrodrop, ensemble of 5 points")  # of peers: posteriors of the league after fewer steps  # fmt: skip
 Row = dict[str, float | None]
 
 
@@ -80,27 +76,20 @@ def mean_row(rows: Sequence[Row]) -> Row:
     return mean | {"wasserstein_se": mean_and_error(known["wasserstein"])[1]}
 
 
-@functools.cache
-def _contents() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The problems in ``league.json`` and in ``peers.json``."""
-    ours, peers = (read_record(path).content["problems"] for path in (LEAGUE, RESULTS / "peers.json"))
-    return ours, peers
-
-
 def league(name: str) -> dict[str, Row]:
     """The stored rows of a problem by method, the nearest first."""
-    ours, peers = _contents()
-    others = {
-        method: {column: row["values"].get(column) for column in COLUMNS}
-        for method, row in peers[name]["rows"].items()
-        if "values" in row and method not in AGAIN
+    rows = {
+        method: {column: row.get(column) for column in COLUMNS}
+        for (problem, method), row in (stored("league") | stored("peers")).items()
+        if problem == name and "fault" not in row and method not in (*AGAIN, "chance")
     }
-    return best_first({**ours[name]["rows"], **others}, "wasserstein", smallest=True)
+    return best_first(rows, "wasserstein", smallest=True)
 
 
 def chance(name: str) -> Row:
     """The distances between two halves of the stored draws, each with half as many draws as a method."""
-    return {column: _contents()[1][name]["chance"].get(column) for column in COLUMNS}
+    row = stored("peers")[name, "chance"]
+    return {column: row.get(column) for column in COLUMNS}
 
 
 def compare(pattern: str) -> dict[str, Row]:

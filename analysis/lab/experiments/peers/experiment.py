@@ -11,15 +11,15 @@ from typing import Any, Literal
 import torch
 
 from pyrodrop.analysis.comparison.to_reference import distances, independent_of_fits, log_density_difference, two_of
-from pyrodrop.analysis.lab import RESULTS, generated
+from pyrodrop.analysis.lab import generated
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.peers.figure import figure
+from pyrodrop.analysis.lab.experiments.peers.rows import rows_of, stored
 from pyrodrop.analysis.lab.experiments.references import PROBLEMS, load
 from pyrodrop.analysis.lab.experiments.references.stored import facts
 from pyrodrop.analysis.lab.peers.processes import OURS, PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
 from pyrodrop.analysis.reports.folder import Cells
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Dataset
@@ -97,7 +97,7 @@ def run(
             for peer, row in of_problem["rows"].items():
                 if "fault" in row:
                     paragraph(f"{peer}: {row['fault']}")
-        figures = {"peers": figure(measured)}
+        figures = {"peers": figure(rows_of(measured, job.seed))}
         return experiment.write({"problems": measured}, settings={"steps": size.steps}, threads=1, figures=figures)
 
 
@@ -185,52 +185,28 @@ def table(name: str, of_problem: Mapping[str, Any]) -> Any:
     )  # fmt: skip
 
 
-def text(path: Path = RESULTS / "peers.json") -> str:
+def text() -> str:
     """Distance and core-seconds by problem and method, in Markdown."""
-    content = read_record(path).content
-    problems: dict[str, Any] = content["problems"]
-    seed = content["settings"]["seed"]
-    head = [
-        f"{name}{', TV' if of_problem['chance']['wasserstein'] is None else ''}"
-        for name, of_problem in problems.items()
+    rows = stored("peers")
+    problems = list(dict.fromkeys(problem for problem, _ in rows))
+    methods = [name for name in PEERS if any((problem, name) in rows for problem in problems)]
+    key = {name: "wasserstein" if "wasserstein" in rows[name, "chance"] else "total_variation" for name in problems}
+
+    def cell(problem: str, method: str) -> str:
+        row = rows.get((problem, method))
+        if row is None or "fault" in row:
+            return "-" if row is None else "failed"
+        return f"{row[key[problem]]:.2f} ({row['seconds']:.0f})"
+
+    head = [f"{name}{', TV' * (key[name] == 'total_variation')}" for name in problems]
+    table_ = [
+        ["method", *head],
+        *([f"{m}{' *' * bool(PEERS[m].differs)}", *(cell(problem, m) for problem in problems)] for m in methods),
+        ["chance alone", *(f"{rows[name, 'chance'][key[name]]:.2f}" for name in problems)],
     ]
-    rows = [["method", *head]]
-    methods = [name for name in PEERS if any(name in of_problem["rows"] for of_problem in problems.values())]
-    for method in methods:
-        mark = " *" if PEERS[method].differs else ""
-        rows.append([f"{method}{mark}", *(_cell(of_problem, method) for of_problem in problems.values())])
-    rows.append(
-        ["chance alone", *(f"{of_problem['chance'][_key(of_problem)]:.2f}" for of_problem in problems.values())]
-    )
     notes = [f"* {method}: {PEERS[method].differs}." for method in methods if PEERS[method].differs]
-    faults = [
-        f"{method} on {name}: {row['fault']}."
-        for name, of_problem in problems.items()
-        for method, row in of_problem["rows"].items()
-        if "fault" in row
-    ]
-    return (
-        "Wasserstein-2 distance of f from the exact posterior's, mean over test points, in units of the mean standard "
-        "deviation of f; total variation of the predictive distribution where y are classes. In brackets core-seconds, of "
-        f"imports, training, compilation and drawing. One run each, seed {seed}; *chance alone* is between two halves of "
-        f"the reference's draws, fewer than the rows have:\n\n{generated.table(rows)}\n\n"
-        + "".join(f"{note}\n\n" for note in (*notes, *faults))
-        + f"Versions: {_versions(problems)}.\n"
-    )
-
-
-def _key(of_problem: Any) -> str:
-    return "total_variation" if of_problem["chance"]["wasserstein"] is None else "wasserstein"
-
-
-def _cell(of_problem: Any, method: str) -> str:
-    row = of_problem["rows"].get(method)
-    if row is None or "fault" in row:
-        return "-" if row is None else "failed"
-    return f"{row['values'][_key(of_problem)]:.2f} ({row['about']['seconds']:.0f})"
-
-
-def _versions(problems: Any) -> str:
-    rows = [row for of_problem in problems.values() for row in of_problem["rows"].values() if "about" in row]
-    versions = {name: version for row in rows for name, version in row["about"]["versions"].items() if name != OURS}
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+    notes += [f"{method} on {name}: {row['fault']}." for (name, method), row in rows.items() if "fault" in row]
+    versions = dict.fromkeys(each for row in rows.values() for each in row.get("versions", "").split(", ") if each)
+    of_others = ", ".join(each for each in versions if not each.startswith(f"{OURS} "))
+    lines = "".join(f"{line}\n\n" for line in notes)
+    return f"{generated.table(table_)}\n\n{lines}Versions: {of_others}.\n"

@@ -18,7 +18,7 @@ from typing import Any
 from pyrodrop import priors
 from pyrodrop.analysis.lab import RESULTS, generated
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
-from pyrodrop.analysis.lab.experiments.published.compare import SETS, outcome
+from pyrodrop.analysis.lab.experiments.published.compare import outcome
 from pyrodrop.analysis.lab.experiments.published.outcome import Outcome
 from pyrodrop.analysis.lab.experiments.published_figures import FOREIGN, PAPERS, Figure, figures
 from pyrodrop.analysis.reports.console import versions
@@ -62,10 +62,8 @@ def run(job: JobOptions, *, out: Path = Path("runs/published")) -> dict[str, Any
 
 
 def print_figures(rows: Sequence[Row]) -> None:
-    """Print the tally as a table and in sentences, and the reasons of figures that do not agree."""
+    """Print the tally, and the reasons of figures that do not agree."""
     print_table(text_table("published figures beside ours", _tally_rows(rows)))
-    print()
-    paragraph(summary(rows))
     print()
     for line in _reasons(rows):
         paragraph(line)
@@ -143,24 +141,6 @@ def _counted(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row[0].published and not (row[0].foreign or row[0].repeated)]
 
 
-def summary(rows: Sequence[Row]) -> str:
-    """The tally in sentences."""
-    of = tally(rows)["all"]
-    uci = sum(result.status == "within" and figure.data in SETS for figure, result in _counted(rows))
-    waiting = of["with an error"] - of["within 2 s.e."] - of["outside"]
-    reference = Counter(result.status for figure, result in rows if not figure.published)
-    return (
-        f"{of['figures']} published figures, {of['of this zoo']} of them of methods of this zoo. {of['repeated']} of these "
-        f"are in the paper and, with more digits, in its released results, and are counted once. {of['with an error']} have "
-        f"a standard error or an error bar: {of['within 2 s.e.']} are within two standard errors, {uci} of them of MC "
-        f"dropout on UCI data; {of['outside']} are outside, and {waiting} have not been run. Without an error, "
-        f"{of['equal']} are equal (coefficients, settings, facts about data), {of['unequal']} unequal, and "
-        f"{of['no error']} have ours beside them. Of {of['missing']} there is no number of ours, for the reasons below. "
-        f"Not counted are {sum(reference.values())} numbers that were computed for reference, of which "
-        f"{reference['within'] + reference['equal']} agree."
-    )
-
-
 def page(rows: Sequence[Row]) -> str:
     """Tally, figures that do not agree, and reasons for those that are missing, in Markdown."""
     apart = [
@@ -172,7 +152,6 @@ def page(rows: Sequence[Row]) -> str:
     return (
         "\n\n".join(
             [
-                summary(rows),
                 generated.table(_tally_rows(rows)),
                 "Outside, unequal, or without a published error:",
                 generated.table([["paper", "figure", "published", "ours", "z", "why, or how far"], *apart]),

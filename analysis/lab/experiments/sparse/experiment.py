@@ -19,7 +19,7 @@ from rich.table import Table
 
 from pyrodrop import arguments, zoo
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
-from pyrodrop.analysis.lab.experiments.sparse.figure import draw_progress, draw_weights
+from pyrodrop.analysis.lab.experiments.sparse.figure import draw_progress
 from pyrodrop.analysis.lab.experiments.sparse.published import (
     DENSE,
     published,
@@ -60,7 +60,7 @@ def run(
         recipe: training settings, molchanov2017 or deepbayes2019, or neklyudov2017 with log-normal.
         epochs: number of epochs; that of the recipe if not given.
         digits: number of training digits, all 60,000 if not given.
-        out: folder of results.json, progress.png, weights.png and fit.safetensors. An interrupted run
+        out: folder of results.json, progress.png and fit.safetensors. An interrupted run
             continues from training.safetensors there.
 
     Returns:
@@ -98,9 +98,8 @@ def run(
         }
         settings = {**fit.settings, "epochs": len(log.rows), "threshold": report.threshold}
         progress = draw_progress(log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
-        figures = {"progress": progress, "weights": draw_weights(kept_weights(fit.guide, None))}
         title = f"{entry.name}, {len(log.rows)} epochs, seed {job.seed}"
-        return experiment.write(content, table_of(title, content), settings=settings, figures=figures)
+        return experiment.write(content, table_of(title, content), settings=settings, figures={"progress": progress})
 
 
 class EpochLog:

@@ -1,4 +1,4 @@
-"""Figures of a sparse training: its progress over epochs, and the kept weights as images."""
+"""The figure of a sparse training: its progress over epochs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
-from torch import Tensor
 
-from pyrodrop.analysis.reports.style import BLUE, DIVERGING, GREY, PALE, SEQUENTIAL, SERIES, WHITE, styled
+from pyrodrop.analysis.reports.style import BLUE, GREY, SERIES, styled
 
 
 @styled()
@@ -56,63 +53,3 @@ def draw_progress(rows: Sequence[dict[str, Any]], sites: Sequence[str], publishe
     for axes in (left, middle):
         axes.legend()
     return figure
-
-
-@styled()
-def draw_weights(weights: dict[str, Tensor]) -> Figure:
-    """Plot the kept entries of every weight as an image; for fully connected networks also the used pixels."""
-    names = list(weights)
-    first = weights[names[0]].cpu()
-    pixels = first.shape[1] == 784
-    figure = Figure(figsize=(3.4 * (len(names) + pixels), 3.4), layout="constrained")
-    places = list(figure.subplots(1, len(names) + pixels))
-    if pixels:
-        shown = places.pop(0).imshow((first != 0).sum(0).reshape(28, 28), cmap=SEQUENTIAL)
-        shown.axes.set_title("weights left by pixel")
-        shown.axes.set_axis_off()
-        figure.colorbar(shown, ax=shown.axes, shrink=0.75)
-    for axes, name in zip(places, names, strict=True):
-        weight = weights[name].cpu()
-        if weight.dim() == 4 and weight.shape[1] == 1:
-            _draw_filters(axes, name, weight[:, 0])
-        else:
-            _draw_matrix(axes, name, weight.flatten(1))
-    return figure
-
-
-def _draw_filters(axes: Axes, name: str, filters: Tensor) -> None:
-    """Filters ``[maps, height, width]`` as images, five per row; pruned weights are grey."""
-    maps, height, width = filters.shape
-    sheet = torch.full((-(-maps // 5) * (height + 1) + 1, 5 * (width + 1) + 1), torch.nan)
-    for number, kernel in enumerate(filters):
-        top, left = (number // 5) * (height + 1) + 1, (number % 5) * (width + 1) + 1
-        sheet[top : top + height, left : left + width] = torch.where(kernel == 0, torch.nan, kernel)
-    reach = float(filters.abs().max()) or 1.0
-    axes.set_facecolor(PALE)
-    axes.imshow(sheet, cmap=DIVERGING, vmin=-reach, vmax=reach, interpolation="nearest")
-    for line in range(0, sheet.shape[0], height + 1):
-        axes.axhline(line, color=WHITE, linewidth=3)
-    for line in range(0, sheet.shape[1], width + 1):
-        axes.axvline(line, color=WHITE, linewidth=3)
-    count = int((filters != 0).sum())
-    axes.set_title(f"{name.removesuffix('.weight')}: {count:,} of {filters.numel():,} left")
-    axes.set_xlabel(f"{int((filters != 0).flatten(1).any(1).sum())} of {maps} maps alive")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for side in axes.spines.values():
-        side.set_visible(False)
-
-
-def _draw_matrix(axes: Axes, name: str, weight: Tensor) -> None:
-    """Rows are output units, columns inputs; red is positive, blue negative. Rows and columns of zeros are left out."""
-    rows, columns = (weight != 0).any(1), (weight != 0).any(0)
-    left = weight[rows][:, columns]
-    count = int((weight != 0).sum())
-    axes.set_title(f"{name.removesuffix('.weight')}: {count:,} of {weight.numel():,} left")
-    axes.set_xlabel(f"{int(columns.sum())} of {weight.shape[1]} inputs used")
-    axes.set_ylabel(f"{int(rows.sum())} of {weight.shape[0]} units alive")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    if left.numel():
-        reach = float(torch.quantile(left[left != 0].abs()[:100_000], 0.98))
-        axes.imshow(left, cmap=DIVERGING, vmin=-reach, vmax=reach, aspect="auto", interpolation="nearest")

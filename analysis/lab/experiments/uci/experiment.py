@@ -18,12 +18,11 @@ from pyrodrop.analysis.lab.experiments.parallel import on_this_machine, train_ea
 from pyrodrop.analysis.lab.experiments.uci.cell import POSTERIORS, Cell, checked, run_cell, store
 from pyrodrop.analysis.lab.experiments.uci.plan import Penalty, Precision
 from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS, SETTINGS, chosen_sets
-from pyrodrop.analysis.lab.experiments.uci.table import markdown, print_tables, results
+from pyrodrop.analysis.lab.experiments.uci.table import print_tables, results
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.data import uci
-from pyrodrop.files import whole
 from pyrodrop.names import known, some
 
 
@@ -51,7 +50,7 @@ def run(
         precision: noise precision: from the published grid, learned or heteroscedastic; auto is the posterior's default.
         penalty: weight penalty of MC dropout: that of the released code, or that of the paper.
         splits: number of splits, the first ones; all if not given.
-        out: folder of the cells and of results.json and table.md; runs/uci-PROTOCOL if not given.
+        out: folder of the cells and of results.json; runs/uci-PROTOCOL if not given.
 
     Returns:
         The cells of the folder, by set and guide: those of earlier runs stay in the table.
@@ -112,7 +111,5 @@ def _work(cell: Cell) -> float:
 def _write(folder: Path, cells: dict[tuple[str, str], dict[str, Any]], protocol: str) -> None:
     published = PROTOCOLS[protocol].published
     write_json(folder / "results.json", results(cells, protocol))
-    with whole(folder / "table.md") as file:
-        file.write_text(markdown(cells, published))
     print_tables(cells, published)
-    print(f"table: {folder / 'table.md'}\nresults: {folder / 'results.json'}")
+    print(f"results: {folder / 'results.json'}")

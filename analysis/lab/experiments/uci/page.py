@@ -49,25 +49,24 @@ def text(protocol: str) -> str:
             else:
                 row += [pair(*mean_and_error(cell[metric])), f"{z_score(paired(cell[metric], theirs[metric])):+.1f}"]
         rows.append(row)
-    return f"{generated.table(rows)}\n\n{_lean(protocol, ours)}\n"
+    return f"{generated.table(rows)}\n\n{generated.table(_lean(protocol, ours))}\n"
 
 
 def _bernoulli(protocol: str) -> dict[str, Any]:
     return {name: cell for (name, guide), cell in reference(protocol).items() if guide == BASE}
 
 
-def _lean(protocol: str, ours: Mapping[str, Any]) -> str:
-    """Sentences on how many sets ours is better and worse, with z of all sets together."""
-    splits = by_split(PROTOCOLS[protocol].published)
-    sentences = []
+def _lean(protocol: str, ours: Mapping[str, Any]) -> list[list[str]]:
+    """The number of sets where ours is better and worse, with z of all sets together; positive is better."""
+    splits, rows = (
+        by_split(PROTOCOLS[protocol].published),
+        [["ours", "better", "worse", "z, all sets", "largest \\|z\\|"]],
+    )
     for (metric, title), sign in zip(METRICS.items(), (-1, 1), strict=True):
         z = [sign * (z_score(paired(cell[metric], splits[name][metric])) or 0) for name, cell in ours.items()]
-        better, worse = sum(value > 0 for value in z), sum(value < 0 for value in z)
-        sentences.append(
-            f"{title} better than published on {better} of {len(z)} sets and worse on {worse} of {len(z)}, all sets "
-            f"together z = {sum(z) / math.sqrt(len(z)):+.1f} (positive is better), the largest |z| {max(map(abs, z)):.1f}"
-        )
-    return f"Ours: {'; '.join(sentences)}."
+        counts = (f"{sum(value > 0 for value in z)} of {len(z)}", f"{sum(value < 0 for value in z)} of {len(z)}")
+        rows.append([title, *counts, f"{sum(z) / math.sqrt(len(z)):+.1f}", f"{max(map(abs, z)):.1f}"])
+    return rows
 
 
 def _mean(values: Sequence[float]) -> float:

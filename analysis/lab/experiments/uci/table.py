@@ -1,4 +1,4 @@
-"""The UCI table from its cells: our results next to the published ones, in Markdown.
+"""The UCI table from its cells: our results next to the published ones.
 
     d = mean of (ours - published) over splits, and z = d / se_d
     g = mean of (posterior - Bernoulli) over splits, and z = g / se_g
@@ -13,13 +13,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyrodrop.analysis.lab import generated
 from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.analysis.zoo.published import by_split
-from pyrodrop.zoo.uci import PUBLISHED
+from pyrodrop.zoo.uci import SETTINGS
 
 METRICS = {"rmse": "RMSE", "log_density": "log density"}
 BASE = "bernoulli"  # the posterior that others are compared with
@@ -44,8 +43,7 @@ def published_score(published: str, name: str, metric: str) -> Gain | None:
     splits = by_split(published).get(name)
     if splits is not None:
         return mean_and_error(splits[metric])
-    whole = PUBLISHED.get(published, {}).get(name)
-    return None if whole is None else getattr(whole, metric)  # type: ignore[no-any-return]
+    return getattr(SETTINGS[name], metric) if published == "gal2016" else None
 
 
 def treatment(cell: Mapping[str, Any]) -> str:
@@ -101,18 +99,16 @@ def gains_of(cells: Cells) -> list[list[str]]:
     return [["set", *columns], *(row for row in rows if any(row[1:])), *counts]
 
 
-def markdown(cells: Cells, published: str) -> str:
-    """One table each for RMSE, log density, and its differences from Bernoulli."""
-    parts = [f"### {title}\n\n{generated.table(rows)}" for title, rows in _tables(cells, published)]
-    return "\n\n".join([*parts, _legend(published)]) + "\n"
-
-
 def print_tables(cells: Cells, published: str) -> None:
-    """Print the tables of `markdown`."""
+    """Print one table each for RMSE, log density, and its differences from Bernoulli."""
     for title, rows in _tables(cells, published):
         print_table(text_table(title, rows))
         print()
-    paragraph(_legend(published))
+    paragraph(
+        "Mean over the published splits ± standard error, in raw units and nats; in brackets the paired difference from the "
+        f"published MC dropout ({published}) of the same splits in its standard errors. RMSE: lower is better; log density: "
+        "higher. Posteriors that treat τ differently differ in more than the posterior."
+    )
 
 
 def results(cells: Cells, protocol: str) -> dict[str, Any]:
@@ -171,14 +167,6 @@ def _gain_in_words(gain: Gain | None) -> str:
         return ""
     z = z_score(gain)
     return f"{gain[0]:+.2f}" + ("" if z is None else f" ({z:+.1f})")
-
-
-def _legend(published: str) -> str:
-    return (
-        "Mean over the published splits ± standard error, in raw units and nats; in brackets the paired difference from the "
-        f"published MC dropout ({published}) of the same splits in its standard errors. RMSE: lower is better; log density: "
-        "higher. Posteriors that treat τ differently differ in more than the posterior."
-    )
 
 
 def pair(value: float, error: float | None) -> str:

@@ -136,13 +136,3 @@ def test_a_table_counts_what_is_close_to_the_exact_posterior() -> None:
     assert "| c | 30 | -1.50 / -3.00 | -1.00 / -2.00 | -1.00 / -2.00 * | -1.00 / -2.00 |" in table
     assert "| within 0.15 of exact, of 2 |  |  |  |  | 2 | 2 | 2 | 2 | 1 | 2 |" in table
     assert "| below a constant, of 3 |  |  |  |  | 0 | 0 | 0 | 0 | 1 | 0 |" in table
-
-
-def test_the_table_of_noise_is_of_problems_with_all_settings() -> None:
-    names = [f"{setting}: {method}" for setting, methods in SETTINGS.items() for method in methods]
-    cells = {"constant": {"inside": -1.5}} | {name: {"inside": -2.0 if "learned" in name else -1.0} for name in names}
-    some = {name: cell for name, cell in cells.items() if "late" not in name}
-    table = small_pages.noise_text({"a": cells, "b": some})
-    assert "| noise, 1 problems | mean field | MC dropout |" in table
-    assert "| default, late | +0.00 (1, 0) | +0.00 (1, 0) |" in table
-    assert "| from gp, learned | -1.00 (0, 1) | -1.00 (0, 1) |" in table

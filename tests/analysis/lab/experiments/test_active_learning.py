@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,13 +15,11 @@ import torch.nn.functional as F
 from scipy.stats import entropy, sem
 from torch import Tensor
 
-from pyrodrop import cli
 from pyrodrop.analysis.lab.experiments.active_learning import digits, experiment, naval
 from pyrodrop.analysis.lab.experiments.active_learning.loop import RANDOM, Task, learn
 from pyrodrop.data import Dataset, Split
 
 CPU = torch.device("cpu")
-ROOT = Path(__file__).parents[4]
 ROWS = 40
 
 
@@ -98,26 +93,6 @@ def test_a_run_that_was_broken_off_ends_as_one_that_was_not(tmp_path: Path) -> N
     assert learned(tmp_path / "parts") == ([], whole)
 
 
-def test_only_some_unlabelled_rows_are_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With as many candidates as are asked for, all ways to choose ask for the same rows. Every round has other ones."""
-    monkeypatch.setattr(Largest, "candidates", 4)
-    rounds, _ = learned(tmp_path / "four")
-    assert all(set(each[0]) == set(each[2]) and set(each[1]) == set(each[3]) for each in rounds)
-    seen: list[set[float]] = []
-
-    def best(self: Task, run: Dataset, acquisition: str, x: Tensor, seed: int) -> Tensor:
-        if seed == 3:
-            seen.append(set(x[:, 0].tolist()))
-        return x[:, 0].topk(self.size).indices
-
-    monkeypatch.setattr(Largest, "best", best)
-    monkeypatch.setattr(Largest, "candidates", 10)
-    learned(tmp_path / "ten")
-    assert [len(each) for each in seen] == [10] * 5
-    new = [len(after - before) for before, after in itertools.pairwise(seen)]
-    assert sum(new) > 4 * len(new) + 2  # 4 in the place of the labelled ones, if the others stayed
-
-
 # The two tasks
 
 
@@ -188,14 +163,6 @@ def test_frozen_filters_are_those_that_are_trained_later(images: Split) -> None:
         assert task.guide(network).rates() == {"7.weight": 0.25, "9.weight": 0.5}
         assert {float(prior.scale) for prior in network.priors.values()} == {10}
         assert torch.equal(task.data(0)[1].y, images.test.y[::3])
-
-
-def test_ink_is_the_mean_pixel(images: Split) -> None:
-    pixels = images.train.x.numpy().reshape(120, -1)
-    assert digits.ink([[[3, 5]], [[7, 7]]]) == [
-        [pytest.approx(pixels[[3, 5]].mean() / pixels.mean(), rel=1e-5)],
-        [pytest.approx(pixels[7].mean() / pixels.mean(), rel=1e-5)],
-    ]
 
 
 def test_two_rows_of_every_digit_are_labelled_first(images: Split) -> None:
@@ -300,106 +267,4 @@ def test_a_row_of_naval_is_that_of_scipy() -> None:
     assert (row["difference"], row["difference_se"]) == pytest.approx((2.5 / 3, sem([0.5, 0, 2])))
 
 
-@pytest.mark.parametrize(
-    ("difference", "held"), [(0.3, [True, True, False]), (-0.3, [False, False, True]), (0.1, [False] * 3)]
-)
-def test_statements_are_asked_of_the_numbers(difference: float, held: list[bool]) -> None:
-    ships = {name: {"difference": difference, "difference_se": 0.1} for name in naval.POSTERIORS}
-    gains = {"over random": 0.3, "over random_se": 0.1, "over BALD": 0.1, "over BALD_se": 0.1}
-    dropout = dict.fromkeys(("entropy", "BALD", "BatchBALD", "EPIG"), gains)
-    found = experiment.statements(dict.fromkeys(("MC dropout", *experiment.FILTERS), dropout), ships)
-    assert list(found.values()) == [True, True, False, *[True] * 6, False, False, *held]
-
-
-def test_the_page_has_the_stored_numbers() -> None:
-    """Every row of its tables, in order, and nothing else."""
-    content = json.loads((ROOT / "analysis" / "lab" / "results" / "active-learning.json").read_text(encoding="utf-8"))
-    for name, curve in content["curves"].items():
-        assert content["mnist"][name.removeprefix("mnist, ")] == experiment.digit_rows(curve)
-    frozen, equal, trained = (content["mnist"][name] for name in experiment.FILTERS)
-    for score in ("BALD", "BatchBALD"):  # two thirds
-        assert trained[score]["labels"] / trained[RANDOM]["labels"] == pytest.approx(2 / 3, abs=0.03)
-    for score in ("BALD", "entropy"):  # half of the loss
-        assert equal[score]["over random"] / frozen[score]["over random"] == pytest.approx(0.5, abs=0.05)
-    scores = content["curves"][f"mnist, {digits.TRAINED}"]["scores"]
-    means = {name: np.mean(rows, 1)[6:15] for name, rows in scores.items()}  # 80 to 160 labels
-    assert all((values > means[RANDOM]).all() for name, values in means.items() if name != RANDOM)
-    page = (ROOT / "docs" / "ask-for-a-label.md").read_text(encoding="utf-8").partition("## Measured")[2]
-    shown = [line for line in page.splitlines() if re.match(r"\| (?!posterior|---)", line)]
-    tables = experiment.tables_of(content, content["settings"])
-    assert shown == [
-        f"| {' | '.join(map(str, cells))} |"
-        for table in tables
-        for cells in zip(*(column.cells for column in table.columns), strict=True)
-    ]
-
-
 # The job
-
-
-def words(folder: Path, **options: int) -> list[str]:
-    sizes = {"labels": 30, "seeds": 2, "steps": 2, "naval-labels": 6, "naval-seeds": 2, "naval-steps": 2, "jobs": 1}
-    sizes |= {"trained-labels": 20, "trained-seeds": 2, "trained-steps": 2}
-    numbers = [word for name, value in (sizes | options).items() for word in (f"--{name}", str(value))]
-    return ["run", "active-learning", *numbers, "--device", "cpu", "--out", str(folder), "--quiet"]
-
-
-@pytest.mark.usefixtures("images")
-def test_the_job_of_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every task gets its settings."""
-    asked = {}
-
-    def learned(task: Task, name: str, **settings: Any) -> dict[str, Any]:
-        asked[name] = (type(task), task.posterior, task.steps, settings["labels"], list(settings["seeds"]))
-        scores = {each: [[0.1 * len(each), 0.3], [0.2, 0.95]] for each in task.acquisitions}
-        asked_rows = {each: [[list(range(10))] * 2] * 2 for each in task.acquisitions}
-        return {"labels": [20, 30], "scores": scores, "asked": asked_rows}
-
-    monkeypatch.setattr(experiment, "learn", learned)
-    call = words(tmp_path, **{"naval-seeds": 3, "naval-steps": 7, "trained-steps": 5, "seed": 4})
-    assert cli.main(call) == 0
-    wanted = {f"mnist-{name}": (digits.Digits, name, 2, 30, [4, 5]) for name in digits.POSTERIORS}
-    wanted |= {f"naval-{name}": (naval.Naval, name, 7, 6, [4, 5, 6]) for name in naval.POSTERIORS}
-    wanted |= {f"mnist-{name}": (kind, name, 5, 20, [4, 5]) for name, kind in experiment.FILTERS.items()}
-    assert asked == {name.replace(", ", "-").replace(" ", "-"): about for name, about in wanted.items()}
-    content = json.loads((tmp_path / "results.json").read_text())
-    assert content["mnist"]["ensemble"]["BALD"]["reached"] == 1
-    assert all((tmp_path / f"{name}.png").stat().st_size > 1000 for name in ("figure", "filters"))
-    assert "≥ 30 (1 of 2 reach it)" in capsys.readouterr().out
-
-
-@pytest.mark.more
-def test_a_seed_repeats_the_job(tmp_path: Path, images: Split, ships: list[Split]) -> None:
-    """Bit for bit, also from the file of an earlier round; another seed gives other curves."""
-    assert cli.main(words(tmp_path / "job")) == 0
-    curves = json.loads((tmp_path / "job" / "results.json").read_text())["curves"]
-    options = {"labels": 30, "seeds": 2, "steps": 2, "naval_labels": 6, "naval_seeds": 2, "naval_steps": 2}
-    options |= {"trained_labels": 20, "trained_seeds": 2, "trained_steps": 2}
-    for name, last in (
-        ("mnist, ensemble", "mnist-ensemble-30"),
-        (f"mnist, {digits.FROZEN}", "mnist-MC-dropout-frozen-filters-20"),
-        ("naval, mean field", "naval-mean-field-6"),
-    ):
-
-        def again(folder: Path, seed: int, name: str = name) -> dict[str, Any]:
-            folder.mkdir(exist_ok=True)
-            (folder / "run.json").touch()  # a folder of this machine
-            about = {**options, "seed": seed}
-            return experiment._curves(name, options=about, folder=folder, device=CPU, progress=False)
-
-        assert again(tmp_path / "a", 0) == {
-            key: curves[name][key] for key in ("labels", "scores", "ink") if key in curves[name]
-        }
-        (tmp_path / "a" / "rounds" / f"{last}.json").unlink()
-        assert again(tmp_path / "a", 0) == again(tmp_path / "job", 0)
-        assert again(tmp_path / "b", 5) != again(tmp_path / "job", 0)
-
-
-def test_a_loss_that_is_not_finite_ends_the_job(images: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "pyrodrop.analysis.lab.experiments.active_learning.loop.fit_replicates",
-        lambda *_, **__: SimpleNamespace(failed={1: 3}),
-    )
-    task = digits.Digits("mean field", 1, CPU)
-    with pytest.raises(FloatingPointError, match=r"mean field stopped being finite in \[1\]"):
-        task.train([task.data(0)[0].first(20)], [0])

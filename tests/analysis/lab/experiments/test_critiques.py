@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,7 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.experiments.critiques import experiment, foong, one_weight, osband
-from pyrodrop.analysis.lab.experiments.critiques.panel import Panel
-from pyrodrop.analysis.lab.experiments.experiment import Experiment
-from pyrodrop.files import Record
+from pyrodrop.analysis.lab.experiments.critiques import foong, one_weight, osband
 
 # Osband: one weight
 
@@ -142,31 +137,3 @@ def test_origin_is_two_clusters(data_folder: Path) -> None:
     torch.testing.assert_close(x[50:].mean(0), -torch.ones(2), atol=0.1, rtol=0)
     assert not split.truth
     assert float((split.test.x[:, 0] - split.test.x[:, 1]).abs().max()) == 0
-
-
-def test_origin_must_be_where_the_folder_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="origin_x.txt is expected at"):
-        pyrodrop.data.foong2020()
-
-
-def test_every_panel_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    panel = Panel(
-        title="A title", paper="A, 2000", link="https://a.b", shown="What is shown.", figure=b"\x89PNG content",
-        tables={"a caption": {"a row": {"x": 7.25}}}, facts={"it is so": True}, helps=("This helps.",),
-    )  # fmt: skip
-    done = {name: {**panel.to_json(), "seconds": 1.0} for name in ("foong", "osband")}
-    monkeypatch.setattr(Experiment, "measure", lambda *_, **__: done)
-    content = experiment.run(panels=list(done), out=tmp_path, quiet=True)
-    assert json.loads((tmp_path / "results.json").read_text()) == content
-    assert list(content["panels"]) == list(done)
-    assert (tmp_path / "foong.png").read_bytes() == panel.figure
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", experiment.PANELS)
-def test_a_panel_at_the_size_of_a_test(name: str, data_folder: Path) -> None:
-    panel = experiment._timed(name, device=torch.device("cpu"), progress=False, size="quick", seed=0)
-    experiment._checked(Record(Path("panel.json"), panel))
-    assert base64.b64decode(panel["figure"]).startswith(b"\x89PNG")
-    json.dumps(panel, allow_nan=False)

@@ -15,10 +15,9 @@ import torch
 import xarray as xr
 
 import pyrodrop
-from pyrodrop import cli, guides, zoo
-from pyrodrop.analysis.lab import RESULTS
-from pyrodrop.analysis.lab.experiments.league import LEAGUE, measure, page, rows, submission
-from pyrodrop.analysis.lab.experiments.references import PROBLEMS, facts
+from pyrodrop import guides, zoo
+from pyrodrop.analysis.lab.experiments.league import measure, rows, submission
+from pyrodrop.analysis.lab.experiments.references import PROBLEMS
 from pyrodrop.zoo.exact import TAGS
 
 if not os.environ.get("PYRODROP_DATA"):  # the exact posterior that all tests are of is one of data that are downloaded
@@ -158,12 +157,6 @@ def test_damaged_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (tmp_path / name).write_bytes(b"PK\x03\x04 no such thing")
         with pytest.raises(ValueError, match=f"{name} (is no .n|is not valid|must be a .npz, .nc, .json file; got)"):
             of(tmp_path / name)
-    np.savez_compressed(tmp_path / "mine.npz", f=np.zeros((9, 100, 1)))
-    content = bytearray((tmp_path / "mine.npz").read_bytes())
-    content[60:70] = b"\xff" * 10
-    (tmp_path / "mine.npz").write_bytes(content)
-    with pytest.raises(ValueError, match="is no .npz file with arrays"):
-        of(tmp_path / "mine.npz", problem="foong")
     with pytest.raises(ValueError, match="no exact posterior is called 'fong'"):
         of(tmp_path / "mine.npz", problem="fong")
     for write in (
@@ -177,52 +170,7 @@ def test_damaged_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             of(file, problem="foong")
 
 
-def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = npz(tmp_path, f=TARGET.f(PRIOR).numpy())
-    out = tmp_path / "out.json"
-    assert cli.main(["league", "submit", str(file), "--problem", "foong", "--name", "prior", "-o", str(out)]) == 0
-    assert json.loads(out.read_text())["method"] == "prior"
-    assert "> prior" in capsys.readouterr().out
-    assert cli.main(["league", "submit", str(tmp_path / "none.npz")]) == 1
-    assert cli.main(["league", "submit", str(file), "--problem", "fong"]) == 2
-    assert "none.npz does not exist" in capsys.readouterr().err
-
-
 # What is stored
-
-
-@pytest.mark.parametrize("column", list(page.FORMS))
-def test_the_tables_have_the_stored_numbers(column: str) -> None:
-    ours = json.loads(LEAGUE.read_text())["problems"]
-    peers = json.loads((RESULTS / "peers.json").read_text())["problems"]
-    head, _, *body = (line.strip("| ").split(" | ") for line in page.text(column).splitlines())
-    assert head[1:] == list(PROBLEMS)
-    table = {line[0]: dict(zip(PROBLEMS, line[1:], strict=True)) for line in body}
-    assert len(table) == {"away": 16}.get(column, 16 + 15 + 1)
-    for name in PROBLEMS:
-        for method in table.keys() - {"*chance*"}:
-            row = ours[name]["rows"].get(method) or peers[name]["rows"].get(method, {}).get("values")
-            want = None if row is None else row[column]
-            shown = table[method][name].split(" ± ")[0]
-            assert shown == ("-" if want is None else format(want, page.FORMS[column]))
-
-
-def test_the_rows_are_those_of_the_problems_as_they_are() -> None:
-    """By as many draws, and in the same units as those of other packages."""
-    ours = json.loads(LEAGUE.read_text())["problems"]
-    peers = json.loads((RESULTS / "peers.json").read_text())["problems"]
-    for name in PROBLEMS:
-        assert ours[name]["draws"] == peers[name]["draws"] == facts(name)["stored"]["draws"]
-        assert ours[name]["spread"] == pytest.approx(peers[name]["spread"], rel=1e-4)
-
-
-def test_single_fits_are_about_where_an_earlier_training_left_them() -> None:
-    """The earlier ones were measured by more draws, which brings what is near a little nearer."""
-    for name, of_problem in json.loads(LEAGUE.read_text())["problems"].items():
-        earlier = facts(name)["table"]
-        for method, row in of_problem["rows"].items():
-            ratio = row["wasserstein"] * of_problem["spread"] / earlier[method]["wasserstein"]
-            assert 0.8 < ratio < 1.45, (name, method, ratio)
 
 
 def test_what_the_page_says_of_the_league() -> None:
@@ -270,7 +218,7 @@ def test_a_league_is_measured_from_trainings(tmp_path: Path, monkeypatch: pytest
     fits.save(tmp_path / "foong" / "mean-field.safetensors")
     monkeypatch.setattr(measure, "POSTERIORS", {"mean field": guides.MeanField})
     monkeypatch.setattr(measure, "TAGS", ["mean-field"])
-    made = measure.measured("foong", tmp_path)["rows"]
+    made = measure.measured("foong", tmp_path)
     referee = rows.Referee("foong")
     single = [referee.row("m", fit.predict(TARGET.test.x, 640)) for fit in fits]
     w2 = [row["wasserstein"] for row in single]
@@ -284,9 +232,3 @@ def test_a_league_is_measured_from_trainings(tmp_path: Path, monkeypatch: pytest
     kept = zoo.load("exact/foong.mean-field")
     assert isinstance(kept, pyrodrop.Fit)
     assert torch.equal(kept.predict(TARGET.test.x, 5).f, fits[0].predict(TARGET.test.x, 5).f)
-
-
-@pytest.mark.more
-def test_the_picture_has_every_method() -> None:
-    figure = page.figure()
-    assert [text.get_text() for text in figure.axes[0].get_yticklabels()][::-1] == page.methods()

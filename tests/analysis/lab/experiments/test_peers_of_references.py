@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from pyrodrop import cli
-from pyrodrop.analysis.lab import RESULTS
 from pyrodrop.analysis.lab.experiments.peers import experiment
+from pyrodrop.analysis.lab.experiments.peers.rows import stored
 from pyrodrop.analysis.lab.experiments.references import PROBLEMS, load
 from pyrodrop.analysis.lab.peers import processes
 from pyrodrop.analysis.lab.peers.processes import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
@@ -194,23 +194,12 @@ def test_our_own_script(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert json.loads(str(file["about"]))["seconds"] > 0
 
 
-def test_the_page_has_the_numbers() -> None:
-    yacht = json.loads((RESULTS / "peers.json").read_text())["problems"]["yacht"]["rows"]["pyrodrop, point"]
-    row = next(line for line in experiment.text().splitlines() if line.startswith("| pyrodrop, point"))
-    assert f"{yacht['values']['wasserstein']:.2f} ({yacht['about']['seconds']:.0f})" in row
-
-
 def test_what_is_stored_is_of_the_peers_and_versions_of_the_list() -> None:
     """Every row is one of `PEERS`, and `requirements.txt` has the versions that were run."""
-    stored = json.loads((RESULTS / "peers.json").read_text())
     listed = dict(line.split("==") for line in (ROOT / REQUIREMENTS).read_text().splitlines() if "==" in line)
-    for found in stored["problems"].values():
-        assert found["rows"].keys() <= PEERS.keys()
-        for name, row in found["rows"].items():
-            package = PEERS[name].package
-            if "about" in row and package in listed:
-                assert row["about"]["versions"][package] == listed[package]
-
-
-def test_the_scripts_of_all_peers_are_there() -> None:
-    assert all((SCRIPTS / peer.script).is_file() for peer in PEERS.values())
+    rows = {name: row for (_, name), row in stored("peers").items() if name != "chance"}
+    assert rows.keys() <= PEERS.keys()
+    for name, row in rows.items():
+        versions = dict(each.rsplit(" ", 1) for each in row.get("versions", "").split(", ") if each)
+        both = versions.keys() & listed.keys() & {PEERS[name].package}
+        assert {package: versions[package] for package in both} == {package: listed[package] for package in both}

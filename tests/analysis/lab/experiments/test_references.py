@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ import torch
 from scipy.spatial import cKDTree
 
 import pyrodrop
-from pyrodrop import cli
-from pyrodrop.analysis.lab.experiments.references import PROBLEMS, experiment, figure, load, posteriors
+from pyrodrop.analysis.lab.experiments.references import PROBLEMS, load, posteriors
 from pyrodrop.analysis.lab.experiments.references.experiment import SIZES, drawn, recipe, with_precision
 from pyrodrop.analysis.lab.experiments.references.places import line, places
 from pyrodrop.analysis.lab.experiments.references.spreads import PLACES, spread_ratios
-from pyrodrop.analysis.lab.experiments.references.stored import FOLDER, LEARNED, facts, save
+from pyrodrop.analysis.lab.experiments.references.stored import FOLDER, LEARNED, facts
 from pyrodrop.analysis.lab.experiments.references.table import distance_table
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.prediction import Prediction
@@ -33,9 +31,7 @@ STORED = sorted(path.stem for path in FOLDER.glob("*.json"))
 WITH_LEARNED = [(FOLDER, name) for name in STORED] + [
     (FOLDER / LEARNED, path.stem) for path in sorted((FOLDER / LEARNED).glob("*.json"))
 ]
-MOST_BYTES = 800_000
 MOST_R_HAT = 1.01
-FEW = ("point", "MC dropout .05")  # posteriors of the short run
 
 
 def data_of(name: str, request: pytest.FixtureRequest) -> tuple[Dataset, Dataset]:
@@ -48,11 +44,6 @@ def data_of(name: str, request: pytest.FixtureRequest) -> tuple[Dataset, Dataset
 
 
 # The stored files
-
-
-def test_every_problem_is_stored() -> None:
-    assert set(STORED) == set(PROBLEMS)
-    assert {path.stem for path in DRAWS.glob("*.safetensors") if "." not in path.stem} == set(PROBLEMS)
 
 
 @pytest.mark.few(2)
@@ -76,44 +67,6 @@ def test_chains_have_mixed(folder: Path, name: str) -> None:
     found = facts(name, folder)["diagnostics"]
     assert found["r_hat_f"] <= MOST_R_HAT
     assert found["problems"] == []
-
-
-@pytest.mark.parametrize(("folder", "name"), WITH_LEARNED)
-def test_table_is_whole(folder: Path, name: str) -> None:
-    content = facts(name, folder)
-    table, notes = content["table"], content["notes"]
-    singles = list(posteriors.POSTERIORS)
-    assert set(table) == {*singles, *(f"ensemble {one}" for one in singles), "reference"}
-    assert next(iter(table["point"])) == "wasserstein"
-    assert all(0 < row["total_variation"] < 1 for row in table.values())
-    values = [row["wasserstein"] for row in table.values()]
-    assert values[:-1] == sorted(values[:-1])
-    for one in singles:
-        own = content["members"][one]
-        assert len(own) == content["recipe"]["training"]["fits"]
-        error = "error" if name == "mnist" else "rmse"
-        for column in ("wasserstein", "total_variation", "to_reference", "log_density", error):
-            assert table[one][column] == pytest.approx(sum(row[column] for row in own) / len(own), rel=1e-5)
-        assert len(content["elbo"][one]) == len(own)
-    for key, row in table.items():
-        found = content["spreads"]["places"][key]
-        assert [row[place] for place in PLACES] == [found[place]["median"] for place in PLACES]
-        assert all(0 <= one["lowest"] <= one["median"] <= one["highest"] for one in found.values())
-    assert all(table["point"][place] == 0 for place in PLACES)
-    said = any(note.startswith("THE REFERENCE SHOULD NOT BE USED YET") for note in notes)
-    assert said == bool(content["diagnostics"]["problems"])
-    assert any("minus the KL divergence" in note for note in notes) == (content["y"] is not None)
-    assert {"python", "torch", "pyrodrop"} <= set(content["versions"])
-
-
-@pytest.mark.parametrize("name", STORED)
-def test_posteriors_that_contain_another_one_were_trained_as_well(name: str) -> None:
-    """Low rank contains mean field: its best ELBO is not below that of mean field by more than noise and 1 %."""
-    elbo = facts(name)["elbo"]
-    assert {one["convention"] for key in ("mean field", "low rank 4") for one in elbo[key]} == {"exact"}
-    best = {key: max(elbo[key], key=lambda one: one["value"]) for key in ("mean field", "low rank 4")}
-    mean, low = best["mean field"], best["low rank 4"]
-    assert low["value"] > mean["value"] - 4 * math.hypot(mean["se"], low["se"]) - 0.01 * abs(mean["value"])
 
 
 @pytest.mark.few(2)
@@ -142,35 +95,6 @@ def test_stored_draws_give_the_stored_log_density(name: str, request: pytest.Fix
     assert found == pytest.approx(content["table"]["reference"]["log_density"], rel=0.05, abs=0.1)
 
 
-@pytest.mark.parametrize("name", STORED)
-def test_stored_draws_are_small_and_carry_their_diagnostics(name: str) -> None:
-    path, content = DRAWS / f"{name}.safetensors", facts(name)
-    assert path.stat().st_size < MOST_BYTES
-    sampled = load(name)
-    assert {values.dtype for values in sampled.samples.values()} == {torch.float32}
-    own = {key: value for key, value in content["diagnostics"].items() if key != "problems"}
-    assert sampled.settings["diagnostics"] == own
-    assert sampled.chains == content["recipe"]["sampler"]["chains"]
-    assert sampled.settings["thinned_from"] == content["recipe"]["sampler"]["draws"]
-
-
-def test_a_stored_reference_is_one_for_compare() -> None:
-    train, test = PROBLEMS["co2"].data()
-    model = PROBLEMS["co2"].model()
-    fit = pyrodrop.fit(model, pyrodrop.guides.MeanField(model), train, steps=5, progress=False)
-    table = pyrodrop.compare({"mine": fit}, test, "total_variation", reference=load("co2"), num_samples=100)
-    assert not any("other data" in note for note in table.notes)
-    assert table.rows["mine"]["total_variation"] > 5 * table.reference["total_variation"]  # type: ignore[index,operator]
-    assert "reference: distances between two independent sets of 100 of its samples" in table.notes
-
-
-def test_what_is_not_stored_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no reference is called 'yatch'.*did you mean 'yacht'"):
-        load("yatch")
-    with pytest.raises(ValueError, match=r"yacht has no stored draws: yacht.safetensors is not in .*run references"):
-        load("yacht", tmp_path)
-
-
 # Models and data
 
 
@@ -184,16 +108,6 @@ def test_priors_have_the_scales_of_the_recipe() -> None:
         torch.testing.assert_close(sites[site]["fn"].stddev, torch.full_like(sites[site]["value"], want))
     assert model(torch.zeros(3, 2)).shape == (3, 1)
     assert float(model.likelihood.precision.rsqrt()) == pytest.approx(0.1)  # type: ignore[union-attr,operator]
-
-
-@pytest.mark.more
-def test_digits_are_averaged_over_squares(data_folder: Path) -> None:
-    train, test = PROBLEMS["mnist"].data()
-    assert (len(train), len(test)) == (160, 500)
-    whole = pyrodrop.data.mnist(progress=False).train
-    image = whole.x[7].reshape(28, 28)
-    assert float(train.x[7].reshape(7, 7)[3, 2]) == pytest.approx(float(image[12:16, 8:12].mean()), abs=1e-6)
-    assert torch.equal(train.y, whole.y[:160])
 
 
 # The table
@@ -268,82 +182,6 @@ def test_drawn_observations_have_the_predictive_distribution() -> None:
 # The job
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a short run leaves."""
-    folder = tmp_path_factory.mktemp("references")
-    patch = pytest.MonkeyPatch()
-    patch.setattr(experiment, "POSTERIORS", {name: posteriors.POSTERIORS[name] for name in FEW})
-    words = ["--problems", "co2", "--preset", "quick", "--out", str(folder), "--quiet"]
-    try:
-        assert cli.main(["run", "references", *words]) == 0
-    finally:
-        patch.undo()
-    return folder
-
-
-@pytest.mark.more
-def test_the_job(made: Path) -> None:
-    content = json.loads((made / "co2.json").read_text())
-    assert set(content) == set(facts("co2"))
-    assert set(content["table"]) == {*FEW, *(f"ensemble {name}" for name in FEW), "reference"}
-    assert content["diagnostics"]["problems"]  # 4 chains of 10 draws
-    assert content["notes"][0].startswith("THE REFERENCE SHOULD NOT BE USED YET: the chains have not mixed")
-    assert load("co2", made).predict(PROBLEMS["co2"].data()[1].x, 40).f.shape == (40, 249, 1)
-
-
-@pytest.mark.more
-def test_double_precision_is_stored_in_single(tmp_path: Path) -> None:
-    problem = PROBLEMS["co2"]
-    train, _ = problem.data()
-    sampled = pyrodrop.sample(
-        problem.model(), train, chains=4, draws=4, tune=100, max_steps=2, dtype=torch.float64, engine="traced",
-        progress=False,
-    )  # fmt: skip
-    log_density = save(sampled, tmp_path / "co2.safetensors", "co2", 8, train)
-    back = load("co2", tmp_path)
-    assert log_density == pytest.approx(float(back.predict(train.x, 8).log_density(train.y).mean()), rel=1e-5)
-    assert {values.dtype for values in back.samples.values()} == {torch.float32}
-    torch.testing.assert_close(
-        back.samples["layers.0.weight"], sampled.samples["layers.0.weight"][:, [1, 3]].float(), rtol=0, atol=0
-    )
-    torch.testing.assert_close(
-        back.predict(train.x, 8).f.double(), sampled.thinned(8).predict(train.x, 8).f, rtol=1e-4, atol=1e-3
-    )
-    assert sampled.samples["layers.0.weight"].dtype == torch.float64
-
-
-def rows_of(page: str, title: str) -> dict[str, list[str]]:
-    """The rows of the table after these words, by what stands before the numbers."""
-    lines = page.partition(f"**{title}")[2].splitlines()
-    table = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
-    stop = next((n for n, row in enumerate(table[1:], 1) if row[0] == "problem"), len(table))
-    where = table[0][1] == "where"
-    return {" ".join(row[: 1 + where]): row[1 + where :] for row in table[2:stop]}
-
-
-def test_the_page_has_the_tables() -> None:
-    text = (FOLDER.parent / "README.md").read_text().split("## Distance from the exact posterior")[1].split("\n## ")[0]
-    names = list(posteriors.POSTERIORS)
-    energy, column = facts("energy"), names.index("mean field")
-    for title, key, digits in (("W2 of f", "wasserstein", 3), ("Total variation", "total_variation", 2)):
-        found = rows_of(text, title)
-        assert len(found) == len(WITH_LEARNED)
-        shown = [float(number) for number in found["energy"][column].split(" / ")]
-        want = [energy["table"][name][key] for name in ("mean field", "ensemble mean field")]
-        assert shown == pytest.approx(want, rel=0.5 * 10 ** (1 - digits))
-        assert float(found["energy"][-1]) == pytest.approx(energy["table"]["reference"][key], abs=1e-3)
-    spreads = rows_of(text, "Spread of f")
-    assert len(spreads) == 3 * len(WITH_LEARNED)
-    for place in PLACES:
-        own = energy["spreads"]["places"]["mean field"][place]
-        numbers = re.findall(r"<?\d[.\d]*", spreads[f"energy {place}"][column])
-        shown = [float(number) for number in numbers if "<" not in number]
-        want = [*own.values(), energy["spreads"]["places"]["ensemble mean field"][place]["median"]]
-        assert shown == pytest.approx([one for one in want if not 0 < one < 0.01], rel=0.06)
-        assert spreads[f"energy {place}"][0].startswith("0 / ")
-
-
 def test_the_places_of_two_clusters() -> None:
     """At the rows, midpoints of pairs in the gap, and three times as far from the mean, the farthest half."""
     torch.manual_seed(0)
@@ -383,18 +221,6 @@ def test_the_line_is_the_first_principal_direction() -> None:
     digits = line(Dataset(x, torch.tensor([4] * 3 + [1] * 297)))
     ends = [digits.x[int((digits.t - end).abs().argmin())] for end in (-1, 1)]
     torch.testing.assert_close(torch.stack(ends), x[[0, 3]], rtol=1e-4, atol=1e-3)
-
-
-def test_the_figure_shows_the_stored_ratios() -> None:
-    content = facts("co2")
-    ratio = content["spreads"]["line"]["ratio"]
-    for axes, prefix in zip(figure(content).axes, ("", "ensemble "), strict=True):
-        drawn_lines = [
-            curve.get_ydata() for curve in axes.lines if len(curve.get_xdata()) == len(content["spreads"]["line"]["t"])
-        ]
-        want = [ratio[prefix + name] for name in posteriors.POSTERIORS if max(ratio[prefix + name]) > 0]
-        np.testing.assert_allclose(drawn_lines, want)
-        assert len(want) == len(posteriors.POSTERIORS) - (prefix == "")
 
 
 def test_ratios_along_the_line_are_those_of_the_functions() -> None:

@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-from pyrodrop.analysis.lab import RESULTS
 from pyrodrop.analysis.lab.experiments.critiques import osband
-from pyrodrop.analysis.lab.experiments.remedies import experiment
-
-STORED = json.loads((RESULTS / "remedies.json").read_text(encoding="utf-8"))
-
-
-def test_every_section_is_stored() -> None:
-    assert set(STORED["sections"]) == set(experiment.SECTIONS)
-
-
-def test_every_number_has_three_seeds() -> None:
-    for rows in STORED["sections"].values():
-        for row in rows.values():
-            assert all(len(values) == 3 and all(map(math.isfinite, values)) for values in row.values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("section", experiment.SECTIONS)
-def test_a_section_at_the_size_of_a_test(section: str, data_folder: Path) -> None:
-    done = experiment._measured(f"{section}-0", device=torch.device("cpu"), progress=False, size="quick", seed=0)
-    joined = experiment._joined([done, done])
-    assert joined.keys() == STORED["sections"][section].keys()
-    json.dumps(joined, allow_nan=False)
 
 
 def test_a_network_with_a_prior_function_is_the_sum_of_two_networks_of_the_prior() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +13,11 @@ from sklearn.linear_model import RidgeCV
 from torch import nn
 from torch.func import functional_call
 
-from pyrodrop import cli, fit, guides, likelihoods, models, priors, zoo
+from pyrodrop import fit, guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.lab.experiments import solar
 from pyrodrop.analysis.zoo import train
 from pyrodrop.data import Dataset, Split
 from pyrodrop.zoo.rnn import _Forecast, _LanguageModel
-from pyrodrop.zoo.sources import SOURCES
 
 
 class Small(nn.Module):
@@ -84,14 +80,6 @@ def test_labels_of_every_step_have_bits_of_draws_and_of_the_mean_weights() -> No
     assert abs(scores["bits"] - scores["bits_of_mean_weights"]) > 0.5  # the test can tell them apart
 
 
-def test_one_label_per_example_has_no_bits(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    data = Dataset(torch.randn(9, 2), torch.randint(0, 3, (9,)))
-    model = models.MLP([2, 4, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
-    run = fit(model, guides.Point(model), data, steps=2, engine="traced", progress=False)
-    assert "bits" not in train._scores(run, Split("a", data, data, "", "", ""), 2, 0)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -137,39 +125,3 @@ def test_ridge_is_that_of_scikit_learn_with_the_smallest_error_of_leave_one_out(
     scores = solar._scores(mean, sd, test)
     assert scores["log_density"] == pytest.approx(scipy.stats.norm.logpdf(y[40:], mean, sd).mean(), rel=1e-5)
     assert scores["rmse"] == pytest.approx(float(np.sqrt(np.mean((y[40:] - mean.numpy()) ** 2))), rel=1e-5)
-
-
-@pytest.mark.more
-def test_the_job_of_the_solar_series(
-    tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = dataclasses.replace(zoo.entry("rnn/solar"), draws=20)
-    monkeypatch.setitem(zoo.ENTRIES, "rnn/solar", entry)
-    words = [
-        "run",
-        "solar",
-        "--seeds",
-        "2",
-        "--steps",
-        "3",
-        "--out",
-        str(tmp_path / "run"),
-        "--device",
-        "cpu",
-        "--quiet",
-    ]
-    assert cli.main(words) == 0
-    shown = capsys.readouterr().out
-    content = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert list(content["models"]) == ["persistence", "ridge", "LSTM, MC dropout", "LSTM, mean weights"]
-    [split] = SOURCES["solar"].load()
-    persist = float(split.test.y.square().mean().sqrt())
-    assert content["models"]["persistence"]["rmse"] == pytest.approx(persist, rel=1e-6)
-    assert f"{persist:.3f}" in shown
-    second = entry.fit(split.train, seed=1, steps=3, device="cpu", progress=False)
-    f = second.predict(split.test.x, entry.draws, seed=1).f.double().mean(0)
-    assert content["each"]["LSTM, MC dropout"]["rmse"][1] == pytest.approx(
-        float((f - split.test.y).square().mean().sqrt()), rel=1e-4
-    )
-    assert cli.main(["compare", str(tmp_path / "run")]) == 0
-    assert "ridge" in capsys.readouterr().out

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +10,11 @@ import torch
 import torch.nn.functional as F
 
 import pyrodrop
-from pyrodrop import cli, guides, likelihoods, models, priors, zoo
-from pyrodrop.analysis.lab import RESULTS
+from pyrodrop import guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.lab.experiments.paired_scores import compared
 from pyrodrop.analysis.lab.experiments.rotated_digit import experiment as rotated_digit
-from pyrodrop.analysis.lab.experiments.rotated_digit.report import Turned
 from pyrodrop.analysis.zoo.averaged import averaged
-from pyrodrop.analysis.zoo.check import _cut
-from pyrodrop.data import Dataset, mnist
+from pyrodrop.data import Dataset
 from pyrodrop.zoo import caffe
 from pyrodrop.zoo.lenet import DECAY, DROPPED, KEEP, LR, RATES, learning_rate
 
@@ -75,32 +70,6 @@ def test_the_policy_inv_is_caffes() -> None:
     assert caffe.inverse_decay(30_000, gamma=1e-4, power=0.25) == pytest.approx(4**-0.25)
 
 
-def test_what_crosses() -> None:
-    """Two angles: far apart, and two classes with the same distribution."""
-    torch.manual_seed(1)
-    logits = 0.5 * torch.randn(200, 2, 10)
-    logits[:, 0, 1] += 10
-    logits[:, 1, [5, 7]] += 10
-    flat = torch.zeros(2)
-    turned = Turned(torch.zeros(2, 28, 28), torch.tensor([0.0, 180.0]), logits, flat, flat)
-    assert turned.crosses() == [False, True]
-    assert turned.called[0] == 1
-    assert turned.called[1] in (5, 7)
-    assert turned.table()["180.0"]["p(5)"] == pytest.approx(0.5, abs=0.1)
-
-
-def test_facts_are_asked_of_the_numbers() -> None:
-    logits = torch.zeros(50, 12, 10)
-    logits[:, :, 1] = 20
-    logits[:25, 5, 1] = -20
-    entropy = torch.tensor([0.0, 0.0, 0.0, 0.1, 0.3, 0.9, 0.4, 0.1, 0.0, 0.0, 0.0, 0.0])
-    degrees = torch.linspace(0, 180, 12)
-    turned = Turned(torch.zeros(12, 28, 28), degrees, logits, entropy, entropy)
-    assert all(rotated_digit.facts(turned, entropy.tolist()).values())
-    flat = Turned(torch.zeros(12, 28, 28), degrees, logits, entropy.flip(0).roll(4), entropy)
-    assert not all(rotated_digit.facts(flat, entropy.flip(0).roll(6).tolist()).values())
-
-
 def test_paired_scores_are_those_of_each_and_their_difference(small: Any) -> None:
     fit = small.fitted(small.dropout, small.classifier(), small.classes())
     test = small.classes(60, seed=1)
@@ -136,39 +105,3 @@ def test_averaged_weights_are_keep_times_m() -> None:
     fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3), (x, y), steps=2, progress=False)
     for name in ("layers.0.weight", "layers.1.weight"):
         torch.testing.assert_close(averaged(fit).guide.loc[name], 0.7 * fit.guide.loc[name])  # type: ignore[attr-defined]
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("guide", ["bernoulli", "ensemble"])
-def test_the_job_runs(
-    guide: str, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small_set = _cut(mnist(flat=False), 300, 100)
-    monkeypatch.setattr(rotated_digit, "mnist", lambda **_: small_set)
-    monkeypatch.setattr(rotated_digit, "DRAWS", 4)
-    monkeypatch.setattr(rotated_digit, "SHOWN", 10)
-    monkeypatch.setattr(rotated_digit, "SEARCHED", 1)
-    words = ["run", "rotated-digit", "--guide", guide, "--steps", "3", "--out", str(tmp_path), "--quiet"]
-    assert cli.main(words) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert list(results["angles"])[-1] == "180.0"
-    assert list(results["scores"]) == (["weight averaging", "T = 4"] if guide == "bernoulli" else ["T = 4"])
-    assert 0 <= results["auroc"]["mean"]["T = 4"] <= 1
-    assert {p.name for p in tmp_path.iterdir() if not p.name.startswith(".")} == {
-        "results.json", "figure.png", "fit.safetensors", "run.json", "training.safetensors", "training.json",
-    }  # fmt: skip
-    if guide == "bernoulli":
-        capsys.readouterr()
-        assert cli.main(words) == 0
-        assert "reused from" in capsys.readouterr().out
-        assert json.loads((tmp_path / "results.json").read_text()) == results
-
-
-def test_the_reference_shows_what_the_figure_shows() -> None:
-    results = json.loads((RESULTS / "rotated-digit.json").read_text())
-    assert all(results["facts"].values())
-    rows = list(results["angles"].values())
-    assert rows[0]["entropy"] < 0.1 < 0.5 < max(row["entropy"] for row in rows[1:-1])
-    assert rows[0]["class"] == 1
-    assert results["search"]["same"] == 12
-    assert results["settings"]["steps"] == 10_000

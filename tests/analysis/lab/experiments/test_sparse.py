@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from matplotlib import image
-from matplotlib.figure import Figure
 
 import pyrodrop
-from pyrodrop import cli, guides, likelihoods, models, priors, zoo
+from pyrodrop import guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.lab import RESULTS
-from pyrodrop.analysis.lab.experiments.sparse import experiment as job
-from pyrodrop.analysis.lab.experiments.sparse.figure import draw_weights
 from pyrodrop.analysis.lab.experiments.sparse.published import published, published_by_unit, published_rows
-from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.zoo import sparse
@@ -64,13 +57,6 @@ def test_the_recipe_by_unit() -> None:
     for name in guide.sites:
         assert not bool(guide.noise_loc[name].any())
         assert bool((guide.noise_log_scale[name] == -5).all())
-
-
-def test_a_method_has_its_recipe(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match="method must be one of those of the recipe molchanov2017, sparse, ard; got 'log-normal'"
-    ):
-        job.run(method="log-normal", out=tmp_path, quiet=True)
 
 
 @pytest.mark.parametrize("name", [n for n in zoo.ENTRIES if n.startswith(("sparse/", "ard/"))])
@@ -132,97 +118,6 @@ def test_the_page_has_what_is_left_by_unit() -> None:
     assert f"{terms}, and {maps['weights']:,} weights, theirs about {round(theirs_by_maps, -3):,}" in page
 
 
-@pytest.mark.more
-def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it on 300 digits: interrupted, gone on with, and read back."""
-    split = mnist()
-    test = split.test.first(2000)
-    monkeypatch.setattr(job, "mnist", lambda **_: replace(split, test=test))
-    monkeypatch.setattr("pyrodrop.zoo.sparse.BATCH", 50)
-    monkeypatch.setattr(job, "BATCH", 50)
-    short: Any = sparse.Settings(
-        9, 0.05, 8.0, None, pyrodrop.schedules.linear(1, after=5), {"lenet-300-100": lambda s: 3.0}, "a test"
-    )
-    monkeypatch.setitem(sparse.RECIPES, "deepbayes2019", short)  # type: ignore[index]
-    original = sparse.training
-    monkeypatch.setattr(job, "training", lambda *a, **k: {**original(*a, **k), "engine": "traced"})
-    figures: dict[str, Figure] = {}
-
-    def keeps(path: Path, figure: Figure) -> None:
-        figures[path.name] = figure
-        write_figure(path, figure)
-
-    monkeypatch.setattr("pyrodrop.analysis.lab.experiments.experiment.write_figure", keeps)
-    rows: list[int] = []
-    plain = job.EpochLog.__call__
-
-    def breaks(self: job.EpochLog, fit: pyrodrop.Fit, epochs: int) -> None:
-        plain(self, fit, epochs)
-        rows.append(epochs)
-        if len(rows) == 7:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(job.EpochLog, "__call__", breaks)
-    words = ["run", "sparse", "--recipe", "deepbayes2019", "--digits", "300", "--quiet", "--out", str(tmp_path)]
-    (tmp_path / "epochs.json").write_text('{"epochs": [{"epoch": 1, "left": "by another run without a checkpoint"}]}')
-    assert cli.main(words) == 130
-    assert cli.main(words) == 0
-    assert rows == [*range(1, 8), *range(5, 10)], "went on from the checkpoint after epoch 5"
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert [row["epoch"] for row in results["epochs"]] == list(range(1, 10))
-    assert "left" not in results["epochs"][0]
-    for row in results["epochs"]:
-        assert (row["sparsity"] is None) == (row["epoch"] <= 6) == (row["compression"] is None), (
-            "only under full weight"
-        )
-        assert (row["kl_weight"] == 1) == (row["epoch"] > 6)
-    found = results["compressed"]
-    shares = results["result"]["sparsity"].values()
-    kept = sum(n * (1 - s) for n, s in zip((235_200, 30_000, 1000), shares, strict=True))
-    assert results["result"]["compression"] == pytest.approx(266_200 / kept)
-    assert found["compressed"]["weights"] <= round(kept)
-    small = pyrodrop.Fit.load(tmp_path / "fit.safetensors").compress()
-    wrong = float((small(test.x).argmax(-1) != test.y).float().mean())
-    assert wrong == pytest.approx(results["result"]["error"], abs=1e-3)
-    assert_shows_progress(
-        figures["progress.png"], results["epochs"], published("lenet-300-100", "sparse", "deepbayes2019")
-    )
-    for name, figure in figures.items():
-        width, height = figure.get_size_inches()
-        assert image.imread(tmp_path / name).shape == (int(110 * height), int(110 * width), 4)
-
-
-def assert_shows_progress(figure: Figure, rows: list[dict[str, Any]], published_ratio: float | None) -> None:
-    """Titles, axes and legends, and every line's points."""
-    epochs = [row["epoch"] for row in rows]
-    full = [row for row in rows if row["sparsity"] is not None]
-    left, middle, right = figure.axes
-    assert [axes.get_title("left") for axes in figure.axes] == [
-        "test error, %",
-        "weights left, %",
-        "weights over weights left",
-    ]
-    for axes in figure.axes:
-        assert axes.get_xlabel() == "epoch"
-        assert axes.get_xlim() == (0, epochs[-1])
-        (grey,) = axes.patches
-        assert grey.get_extents().transformed(axes.transData.inverted()).x1 == pytest.approx(full[0]["epoch"] - 0.5)
-    lines = {line.get_label(): line.get_xydata() for line in (*left.lines, *middle.lines)}
-    errors = {"nothing cut": "error_dense", "cut": "error"}
-    sites = [f"layers.{number}" for number in range(3)]
-    assert list(lines) == [*errors, *sites]
-    assert [text.get_text() for axes in (left, middle) for text in axes.get_legend().get_texts()] == list(lines)
-    for label, key in errors.items():
-        assert lines[label] == pytest.approx(np.array([(row["epoch"], 100 * row[key]) for row in rows]))
-    for site in sites:
-        kept = [(row["epoch"], 100 * (1 - row["sparsity"][f"{site}.weight"])) for row in full]
-        assert lines[site] == pytest.approx(np.array(kept))
-    assert len({line.get_color() for line in middle.lines}) == 3
-    ratio, level = right.lines
-    assert ratio.get_xydata() == pytest.approx(np.array([(row["epoch"], row["compression"]) for row in full]))
-    assert list(level.get_ydata()) == [published_ratio, published_ratio]
-
-
 @pytest.mark.slow
 def test_random_labels_are_pruned_away(data_folder: Path) -> None:
     """Molchanov et al. (2017), section 5.4: nothing can be learned, so nothing is kept; plain dropout memorises."""
@@ -263,28 +158,3 @@ def test_reference_results_meet_what_is_claimed(name: str, most_error: float, le
     assert small["compressed"]["weights"] <= round(kept)
     for key in ("seed", "threshold", "recipe", "engine"):
         assert key in reference["settings"]
-
-
-def test_pictures_of_weights_are_the_weights_that_are_left() -> None:
-    """Filters one by one, matrices without the rows and columns that have no weights; also where nothing is left."""
-    model = models.LeNet5(prior=priors.ARD(), likelihood=likelihoods.Categorical())
-    weights = {name: weight.clone() for name, weight in model.weight_sites().items()}
-    weights["conv1.weight"][1:] = 0
-    weights["ip1.weight"][7:, 1:] = 0
-    weights["ip1.weight"][:7] = 0
-    figure = draw_weights(weights)
-    assert [axes.get_title("left") for axes in figure.axes] == [
-        "conv1: 25 of 500 left", "conv2: 25,000 of 25,000 left", "ip1: 493 of 400,000 left", "ip2: 5,000 of 5,000 left",
-    ]  # fmt: skip
-    filters, _, matrix, last = figure.axes
-    sheet = np.ma.filled(filters.images[0].get_array(), np.nan)
-    np.testing.assert_array_equal(sheet[1:6, 1:6], weights["conv1.weight"][0, 0])
-    assert np.isfinite(sheet).sum() == 25
-    assert filters.get_xlabel() == "1 of 20 maps alive"
-    np.testing.assert_array_equal(matrix.images[0].get_array(), weights["ip1.weight"][7:, :1])
-    assert (matrix.get_xlabel(), matrix.get_ylabel()) == ("1 of 800 inputs used", "493 of 500 units alive")
-    np.testing.assert_array_equal(last.images[0].get_array(), weights["ip2.weight"])
-    nothing = draw_weights({name: torch.zeros_like(weight) for name, weight in weights.items()})
-    assert [axes.get_title("left").split(": ")[1].split(" of")[0] for axes in nothing.axes] == ["0"] * 4
-    assert np.ma.count(nothing.axes[0].images[0].get_array()) == 0
-    assert not any(axes.images for axes in nothing.axes[1:])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from pyrodrop import cli, zoo
+from pyrodrop import zoo
 from pyrodrop.analysis.lab.divergences import table as kl_table
 from pyrodrop.analysis.lab.experiments import concrete
 from pyrodrop.data import line
@@ -31,40 +29,6 @@ def test_every_checked_pair_is_within_four_standard_errors(capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "refused:" in shown
     assert "no density over weights" in shown
-
-
-@pytest.mark.more
-def test_concrete_experiment_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concrete, "SIZES", (10,))
-    monkeypatch.setattr("pyrodrop.zoo.concrete.WIDTH", 16)
-    monkeypatch.setattr("pyrodrop.zoo.concrete.EPOCHS", {10: 30})
-    monkeypatch.setattr("joblib.cpu_count", lambda: 1)
-    assert cli.main(["run", "concrete", "--seeds", "2", "--sizes", "10", "--out", str(tmp_path), "--quiet"]) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert set(results["sizes"]["10"]) == set(concrete.QUANTITIES)
-    theirs = {
-        "rmse": 1.90116484,
-        "epistemic_sd": 1.278,
-        "aleatoric_sd": 1.257,
-        "rate_1": 0.076,
-        "rate_2": 0.404,
-        "rate_3": 0.403,
-    }
-    assert results["published"] == {"10": theirs}
-    first, second = results["sizes"]["10"]["rmse"]
-    figure = results["figures"]["Concrete dropout | test RMSE N=10"]
-    assert figure["value"] == pytest.approx((first + second) / 2)
-    assert figure["error"] == pytest.approx(abs(first - second) / 2)
-    assert figure["sd"] == pytest.approx(abs(first - second) / 2**0.5)
-    spreads = results["sizes"]["10"]["epistemic_sd"]
-    expected = (sum(value**2 for value in spreads) / 2) ** 0.5
-    assert results["figures"]["Concrete dropout | epistemic,aleatoric std N=10"]["value"][0] == pytest.approx(expected)
-
-
-def test_concrete_sizes_are_those_of_the_notebook(tmp_path: Path) -> None:
-    for sizes in ([], [11], [10, 10]):
-        with pytest.raises(ValueError, match="10, 25, 50, 100, 1000, 10000, each once"):
-            concrete.run(sizes=sizes, out=tmp_path)
 
 
 def test_concrete_trains_on_the_first_20_40_60_rows(monkeypatch: pytest.MonkeyPatch) -> None:

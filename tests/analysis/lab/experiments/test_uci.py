@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,32 +13,27 @@ import pytest
 import torch
 from scipy.special import logsumexp
 from scipy.stats import norm
-from torch import Tensor
 
 import pyrodrop
-from pyrodrop import cli
 from pyrodrop.analysis.lab.experiments.uci import cell as uci_cell
-from pyrodrop.analysis.lab.experiments.uci.cell import Cell, Scores, divided, run_cell, score
+from pyrodrop.analysis.lab.experiments.uci.cell import Cell, divided, run_cell, score
 from pyrodrop.analysis.lab.experiments.uci.columns import COLUMNS
 from pyrodrop.analysis.lab.experiments.uci.plan import Part, Plan
-from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS, RATES, SETTINGS, Point, Protocol, chosen_sets
+from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS, RATES, SETTINGS, Point
 from pyrodrop.analysis.lab.experiments.uci.table import (
     gains_of,
-    markdown,
     paired,
-    results,
-    treatment,
+    rows_of,
     z_score,
 )
 from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.data import uci
-from pyrodrop.data.uci import TABLES
+from pyrodrop.data.tables import UCI
+from pyrodrop.data.uci import SPLITS
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.prediction.blocks import blocks
-from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.replicates import Replicates
-from pyrodrop.zoo.uci import PUBLISHED
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 CPU = torch.device("cpu")
@@ -55,9 +49,9 @@ def short(monkeypatch: pytest.MonkeyPatch, data_folder: Path) -> None:
     monkeypatch.setitem(SETTINGS, "yacht", replace(SETTINGS["yacht"], epochs=2))
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", SPLITS)
 def test_the_grid_is_that_of_the_published_files(name: str, data_folder: Path) -> None:
-    folder = data_folder / "uci" / TABLES[name].folder
+    folder = (data_folder / UCI[name].file).parent
     read = {f: np.loadtxt(folder / f"{f}.txt") for f in ("dropout_rates", "tau_values", "n_epochs", "n_hidden")}
     assert list(RATES) == read["dropout_rates"].tolist()
     assert list(SETTINGS[name].precisions) == read["tau_values"].tolist()
@@ -111,27 +105,6 @@ def test_the_network_starts_as_keras_starts_it(data_folder: Path) -> None:
     assert all(bool((bias == 0).all()) for bias in model.parameters())
 
 
-def test_the_longer_runs_of_2016(data_folder: Path) -> None:
-    """100 and 500 times the table's number of epochs, in batches of 128; the second has two hidden layers."""
-    plans = {
-        (name, protocol): Cell(name, "bernoulli", protocol, "auto", "released", 5, 0).plan(CPU)
-        for name in ("boston", "protein")
-        for protocol in ("gal2016-100x", "gal2016-500x")
-    }
-    assert {key: (plan.epochs, plan.hidden) for key, plan in plans.items()} == {
-        ("boston", "gal2016-100x"): (4000, (50,)),
-        ("boston", "gal2016-500x"): (20_000, (50, 50)),
-        ("protein", "gal2016-100x"): (2000, (100,)),
-        ("protein", "gal2016-500x"): (10_000, (100, 100)),
-    }
-    assert {plan.batch for plan in plans.values()} == {128}
-    (point,) = PROTOCOLS["gal2016-500x"].points("boston")
-    assert (point.precision, point.drop_rate, point.length_scale) == (0.159707652696, 0.05, 0.01)
-    model, guide = COLUMNS["bernoulli"].build(uci("boston")[0].train, plans["boston", "gal2016-500x"], point, 0)
-    assert [tuple(site.shape) for site in model.weight_sites().values()] == [(50, 13), (50, 50), (1, 50)]
-    assert set(guide.rates().values()) == {0.05}, "inputs and both layers"  # type: ignore[attr-defined]
-
-
 def test_tau_is_in_raw_units(data_folder: Path) -> None:
     """RMSE and log density from the weights alone, in float64 by numpy and scipy, for y in its own units."""
     split = uci("concrete")[0]
@@ -156,34 +129,6 @@ def test_tau_is_in_raw_units(data_folder: Path) -> None:
     assert ours.rmse == pytest.approx(np.sqrt(((f.mean(0) - y) ** 2).mean()), rel=1e-5)
     assert ours.rmse_of_one_pass == pytest.approx(np.sqrt(((f[rows, rows] - y) ** 2).mean()), rel=1e-5)
     assert ours.log_density == pytest.approx(densities.mean(), rel=1e-5)
-
-
-class Far:
-    """Draws whose densities underflow without a shift."""
-
-    def __init__(self, draws: Tensor) -> None:
-        self.draws = draws
-
-    def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
-        import pyro.distributions as dist
-
-        f = self.draws[:num_samples, x[:, 0].long()]
-        return Prediction(f, dist.Normal(f, torch.ones_like(f)).to_event(1))
-
-
-@pytest.mark.more
-def test_ten_thousand_draws_do_not_underflow(data_folder: Path) -> None:
-    """Densities of exp(-500) to exp(-50,000), and chunks of rows that come together again in order."""
-    draws = torch.randn(10_000, 900, 1) + 100 * torch.linspace(0.3, 3, 900)[:, None]
-    test = pyrodrop.data.Dataset(torch.arange(900.0)[:, None], torch.zeros(900, 1))
-    ours = score(Far(draws), test, 10_000, seed=0)
-    f = draws.double().numpy()[..., 0]
-    want = logsumexp(-0.5 * f**2, axis=0) - math.log(10_000) - 0.5 * math.log(2 * math.pi)
-    assert want.max() < -300
-    assert ours.log_density == pytest.approx(want.mean(), rel=1e-6)
-    assert ours.rmse == pytest.approx(np.sqrt((f.mean(0) ** 2).mean()), rel=1e-6)
-    rows = np.arange(900)
-    assert ours.rmse_of_one_pass == pytest.approx(np.sqrt((f[rows, rows] ** 2).mean()), rel=1e-6)
 
 
 @pytest.mark.few(1)
@@ -248,48 +193,6 @@ def test_gaussian_processes_are_columns(guide: str, tmp_path: Path, data_folder:
         replace(cell, precision="grid").points()
 
 
-@pytest.mark.slow  # tests/faults kills jobs, and test_run_folder goes on with their cells
-def test_a_killed_run_ends_with_the_same_numbers(short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed in the fifth of six validation fits, then in the second of two tests; nor does it matter that they are many."""
-    monkeypatch.setattr("pyrodrop.analysis.lab.experiments.uci.columns._STEPS", 11)
-    monkeypatch.setattr("pyrodrop.analysis.lab.experiments.uci.protocol.RATES", (0.01, 0.1))
-    assert COLUMNS["bernoulli"].at_once(221, SEARCH.plan(CPU)) == 2, "two epochs of two minibatches"
-    for folder in "abc":
-        (tmp_path / folder).mkdir()
-    whole = run_cell(SEARCH, tmp_path / "a", CPU, False)
-    with monkeypatch.context() as at_once:
-        at_once.setattr("pyrodrop.analysis.lab.experiments.uci.columns._STEPS", 1000)
-        in_one = run_cell(SEARCH, tmp_path / "c", CPU, False)
-    np.testing.assert_allclose(in_one["validation"], whole["validation"], rtol=1e-4)
-    calls = 0
-
-    def killed(*arguments: Any, **options: Any) -> Scores:
-        nonlocal calls
-        calls += 1
-        if calls in (9, 15):
-            raise KeyboardInterrupt
-        return score(*arguments, **options)
-
-    monkeypatch.setattr(uci_cell, "score", killed)
-    for left in (["validation 8"], ["test 1", "validation 12"]):
-        with pytest.raises(KeyboardInterrupt):
-            run_cell(SEARCH, tmp_path / "b", CPU, False)
-        counts = [(path, len(json.loads(path.read_text())["scores"])) for path in sorted((tmp_path / "b").iterdir())]
-        assert [f"{path.stem.split('.')[1]} {count}" for path, count in counts] == left
-    resumed = run_cell(SEARCH, tmp_path / "b", CPU, False)
-    assert [p.name for p in (tmp_path / "b").iterdir()] == ["yacht-bernoulli.json"]
-    for key in ("validation", "chosen", "rmse", "rmse_of_one_pass", "log_density"):
-        assert resumed[key] == whole[key]
-    assert len(whole["validation"]) == 6
-    for split, choice in enumerate(whole["chosen"]):
-        assert max(range(6), key=lambda point: whole["validation"][point][split]) == choice
-    calls = 10_000
-    assert run_cell(SEARCH, tmp_path / "b", CPU, False) == resumed, "nothing is trained again"
-    assert calls == 10_000
-    with pytest.raises(ValueError, match="has a result of other settings .*choose another folder with --out"):
-        run_cell(replace(SEARCH, seed=1), tmp_path / "b", CPU, False)
-
-
 def test_a_point_whose_training_fails_is_not_chosen() -> None:
     assert uci_cell._best([-3.0, -math.inf, -2.0]) == 2
     with pytest.raises(FloatingPointError, match="no point of the grid"):
@@ -303,73 +206,14 @@ def published(protocol: str, name: str, score: str) -> list[float]:
     return numbers
 
 
-@pytest.mark.parametrize("protocol", PUBLISHED)
-def test_published_means_are_those_of_the_splits(protocol: str) -> None:
-    for name, row in PUBLISHED[protocol].items():
+def test_published_means_are_those_of_the_splits() -> None:
+    for name, row in SETTINGS.items():
         if name != "year":
             for score in ("rmse", "log_density"):
-                values = np.array(published(protocol, name, score))
-                assert len(values) == TABLES[name].splits
+                values = np.array(published("gal2016", name, score))
+                assert len(values) == SPLITS[name]
                 error = values.std(ddof=1) / math.sqrt(len(values))
                 assert getattr(row, score) == pytest.approx((values.mean(), error), rel=1e-5)
-
-
-@pytest.mark.more
-def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "run",
-        "uci",
-        "--data",
-        "yacht",
-        "--splits",
-        "2",
-        "--guides",
-        "bernoulli",
-        "--out",
-        str(tmp_path),
-        "--quiet",
-    ]
-    assert cli.main(words) == 0
-    first = (tmp_path / "table.md").read_text()
-    content = json.loads((tmp_path / "yacht-bernoulli.json").read_text())
-    mean, error = mean_and_error(content["rmse"])
-    cell = re.search(r"\| yacht \| 1\.109 ± 0\.087 \| ([\d.]+) ± ([\d.]+) \(([+-][\d.]+)\) \|", first)
-    assert cell is not None, first
-    assert float(cell[1]) == pytest.approx(mean, abs=0.05 * (error or 0.0))  # two digits of the error are shown
-    assert float(cell[2]) == pytest.approx(error, rel=0.05)
-    apart = np.array(content["rmse"]) - published("gal2016", "yacht", "rmse")[:2]
-    assert float(cell[3]) == pytest.approx(apart.mean() / apart.std(ddof=1) * math.sqrt(2), abs=0.051)
-    assert error == pytest.approx(np.std(content["rmse"], ddof=1) / math.sqrt(2))
-    assert content["plan"]["draws"] == 20
-    assert content["machine"]["processor"]
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["models"]["bernoulli"]["rmse"] == pytest.approx(np.mean(content["rmse"]))
-    assert results["models"]["bernoulli"]["log_density"] == pytest.approx(np.mean(content["log_density"]))
-    assert results["standard_errors"]["bernoulli"]["rmse"] == pytest.approx(error)
-    assert results["data_of_models"] == {"bernoulli": "UCI yacht, 2 splits"}
-    capsys.readouterr()
-    assert cli.main(words) == 0
-    assert (tmp_path / "table.md").read_text() == first
-    shown = capsys.readouterr().out
-    assert f"reused from {tmp_path}: yacht/bernoulli" in shown
-    assert "published" in shown
-    assert cli.main([w if w != "bernoulli" else "ensemble" for w in words]) == 0
-    assert "| set | published | bernoulli, τ fixed | ensemble, τ learned |" in (tmp_path / "table.md").read_text()
-    capsys.readouterr()
-    assert cli.main(["compare", str(tmp_path)]) == 0
-    assert f"{tmp_path.name}/ensemble" in (shown := capsys.readouterr().out)
-    assert "UCI yacht, 2 splits, by held-out log density" in shown
-
-
-def test_year_has_no_grid() -> None:
-    with pytest.raises(ValueError, match="year was not in the search of 2018"):
-        PROTOCOLS["gal2018"].points("year")
-    assert PROTOCOLS["gal2016"].points("year") == [Point(0.0128363911266, 0.05, 1e-4)]
-
-
-def test_names_of_several_sets() -> None:
-    assert chosen_sets(["small", "yacht"]) == ["yacht", "boston", "energy", "concrete", "wine"]
-    assert len(chosen_sets(["all"])) == 9
 
 
 PLANS = {"cell": {"protocol": "gal2016"}, "plan": {"precision": "grid"}}
@@ -386,10 +230,9 @@ def test_a_table_by_hand() -> None:
     cells = {(name, "bernoulli"): scores | PLANS for name in ("yacht", "year")}
     apart = np.array([1.1, 1.2, 1.3]) - published("gal2016", "yacht", "rmse")[:3]
     z = apart.mean() / (apart.std(ddof=1) / math.sqrt(3))
-    text = markdown(cells, "gal2016")
-    assert f"| yacht | 1.109 ± 0.087 | 1.200 ± 0.058 ({z:+.1f}) |" in text
-    assert "| year | 8.849 | 1.200 ± 0.058 |" in text
-    assert "less that of" not in text
+    assert rows_of(cells, "rmse", "gal2016")[1:] == [
+        ["yacht", "1.109 ± 0.087", f"1.200 ± 0.058 ({z:+.1f})"], ["year", "8.849", "1.200 ± 0.058"],
+    ]  # fmt: skip
 
 
 def test_gains_by_hand() -> None:
@@ -408,58 +251,4 @@ def test_gains_by_hand() -> None:
     cells["boston", "sparse"] = base | {"log_density": [-1.6, -1.8, -2.0]}  # the gains of yacht, as losses
     counts = [["better by two s.e.", "1 of 2", "0 of 0"], ["worse by two s.e.", "1 of 2", "0 of 0"]]
     assert gains_of(cells)[2:] == [["boston", "-0.20 (-3.5)", ""], *counts]
-    assert "| yacht | +0.20 (+3.5) |  |" in markdown(cells, "gal2016")
     assert gains_of({key: cell for key, cell in cells.items() if key[1] == "bernoulli"}) == []
-
-
-def test_headers_say_what_is_done_about_tau() -> None:
-    scores = {"rmse": [1.0, 1.1], "log_density": [-1.0, -1.1]} | PLANS
-    kinds = {"grid": "fixed", "learned": "learned", "heteroscedastic": "of x"}
-    for precision, kind in kinds.items():
-        assert treatment(scores | {"plan": {"precision": precision}}) == kind
-    assert treatment(scores | {"cell": {"protocol": "gal2018"}}) == "searched"
-    cells = {("yacht", "bernoulli"): scores, ("yacht", "ard"): scores | {"plan": {"precision": "learned"}}}
-    text = markdown(cells, "gal2016")
-    assert "| set | published | bernoulli, τ fixed | ard, τ learned |" in text
-    assert "| set | ard, τ learned |" in text
-
-
-def test_protocols_are_what_they_say() -> None:
-    assert PROTOCOLS["gal2016"] == Protocol(10, 32, False, 10_000, "gal2016")
-    assert PROTOCOLS["gal2018"] == Protocol(100, 128, True, 10_000, "gal2018")
-    assert PROTOCOLS["gal2018"].points("boston", fixed_precision=False, with_rate=False) == [Point(None, None, 0.01)]
-
-
-def test_without_network_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def offline(name: str) -> None:
-        raise ConnectionError(f"data.txt of {name} could not be fetched")
-
-    monkeypatch.setattr("pyrodrop.analysis.lab.experiments.uci.experiment.uci", offline)
-    assert cli.main(["run", "uci", "--data", "yacht"]) == 1
-    assert capsys.readouterr().err == "pyrodrop: data.txt of yacht could not be fetched\n"
-
-
-def test_a_table_of_several_sets_is_compared_by_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Log densities of different data, or of different splits, are in no common order."""
-
-    def made(folder: str, cells: dict[tuple[str, str], int]) -> str:
-        contents = {
-            key: {"rmse": [1.0 + number] * splits, "log_density": [-2.0 - number] * splits, "seconds": 1.0,
-                  "cell": {"seed": 0}}
-            for number, (key, splits) in enumerate(cells.items())
-        }  # fmt: skip
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "results.json").write_text(json.dumps(results(contents, "quick")))
-        return str(tmp_path / folder)
-
-    several = made("several", {("yacht", "bernoulli"): 2, ("boston", "bernoulli"): 2, ("yacht", "mean-field"): 2})
-    yacht, longer = made("yacht", {("yacht", "ard"): 2}), made("longer", {("yacht", "ard"): 3})
-    assert cli.main(["compare", several, yacht]) == 0
-    first, second = capsys.readouterr().out.split("\n\n")
-    assert first.startswith("UCI yacht, 2 splits")
-    assert second.startswith("UCI boston, 2 splits")
-    names = [line.split()[0] for line in first.splitlines() if "/" in line.split()[0]][1:]
-    assert names == ["several/yacht/bernoulli", "yacht/ard", "several/yacht/mean-field"]
-    assert "several/boston/bernoulli" in second
-    assert cli.main(["compare", yacht, longer]) == 1
-    assert "UCI yacht, 2 splits, UCI yacht, 3 splits" in capsys.readouterr().err

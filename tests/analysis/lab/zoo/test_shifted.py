@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from pyrodrop import cli, zoo
+from pyrodrop import zoo
 from pyrodrop.analysis.lab.zoo import shifted
 from pyrodrop.analysis.zoo import references
 from pyrodrop.metrics import predictive_entropy
@@ -60,13 +60,3 @@ def test_stored_scores_are_those_of_the_weights(name: str, data_folder: Path) ->
     outside = predictive_entropy(fit.predict(shifted.letters(), draws, seed=0))
     labels = [0] * len(y) + [1] * len(outside)
     assert one["auroc_entropy"] == pytest.approx(roc_auc_score(labels, [*entropies[0], *outside]), abs=1e-3)
-
-
-def test_a_card_shows_them(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYRODROP_DATA", "/nowhere")
-    assert cli.main(["show", "rotated-digit/bernoulli"]) == 0
-    shown, one = " ".join(capsys.readouterr().out.split()), STORED["rotated-digit/bernoulli"]
-    assert f"{one['digits']['rotated by 60']['log_density']:.4g}" in shown
-    assert f"by entropy {one['auroc_entropy']:.3f}, by mutual information {one['auroc_information']:.3f}" in shown
-    assert cli.main(["show", "uci/yacht"]) == 0
-    assert "AUROC" not in capsys.readouterr().out
