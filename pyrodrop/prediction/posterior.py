@@ -141,7 +141,7 @@ class Posterior(ABC):
             for name, usual in (("joint", True), ("keep", "draws"), ("method", "draws")):
                 value, takes = options[name], network and (member is self or name == "joint")
                 if not takes and (type(value), value) != (type(usual), usual):
-                    raise TypeError(f"{name} is for {what}: leave it out; got {shown(value)}")
+                    raise TypeError(f"{name} is only for {what}: leave it out; got {shown(value)}")
             with member.as_trained():
                 if network:
                     place: dict[str, Any] = {"seed": its_seed, "device": member.device}

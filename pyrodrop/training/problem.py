@@ -79,20 +79,20 @@ class Problem:
             like: a problem of the same model and guide, which are not examined again; only other data are.
             copies: whether to copy programs, too, as replicates need it; autoguides are never copied.
         """
-        source, device = (model, guide), settings.place
+        source, device, autos = (model, guide), settings.place, list[AutoGuide]()
         if like is not None and data is like.data and device.type == "cpu":  # on which new weights are drawn
             return like._again(start)
         if like is None:
             _check_callable(model, guide)
             (check_guide if start is None else _check_restart)(model, guide)
-            check_model(guide, model)
+            check_model(autos := autoguides(guide), model)
         missing = leaves_out_missing(model)
         data = loader_of(data, num_data, missing=missing)
         if isinstance(data, Mapping | Keywords):
             data = Keywords.of(data)
         elif not isinstance(data, Loader):
             data = Dataset.of(data, missing=missing)
-        in_place = like.in_place if like else bool(autoguides(guide)) or not (copies or isinstance(model, HasWeights))
+        in_place = like.in_place if like else bool(autos) or not (copies or isinstance(model, HasWeights))
         if not in_place:
             model, guide = _copied(model, guide)
         modules = list(modules_of(model, guide).values())
@@ -108,7 +108,8 @@ class Problem:
                 module.to(device)
         problem = cls(model, guide, data, (model, guide), settings.estimator, in_place, source)
         problem._meet_data(None if like is None else like.model)
-        check(problem, settings)
+        example = None if isinstance(data, Keywords) else problem.example
+        check(model, guide, data, example, settings)
         problem._apply_estimator()
         return problem
 
@@ -448,9 +449,9 @@ def autoguides(guide: Any) -> list[AutoGuide]:
     return [auto for auto in autos if id(auto) not in inner]
 
 
-def check_model(guide: Any, model: Any) -> None:
+def check_model(autos: Sequence[AutoGuide], model: Any) -> None:
     """Raise a ValueError for an autoguide of a module other than the model that is trained, such as a copy of it."""
-    for auto in autoguides(guide):
+    for auto in autos:
         made_with = _inside(auto.model)
         if isinstance(made_with, nn.Module) and made_with is not _inside(model):
             raise ValueError(

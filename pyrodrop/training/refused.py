@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyro.infer import RenyiELBO
 
@@ -18,15 +18,17 @@ from pyrodrop.protocols import HasWeights
 from pyrodrop.training.rows import takes_num_data
 from pyrodrop.training.settings import Settings
 
-if TYPE_CHECKING:
-    from pyrodrop.training.problem import Problem
 
+def check(model: Any, guide: Any, data: Any, example: Any, settings: Settings) -> None:
+    """Raise a ValueError, with the first sentence that applies, for what cannot be trained together.
 
-def check(problem: Problem, settings: Settings) -> None:
-    """Raise a ValueError, with the first sentence that applies, for what cannot be trained together."""
+    Args:
+        example: a few rows of the data; None for keyword arguments.
+    """
     for sentence in _of_options(settings):
         raise ValueError(sentence)
-    for sentence in (_of_arguments if isinstance(problem.data, Keywords) else _of_rows)(problem, settings):
+    of_data = _of_arguments(model, data, settings) if example is None else _of_rows(model, guide, data, example, settings)
+    for sentence in of_data:
         raise ValueError(sentence)
 
 
@@ -44,11 +46,10 @@ def _of_options(settings: Settings) -> Iterator[str]:
         )
 
 
-def _of_arguments(problem: Problem, settings: Settings) -> Iterator[str]:
-    data: Any = problem.data
-    if isinstance(problem.model, HasWeights):
+def _of_arguments(model: Any, data: Keywords, settings: Settings) -> Iterator[str]:
+    if isinstance(model, HasWeights):
         yield (
-            f"data must be (x, y) or a Dataset for a model of a network, {type(problem.model).__name__}, which is "
+            f"data must be (x, y) or a Dataset for a model of a network, {type(model).__name__}, which is "
             f"standardised and checked by them; got {shown(data.values)}, as of the keyword arguments of a Pyro "
             "program"
         )
@@ -65,12 +66,11 @@ def _of_arguments(problem: Problem, settings: Settings) -> Iterator[str]:
         )
 
 
-def _of_rows(problem: Problem, settings: Settings) -> Iterator[str]:
-    data: Any = problem.data
-    size, estimator, x = settings.batch_size, settings.estimator, problem.example.x
-    network = problem.model if isinstance(problem.model, NetworkModel) else None
+def _of_rows(model: Any, guide: Any, data: Any, example: Any, settings: Settings) -> Iterator[str]:
+    size, estimator, x = settings.batch_size, settings.estimator, example.x
+    network = model if isinstance(model, NetworkModel) else None
     loads, rows = isinstance(data, Loader), len(data)
-    taken = len(problem.example) if loads else min(size or rows, rows)
+    taken = len(example) if loads else min(size or rows, rows)
     if loads and size is not None:
         yield f"batch_size must be None where a loader makes the minibatches; got {size}"
     apart = f"estimator={estimator!r} draws independent noise per example; in "
@@ -86,7 +86,7 @@ def _of_rows(problem: Problem, settings: Settings) -> Iterator[str]:
             "batch_size must be None and data in memory with objective RenyiELBO, which takes the mean over draws of "
             f"exp(log weight): that of a part of the rows, scaled to all, has another expectation; got batch_size {size}"
         )
-    for member in members_of(problem.guide) if isinstance(settings.objective, RenyiELBO) else ():
+    for member in members_of(guide) if isinstance(settings.objective, RenyiELBO) else ():
         for name in member.sites if isinstance(member, Guide) else ():
             q = member.posterior(name)
             if isinstance(q, BernoulliMixture) and q.theta == 0:
@@ -94,7 +94,7 @@ def _of_rows(problem: Problem, settings: Settings) -> Iterator[str]:
                     "the objective RenyiELBO weighs draws by the density of the posterior, which at theta = 0 has atoms "
                     f"and none: use theta > 0, or another posterior; got {member.describe()}, at {name!r}"
                 )
-    for name, function in (("model", problem.model), ("guide", problem.guide)):
+    for name, function in (("model", model), ("guide", guide)):
         if taken < rows and not takes_num_data(function):
             yield (
                 f"training on minibatches needs a {name} that takes the size of the data set, {name}(x, y, num_data=N); "

@@ -141,7 +141,7 @@ REFUSED: Table = {
     ],
     "predict": [
         (lambda: pyrodrop.predict(mlp(), X, 2), "run must be a Fit, or an object with a method predict; got"),
-        (lambda: replicates().predict(X, 4, keep="moments"), "keep is for single fits, not replicates"),
+        (lambda: replicates().predict(X, 4, keep="moments"), "keep is only for single fits, not replicates"),
     ],
     "Prediction": [
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pyrodrop.analysis.lab.networks.case import Case, Cell
 from pyrodrop.analysis.lab.networks.oracle import WARM_UP, Oracle, train_point, weight_names
 from pyrodrop.analysis.lab.networks.plan import Draws
 from pyrodrop.analysis.lab.networks.posteriors import POSTERIORS, Posterior
+from pyrodrop.compression.units import NotFollowed
 from pyrodrop.inputs import arguments, num_rows
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.networks.trial import close
@@ -183,6 +185,29 @@ class Checks:
             for name, f in got.items():
                 if f.shape != want.shape or not close(f, want):
                     return Result("wrong", f"{name} differs from the network at these weights")
+        return RIGHT
+
+    def compress(self, cell: Cell) -> Result:
+        """The compressed networks, with all units and without those that are unused, at the weights that are kept."""
+        fit = self.fit()
+        sparse = guides.SparseDropout(fit.model)
+        with torch.no_grad():
+            for value in (sparse.log_variance[name] for name in sparse.sites):
+                value[torch.rand(value.shape) < 0.4] = 9.0
+                value[torch.rand(len(value)) < 0.4] = 9.0  # output units of most layers
+        kept = {n: torch.where(sparse.keep_mask()[n], mean, 0.0) for n, mean in sparse.mean().items()}
+        oracle = self.oracle(fit.model, fit.guide, self.case.build())
+        run = pyrodrop.Fit(fit.model, sparse, None, torch.zeros(1, 3), {})
+        networks = {"the whole network": run.compress(structured=False, x=self.x)}
+        with suppress(NotFollowed):
+            networks["the small network"] = run.compress(x=self.x)
+        with torch.no_grad():
+            want = self.case.call(oracle.network.eval(), self.x, {**oracle.others, **kept})
+            for name, network in networks.items():
+                args, kwargs = arguments(self.x, network.forward)
+                f = network(*args, **kwargs)
+                if f.shape != want.shape or not close(f, want):
+                    return Result("wrong", f"{name} differs from the network at the weights that are kept")
         return RIGHT
 
     def moments(self, cell: Cell) -> Result:

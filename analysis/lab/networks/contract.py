@@ -12,6 +12,7 @@ Checks, by the cell's `what`:
 
     joint, pointwise, moments, analytic    predictions: mean, variance and covariance between points
     module        functions of `Fit.module` and `Fit.ensemble`: the network at the weights that they hold
+    compress      networks of `Fit.compress`: the network at the weights that are kept
     elbo          expectation of -ln p(y | f), and the KL divergence, in evaluation mode
     save          a loaded fit predicts bitwise the same
     checkpoint    an interrupted fit gives bitwise the same result

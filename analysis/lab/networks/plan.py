@@ -42,7 +42,7 @@ def cells(case: Case) -> list[Cell]:
         cells += [Cell(guide, what) for what in ("joint", "pointwise", "moments", "analytic", "module", "elbo", "save")]
         cells += [Cell(guide, "checkpoint", engine=engine) for engine in ("pyro", "traced")]
         if guide == "Point":
-            cells.append(Cell(guide, "plain"))
+            cells += [Cell(guide, what) for what in ("plain", "compress")]
         for estimator in get_args(Estimator):
             cells.append(Cell(guide, "loss", estimator, "traced"))
             for engine in ("traced", "compiled"):
@@ -83,6 +83,7 @@ def few_cells(case: Case, number: int) -> list[Cell]:
         Cell(two, "loss", estimator, "traced"),
         Cell(two, ("steps", "replicates")[number % 2], estimator, "traced"),
         Cell(first, "module"),
+        Cell("Point", "compress"),
     ]
 
 

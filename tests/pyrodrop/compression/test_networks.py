@@ -302,38 +302,6 @@ def test_biases_with_a_prior_and_norms_are_cut_and_used(cut_fit: Any, oracle: An
     torch.testing.assert_close(fit.compress(x=x)(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4)
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.last = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.lstm(x)[0][:, -1])
-
-
-class TwoInputs(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.last = nn.Embedding(7, 5), nn.Linear(5, 2)
-
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return self.last((self.words(ids) * mask[..., None]).mean(1))
-
-
-@pytest.mark.parametrize("form", ["recurrent", "tuple", "mapping"])
-def test_networks_of_other_kinds_are_given_back_with_their_weights(form: str, cut_fit: Any, oracle: Any) -> None:
-    net = Recurrent() if form == "recurrent" else TwoInputs()
-    x: Any = torch.randn(5, 4, 3)
-    if form != "recurrent":
-        x = torch.randint(7, (5, 4)), torch.rand(5, 4)
-    rows: Any = dict(zip(("ids", "mask"), x, strict=True)) if form == "mapping" else x
-    args = x if isinstance(x, tuple) else (x,)
-    fit: Any = cut_fit(net)
-    torch.testing.assert_close(fit.compress(structured=False, x=rows)(*args), oracle(net, fit, *args))
-    with pytest.raises(TypeError, match="no unit|one input|units that are followed"):
-        fit.compress(x=rows)
-
-
 def test_operations_of_tokens_are_counted(cut_fit: Any) -> None:
     """2 (3 5 at 4 places + 20 2)."""
     net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Flatten(), nn.Linear(20, 2))

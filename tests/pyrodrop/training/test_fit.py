@@ -124,7 +124,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, optimi
     }
     whole = pyrodrop.fit(model, guide, (X, Y), steps=23, **options)
     file = tmp_path / "state.safetensors"
-    pyrodrop.fit(model, guide, (X, Y), steps=10, checkpoint=pyrodrop.Checkpoint(file, every=4), **options)
+    pyrodrop.fit(model, guide, (X, Y), steps=11, checkpoint=pyrodrop.Checkpoint(file, every=4), **options)  # of 5 an epoch
     resumed = pyrodrop.fit(model, guide, (X, Y), steps=23, checkpoint=pyrodrop.Checkpoint(file, every=4), **options)
     assert same(whole, resumed)
     assert [p.name for p in tmp_path.iterdir()] == ["state.safetensors"]

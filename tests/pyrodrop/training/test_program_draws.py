@@ -231,7 +231,7 @@ def test_programs_of_x_and_y() -> None:
 
 def test_what_a_program_does_not_have() -> None:
     fit = fitted(line, AutoNormal(line))
-    with pytest.raises(TypeError, match="keep is for networks"):
+    with pytest.raises(TypeError, match="keep is only for networks"):
         fit.predict(keep="moments")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="slope, noise, y; got 'weight'"):
         fit.predict(sites=["weight"])
