@@ -245,3 +245,8 @@ def test_a_pruned_ensemble_is_draws_of_the_pruned_posterior() -> None:
     assert sum(p.numel() for p in networks[0].parameters()) < sum(p.numel() for p in fit.ensemble(1)[0].parameters())
     f, pruned = torch.stack([net(x) for net in networks]), fit.pruned().predict(x, 4000).f
     assert bool(((f.mean(0) - pruned.mean(0)).abs() < 5 * pruned.std(0) / 400**0.5 + 1e-6).all())
+
+
+def test_network_i_of_an_ensemble_is_the_draw_of_the_seed_plus_i() -> None:
+    fit, x = cut(models.MLP([3, 20, 2], **CLASSES), share=0.3), torch.randn(6, 3)
+    torch.testing.assert_close(fit.ensemble(3, seed=4)[2](x), fit.predict(x, 1, seed=6).f[0])
