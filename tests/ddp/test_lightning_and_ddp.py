@@ -16,8 +16,6 @@ from pyro.infer import Trace_ELBO
 from torch import Tensor
 from torch.distributions import Normal
 
-import pyrodrop
-
 from .two_ranks import (
     GUIDES,
     LR,
@@ -154,17 +152,3 @@ def test_what_raises_an_error(ranks: list[dict[str, Any]]) -> None:
     assert "RuntimeError: Expected to have finished reduction" in ranks[0]["unused"]
     assert "RuntimeError: DistributedDataParallel is not needed" in ranks[0]["functions"]
     assert "TypeError: the network of a model must be the plain module" in ranks[0]["network"]
-
-
-def test_a_fit_of_what_was_trained() -> None:
-    loss = elbo("variational")
-    fit = pyrodrop.Fit(loss.model, loss.guide, None, torch.zeros(0, 3), {})
-    assert fit.predict(X, 5).mean.shape == Y.shape
-
-
-def test_mixed_precision_of_fabric_rounds_x_and_y() -> None:
-    from lightning_fabric.plugins.precision import MixedPrecision
-
-    years = MixedPrecision("bf16-mixed", "cpu").convert_input(torch.tensor([1958.2]))
-    assert years.dtype is torch.bfloat16
-    assert float(years) == 1960

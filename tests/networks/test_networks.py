@@ -1,6 +1,6 @@
 """Every kind of network in this folder against the brute-force meaning of its posterior.
 
-A file is a kind of network (`pyrodrop.analysis.lab.networks.Case`); the contract is one for all
+A file is a kind of network, or a list of them (`pyrodrop.analysis.lab.networks.Case`); the contract is one for all
 (`pyrodrop.analysis.lab.networks.contract`). Here each network has a thin slice of its cells; ``-m slow`` checks them all.
 """
 

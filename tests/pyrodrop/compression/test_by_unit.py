@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import pyrodrop
-from pyrodrop import data, guides, likelihoods, models, priors
+from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.distributions import InputUnits
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
@@ -67,30 +67,6 @@ def test_the_small_network_is_that_of_the_kept_means(guide: str) -> None:
         assert convolutions[0] == int((~gone["4.weight"]).sum())
         dense = [(m.in_features, m.out_features) for m in small.modules() if isinstance(m, nn.Linear)]
         assert dense[-1] == (int((~gone["9.weight"]).sum()), 3)
-
-
-@pytest.mark.more
-def test_units_leave_under_a_variance_per_unit() -> None:
-    """ARD by unit, of the weights that enter and that leave a hidden unit: both are pruned together where it is small."""
-    x = torch.randn(300, 2, generator=torch.Generator().manual_seed(1))
-    y = torch.sin(2 * x[:, :1]) + 0.1 * torch.randn(300, 1, generator=torch.Generator().manual_seed(2))
-    prior = {"layers.0.*": priors.ARD("output"), "*": priors.ARD("input")}
-    model = models.MLP([2, 30, 1], "tanh", prior=prior, likelihood=likelihoods.Gaussian(100.0))
-    run = pyrodrop.fit(
-        model,
-        guides.ARDDropout(model, log_variance=-6.0),
-        data.Dataset(x, y),
-        steps=2000,
-        lr=0.05,
-        estimator="local",
-        kl_weight=pyrodrop.schedules.linear(500),
-        lr_schedule=lambda step: min(1.0, 2 * (1 - step / 2000)),
-        progress=False,
-    )
-    assert run.compression_report().compressed.units[0] < 28
-    dense = run.model.outputs(run.guide.mean(), x)  # type: ignore[attr-defined]
-    small, dense = ((f - y).square().mean() for f in (run.compress()(x), dense))
-    assert float(small) == pytest.approx(float(dense), rel=0.1)
 
 
 def test_whole_maps_of_lenet_go(float64: None) -> None:

@@ -177,32 +177,3 @@ def test_what_is_not_followed_is_kept_or_refused() -> None:
     torch.testing.assert_close(small(x), masked(fit, x), atol=1e-5, rtol=1e-5)
     assert small.get_submodule("a").out_features < 20
     assert small.get_submodule("b").out_features == 10
-
-
-def test_standardised_regression_and_float64() -> None:
-    """x and y are in their original units; a network in double precision stays in double precision."""
-    x, y = 2000 + 5 * torch.randn(40, 5).double(), 300 + 20 * torch.randn(40, 1).double()
-
-    class Sum(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b, self.c = nn.Linear(5, 20), nn.Linear(20, 20), nn.Linear(20, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h = torch.tanh(self.a(x))
-            return self.c(h + torch.tanh(self.b(h)))
-
-    model = models.from_module(Sum().double(), prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(1.0))
-    model.standardize(pyrodrop.data.Dataset(x, y).standardized())
-    guide = guides.LogNormalDropout(model)
-    with torch.no_grad():
-        guide.noise_log_scale["b.weight"][:15] = 5.0
-        guide.noise_log_scale["c.weight"][5:18] = 5.0
-    fit = pyrodrop.Fit(model, guide, None, torch.tensor([[1.0, 1.0, 1.0]]), {})
-    small = fit.compress(x=x)
-    means = {n: mean * guide.keep_mask()[n] for n, mean in guide.mean().items()}
-    with torch.no_grad():
-        want = model.likelihood.location(model.outputs(means, x), model.targets)
-    assert small(x).dtype == torch.float64
-    torch.testing.assert_close(small(x), want, atol=1e-8, rtol=1e-8)
-    assert parameters(small) < 300

@@ -60,13 +60,6 @@ def test_packed_sequences_are_traced_if_their_lengths_are_fixed() -> None:
     torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-5, atol=1e-5)
 
 
-def test_packed_sequences_whose_lengths_are_in_x_are_trained_by_pyro(caplog: pytest.LogCaptureFixture) -> None:
-    model = model_of(Packed(None))
-    fit = trained(model, guides.BernoulliDropout(model, drop_rate=0.2), engine="traced")
-    assert fit.settings["engine"] == "pyro"
-    assert "training with engine 'pyro' instead of 'traced': it cannot be traced" in caplog.text
-
-
 def test_gradients_of_recurrent_layers_do_without_cudnn() -> None:
     """Which computes them in training mode alone; predictions use it, in float32, so that both are one function."""
     seen: list[tuple[bool, bool]] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from pathlib import Path
 from typing import Any
 
 import pyro
@@ -99,17 +98,6 @@ def test_a_point_trains_as_the_plain_network_does(engine: str) -> None:
     assert not any(module.training for module in fit.model.modules())  # type: ignore[attr-defined]
 
 
-def test_what_the_caller_gave_stays_as_it_was() -> None:
-    model = model_of(network())
-    guide = guides.BernoulliDropout(model, 0.2)
-    before = copy.deepcopy((model.state_dict(), guide.state_dict()))
-    modes = [module.training for module in model.modules()]
-    trained("traced", model, guide)
-    for part, own in zip((model, guide), before, strict=True):
-        assert_same(dict(part.state_dict()), own, 0)
-    assert modes == [module.training for module in model.modules()]
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["pyro", "traced"])
 def test_a_look_after_an_epoch_changes_nothing_and_predicts_in_evaluation_mode(engine: str) -> None:
@@ -126,18 +114,6 @@ def test_a_look_after_an_epoch_changes_nothing_and_predicts_in_evaluation_mode(e
     looked = trained(engine, model, guide, after_epoch=look)
     assert seen == [1, 2, 3]
     assert_same(whole_state(looked), whole_state(trained(engine, model, guide)), 0)
-
-
-def test_a_checkpoint_without_the_buffers_is_refused(tmp_path: Path) -> None:
-    """Of a network without running statistics."""
-    settings = {"checkpoint": tmp_path / "state", "steps": 4}
-    for made in (lambda: nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Linear(6, 1)), network):
-        model = model_of(made())
-        if made is network:
-            with pytest.raises(ValueError, match=r"another model or guide|of another run"):
-                trained("pyro", model, guides.Point(model), **settings)
-        else:
-            trained("pyro", model, guides.Point(model), **settings)
 
 
 @pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])

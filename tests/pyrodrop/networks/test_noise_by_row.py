@@ -45,16 +45,3 @@ def test_a_fit_says_which_noise_was_drawn_by_row(
     assert said == bool(sites)
     loaded = pyrodrop.Fit.load(run.save(tmp_path / "fit.safetensors"), run.model, run.guide)
     assert str(loaded.elbo(2, data=(IMAGES, Y)).convention) == str(run.elbo(2).convention)
-
-
-def test_tokens_are_rows_and_single_vectors_are_not() -> None:
-    net = nn.Linear(3, 2)
-    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(1.0))
-    tokens = pyrodrop.fit(
-        model, guides.MeanField(model), (torch.randn(6, 4, 3), torch.randn(6, 4, 2)), steps=1, estimator="local"
-    )
-    vectors = pyrodrop.fit(
-        model, guides.MeanField(model), (torch.randn(6, 3), torch.randn(6, 2)), steps=1, estimator="local"
-    )
-    assert tokens.settings["noise_by_row"] == ["weight"]
-    assert vectors.settings["noise_by_row"] == []

@@ -142,13 +142,6 @@ def test_weight_norm_that_restricts_weights_is_refused(kind: str, part: str) -> 
 
 
 @pytest.mark.parametrize("kind", NORMS)
-def test_a_prior_function_beside_weight_norm(kind: str) -> None:
-    net = normed(kind, nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-    sites = model_of(models.WithPriorFunction(net)).weight_sites()
-    torch.testing.assert_close(list(sites.values()), [effective(net[0]), effective(net[2])])
-
-
-@pytest.mark.parametrize("kind", NORMS)
 def test_dropout_beside_weight_norm_is_read(kind: str) -> None:
     """Every draw is a pass by hand with one of the eight masks, at the weights g v / |v|."""
     net, x = normed(kind, nn.Linear(3, 3), nn.Tanh(), nn.Dropout(0.5), nn.Linear(3, 1)), torch.randn(4, 3)

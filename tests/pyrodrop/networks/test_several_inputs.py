@@ -1,4 +1,4 @@
-"""x as several tensors, positional or named: rows that stay together, and strides."""
+"""x as several tensors, positional or named: rows that stay together, strides, and names of arguments."""
 
 from __future__ import annotations
 

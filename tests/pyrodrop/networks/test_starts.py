@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.guides import Guide
 from pyrodrop.modules import LocalModule
 
@@ -136,16 +135,6 @@ def test_new_starts_keep_the_input_gain() -> None:
         assert float(weight.abs().max()) == pytest.approx(30 / 3**0.5, rel=1e-3)  # of 15,000 numbers
         assert bool((bias.abs() <= 3**0.5 * weight.abs().sum(1) + 1e-4).all())
         assert float(bias.abs().max()) > 30 / 3**0.5
-
-
-def test_a_replicate_is_the_fit_alone_from_the_same_weights(model: models.NetworkModel) -> None:
-    guide = guides.BernoulliDropout(model, 0.2)
-    with drawn_as_alone(3, 4):
-        many = fitted(model, guide, count=2, seed=3)
-    for r, one in enumerate(many):
-        alone = fitted(model, guide, seed=3 + r, engine="pyro")
-        torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(one.guide.mean(), alone.guide.mean())
 
 
 def test_new_starts_are_the_modules_own_initialisation(model: models.NetworkModel) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -20,7 +19,6 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.prediction.blocks import Block, blocks
 from pyrodrop.prediction.tiles import Cost
-from pyrodrop.reparam.shared_noise import product
 
 pytestmark = pytest.mark.usefixtures("float64")
 BYTES = 2**28
@@ -170,22 +168,6 @@ def test_layers_before_the_first_noise_run_once(net: str) -> None:
     assert counter.get_total_flops() == first + alone
 
 
-@pytest.mark.parametrize(
-    ("in_dims", "x", "w"),
-    [((None, 0), (4, 3), (5, 2, 3)), ((0, None), (5, 4, 3), (2, 3)), ((1, 2), (4, 5, 3), (2, 3, 5))],
-)
-def test_a_product_for_many_samples_is_that_of_each(in_dims: Any, x: Any, w: Any) -> None:
-    """Also of inputs with rows, and where the samples are not the first axis."""
-    for rows in ((), (6,)):
-        inputs, weight = torch.randn(*x[:-1], *rows, x[-1]), torch.randn(w)
-        with torch.no_grad():
-            got = torch.vmap(product, in_dims=in_dims)(inputs, weight)
-        xs = inputs.expand(5, *inputs.shape) if in_dims[0] is None else inputs.movedim(in_dims[0], 0)
-        ws = weight.expand(5, *weight.shape) if in_dims[1] is None else weight.movedim(in_dims[1], 0)
-        want = torch.stack([x @ w.T for x, w in zip(xs, ws, strict=True)])
-        torch.testing.assert_close(got, want)
-
-
 def test_the_elements_of_a_tile_by_hand() -> None:
     """t (2 n a + max_i min(n x_i, w_i)) + 2 n b, where the second weight's noise can only be on its input."""
     counted = Cost(before=20, behind=10, noisy=[(10, 500), (30, None)])
@@ -267,7 +249,9 @@ def test_a_seed_means_the_same_functions_at_any_points(guide: str, monkeypatch: 
         monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": most})
         torch.testing.assert_close(fit.predict(x, 13, seed=5).f, whole)
     monkeypatch.setattr("pyrodrop.prediction.predict.BLOCK_BYTES", 1)  # a block a draw
-    assert len(torch.unique(fit.predict(x, 13, seed=5).f[:, 0, 0])) > 4
+    of_blocks = fit.predict(x, 13, seed=5).f
+    assert len(torch.unique(of_blocks[:, 0, 0])) > 4
+    torch.testing.assert_close(of_blocks.mean(0), fit.predict(x, 13, seed=5, keep="moments").mean)
     assert not torch.equal(fit.predict(x, 13, seed=6).f, whole)
 
 
@@ -286,29 +270,6 @@ def test_any_guide_that_draws_weights() -> None:
         want = model.outputs({n: w + 0.1 * torch.randn(4000, *w.shape) for n, w in starts.items()}, x)
     se = ((prediction.f.var(0) + want.var(0)) / 4000).sqrt()
     assert float(((prediction.f.mean(0) - want.mean(0)) / se).abs().max()) < 4.5
-
-
-def test_a_function_of_one_weight_used_twice_is_of_one_weight() -> None:
-    """f(x) = W W x with masks: the two uses see one mask, so the atoms are those of one mask."""
-    net = nn.Module()
-    net.layer = nn.Linear(3, 3, bias=False)
-    net.forward = lambda x: functools.reduce(lambda h, _: net.layer(h), range(2), x)  # type: ignore[method-assign]
-    with torch.no_grad():
-        weight = net.layer.weight.clone()
-    x, atoms = torch.eye(3), []
-    for mask in itertools.product([0.0, 1.0], repeat=3):
-        w = weight * torch.tensor(mask)
-        atoms.append((x @ w.T @ w.T).flatten())
-    q = pyrodrop.distributions.BernoulliMixture(weight, 0.5)
-
-    class One:
-        def posterior(self, name: str) -> Any:
-            return q
-
-    (block,) = blocks(One(), {"layer.weight": weight}, x, 200, BYTES)
-    with torch.no_grad():
-        f = block(lambda w, x: torch.func.functional_call(net, dict(w), (x,)), x)
-    assert float(torch.cdist(f.flatten(1), torch.stack(atoms).detach()).min(1).values.max()) < 1e-6
 
 
 def test_single_weights_are_dropped_for_points_alone_too() -> None:

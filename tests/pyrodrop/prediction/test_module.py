@@ -245,5 +245,3 @@ def test_what_is_refused() -> None:
     run = read(convolutions(0.3), IMAGES)
     with pytest.raises(ValueError, match="x must be a few rows of x"):
         run.module()
-    with pytest.raises(ValueError, match="draws is the number of functions and must be a whole number of at least 1"):
-        run.module(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.prediction.blocks import Block
 from pyrodrop.prediction.predict import masks_of, tiles_of
 from pyrodrop.prediction.prediction import Prediction
@@ -58,37 +57,11 @@ def test_mean_and_variance_are_those_of_all_masks() -> None:
     torch.testing.assert_close(draws.log_density(torch.zeros(6, 1)), density, atol=0.02, rtol=0)
 
 
-def test_the_papers_formulas_on_the_enumeration() -> None:
-    """Mean, variance and eq. 8 of a prediction made of all 2^8 masks of a fair coin, each once."""
-    fit, x, y = fitted(), torch.randn(6, 2), torch.randn(6, 1)
-    f, _ = enumerated(fit, x)
-    prediction = Prediction(f=f, distribution=dist.Normal(f, TAU**-0.5).to_event(1))
-    torch.testing.assert_close(prediction.mean, f.mean(0))
-    torch.testing.assert_close(prediction.variance, 1 / TAU + (f**2).mean(0) - f.mean(0) ** 2)
-    likelihood = torch.exp(-TAU / 2 * (y - f) ** 2)[..., 0] * math.sqrt(TAU / (2 * math.pi))
-    torch.testing.assert_close(prediction.log_density(y), likelihood.mean(0).log())
-    torch.testing.assert_close(metrics.log_predictive_density(f, y, TAU), likelihood.mean(0).log())
-
-
 def test_samples_of_y_add_the_noise() -> None:
     prediction = fitted().predict(torch.randn(5, 2), 20_000)
     assert prediction.y.shape == prediction.f.shape
     torch.testing.assert_close(prediction.y.var(0), prediction.variance, rtol=0.05, atol=0)
     assert prediction.sample_y(7).shape == (7, 5, 1)
-
-
-def test_classification() -> None:
-    model = models.MLP([2, 6, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical()).double()
-    x, y = torch.randn(30, 2), torch.arange(30) % 3
-    fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.2).double(), (x, y), steps=5)
-    prediction = fit.predict(x, 40)
-    assert prediction.f.shape == (40, 30, 3)
-    want = prediction.f.softmax(-1).mean(0)[torch.arange(30), y].log()
-    torch.testing.assert_close(prediction.log_density(y), want)
-    assert prediction.y.shape == (40, 30)
-    probabilities = prediction.f.softmax(-1).mean(0)
-    torch.testing.assert_close(prediction.mean, probabilities)
-    torch.testing.assert_close(prediction.variance, probabilities * (1 - probabilities))
 
 
 def test_one_column_of_y_may_be_a_vector() -> None:

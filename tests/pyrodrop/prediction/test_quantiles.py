@@ -11,13 +11,9 @@ import pyro.distributions as dist
 import pytest
 import torch
 from scipy import optimize, stats
-from torch import Tensor
 
-import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.prediction import quantiles
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.scaling import Standardize
 
 LEVELS = [1e-6, 0.05, 0.5, 0.9, 0.999]
 
@@ -198,30 +194,6 @@ def test_the_tails_of_large_counts(mean: float) -> None:
             assert total + term * (first / mean) > bound if up else total - term < bound
 
 
-class Net(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = torch.nn.Linear(1, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.a(x)  # type: ignore[no-any-return]
-
-
-def test_noise_that_the_network_predicts_is_part_of_the_interval() -> None:
-    """In the units of y, from f and the log precision of every draw."""
-    model = models.from_module(Net(), priors.Gaussian(), likelihoods.HeteroscedasticGaussian())
-    x = torch.linspace(-1, 1, 12)[:, None]
-    data = pyrodrop.data.Dataset(x, 500 + 30 * x, targets=Standardize(500.0, 30.0))
-    run = pyrodrop.fit(model, guides.MeanField(model), data, steps=3, lr=0.1, engine="pyro")
-    prediction = run.predict(x, 9)
-    distribution: Any = prediction.distribution
-    want = by_scipy(
-        prediction.f[:, 5, 0].double().numpy(), distribution.base_dist.scale[:, 5, 0].double().numpy(), 0.95
-    )
-    assert float(prediction.quantile(0.95)[5, 0]) == pytest.approx(want, rel=1e-6)
-    assert float(distribution.base_dist.scale.std(0).max()) > 0
-
-
 def test_quantiles_of_f_are_those_of_its_draws() -> None:
     prediction = mixture(50, 3, 2)
     np.testing.assert_allclose(prediction.quantile([0.1, 0.5], of="f"), np.quantile(prediction.f, [0.1, 0.5], axis=0))
@@ -300,12 +272,3 @@ def test_what_has_no_quantiles_is_refused() -> None:
         for prediction in (nan, rates):
             with pytest.raises(ValueError, match="quantiles need finite predictions"):
                 prediction.quantile(0.5)
-
-
-def test_moments_have_no_quantiles() -> None:
-    model = models.from_module(torch.nn.Linear(1, 1), priors.Gaussian(), likelihoods.Gaussian(1.0))
-    x = torch.randn(5, 1)
-    run = pyrodrop.fit(model, guides.MeanField(model), (x, x), steps=1, engine="pyro")
-    for refused in (run.predict(x, 2, keep="moments").quantile, run.predict(x, 2, keep="moments").interval):
-        with pytest.raises(TypeError, match="predict with keep='draws'"):
-            refused(0.5)

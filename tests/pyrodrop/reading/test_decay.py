@@ -26,25 +26,24 @@ def sds(net: nn.Module, x: Tensor | None = None, **settings: Any) -> dict[str, f
     return {name: prior.scale for name, prior in reading.model.priors.items()}  # type: ignore[attr-defined]
 
 
-def test_of_a_number() -> None:
-    by_name = sds(network(), weight_decay=1e-2)
-    assert by_name == pytest.approx(
-        {"0.weight": 1.0, "0.bias": 1.0, "3.weight": 1 / math.sqrt(0.8), "3.bias": 1.0}, rel=1e-12
-    )
+DROPPED = 1 / math.sqrt(0.8)
 
 
-def test_of_name_patterns_where_0_is_no_prior() -> None:
-    by_name = sds(network(), weight_decay={"*.bias": 0.0, "0.*": 4e-2, "*": 1e-2})
-    assert by_name == pytest.approx({"0.weight": 0.5, "3.weight": 1 / math.sqrt(0.8)}, rel=1e-12)
-
-
-def test_of_the_optimizer_group_by_group() -> None:
+@pytest.mark.parametrize(
+    ("decay", "want"),
+    [
+        (1e-2, {"0.weight": 1.0, "0.bias": 1.0, "3.weight": DROPPED, "3.bias": 1.0}),
+        ({"*.bias": 0.0, "0.*": 4e-2, "*": 1e-2}, {"0.weight": 0.5, "3.weight": DROPPED}),  # 0 is no prior
+        ([4e-2, 1e-2], {"0.weight": 0.5, "0.bias": 0.5, "3.weight": DROPPED, "3.bias": 1.0}),
+    ],
+    ids=["a number", "patterns of names", "groups of an optimizer"],
+)
+def test_the_prior_of_a_decay(decay: Any, want: dict[str, float]) -> None:
     net = network()
-    groups = [{"params": net[0].parameters(), "weight_decay": 4e-2}, {"params": net[3].parameters()}]
-    by_name = sds(net, weight_decay=torch.optim.SGD(groups, lr=0.1, weight_decay=1e-2))
-    assert by_name == pytest.approx(
-        {"0.weight": 0.5, "0.bias": 0.5, "3.weight": 1 / math.sqrt(0.8), "3.bias": 1.0}, rel=1e-12
-    )
+    if isinstance(decay, list):
+        groups = [{"params": net[n].parameters(), "weight_decay": of} for n, of in zip((0, 3), decay, strict=True)]
+        decay = torch.optim.SGD(groups, lr=0.1)
+    assert sds(net, weight_decay=decay) == pytest.approx(want, rel=1e-12)
 
 
 class Lion(torch.optim.Optimizer):

@@ -123,15 +123,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], list[str], in
     "attention with weights": (
         lambda: Net(attended, a=nn.MultiheadAttention(8, 2, 0.4, batch_first=True), o=L(8, 3), weights=True), ROWS, [], 1,
     ),
-    "attention without weights": (
-        lambda: Net(attended, a=nn.MultiheadAttention(8, 2, 0.4, batch_first=True), o=L(8, 3), weights=False), ROWS, [], 1,
-    ),
     "rows merged with examples": (lambda: Net(merged, a=L(8, 8), o=L(8, 3)), ROWS, [], 1),
     "rows merged by time": (lambda: Net(merged_by_time, a=L(8, 8), o=L(8, 3)), ROWS, [], 1),
-    "recurrent, time first": (
-        lambda: Net(lambda s, x: s.o(s.a(x.transpose(0, 1))[0][-1]), a=nn.LSTM(8, 6, 2, dropout=0.6), o=L(6, 3)),
-        ROWS, [], 1,
-    ),
     "language model": (lambda: Net(causal, e=nn.Embedding(11, 8), a=L(8, 24), d=nn.Dropout(0.3)), WORDS, [], 3),
     "stochastic depth": (lambda: Net(stochastic_depth, a=L(5, 5), b=L(5, 5), o=L(5, 3)), VECTORS, [], 2),
     "uniform numbers compared": (lambda: Net(compared, a=L(5, 5), o=L(5, 3)), VECTORS, [], 2),
@@ -145,21 +138,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], list[str], in
     "residual stream": (
         lambda: Net(lambda s, x: s.o(x + s.d(s.a(x))), a=L(5, 5), o=L(5, 3), d=nn.Dropout(0.4)), VECTORS, ["a.weight"], 0,
     ),
-    "two heads": (
-        lambda: Net(two_heads, a=L(5, 8), b=L(8, 2), c=L(8, 1), d=nn.Dropout(0.4)), VECTORS, ["a.weight"], 0,
-    ),
     "frozen layer behind": (frozen, VECTORS, ["0.0.weight", "3.weight"], 0),
     "alpha dropout": (lambda: hidden(nn.AlphaDropout(0.3)), VECTORS, [], 1),
-    "alpha dropout of channels": (
-        lambda: nn.Sequential(nn.FeatureAlphaDropout(0.3), nn.Conv2d(2, 3, 6), nn.Flatten()), IMAGES, [], 1,
-    ),
-    "channels of sequences": (lambda: nn.Sequential(nn.Dropout1d(0.3), nn.Flatten(), L(48, 3)), ROWS, ["2.weight"], 0),
     "channels that are pooled": (
         lambda: nn.Sequential(nn.Dropout2d(0.3), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(2, 3, 3), nn.Flatten()),
         IMAGES, ["3.weight"], 0,
     ),
-    "in place": (lambda: hidden(nn.Dropout(0.5, inplace=True)), VECTORS, ["3.weight"], 0),
-    "double precision": (lambda: hidden(nn.Dropout(0.5)).double(), lambda: torch.randn(4, 5).double(), ["3.weight"], 0),
     "on the outputs": (lambda: nn.Sequential(hidden(), nn.Dropout(0.3)), VECTORS, ["0.2.weight"], 0),
 }  # fmt: skip
 

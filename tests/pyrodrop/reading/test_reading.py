@@ -79,26 +79,6 @@ def test_predictions_are_the_passes_by_hand(net: Small, data: tuple[Tensor, Tens
     assert largest_z(hand, reading.predict(x, 2000).f * 1.05) > 4  # it would be seen
 
 
-def test_the_table_says_what_was_found(net: Small, data: tuple[Tensor, Tensor]) -> None:
-    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
-    table = reading.table()
-    assert list(table.columns) == ["layer", "dropout found", "rate", "read as", "prior sd", "joint?"]
-    assert list(table["read as"][:3]) == [
-        "noise of the function",
-        "6 rows of stream.weight and its bias",
-        "6 columns of head.weight",
-    ]
-    assert list(table["rate"][:3]) == [0.2, 0.25, 0.5]
-    assert set(table["layer"][3:]) == {n for n, _ in net.named_parameters()} - {"stream.weight", "head.weight"}
-    text = repr(reading)
-    for line in (
-        "forward (dropout, [N, 5, 6])",
-        "last (dropout, [N, 6])",
-        "1 of 3 dropouts are noise of the function",
-    ):
-        assert line in text
-
-
 def test_the_network_and_the_random_state_of_the_caller_stay(net: Small, data: tuple[Tensor, Tensor]) -> None:
     before, modes = copy.deepcopy(net.state_dict()), [module.training for module in net.modules()]
     state = torch.get_rng_state()
@@ -114,19 +94,6 @@ def test_batch_norm_stays_as_it_was_trained(net: Small, data: tuple[Tensor, Tens
     reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
     run = pyrodrop.fit(reading.model, reading.guide, data, steps=3, engine="pyro")
     assert torch.equal(run.model.network.norm.running_mean, net.norm.running_mean)  # type: ignore[attr-defined]
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("estimator", ["shared", "per_example", "local"])
-def test_training_goes_on(net: Small, data: tuple[Tensor, Tensor], estimator: Any) -> None:
-    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
-    runs = [
-        pyrodrop.fit(reading.model, reading.guide, data, steps=40, lr=0.03, estimator=estimator, engine=engine)
-        for engine in ("pyro", "traced")
-    ]
-    torch.testing.assert_close(runs[0].losses, runs[1].losses, rtol=1e-3, atol=1e-2)
-    assert runs[0].elbo(200).value > reading.elbo(200, data).value + 1
-    assert runs[0].predict(data[0], 5).f.shape == (5, 50, 3)
 
 
 def test_elbo_says_what_has_no_part_in_it(net: Small, data: tuple[Tensor, Tensor]) -> None:

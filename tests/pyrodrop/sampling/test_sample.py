@@ -405,20 +405,6 @@ def test_draws_that_do_not_fit_in_memory_are_refused() -> None:
         pyrodrop.sample(linear(), (X, Y), chains=10**6, draws=10**6)
 
 
-def test_models_that_cannot_be_sampled_are_refused() -> None:
-    with pytest.raises(TypeError, match="needs a model of pyrodrop.models"):
-        run(lambda x, y=None: None)  # type: ignore[arg-type, return-value]
-    with pytest.raises(TypeError, match="needs a model of pyrodrop.models"):
-        pyrodrop.sample(lambda y: None, {"y": torch.zeros(3)})  # type: ignore[arg-type, return-value]
-    improper = pyrodrop.models.from_module(
-        nn.Linear(2, 1), prior=priors.LogUniform(), bias_prior=None, likelihood=likelihoods.Gaussian(4.0)
-    )
-    with pytest.raises(ValueError, match="improper"):
-        run(improper)
-    with pytest.raises(ValueError, match=r"x|y"):
-        run(linear(), (X[:, :1], Y))
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [HMC, MCLMC])
 def test_replayed_steps_move_chains_alike(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
