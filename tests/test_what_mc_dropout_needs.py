@@ -1,4 +1,4 @@
-"""The page docs/what-mc-dropout-needs.md: its formulas for priors, against plain PyTorch and `read`."""
+"""The page docs/what-mc-dropout-needs.md: its formulas and the shapes in its table, against plain PyTorch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Normal, Poisson
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyrodrop
 from pyrodrop import likelihoods, priors
@@ -21,6 +22,36 @@ from pyrodrop.divergences import divergence
 
 PAGE = Path(__file__).parents[1] / "docs" / "what-mc-dropout-needs.md"
 N, D, HIDDEN, OUT, KEEP, DECAY, TAU = 6, 3, 4, 3, 0.7, 1e-2, 2.3
+
+
+@pytest.mark.usefixtures("float64")
+def test_masks_that_a_weight_carries() -> None:
+    x, w, b = torch.randn(5, 4), torch.randn(3, 4), torch.randn(3)
+    z, rows = torch.tensor([1.0, 0, 1, 1]), torch.tensor([0.0, 1, 1])
+    torch.testing.assert_close(F.linear(x * z / KEEP, w, b), F.linear(x, w / KEEP * z, b))
+    torch.testing.assert_close(F.linear(x, w, b) * rows / KEEP, F.linear(x, w / KEEP * rows[:, None], b / KEEP * rows))
+
+    image, kernel, last = torch.randn(2, 4, 6, 6), torch.randn(5, 4, 3, 3), torch.randn(3, 4 * 9)
+    dropped = image * z[:, None, None] / KEEP
+    torch.testing.assert_close(F.conv2d(dropped, kernel), F.conv2d(image, kernel / KEEP * z[:, None, None]))
+    pooled = [F.max_pool2d(F.relu(i), 2).flatten(1) for i in (dropped, image)]
+    torch.testing.assert_close(F.linear(pooled[0], last), F.linear(pooled[1], last / KEEP * z.repeat_interleave(9)))
+    pooled = [F.avg_pool2d(i, 2).flatten(1) for i in (dropped, image)]
+    torch.testing.assert_close(F.linear(pooled[0], last), F.linear(pooled[1], last / KEEP * z.repeat_interleave(9)))
+
+
+@pytest.mark.usefixtures("float64")
+def test_w_in_place_of_m_is_a_quarter() -> None:
+    """Two dropouts of rate 0.5 in a ReLU network without biases: the same masks with W, and as torch scales them."""
+    x, first, second, third = torch.randn(5, 4), torch.randn(6, 4), torch.randn(6, 6), torch.randn(2, 6)
+    masks = torch.bernoulli(torch.full((2, 5, 6), 0.5))
+
+    def passed(scale: float) -> Tensor:
+        h = F.relu(F.linear(x, first)) * masks[0] * scale
+        return F.linear(F.relu(F.linear(h, second)) * masks[1] * scale, third)
+
+    torch.testing.assert_close(passed(1.0), passed(2.0) / 4)
+    assert "every prediction is then a quarter of what it should be" in " ".join(PAGE.read_text().split())
 
 
 def variance_on_page(loss: str, keep: float) -> float:
@@ -134,3 +165,64 @@ def test_read_takes_every_row(name: str) -> None:
     for site, keep in (("0.weight", 1.0), ("3.weight", KEEP)):
         assert model.priors[site].scale ** 2 == pytest.approx(variance_on_page(name, keep), rel=1e-6)
     assert set(READ) == set(LOSSES)
+
+
+@pytest.mark.usefixtures("float64")
+def test_adamw_has_no_prior() -> None:
+    """Full-batch least squares: Adam ends at the ridge solution, AdamW does not notice a factor of the loss."""
+    a, t = torch.randn(20, 3), torch.randn(20)
+
+    def end(optimizer: type[torch.optim.Optimizer], factor: float, steps: int = 600) -> Tensor:
+        w = torch.zeros(3, requires_grad=True)
+        with_decay = optimizer([w], lr=0.02, eps=1e-12, weight_decay=0.3)  # type: ignore[call-arg]
+        for step in range(steps):
+            with_decay.param_groups[0]["lr"] = 0.02 * (1 - step / steps)
+            with_decay.zero_grad()
+            (factor * F.mse_loss(a @ w, t)).backward()
+            with_decay.step()
+        return w.detach()
+
+    def ridge(factor: float) -> Tensor:
+        return torch.linalg.solve(2 * factor * a.T @ a / 20 + 0.3 * torch.eye(3), 2 * factor * a.T @ t / 20)
+
+    for factor in (1.0, 10.0):
+        torch.testing.assert_close(end(torch.optim.Adam, factor), ridge(factor), atol=1e-4, rtol=0)
+    torch.testing.assert_close(end(torch.optim.AdamW, 1.0), end(torch.optim.AdamW, 10.0), atol=1e-6, rtol=0)
+    assert (ridge(1.0) - ridge(10.0)).abs().max() > 1e-2
+
+
+class Masks(TorchDispatchMode):
+    """The shapes of the Bernoulli masks that are drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if "bernoulli" in str(func):
+            self.shapes.append(tuple(out.shape))
+        return out
+
+
+x2, x3, x4, x5 = torch.ones(2, 5), torch.ones(2, 5, 6), torch.ones(2, 5, 4, 4), torch.ones(2, 5, 4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("network", "inputs", "shapes"),
+    [
+        (nn.Dropout(), (x3,), [(2, 5, 6)]),
+        (nn.Dropout1d(), (x3,), [(2, 5, 1)]),
+        (nn.Dropout2d(), (x4,), [(2, 5, 1, 1)]),
+        (nn.Dropout3d(), (x5,), [(2, 5, 1, 1, 1)]),
+        (nn.AlphaDropout(), (x2,), [(2, 5)]),
+        (nn.LSTM(6, 3, 3, dropout=0.5, batch_first=True), (x3,), 2 * [(5, 2, 3)]),
+        (nn.GRU(6, 3, 2, dropout=0.5, bidirectional=True), (x3.transpose(0, 1),), [(5, 2, 6)]),
+        (nn.MultiheadAttention(6, 3, 0.5, batch_first=True), (x3, x3, x3), [(6, 5, 5)]),
+        (lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), (torch.ones(2, 3, 5, 6),), [(2, 3, 5, 5)]),
+    ],
+)
+def test_shapes_that_torch_draws(network: Any, inputs: tuple[Tensor, ...], shapes: list[tuple[int, ...]]) -> None:
+    with Masks() as masks:
+        network(*inputs)
+    assert masks.shapes == shapes

@@ -125,7 +125,7 @@ class Draws:
                             terms[0, draw] += float(drawn.nll(sample, *args, **kwargs)) * share
                         else:
                             nll, *kl = _terms(drawn, sample, block)
-                            terms[:, draw] = torch.stack([nll.double() * share, *kl])
+                            terms[:, draw] = torch.tensor([float(nll) * share, *map(float, kl)], dtype=torch.float64)
                 if number == 0:
                     with seeded(seed, device):
                         members = site_factors(model, guide, *args, **kwargs)

@@ -7,17 +7,20 @@ are, too, up to rounding.
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any, get_args
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop.analysis import sbc
 from pyrodrop.analysis.lab.programs import PROGRAMS
 from pyrodrop.analysis.lab.programs import on as on_a_device
 from pyrodrop.data import Dataset
@@ -211,6 +214,22 @@ def test_networks(network: str, engine: str) -> None:
             evaluated(there, here, x)
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("guide", ["Point", "MeanField", "ConcreteDropout", "LowRank"])
+def test_replicates(guide: str) -> None:
+    """Without masks, which a stack on a GPU compares with other numbers than one on a CPU."""
+    there, here = (fitted(device, small, GUIDES[guide], count=3, engine="traced") for device in (NAME, "cpu"))
+    for of_device, other in zip(there, here, strict=True):
+        same(of_device.history, other.history)
+        same(of_device.predict(X, 2).mean, other.predict(X, 2).mean)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("settings", [{"optimizer": torch.optim.SGD, "lr": 1e-4}, {"kl_weight": 0.3}], ids=str)
+def test_settings(settings: dict[str, Any]) -> None:
+    both(small, guides.MeanField, engine="traced", **settings)
+
+
 def test_closed_form_moments() -> None:
     there, here = both(small, lambda model: guides.BernoulliDropout(model, 0.3, mask_input=False))
     got, other = (fit.predict(X, 2, method="analytic", keep="moments") for fit in (there, here))
@@ -227,6 +246,32 @@ def test_whole_numbers_with_a_standardisation() -> None:
         data,
         engine="traced",
     )
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("guide", ["MeanField", "LowRank"])
+def test_simulation_based_calibration(guide: str) -> None:
+    def ranked(device: str) -> Any:
+        model = models.MLP([3, 6, 1], "tanh", prior=priors.Gaussian(), bias_prior=priors.Gaussian(),
+                           likelihood=likelihoods.Gaussian(4.0))  # fmt: skip
+        return sbc(model, GUIDES[guide], X, count=6, num_draws=19, steps=3, points=X[:2], device=device, progress=False)
+
+    there, here = ranked(NAME), ranked("cpu")
+    for name, ranks in here.ranks.items():
+        assert int((there.ranks[name] - ranks).abs().max()) <= 1, name
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("engine", ENGINES)
+def test_interrupted_and_continued(engine: str, tmp_path: Path) -> None:
+    whole = fitted(NAME, small, guides.MeanField, engine=engine, steps=5)
+    for steps in (2, 5):
+        rest = fitted(NAME, small, guides.MeanField, engine=engine, steps=steps, checkpoint=tmp_path / "state")
+    same(rest.history, whole.history.cpu())
+    whole.save(tmp_path / "fit.safetensors")
+    model = small()
+    again = pyrodrop.Fit.load(tmp_path / "fit.safetensors", model, guides.MeanField(model), device=NAME)
+    same(again.predict(X, 3).mean, whole.predict(X, 3).mean.cpu())
 
 
 @pytest.mark.more
@@ -249,6 +294,68 @@ def test_a_trained_network() -> None:
         pyrodrop.fit(r.model, r.guide, (X, Y), steps=3, device=d) for r, d in zip(readings, (NAME, "cpu"), strict=True)
     ]
     same(fits[0].history, fits[1].history)
+
+
+@pytest.mark.more
+def test_a_recipe() -> None:
+    """Of a table that is on the device, with ridge regression beside it."""
+    runs = [
+        pyrodrop.recipes.regressor((X.to(device), Y.to(device))).fit(steps=5, device=device, progress=False)
+        for device in (NAME, "cpu")
+    ]
+    same(runs[0].history, runs[1].history)
+    same(*(run.predict(X.to(run.data.x.device), 3).mean.cpu() for run in runs))
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("kernel", ["hmc", "mclmc"])
+def test_samples(kernel: Any) -> None:
+    model = models.MLP([3, 2, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    options: dict[str, Any] = {
+        "chains": 4,
+        "draws": 4,
+        "tune": 100,
+        "max_steps": 10,
+        "engine": "traced",
+        "progress": False,
+    }
+    start = fitted("cpu", lambda: model, guides.MeanField)
+    got, other = (
+        pyrodrop.sample(
+            model, (X, Y), kernel=kernel, start=start if kernel == "mclmc" else None, device=device, **options
+        )
+        for device in (NAME, "cpu")
+    )
+    for name, values in other.samples.items():
+        assert got.samples[name].shape == values.shape
+        same(got.samples[name][0, 0], values[0, 0])
+    assert torch.isfinite(got.predict(X, 4).mean).all()
+
+
+@pytest.mark.more
+def test_a_network_that_prunes() -> None:
+    there = fitted(NAME, lambda: small(_quiet(priors.LogUniform)), guides.SparseDropout)
+    assert (
+        torch.isfinite(there.compress().network(X)).all() if hasattr(there.compress(), "network") else there.compress()
+    )
+
+
+@pytest.mark.more
+def test_programs_of_pyro() -> None:
+    def model(x: Tensor, y: Tensor) -> None:
+        w = pyro.sample("w", dist.Normal(x.new_zeros(3), 1.0).to_event(1))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+    histories = []
+    for device in (NAME, "cpu"):
+        data = {"x": X.to(device), "y": Y[:, 0].to(device)}
+        pyro.clear_param_store()
+        run = pyrodrop.fit(
+            model, AutoNormal(model), data, steps=40, objective=Trace_ELBO(), engine="traced", device=device
+        )
+        histories.append(run.history)
+    same(*histories)
 
 
 @pytest.mark.few(2)

@@ -79,6 +79,30 @@ def test_a_full_disk_stops_a_fit_and_leaves_the_last_state(engine: str, tmp_path
     counted["fits stopped by a full disk that continued to the same bits"] += 1
 
 
+@pytest.mark.skipif(not os.path.ismount("/dev/shm") or os.geteuid() != 0, reason="needs to mount a small file system")
+def test_a_disk_that_is_really_full(tmp_path: Path, counted: Counter[str]) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.system(f"mount -t tmpfs -o size=512k tmpfs {disk} 2>/dev/null") != 0:
+        pytest.skip("may not mount a file system")
+    try:
+        state = disk / "state"
+        options: dict[str, Any] = {"checkpoint": pyrodrop.Checkpoint(state, every=50)}
+        fit(50, **options)
+        free = os.statvfs(disk)
+        (disk / "other").write_bytes(bytes(free.f_bavail * free.f_frsize - 2 * state.stat().st_size))
+        with pytest.raises(OSError, match="cannot write the file: No space left on device") as caught:
+            fit(3000, **options)
+        assert caught.value.filename == str(state)
+        assert len(read_tensors(state)[0]["history"]) >= 50
+        assert sorted(path.name for path in disk.iterdir()) == ["other", "state"]
+        (disk / "other").unlink()
+        assert same(fit(400, **options), fit(400))
+        counted["fits stopped by a full disk that continued to the same bits"] += 1
+    finally:
+        os.system(f"umount -l {disk}")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
 def test_a_folder_that_may_not_be_written_to_is_refused_before_the_first_step(
     tmp_path: Path, counted: Counter[str]
@@ -138,3 +162,12 @@ def test_two_processes_at_one_checkpoint(tmp_path: Path, counted: Counter[str]) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "state", "two"]
     counted["whole files read while two processes wrote them"] += reads
     counted["pairs of processes at one checkpoint with the right results"] += 1
+
+
+def test_two_runs_at_one_checkpoint_do_not_mix(tmp_path: Path, counted: Counter[str]) -> None:
+    """The second of two different runs is refused when it starts, and a file of the other is never continued."""
+    state = tmp_path / "state"
+    fit(10, checkpoint=pyrodrop.Checkpoint(state, every=2))
+    message = in_a_process(functools.partial(fit, 20, checkpoint=state, seed=1))
+    assert message.startswith(f"ValueError: the checkpoint {state} is of another run: seed is 0 there and 1 here")
+    counted["other runs at a checkpoint refused"] += 1

@@ -1,7 +1,7 @@
-"""Trainings that are killed at random moments continue to the same bits.
+"""Trainings and jobs that are killed at random moments continue to the same bits.
 
-Every training runs in forked processes, which share the imports. Most kills come some time after a new save, so that they
-hit steps and saves alike; the others come at any time from the start.
+Every job runs in forked processes, which share the imports. Most kills come some time after a new save, so that they hit
+steps and saves alike; the others come at any time from the start.
 """
 
 from __future__ import annotations
@@ -170,3 +170,40 @@ def stepwise(folder: Path, *, guide: str) -> None:
 @pytest.mark.parametrize("guide", ["bernoulli", "ensemble"])
 def test_trainings(guide: str, tmp_path: Path, counted: Counter[str]) -> None:
     survives(functools.partial(stepwise, guide=guide), tmp_path, 3, guide, counted, "trainings", most=2.0)
+
+
+def test_a_job(tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every network of the job continues from its own checkpoint: the table is that of a run without interruption."""
+    from pyrodrop.analysis.lab.experiments.co2 import experiment as co2
+
+    for constant in ("DRAWS", "ELBO_DRAWS", "CURVE_DRAWS"):
+        monkeypatch.setattr(co2, constant, 2)
+
+    def job(folder: Path) -> None:
+        content = co2.run(preset="paper", steps=3, out=folder / "run", quiet=True)
+        rows = {name: {k: v for k, v in row.items() if k != "seconds"} for name, row in content["models"].items()}
+        numbers = [
+            0.0 if v is None else float(f"{v:.12g}")  # sums are rounded as memory happens to be aligned
+            for row in rows.values()
+            for v in row.values()
+            if not isinstance(v, str)
+        ]
+        write_tensors(folder / "result", {"models": torch.tensor(numbers, dtype=torch.float64)}, {})
+
+    whole, interrupted = tmp_path / "whole", tmp_path / "part"
+    for place in (whole, interrupted):
+        place.mkdir()
+    finish(functools.partial(job, whole))
+    moment, done = random.Random("job"), 0
+    while done < 4:
+        saved = interrupted / "run" / "checkpoints"
+        if kill(functools.partial(job, interrupted), saved, moment, most=5.0):
+            done += 1
+            counted["kills of a job"] += 1
+        else:
+            shutil.rmtree(interrupted)
+            interrupted.mkdir()
+    finish(functools.partial(job, interrupted))
+    assert equal(whole / "result", interrupted / "result")
+    assert [path.name for path in (interrupted / "run").rglob(".pyrodrop*")] == []
+    counted["results of killed jobs equal to twelve digits"] += 1
