@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import sys
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from pyrodrop.analysis.lab.experiments import continual, peers, published, remed
 from pyrodrop.analysis.lab.experiments.active_learning import experiment as active_learning
 from pyrodrop.analysis.lab.experiments.league import page as league
 from pyrodrop.analysis.lab.experiments.references import page as references_page
+from pyrodrop.analysis.lab.networks.case import load
 from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.names import known
 
@@ -25,12 +25,11 @@ DOCS, NETWORKS = ROOT / "docs", ROOT / "tests" / "networks"
 
 
 def networks(folder: Path = NETWORKS) -> str:
-    """One line per file of a folder of networks, with the first sentence of its docstring, in Markdown."""
-    rows = [["file", "network"]]
-    for file in sorted(folder.glob("*.py")):
-        about = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
-        if about and not file.name.startswith("test_"):
-            rows.append([f"`{file.stem}`", about.splitlines()[0].replace("|", "/")])
+    """One line per network that the tests try, in Markdown."""
+    rows = [
+        ["network", "what it is"],
+        *([f"`{case.name}`", case.about.replace("|", "/")] for case in load(folder).values()),
+    ]
     return generated.table(rows) + "\n"
 
 

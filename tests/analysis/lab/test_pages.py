@@ -15,7 +15,7 @@ def test_a_part_is_up_to_date(name: str) -> None:
     assert generated.marked(name, text()) in page.read_text(encoding="utf-8")
 
 
-def test_the_table_of_networks_has_every_file() -> None:
+def test_the_table_of_networks_has_every_one() -> None:
     text = pages.networks()
     assert "| `mlp` | A fully connected network. |" in text
     assert text.count("\n") > 60
