@@ -6,7 +6,7 @@
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
 from pyrodrop.distributions.coins import keep_mask, row_correlation
 from pyrodrop.distributions.correlated_normal import CorrelatedNormal
-from pyrodrop.distributions.log_uniform import LogUniform
+from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
 from pyrodrop.distributions.multiplicative_normal import CutNormal, MultiplicativeNormal, PrunedNormal
 from pyrodrop.distributions.noise_form import NoiseForm
@@ -31,6 +31,7 @@ __all__ = [
     "PrunedNormal",
     "Pushforward",
     "RelaxedBernoulliMixture",
+    "TruncatedLogUniform",
     "WeightDistribution",
     "keep_mask",
     "row_correlation",

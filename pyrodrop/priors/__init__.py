@@ -11,7 +11,7 @@ from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Gaussian
 from pyrodrop.priors.heavy_tailed import Horseshoe, Laplace, ScaleMixture, SpikeAndSlab, StudentT
 from pyrodrop.priors.informative import Informative, from_posterior
-from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform
+from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform, TruncatedLogUniform
 from pyrodrop.priors.prior import Prior
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "ScaleMixture",
     "SpikeAndSlab",
     "StudentT",
+    "TruncatedLogUniform",
     "from_gp",
     "from_posterior",
 ]

@@ -113,6 +113,10 @@ REFUSED: Table = {
         (lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), LOC), "keep must be a mask of dtype torch.bool"),
         (lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), MASK[:2]), "keep .*must .*got"),
     ],
+    "distributions.TruncatedLogUniform": [
+        (lambda: distributions.TruncatedLogUniform(1.0, 0.0), "finite with low < high; got 1.0 and 0.0"),
+        (lambda: priors.TruncatedLogUniform(1.0, 0.0), "low < high; got 1"),
+    ],
     "priors.Gaussian": [
         (lambda: priors.Gaussian(2.0, length_scale=2.0), "takes its scale or its length_scale .*not both; got"),
         *each(

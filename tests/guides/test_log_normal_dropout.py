@@ -171,7 +171,7 @@ def test_units_of_other_layers() -> None:
 
 def test_only_the_log_uniform_prior_has_a_divergence() -> None:
     q = weights()
-    for prior in (priors.Gaussian(), priors.ARD("input"), priors.Laplace()):
+    for prior in (priors.Gaussian(), priors.TruncatedLogUniform(), priors.ARD("input"), priors.Laplace()):
         with pytest.raises(
             NoDivergence, match="no density over weights.*by the guide's low and high.*priors.LogUniform"
         ):

@@ -60,6 +60,7 @@ def prior_examples() -> dict[str, Distribution]:
             "Gaussian": priors.Gaussian(0.7).expand,
             "log-uniform": priors.LogUniform().expand,
             "(Molchanov's fit)": priors.LogUniform("molchanov").expand,
+            "truncated": priors.TruncatedLogUniform().expand,
             "ARD": priors.ARD().expand,
             "ARD by input": priors.ARD("input").expand,
             "Laplace": priors.Laplace().expand,

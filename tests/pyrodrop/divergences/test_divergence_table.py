@@ -175,6 +175,7 @@ NORMAL = dist.Normal(torch.ones(2, 2), 1.0).to_event(2)
         (LINE, priors.Gaussian, "CorrelatedNormal from Normal.*no density over weights; use priors.LogUniform"),
         (LINE, priors.ARD, "CorrelatedNormal from PooledNormal.*no density"),
         (LINE, priors.Laplace, "CorrelatedNormal from Laplace.*no density"),
+        (NORMAL, priors.TruncatedLogUniform, "Normal from TruncatedLogUniform.*outside the prior's support.*infinite"),
         (Pushforward(torch.ones(2, 2), lambda m, e: m, lambda m: NORMAL), priors.Gaussian, "needs a regularizer"),
     ],
 )

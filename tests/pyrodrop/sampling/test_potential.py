@@ -322,6 +322,7 @@ class _Improper(priors.Gaussian):
     [
         (lambda: mlp(priors.LogUniform()), "'layers.0.weight' is log-uniform, which is improper"),
         (lambda: mlp(bias_prior=_Improper()), "'layers.0.bias' is improper"),
+        (lambda: mlp(priors.TruncatedLogUniform()), "is truncated log-uniform: its density is 0 beyond its bounds"),
         (lambda: mlp(priors.ARD()), "no density that a sampler could use: ARD without a hyperprior"),
         (lambda: mlp(_Counts()), "needs continuous latent sites; 'layers.0.weight' has a Poisson"),
         (lambda: mlp(_WithinScale()), "the support of 'layers.0.weight' depends on other latent sites"),
