@@ -45,10 +45,12 @@ class NetworkKernel(InfiniteWidth, Kernel):
         activation: str,
         weight_variance: Sequence[float | Sequence[float]],
         bias_variance: Sequence[float],
-        **options: Any,
+        *,
+        drop_rate: float | Sequence[float] = 0.0,
+        gain: float = 1.0,
     ) -> None:
         known(activation, SECOND_MOMENTS, "activation with a network kernel")
-        super().__init__(activation, weight_variance, bias_variance, **options)
+        super().__init__(activation, weight_variance, bias_variance, drop_rate=drop_rate, gain=gain)
         first, *others = weight_variance
         weights = [*(first if isinstance(first, Sequence) else [first]), *others]
         _check(weights, self.columns, bias_variance, 1 - self.keep_rate, self.gain)
