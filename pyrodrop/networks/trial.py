@@ -476,6 +476,7 @@ def close(a: Tensor, b: Tensor) -> bool:
     is sqrt(K L) u. It is 6e-6 for ten thousand terms, the bound for entries that cancel, and 6e-5 for a hundred such layers,
     the bound for any entry. Networks in float64 may compute in float32 somewhere, so the bounds are the same for all dtypes.
     """
+    a, b = a.detach(), b.detach()  # a forward may compute gradients
     scale = float(b.nan_to_num(0.0, 0.0, 0.0).abs().max()) if b.numel() else 0.0
     return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
 
