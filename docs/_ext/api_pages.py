@@ -140,7 +140,7 @@ def entry(module: str, name: str) -> list[str]:
         kind = "autoexception" if issubclass(what, BaseException) else "autoclass"
         bases = ["   :show-inheritance:"] if what.__bases__ != (object,) else []
         if Posterior in what.__bases__:  # whose methods have no page of their own
-            bases += ["   :inherited-members: ABC"]
+            bases += ["   :inherited-members: ABC, Sequence"]
         others = sorted(
             attribute for attribute, member in vars(what).items() if type(member).__module__.startswith("sklearn")
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, overload
 
@@ -65,9 +65,10 @@ class Posterior(ABC):
         """The posteriors of single models that this is a mixture of, with their shares of `count` draws."""
         return [(self, count, seed)]
 
-    def as_trained(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def as_trained(self) -> Iterator[None]:
         """Have the model compute with its values and in its mode at the end of training within the block."""
-        return nullcontext()
+        yield
 
     @property
     def fingerprint(self) -> str | None:
