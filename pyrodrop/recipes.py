@@ -39,9 +39,9 @@ from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arrays import labels_of
 from pyrodrop.cards import Described
 from pyrodrop.data import Data, Dataset, Split
-from pyrodrop.data.dataset import standardisation_of
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.guides import BernoulliDropout
+from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import (
     Categorical,
     Gaussian,
@@ -52,18 +52,21 @@ from pyrodrop.likelihoods import (
 )
 from pyrodrop.likelihoods.classes import number_of_classes
 from pyrodrop.likelihoods.hint import hint
-from pyrodrop.models import WideAndDeep
+from pyrodrop.models import MLP, WideAndDeep
 from pyrodrop.names import public
 from pyrodrop.priors import Gaussian as GaussianPrior
+from pyrodrop.priors.fitted import FittedPriors
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
 from pyrodrop.stacking import Component, Line, ridge, stacked, stacked_densities
+from pyrodrop.training.by_default import LR, STEPS, by_default, standardised
+from pyrodrop.training.fit import fit
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import TrainingOptions, check_settings
 from pyrodrop.training.worth import TRIAL, collected, say
 
-__all__ = ["Recipe", "classifier", "regressor"]
+__all__ = ["Curve", "Recipe", "classifier", "curve", "regressor"]
 
 public(__name__, __all__)
 
@@ -227,8 +230,8 @@ class Recipe(Described):
         components += [Component.of(of_lines, observed), Component.of(of_wide, observed)]
         weights, factors = stacked(components)
         for group, factor in zip(groups, factors, strict=False):
-            for fit in group:
-                _widen(fit, factor)
+            for member in group:
+                _widen(member, factor)
         wide = [line._replace(error=torch.ones_like(line.error)) for line in lines]
         groups += [
             [_alone(fit, line, factor, unit) for fit, line in zip(groups[0], each, strict=True)]
@@ -296,7 +299,9 @@ def regressor(
     data = _table(data)
     of_element = getattr(likelihood, "likelihood", likelihood)  # that of a `Missing`
     if likelihood is not None and isinstance(of_element, Ordinal):
-        return _recipe(_standardised(data, likelihood.as_target(data.y)), likelihood, _OF_Y, posterior, hidden, 1)
+        return _recipe(
+            standardised(data.with_values(y=likelihood.as_target(data.y))), likelihood, _OF_Y, posterior, hidden, 1
+        )
     if isinstance(of_element, Categorical) or _classes(data):
         raise ValueError(
             "data must have a y of numbers; got class labels: use recipes.classifier(data), or likelihoods.Ordinal(classes) "
@@ -305,7 +310,7 @@ def regressor(
     y = _real(data.y[:, None] if data.y.dim() == 1 else data.y)
     if y.dim() != 2:
         raise ValueError(f"data must have columns of y, [N] or [N, T]; got shape {list(y.shape)}")
-    data = _standardised(data, y)
+    data = standardised(data.with_values(y=y))
     likelihood = _noise(data) if likelihood is None else likelihood
     instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.HeteroscedasticGaussian()")
     same = (y == y[0]).all(0)
@@ -344,7 +349,70 @@ def classifier(
     if y.dim() != 1:
         raise ValueError(f"data must have one label per row as y, [N]; got shape {list(y.shape)}")
     classes = len(_classes(data)) or number_of_classes(y)
-    return _recipe(_standardised(data, y), Categorical(), _OF_LOGITS, posterior, hidden, max(classes, 2))
+    return _recipe(standardised(data.with_values(y=y)), Categorical(), _OF_LOGITS, posterior, hidden, max(classes, 2))
+
+
+@dataclass(frozen=True, repr=False)
+class Curve(Described):
+    """What `curve` chooses for a data set.
+
+    Attributes:
+        data: the data set, with its standardisation.
+        priors: the network with priors and noise that fit the data, as of `priors.from_gp`.
+        guide: its posterior before training.
+    """
+
+    data: Dataset
+    priors: FittedPriors
+    guide: Guide
+
+    def fit(self, steps: int = STEPS, *, progress: bool | None = None, **options: Unpack[TrainingOptions]) -> Fit:
+        """Train it, by 3,000 steps with lr 0.01 unless others are given; arguments, errors and result of `pyrodrop.fit`."""
+        chosen: TrainingOptions = {"lr": LR, **options}
+        return fit(self.priors.model, self.guide, self.data, steps=steps, progress=progress, **chosen)
+
+    def describe(self) -> str:
+        return f"Curve({self.priors.model.describe()}, {self.guide.describe()}, {len(self.data)} rows)"
+
+
+def curve(
+    data: Data | Split,
+    *,
+    hidden: Sequence[int] = (50,),
+    activation: str | Callable[[Tensor], Tensor] = "tanh",
+    seed: int = 0,
+) -> Curve:
+    """A curve, a surface or a small table: a network whose uncertainty is nearly that of the exact posterior.
+
+    The priors and the noise are those of `priors.from_gp`. The last layer of real y has its exact posterior given the layers
+    below, `guides.ExactLastLayer`; class labels have a `guides.MeanField`. Noise is as large at all x: for another, for many
+    columns and for more rows take `regressor` or `classifier`.
+
+    Args:
+        data: as for `regressor`, with at most 2,000 rows; y are numbers, or class labels from 0.
+        hidden: numbers of units of the hidden layers.
+        activation: of the hidden units, as of `models.MLP`.
+        seed: of the initial weights.
+
+    Raises:
+        TypeError, ValueError: as `regressor` and `priors.from_gp`; there are more than 2,000 rows.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> x = torch.linspace(-1, 1, 40)[:, None]
+        >>> run = pyrodrop.recipes.curve((x, torch.sin(4 * x))).fit(steps=100)
+        >>> run.guide.describe(), run.predict(x, 50).mean.shape
+        ('ExactLastLayer(MeanField)', torch.Size([40, 1]))
+    """
+    data = _table(data)
+    real = not _classes(data) and data.y.is_floating_point()
+    y = data.y if real else Categorical().as_target(data.y)
+    outputs = y[0].numel() if real else max(2, len(_classes(data)) or number_of_classes(y))
+    widths = [data.x.shape[1], *counts(hidden, "hidden", "the numbers of units of the hidden layers"), outputs]
+    noise: Likelihood = Gaussian() if real else Categorical()
+    model = MLP(widths, activation, prior=GaussianPrior(), likelihood=noise, seed=seed)
+    fitted, guide, data = by_default(model, data.with_values(y=y), checked_seed(seed))
+    return Curve(data, fitted, guide)
 
 
 def _classes(data: Dataset) -> tuple[Any, ...]:
@@ -376,12 +444,6 @@ def _table(data: Data | Split) -> Dataset:
 def _real(values: Tensor) -> Tensor:
     """Columns of real numbers; whole numbers and bools are converted."""
     return values if values.is_floating_point() else narrowed(values.double())
-
-
-def _standardised(data: Dataset, y: Tensor) -> Dataset:
-    """The data with this y, with a standardisation of x, and of y if it is real, unless they have one already."""
-    targets = data.targets or (standardisation_of(y) if y.is_floating_point() else None)
-    return data.with_values(y=y, inputs=data.inputs or Standardize.of_inputs(data.x), targets=targets)
 
 
 def _noise(data: Dataset) -> Likelihood:

@@ -8,7 +8,8 @@
     leave-one-out y_nd | others ~ N(y_nd - a_nd / P_nd, 1 / P_nd),   P_nd = (S_d^-1)_nn
 
 A scale is the standard deviation of the weights of a column of x, of the weights or the biases of a layer, or of the noise
-of a column of y. Its units are those in which columns of x and y have standard deviation 1. The distribution p(scales)
+of a column of y. Its units are those in which columns of x and y have standard deviation 1. For class labels, f are the
+logits and the evidence is that of `pyrodrop.priors.labels`. The distribution p(scales)
 selects between scales with nearly the same evidence: a ReLU network computes the same functions if the weights of one layer
 are multiplied and those of the next divided, and erf units with small inputs and large outputs are nearly polynomials.
 """
@@ -21,7 +22,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,13 +32,14 @@ from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
 from pyrodrop.constraints import Flag, Seed, checked
 from pyrodrop.data import Data, Dataset
-from pyrodrop.likelihoods import Gaussian
+from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.models.mlp import ACTIVATIONS
 from pyrodrop.priors.infinite_width import TANH_GAIN, InfiniteWidth
+from pyrodrop.priors.labels import Mode, laplace
 from pyrodrop.scaling import varies
 
-ROWS = 2000  # most rows that are used; of larger data they are drawn at random
+ROWS, ROWS_OF_LABELS = 2000, 500  # most rows that are used; of larger data they are drawn at random
 _FIRST = 125, 12  # rows and iterations of the search from every start
 _STAGES = ((125, 25), (500, 12), (ROWS, 5))  # the same for the searches that continue from the best of these
 _USUAL = {"erf": 2.5, "relu": 0.75}  # scale of the inputs of the first hidden units, by activation
@@ -45,9 +47,11 @@ _STARTS = (0.3, 1.0, 3.0)  # multiples of the usual scale at which searches star
 _WIDTH = 1.0  # width of the distribution of the logarithm of a scale, except of the output weights:
 _OUTPUT = {"erf": 0.25, "relu": 1.0}  # functions that are small differences of large units are hard to fit by SVI
 _NOISE, _LEAST = 0.3, 1e-3  # usual and smallest noise
+_LOGIT = 3.0  # usual standard deviation of logits
 _APART = 10.0  # largest ratio of the standard deviations of columns of y, in the units of the network
 _ENOUGH = 1e-4  # nats, or change of the logarithm of a variance: a search ends at a smaller one
 _IMPOSSIBLE = 1e10  # nats: minus the evidence where rounding makes the covariance matrix indefinite
+P = TypeVar("P", bound="_Process")
 _KERNELS: dict[Callable[[Tensor], Tensor], tuple[str, float, str]] = {  # kernel, gain, what the card says
     torch.relu: ("relu", 1.0, "ReLU"),
     nn.functional.relu: ("relu", 1.0, "ReLU"),
@@ -76,9 +80,10 @@ class FittedPriors:
         likelihood: the likelihood with the noise.
         evidence: log marginal likelihood of y, in its units and in nats, under the Gaussian process to which the network
             converges as its hidden layers become infinitely wide. It can be compared with ELBOs of `model` on the same rows.
-        leave_one_out: log density of one row of y given all others under this process, in nats, the mean over rows.
-        constant: the mean log density of y under the best Gaussian without x, in nats.
-        noise_sd: standard deviation of the noise, in the units of y, one value per column ``[D]``.
+        leave_one_out: log density of one row of y given all others under this process, in nats, the mean over rows; None for
+            class labels.
+        constant: the mean log density of y under the best Gaussian without x, or under the frequencies of the classes.
+        noise_sd: standard deviation of the noise, in the units of y, one value per column ``[D]``; None for class labels.
         rows, of_rows: the number of rows that were used, and the number of rows of the data.
         kernel: a description of the activation whose kernel is used.
         seconds: duration of the search.
@@ -87,11 +92,11 @@ class FittedPriors:
     model: MLP
     prior: dict[str, priors.Gaussian]
     bias_prior: dict[str, priors.Gaussian]
-    likelihood: Gaussian
+    likelihood: Gaussian | Categorical
     evidence: float
-    leave_one_out: float
+    leave_one_out: float | None
     constant: float
-    noise_sd: Tensor
+    noise_sd: Tensor | None
     rows: int
     of_rows: int
     kernel: str
@@ -105,14 +110,16 @@ class FittedPriors:
             for (name, prior), bias in layers
         }
         drawn = "" if self.rows == self.of_rows else f", drawn at random of {self.of_rows:,}"
-        facts |= {
-            "sd of noise": _listed(self.noise_sd.tolist())
-            + (", learned from there" if self.likelihood.learned else ""),
-            "evidence": f"{number(self.evidence)} nats of {self.rows:,} rows{drawn}",
-            "leave-one-out": f"{self.leave_one_out:.3g} nats per row; a constant has {self.constant:.3g}",
-            "kernel": self.kernel,
-            "seconds": f"{self.seconds:.1f}",
-        }
+        if self.noise_sd is not None and isinstance(self.likelihood, Gaussian):
+            learned = ", learned from there" if self.likelihood.learned else ""
+            facts["sd of noise"] = _listed(self.noise_sd.tolist()) + learned
+        facts["evidence"] = f"{number(self.evidence)} nats of {self.rows:,} rows{drawn}"
+        beside = f"a constant has {self.constant:.3g}"
+        if self.leave_one_out is None:
+            facts["per row"] = f"{self.evidence / self.rows:.3g} nats; {beside}"
+        else:
+            facts["leave-one-out"] = f"{self.leave_one_out:.3g} nats per row; {beside}"
+        facts |= {"kernel": self.kernel, "seconds": f"{self.seconds:.1f}"}
         return Card("Priors by the evidence of the network of infinite width", facts)
 
 
@@ -127,24 +134,25 @@ def from_gp(
     """Gaussian priors for a network's layers, and its noise, by maximising the evidence of its Gaussian process.
 
     References:
-        Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 2.30, 5.9 and 5.12.
+        Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 2.30, 5.9 and 5.12; of class labels, section 3.5.
 
     Args:
         model: an MLP of any depth under a `likelihoods.Gaussian`, for one or several columns of y, each with its own noise;
-            the time grows with the number of columns. The model's priors and noise have no influence. The kernel is that of
-            ReLU or erf; tanh is replaced by the erf with the same slope at 0, leaky ReLU, GELU, SiLU, ELU and softplus by
-            ReLU.
+            the time grows with the number of columns. Or under a `likelihoods.Categorical`: then the evidence is Laplace's
+            approximation, whose time grows with the number of classes. The model's priors and noise have no influence. The
+            kernel is that of ReLU or erf; tanh is replaced by the erf with the same slope at 0, leaky ReLU, GELU, SiLU, ELU
+            and softplus by ReLU.
         data: x ``[N, Q]`` and y ``[N]`` or ``[N, D]``, as for `pyrodrop.fit`. If there are more than 2,000 rows, 2,000 are
-            drawn at random.
+            drawn at random; of class labels 500.
         learn_noise: whether fits of the model train the noise. The ELBO of a posterior that is wider than the exact one
             prefers too much noise.
         seed: seed of the choice of rows.
 
     Raises:
         TypeError: the model is no `models.MLP`, or an argument is of the wrong kind.
-        ValueError: the activation has no kernel; the likelihood is not Gaussian; x or y do not fit the model; y has missing
-            values, does not vary, or has columns of very different standard deviations; or rounding makes every covariance
-            matrix indefinite, as where y is very far from 0.
+        ValueError: the activation has no kernel; the likelihood is another, or has no noise to learn; x or y do not fit the
+            model; y has missing values, does not vary, or has columns of very different standard deviations; or rounding
+            makes every covariance matrix indefinite, as where y is very far from 0.
 
     Example:
         >>> import torch
@@ -157,15 +165,55 @@ def from_gp(
     """
     began = time.perf_counter()
     network = _checked(model)
-    activation, gain, kernel = _KERNELS[network.network.activation]  # type: ignore[index, union-attr]
+    kernel = _KERNELS[network.network.activation][2]  # type: ignore[index, union-attr]
     data = Dataset.of(data)
     network = copy.deepcopy(network)
     network.standardize(data)
     network.check(data)
-    rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:ROWS].sort().values
-    x = copy.deepcopy(network.inputs).cpu().double()(data.x.double()[rows].cpu())
+    of_labels = isinstance(network.likelihood, Categorical)
+    if of_labels and learn_noise:
+        raise ValueError("learn_noise must be False for class labels, which have no noise; got True")
+    most = ROWS_OF_LABELS if of_labels else ROWS
+    rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:most].sort().values
+    x, y = copy.deepcopy(network.inputs).cpu().double()(data.x.double()[rows].cpu()), data.y[rows].cpu()
+    spread, layers = _spread(x), list(network.network.layers)  # type: ignore[arg-type, union-attr]
+    found = (_of_labels if of_labels else _of_columns)(network, x / spread, y, seed)
+    prior, bias_prior = _priors(found.kernel, spread, found.unit, [layer.in_features for layer in layers])
+    likelihood: Gaussian | Categorical = Categorical()
+    if found.noise_sd is not None:
+        tau = found.noise_sd.pow(-2).tolist()
+        likelihood = Gaussian(tau if len(tau) > 1 else tau[0], learned=learn_noise)
+    return FittedPriors(
+        model=_rebuilt(network, prior=prior, bias_prior=bias_prior, likelihood=likelihood),
+        prior=prior,
+        bias_prior=bias_prior,
+        likelihood=likelihood,
+        evidence=found.evidence,
+        leave_one_out=found.leave_one_out,
+        constant=found.constant,
+        noise_sd=found.noise_sd,
+        rows=len(rows),
+        of_rows=len(data),
+        kernel=kernel,
+        seconds=time.perf_counter() - began,
+    )
+
+
+class _Found(NamedTuple):
+    """The kernel that was found, the size of its functions in the units of the network, and facts of `FittedPriors`."""
+
+    kernel: InfiniteWidth
+    unit: float
+    evidence: float
+    constant: float
+    leave_one_out: float | None = None
+    noise_sd: Tensor | None = None
+
+
+def _of_columns(network: MLP, x: Tensor, y: Tensor, seed: int) -> _Found:
+    """The process of the columns of y."""
     y_units = copy.deepcopy(network.targets).cpu().double()
-    y = y_units(data.y[rows].cpu().double().reshape(len(rows), -1))
+    y = y_units(y.double().reshape(len(x), -1))
     if not bool(varies(y).any()):
         raise ValueError(f"y must vary for from_gp; got {len(y)} equal rows")
     sizes = y.std(0, correction=0)[varies(y)]
@@ -174,10 +222,8 @@ def from_gp(
             "y must have columns of similar standard deviations, as the last layer's weights have one scale: standardise "
             f"them, data.Dataset(x, y).standardized(); got {_listed(sizes.tolist())}"
         )
-    spread, unit = _spread(x), float(y.var(0, correction=0).mean().sqrt())
-    layers = list(network.network.layers)  # type: ignore[arg-type, union-attr]
-    make = functools.partial(_Process, activation, gain, len(layers) - 1, x / spread, y / unit)
-    process = _search(make, len(x), seed)
+    unit = float(y.var(0, correction=0).mean().sqrt())
+    process = _search(functools.partial(_Process, network, x, y / unit), len(x), seed)
     try:
         solved = process.solved(slice(None))
     except torch.linalg.LinAlgError:
@@ -188,23 +234,27 @@ def from_gp(
     left_out = ((solved.precision / (2 * math.pi)).log() - solved.solution.square() / solved.precision) / 2
     units = (unit * y_units.scale.expand(y.shape[1])).log()  # of the columns of y
     constant = -((2 * math.pi * math.e * y.var(0, correction=0)).clamp_min(1e-36).log() / 2 + y_units.scale.log()).sum()
-    noise_sd = units.exp() * process.noise.detach()
-    prior, bias_prior = _priors(process.kernel, spread, unit, [layer.in_features for layer in layers])
-    tau = noise_sd.pow(-2).tolist()
-    likelihood = Gaussian(tau if len(tau) > 1 else tau[0], learned=learn_noise)
-    return FittedPriors(
-        model=_rebuilt(network, prior=prior, bias_prior=bias_prior, likelihood=likelihood),
-        prior=prior,
-        bias_prior=bias_prior,
-        likelihood=likelihood,
+    return _Found(
+        process.kernel,
+        unit,
         evidence=float(solved.evidence - len(y) * units.sum()),
-        leave_one_out=float((left_out - units).sum(1).mean()),
         constant=float(constant),
-        noise_sd=noise_sd,
-        rows=len(rows),
-        of_rows=len(data),
-        kernel=kernel,
-        seconds=time.perf_counter() - began,
+        leave_one_out=float((left_out - units).sum(1).mean()),
+        noise_sd=units.exp() * process.noise.detach(),
+    )
+
+
+def _of_labels(network: MLP, x: Tensor, y: Tensor, seed: int) -> _Found:
+    """The process of the logits of class labels."""
+    frequencies = torch.bincount(y).double() / len(y)
+    if float(frequencies.max()) == 1:
+        raise ValueError(f"y must vary for from_gp; got {len(y)} equal labels")
+    process = _search(functools.partial(_LabelProcess, network, x, y), len(x), seed)
+    return _Found(
+        process.kernel,
+        _LOGIT,
+        process.evidence(slice(None)),
+        constant=float(torch.special.entr(frequencies).sum().neg()),
     )
 
 
@@ -225,17 +275,23 @@ class _Process(nn.Module):
         start: scale of the inputs of the first hidden units at which a search starts, in multiples of the usual one.
     """
 
-    def __init__(self, activation: str, gain: float, hidden: int, x: Tensor, y: Tensor, start: float) -> None:
+    noises = True
+
+    def __init__(self, network: MLP, x: Tensor, y: Tensor, start: float) -> None:
         super().__init__()
         self.x, self.y = x, y
+        activation, gain, _ = _KERNELS[network.network.activation]  # type: ignore[index, union-attr]
+        hidden = len(network.network.layers) - 1  # type: ignore[arg-type, union-attr]
+        offset = float(y.mean(0).square().mean()) if self.noises else 0.0
         self.kernel, usual = (
-            _kernel(activation, gain, hidden, x, y, each * _USUAL[activation]) for each in (start, 1.0)
+            _kernel(activation, gain, hidden, x, offset, each * _USUAL[activation]) for each in (start, 1.0)
         )
-        self.log_noise = nn.Parameter(torch.full((y.shape[1],), math.log(_NOISE), dtype=torch.float64))
+        noises = y.shape[1] if self.noises else 0
+        self.log_noise = nn.Parameter(torch.full((noises,), math.log(_NOISE), dtype=torch.float64))
         with torch.no_grad():
             self.usual = torch.cat([_log_scales(usual), self.log_noise])
         self.width = torch.full_like(self.usual, _WIDTH)
-        if hidden:
+        if hidden and self.noises:
             self.width[x.shape[1] + hidden - 1] = _OUTPUT[activation]
 
     @property
@@ -278,10 +334,19 @@ class _Process(nn.Module):
         solutions, precisions, traces = zip(*columns, strict=True)
         return _Solved(evidence, torch.cat(solutions, 1), torch.cat(precisions, 1), total, torch.cat(traces))
 
+    def evidence(self, rows: Tensor | slice, *, gradient: bool = False) -> float:
+        """The log evidence of some rows; with `gradient`, that of minus it is added to that of the parameters."""
+        covariance = self._covariance(rows)
+        solved = self.solved(rows, covariance.detach())
+        if gradient:
+            covariance.backward(solved.slope)
+            (self.noise.square() * solved.of_noise).sum().backward()
+        return float(solved.evidence)
+
     def score(self, rows: Tensor) -> float:
-        """The objective of the search for these rows; minus infinity if S_d is not positive definite."""
+        """The objective of the search for these rows; minus infinity if a matrix is not positive definite."""
         try:
-            return float(self.solved(rows).evidence + self.log_prior().detach())
+            return self.evidence(rows) + float(self.log_prior().detach())
         except torch.linalg.LinAlgError:
             return -math.inf
 
@@ -293,15 +358,13 @@ class _Process(nn.Module):
         def closure() -> float:
             nonlocal best
             search.zero_grad()
-            covariance = self._covariance(rows)
             try:
-                solved = self.solved(rows, covariance.detach())
+                evidence = self.evidence(rows, gradient=True)
             except torch.linalg.LinAlgError:  # the step was too long
                 return _IMPOSSIBLE
-            covariance.backward(solved.slope)
             log_prior = self.log_prior()
-            ((self.noise.square() * solved.of_noise).sum() - log_prior).backward()
-            value = -float(solved.evidence + log_prior.detach())
+            (-log_prior).backward()
+            value = -evidence - float(log_prior.detach())
             if value < best[0]:
                 best = value, [p.detach().clone() for p in parameters]
             return value
@@ -320,7 +383,27 @@ class _Process(nn.Module):
                 parameter.copy_(value)
 
 
-def _search(make: Callable[[float], _Process], size: int, seed: int) -> _Process:
+class _LabelProcess(_Process):
+    """The process of the logits of labels y ``[N]``, which are `_LOGIT` times those functions."""
+
+    noises = False
+
+    def __init__(self, network: MLP, x: Tensor, y: Tensor, start: float) -> None:
+        super().__init__(network, x, y, start)
+        self.classes: int = network.network.layers[-1].out_features  # type: ignore[index, union-attr, assignment]
+
+    def mode(self, rows: Tensor | slice) -> Mode:
+        return laplace(_LOGIT**2 * self._covariance(rows), self.y[rows], self.classes)
+
+    def evidence(self, rows: Tensor | slice, *, gradient: bool = False) -> float:
+        with torch.set_grad_enabled(gradient):
+            evidence = self.mode(rows).evidence
+        if gradient:
+            (-evidence).backward()
+        return float(evidence.detach())
+
+
+def _search(make: Callable[[float], P], size: int, seed: int) -> P:
     """The process with the largest evidence: from several starts on a few rows, then from the best of them on more."""
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
     few, iterations = _FIRST
@@ -335,8 +418,8 @@ def _search(make: Callable[[float], _Process], size: int, seed: int) -> _Process
     return best
 
 
-def _kernel(activation: str, gain: float, hidden: int, x: Tensor, y: Tensor, scale: float) -> InfiniteWidth:
-    """A kernel whose functions have a variance of about 1 and offsets as large as those of x and y."""
+def _kernel(activation: str, gain: float, hidden: int, x: Tensor, offset: float, scale: float) -> InfiniteWidth:
+    """A kernel whose functions have a variance of about 1 and offsets as large as those of x, and of this mean square."""
     far = 1 + float(x.mean(0).square().mean())
     inner, weights, biases = [scale**2] * x.shape[1], [2.0] * hidden, [scale**2 * far, *[1.0] * hidden]
     with torch.no_grad():
@@ -346,9 +429,7 @@ def _kernel(activation: str, gain: float, hidden: int, x: Tensor, y: Tensor, sca
         weights[-1] /= level
     else:
         inner = [value / level for value in inner]
-    return InfiniteWidth(
-        activation, [inner, *weights], [*biases[:-1], 0.25 + float(y.mean(0).square().mean())], gain=gain
-    )
+    return InfiniteWidth(activation, [inner, *weights], [*biases[:-1], 0.25 + offset], gain=gain)
 
 
 def _log_scales(kernel: InfiniteWidth) -> Tensor:
@@ -384,10 +465,10 @@ def _checked(model: NetworkModel) -> MLP:
     """The model; an error unless from_gp has a kernel for it."""
     if type(model) is not MLP:
         raise TypeError(f"from_gp needs a model that is a models.MLP; got {shown(model)}")
-    if type(model.likelihood) is not Gaussian:
+    if type(model.likelihood) not in (Gaussian, Categorical):
         raise ValueError(
-            f"model must have a likelihoods.Gaussian for from_gp; got {shown(model)} with {model.likelihood.describe()}: "
-            "choose the scales, sqrt(2 / inputs) of every layer, and for class labels 2 to 30 times that of the last "
+            "model must have a likelihoods.Gaussian or likelihoods.Categorical for from_gp; got "
+            f"{shown(model)} with {model.likelihood.describe()}: choose the scales, sqrt(2 / inputs) of every layer "
             "(docs/choosing.md, Which prior)"
         )
     if model.fixed:

@@ -28,6 +28,7 @@ from pyrodrop.changes import evaluating, modules_of
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
 from pyrodrop.surroundings import outside
+from pyrodrop.training.by_default import LR, STEPS, by_default
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.problem import Problem, training_mode
@@ -46,17 +47,21 @@ _EXPECTED_STEPS = 10_000
 @torch.enable_grad()
 def fit(
     model: Callable[..., Any],
-    guide: Callable[..., Any],
-    data: Data | Mapping[str, Any] | Iterable[Any],
+    guide: Callable[..., Any] | Data | None = None,
+    data: Data | Mapping[str, Any] | Iterable[Any] | None = None,
     *,
-    steps: int,
+    steps: int | None = None,
     num_data: int | None = None,
     progress: bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     after_epoch: Callable[[Fit, Any], object] | None = None,
     **options: Unpack[TrainingOptions],
 ) -> Fit:
-    """Train a guide of a model on data.
+    """Train a guide of a model on data; ``fit(model, data)`` takes priors and guide that are near the exact posterior.
+
+    ``fit(model, data)`` is for an MLP under Gaussian noise or class labels, and at most 2,000 rows. It replaces priors and
+    noise by those of `priors.from_gp`, standardises data that are not, and trains `guides.ExactLastLayer` (of class labels
+    `guides.MeanField`) by 3,000 steps with lr 0.01 unless you pass others. `recipes.curve` makes the network, too.
 
     Of models and guides of this package, ``Fit.model`` and ``Fit.guide`` are copies in evaluation mode: a model serves many
     guides, and the same call gives the same result. Every other Pyro program (a function, method, partial, object or module,
@@ -66,11 +71,11 @@ def fit(
 
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
-        guide: its guide, called with the same arguments.
+        guide: its guide, called with the same arguments; it may be left out, see above.
         data: a pair (x, y) in their own units; a `Dataset`, whose standardisation a model of `pyrodrop.models` takes over; a
             mapping of arguments of another Pyro program, whose plates may take subsamples and whose epoch is a step; or an
             iterable of minibatches, such as a `DataLoader`.
-        steps: number of gradient steps.
+        steps: number of gradient steps; needed if a guide is given.
         num_data: rows of the data set behind a loader; None for a DataLoader that visits each of them once per epoch.
         batch_size: rows per minibatch; all rows if None.
         lr: learning rate, or a function from a parameter's name to its learning rate.
@@ -111,6 +116,11 @@ def fit(
         >>> fit.losses.shape, fit.predict(x, 10).mean.shape
         (torch.Size([50]), torch.Size([20, 1]))
     """
+    if guide is None or data is None:
+        fitted, guide, data = by_default(model, data if guide is None else guide, options.get("seed", 0))
+        model, steps, options = fitted.model, STEPS if steps is None else steps, {"lr": LR, **options}
+    if steps is None:
+        raise TypeError("steps, the number of gradient steps, must be given, fit(..., steps=1000); got none")
     settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)
     saving = Checkpoint.of(checkpoint)
     check_after_epoch(after_epoch)

@@ -122,7 +122,8 @@ def noise(of: Problem) -> float:
     """The standard deviation of the noise by `priors.from_gp`; 0 if the noise is not Gaussian."""
     if of.classes or of.counts:
         return 0.0
-    return float(priors.from_gp(network(of, "default", 0.0), of.train).noise_sd)
+    fitted: Any = priors.from_gp(network(of, "default", 0.0), of.train)
+    return float(fitted.noise_sd)
 
 
 def process(of: Problem) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def test_gradients_are_those_of_multivariate_normals() -> None:
     """Of the density that torch differentiates, by the covariance of f and the variances of the noise."""
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(9, 5, generator=g, dtype=torch.float64).split([2, 3], 1)
-    process = fitted_priors._Process("erf", 1.0, 1, x, y, 1.0)
+    process = fitted_priors._Process(mlp([2, 30, 3], torch.erf), x, y, 1.0)
     process.log_noise.data = torch.tensor([-1.0, 0.0, 0.5], dtype=torch.float64)
     covariance = process._covariance(slice(None)).detach().requires_grad_()
     variance = process.noise.detach().square().requires_grad_()
@@ -225,7 +225,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "another likelihood": (
         lambda: mlp(likelihood=likelihoods.StudentT()),
         noisy,
-        "likelihoods.Gaussian for from_gp; got a MLP with StudentT.*: choose the scales",
+        "or likelihoods.Categorical for from_gp; got a MLP with StudentT.*: choose the scales",
     ),
     "another activation": (lambda: mlp(activation="sigmoid"), noisy, "activation must be one of relu, .*; got sigmoid"),
     "a function": (lambda: mlp(activation=lambda u: u.sin()), noisy, "activation must be one of"),

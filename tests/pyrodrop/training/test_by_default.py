@@ -1,0 +1,89 @@
+"""`fit(model, data)` and `recipes.curve`: priors that fit the data, and a guide near the exact posterior."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import data, guides, likelihoods, models, priors, recipes
+from pyrodrop.analysis.gp import GaussianProcess
+
+
+def wiggles(rows: int, seed: int) -> data.Dataset:
+    """A curve far from the units of a network, with noise .3."""
+    g = torch.Generator().manual_seed(seed)
+    x = 20 + 6 * torch.rand(rows, 1, generator=g)
+    return data.Dataset(x, 100 + 3 * torch.sin(2 * x) + 0.3 * torch.randn(rows, 1, generator=g))
+
+
+def mlp(likelihood: Any = None, outputs: int = 1) -> models.MLP:
+    return models.MLP(
+        [1, 50, outputs], "tanh", prior=priors.Gaussian(), likelihood=likelihood or likelihoods.Gaussian()
+    )
+
+
+def test_a_curve_is_predicted_as_by_a_gaussian_process() -> None:
+    """Within .15 nats of it, and both of its calls agree; the same priors and guide, made one by one, agree too."""
+    train, test = wiggles(60, 0), wiggles(300, 1)
+    run = recipes.curve((train.x, train.y)).fit(steps=800)
+    score = float(run.predict(test.x, 300).log_density(test.y).mean())
+    process = GaussianProcess(train.standardized(), "matern-5/2", progress=False)
+    assert score > float(process.predict(test.x, 300).log_density(test.y).mean()) - 0.15
+    short = run.losses[:50]
+    torch.testing.assert_close(pyrodrop.fit(mlp(), train, steps=50).losses, short)
+    fitted = priors.from_gp(mlp(), train.standardized()).model
+    by_hand = pyrodrop.fit(fitted, guides.ExactLastLayer(fitted), train.standardized(), steps=50, lr=1e-2)
+    torch.testing.assert_close(by_hand.losses, short)
+
+
+def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "pyrodrop"):
+        pyrodrop.fit(mlp(), data=wiggles(20, 0), steps=3)
+    (said,) = (record.message for record in caplog.records if "no guide was given" in record.message)
+    assert "guides.ExactLastLayer(MeanField)" in said
+    assert "guides.BernoulliDropout(model, 0.05)" in said
+
+
+def test_class_labels_have_a_mean_field() -> None:
+    x = wiggles(40, 0).x
+    run = recipes.curve((x, (torch.sin(2 * x[:, 0]) > 0).long()), hidden=[20]).fit(steps=3)
+    assert isinstance(run.guide, guides.MeanField)
+    assert run.predict(x, 5).f.shape == (5, 40, 2)
+    assert "Curve(MLP(" in repr(recipes.curve((x, x[:, 0])))
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_settings_of_the_caller_count(outputs: int) -> None:
+    train = wiggles(20, 0)
+    y = torch.cat([train.y] * outputs, 1) + torch.arange(outputs)
+    run, slower = (pyrodrop.fit(mlp(outputs=outputs), (train.x, y), steps=2, seed=4, **lr) for lr in ({}, {"lr": 1e-3}))
+    assert (run.settings["seed"], len(run.losses)) == (4, 2)
+    assert run.losses[0] == slower.losses[0]
+    assert run.losses[1] != slower.losses[1]
+    assert run.predict(train.x, 4).mean.shape == y.shape
+
+
+ROWS = wiggles(10, 0)
+REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
+    "no data": (lambda: pyrodrop.fit(mlp(), guides.Point(mlp())), TypeError, "data must be .*got a Point"),
+    "nothing": (lambda: pyrodrop.fit(mlp()), TypeError, "data must be .*got None"),
+    "no steps": (lambda: pyrodrop.fit(mlp(), guides.Point(mlp()), ROWS), TypeError, "steps, .* must be given"),
+    "a program": (lambda: pyrodrop.fit(lambda x, y: None, ROWS), TypeError, "guide must be given.*got a function"),
+    "counts": (lambda: pyrodrop.fit(mlp(likelihoods.Poisson()), ROWS), TypeError, "guide must be given"),
+    "many rows": (lambda: recipes.curve((torch.rand(2001, 1), torch.rand(2001))), ValueError, "got 2,001 rows"),
+    "an image": (lambda: recipes.curve((torch.rand(20, 3, 4, 4), torch.rand(20))), TypeError, "table of real numbers"),
+    "nan": (lambda: recipes.curve((ROWS.x, ROWS.y * math.nan)), ValueError, "NaN in all 10 rows"),
+    "one label": (lambda: recipes.curve((ROWS.x, torch.zeros(10).long())), ValueError, "y must be labels"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str) -> None:
+    call, kind, message = REFUSED[case]
+    with pytest.raises(kind, match=message):
+        call()
