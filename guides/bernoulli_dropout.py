@@ -25,10 +25,9 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import flag
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import check_theta
-from pyrodrop.guides.guide import DROP_RATE, Guide, RateKind, check_units, drop_rates, first_weights
+from pyrodrop.guides.guide import DROP_RATE, Guide, RateKind, check_units, drop_rates, undropped_inputs
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import by_name, one_of
 from pyrodrop.protocols import HasWeights
@@ -47,7 +46,8 @@ class BernoulliDropout(Guide):
         drop_rate: probability of dropping an input unit, in [0, 1): one rate for all weights, or a mapping from name
             patterns to rates (``{"layers.0.*": 0.0, "*": 0.1}``; the first pattern that matches applies). Vectors such as
             biases are never dropped.
-        mask_input: whether to drop inputs of the network itself too, that is, inputs of the weights that act on x.
+        mask_input: whether to drop inputs of the network itself too, that is, inputs of the weights that act on x. If None,
+            they are if there are at least 20, if `drop_rate` names weights, or if the first layer cannot be identified.
         theta: standard deviation of the mixture components, at least 0; 0 is MC dropout.
         per: whether to drop all weights of an ``input`` unit together or each ``weight`` by itself (`DropConnect`): one
             value, or a mapping from name patterns to values.
@@ -73,9 +73,9 @@ class BernoulliDropout(Guide):
     def __init__(
         self,
         model: HasWeights,
-        drop_rate: float | Mapping[str, float] = 0.5,
+        drop_rate: float | Mapping[str, float] = 0.1,
         *,
-        mask_input: bool = True,
+        mask_input: bool | None = None,
         theta: float = 0.0,
         per: Per | Mapping[str, Per] = "input",
     ) -> None:
@@ -84,8 +84,7 @@ class BernoulliDropout(Guide):
         weights = [n for n, w in initial.items() if w.dim() > 1]
         self.theta: float = check_theta(theta)
         rates = drop_rates(drop_rate, weights)
-        if not flag(mask_input, "mask_input", "whether to drop inputs of the network itself"):
-            rates |= dict.fromkeys(first_weights(model), 0.0)
+        rates |= undropped_inputs(model, drop_rate, mask_input)
         self.masked: tuple[str, ...] = tuple(name for name in weights if rates.get(name, 0.0) > 0)
         self.per: dict[str, Per] = by_name(per, weights, "per")
         for value in self.per.values():
@@ -135,4 +134,4 @@ class DropConnect(BernoulliDropout):
     rate_kind = RateKind("drop_rate", "probability of dropping a weight", learned=False)
 
     def __init__(self, model: HasWeights, drop_rate: float | Mapping[str, float] = 0.5, *, theta: float = 0.0) -> None:
-        super().__init__(model, drop_rate, theta=theta, per="weight")
+        super().__init__(model, drop_rate, mask_input=True, theta=theta, per="weight")

@@ -11,9 +11,9 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import flag, scale
+from pyrodrop.arguments import scale
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
-from pyrodrop.guides.guide import DROP_RATE, Guide, check_units, drop_rates, first_weights
+from pyrodrop.guides.guide import DROP_RATE, Guide, check_units, drop_rates, undropped_inputs
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import one_of
 from pyrodrop.protocols import HasWeights
@@ -42,7 +42,8 @@ class ConcreteDropout(Guide):
         drop_rate: initial rate, in (0, 1): one for all weights, or a mapping from name patterns to rates. Weights with
             rate 0 are never dropped.
         temperature: temperature of the relaxation, positive; 0.1 in the paper.
-        mask_input: whether to drop inputs of the network itself too, that is, inputs of the weights that act on x.
+        mask_input: whether to drop inputs of the network itself too, that is, inputs of the weights that act on x. If None,
+            they are if there are at least 20, if `drop_rate` names weights, or if the first layer cannot be identified.
         rate_prior: distribution of every rate, such as ``dist.Beta(2.0, 8.0)``, whose log density training adds to the ELBO
             (see `Guide`), to keep rates from going to 0 where the entropy term does not; None for none.
 
@@ -61,7 +62,7 @@ class ConcreteDropout(Guide):
         *,
         drop_rate: float | Mapping[str, float] = 0.1,
         temperature: float = 0.1,
-        mask_input: bool = True,
+        mask_input: bool | None = None,
         rate_prior: TorchDistribution | None = None,
     ) -> None:
         super().__init__(model, rate_prior)
@@ -71,8 +72,7 @@ class ConcreteDropout(Guide):
             raise ValueError("drop_rate is the initial value of a learned rate and must lie in (0, 1); got 0")
         self.temperature: float = scale(temperature, "temperature", "the temperature of the relaxed mask")
         self.granularity: str = one_of(rates, Granularity, "rates")
-        if not flag(mask_input, "mask_input", "whether to drop inputs of the network itself"):
-            starts |= dict.fromkeys(first_weights(model), 0.0)
+        starts |= undropped_inputs(model, drop_rate, mask_input)
         masked = {name: math.log(rate / (1 - rate)) for name, rate in starts.items() if rate > 0}
         never = "never drop it: drop_rate={NAME: 0.0, '*': ...}"
         check_units(masked, model, "dropping input units", never)

@@ -30,7 +30,7 @@ from pyro.distributions import TorchDistribution
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
-from pyrodrop.arguments import count, instance, real, shown
+from pyrodrop.arguments import count, flag, instance, real, shown
 from pyrodrop.distributions import InputUnits
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.distributions.rebuilt import on_device
@@ -237,6 +237,32 @@ def first_weights(model: HasWeights) -> tuple[str, ...]:
     if hasattr(model, "first_weights"):
         return tuple(model.first_weights())
     return tuple(name for name, w in model.weight_sites().items() if w.dim() > 1)[:1]
+
+
+FEW_INPUTS = 20  # of a network with fewer, none is dropped unless asked for: one of them is too much of x to lose
+
+
+def undropped_inputs(
+    model: HasWeights, drop_rate: float | Mapping[str, float], mask_input: bool | None
+) -> dict[str, float]:
+    """The rate 0 of the weights that act on x and are not to be dropped.
+
+    Args:
+        mask_input: whether to drop inputs of the network; if None, not if they are few, unless `drop_rate` names weights, no
+            other weight is dropped, or the first layer cannot be identified.
+    """
+    if mask_input is None:
+        if isinstance(drop_rate, Mapping):
+            return {}
+        try:
+            first = first_weights(model)
+        except ValueError:
+            return {}
+        units, shapes = input_units(model), {name: w.shape for name, w in model.weight_sites().items()}
+        few = [n for n in first if units[n].axis is not None and units[n].count(shapes[n]) < FEW_INPUTS]
+        return dict.fromkeys(few, 0.0) if any(len(s) > 1 and n not in few for n, s in shapes.items()) else {}
+    mask = flag(mask_input, "mask_input", "whether to drop inputs of the network itself")
+    return {} if mask else dict.fromkeys(first_weights(model), 0.0)
 
 
 def check_units(names: Iterable[str], model: HasWeights, what: str, instead: str) -> None:

@@ -46,7 +46,7 @@ ENTRIES = (
         source="Gal, Hron & Kendall (2017), released Keras notebook, N = 1000",
         data="line-1000",
         model=_build,
-        guide=functools.partial(ConcreteDropout, drop_rate=0.1),
+        guide=functools.partial(ConcreteDropout, drop_rate=0.1, mask_input=True),
         training=_training,
         published={"rmse": 1.065, "epistemic_sd": 0.652},
         purpose="learned drop rates",

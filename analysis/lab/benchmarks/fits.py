@@ -93,7 +93,7 @@ def plain(case: Case) -> tuple[Callable[[], object], list[Tensor]]:
 def ours(case: Case) -> tuple[Callable[[], object], Callable[[], list[Tensor]]]:
     """`pyrodrop.fit` with its defaults and a mask per row, and a function that returns its parameters."""
     model = models.MLP(list(case.widths), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
-    guide = guides.BernoulliDropout(model, RATE)
+    guide = guides.BernoulliDropout(model, RATE, mask_input=True)
     fits: list[pyrodrop.Fit] = []
 
     def run() -> None:

@@ -48,7 +48,7 @@ class Posterior:
 
 GUIDES: Mapping[str, Posterior] = {
     "mean-field": Posterior(guides.MeanField, "local"),
-    "mc-dropout": Posterior(lambda model: guides.BernoulliDropout(model, drop_rate=0.1), "local"),
+    "mc-dropout": Posterior(lambda model: guides.BernoulliDropout(model, drop_rate=0.1, mask_input=True), "local"),
     "variational-dropout": Posterior(lambda model: guides.VariationalDropout(model, "B", "weight"), "local"),
     "low-rank": Posterior(guides.LowRank, "shared"),
 }

@@ -74,7 +74,7 @@ class Bernoulli(Point):
     """W = M diag(z) with one Bernoulli variable z per input unit; vectors are not masked."""
 
     def guide(self, model: Any, case: Case) -> Any:
-        return guides.BernoulliDropout(model, case.drop_rate)
+        return guides.BernoulliDropout(model, case.drop_rate, mask_input=True)
 
     def noise(self, loc: Tensor, count: int, rate: float, units: Units) -> dict[str, Tensor]:
         if rate == 0 or units is None:

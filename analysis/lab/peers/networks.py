@@ -155,7 +155,7 @@ def plain(network: Network, *, fused: bool = False, compiled: str = "") -> Steps
 
 
 POSTERIORS: dict[str, tuple[Callable[[Any], guides.Guide], Callable[[], priors.Prior]]] = {
-    "Bernoulli": (lambda m: guides.BernoulliDropout(m, RATE), priors.Gaussian),
+    "Bernoulli": (lambda m: guides.BernoulliDropout(m, RATE, mask_input=True), priors.Gaussian),
     "variational B": (lambda m: guides.VariationalDropout(m, "B", "layer"), priors.LogUniform),
     "mean field": (guides.MeanField, priors.Gaussian),
 }

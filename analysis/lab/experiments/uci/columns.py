@@ -120,7 +120,7 @@ def _standard(data: Dataset, point: Point, penalty: Penalty) -> Prior:
 COLUMNS = {
     "bernoulli": Column(
         "MC dropout (Gal & Ghahramani 2016)",
-        lambda model, rate: guides.BernoulliDropout(model, rate or 0.0),
+        lambda model, rate: guides.BernoulliDropout(model, rate or 0.0, mask_input=True),
         _gal,
         noises=("grid", "learned", "heteroscedastic"),
         with_rate=True,
@@ -157,7 +157,9 @@ COLUMNS = {
         lambda *_: priors.ARD(),
     ),
     "concrete": Column(
-        "concrete dropout (Gal, Hron & Kendall 2017)", lambda model, _: guides.ConcreteDropout(model), _standard
+        "concrete dropout (Gal, Hron & Kendall 2017)",
+        lambda model, _: guides.ConcreteDropout(model, mask_input=True),
+        _standard,
     ),
     "ensemble": Column(
         "five networks, maximum a posteriori (Lakshminarayanan et al. 2017)",
