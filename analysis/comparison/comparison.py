@@ -24,7 +24,7 @@ from rich.table import Table
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrodrop.analysis.comparison.elbo_constants import training_data, why_not_comparable
+from pyrodrop.analysis.comparison.elbo_constants import different_priors, training_data, why_not_comparable
 from pyrodrop.analysis.comparison.held_out import log_density, log_density_of
 from pyrodrop.analysis.comparison.to_reference import (
     COLUMNS,
@@ -232,6 +232,7 @@ def compare(
             notes.append(f"no ELBOs: {reason}")
         else:
             notes += _add_elbo(rows, fits, known_train, by == "elbo", bar)
+            notes += [note] if (note := different_priors(fits)) else []
         return Comparison(by, best_first(rows, "elpd" if by == "loo" else by), notes, apart)
 
 

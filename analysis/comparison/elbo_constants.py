@@ -73,6 +73,25 @@ def why_not_comparable(fits: Mapping[str, Any], train: Dataset | None = None) ->
     return ""
 
 
+def different_priors(fits: Mapping[str, Any]) -> str:
+    """A note if the networks of two `Fit`s have different priors, between which ELBOs do not choose; empty otherwise."""
+    described = {
+        name: {site: prior.describe() for site, prior in fit.model.priors.items()}
+        for name, fit in fits.items()
+        if isinstance(fit, Fit) and isinstance(fit.model, NetworkModel)
+    }
+    for name, priors in list(described.items())[1:]:
+        first, of_first = next(iter(described.items()))
+        site = next((site for site in {**of_first, **priors} if of_first.get(site) != priors.get(site)), None)
+        if site is not None:
+            one, other = of_first.get(site, "no prior"), priors.get(site, "no prior")
+            return (
+                f"{first!r} and {name!r} have different priors ({site}: {one}, {other}): a lower bound of the "
+                "evidence does not choose between them; compare held-out log densities, compare(fits, data)"
+            )
+    return ""
+
+
 def training_data(fit: Fit, fits: Mapping[str, Any], train: Dataset | None) -> Dataset | Keywords | None:
     """The training data of a fit.
 

@@ -297,3 +297,20 @@ def test_mistakes() -> None:
         pyrodrop.compare({})
     with pytest.raises(ValueError, match="by='log_density' needs held-out data"):
         pyrodrop.compare({"a": GaussianProcess((torch.arange(5.0), torch.arange(5.0)[:, None]), "matern-1/2")})
+
+
+def test_elbos_under_different_priors_do_not_choose_between_them() -> None:
+    """The first site whose priors differ is named; equal priors, and likelihoods that training has changed, say nothing."""
+    x = torch.linspace(-1, 1, 20)[:, None]
+
+    def run(scale: float) -> Any:
+        prior = {"layers.1.*": priors.Gaussian(scale), "*": priors.Gaussian()}
+        model = models.MLP([1, 4, 1], prior=prior, likelihood=likelihoods.Gaussian())
+        return pyrodrop.fit(model, guides.MeanField(model), (x, x**2), steps=2)
+
+    same = pyrodrop.compare({"a": run(1.0), "b": run(1.0)}, by="elbo")
+    other = pyrodrop.compare({"a": run(1.0), "b": run(2.0)}, by="elbo")
+    assert not any("different priors" in note for note in same.notes)
+    (note,) = (note for note in other.notes if "different priors" in note)
+    assert "'a' and 'b'" in note
+    assert "layers.1.weight: Gaussian(scale=1), Gaussian(scale=2)" in note
