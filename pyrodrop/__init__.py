@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyrodrop.prediction.moments import Moments
     from pyrodrop.prediction.predict import predict
     from pyrodrop.prediction.prediction import Prediction
+    from pyrodrop.reading.last_layer import last_layer
     from pyrodrop.reading.read import read
     from pyrodrop.reading.reading import Reading
     from pyrodrop.sampling.potential import Potential, potential
@@ -78,6 +79,7 @@ __all__ = [
     "fit",
     "fit_replicates",
     "guides",
+    "last_layer",
     "likelihoods",
     "metrics",
     "models",
@@ -99,7 +101,7 @@ _FILES = {
     "prediction.moments": ("Moments",),
     "prediction.predict": ("predict",),
     "prediction.prediction": ("Prediction",),
-    "reading": ("Reading", "read"),
+    "reading": ("Reading", "last_layer", "read"),
     "sampling": ("Potential", "Sampled", "potential", "sample"),
     "compiled": ("compile_svi",),
     "training.estimates": ("Elbo", "Objective"),

@@ -1,0 +1,129 @@
+"""`pyrodrop.last_layer` against Bayesian linear regression in NumPy and SciPy, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import null_space
+from scipy.optimize import minimize
+from scipy.stats import multivariate_normal
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import data
+from pyrodrop.reading.last_layer import most_evident
+
+
+def network(outputs: int = 1) -> nn.Sequential:
+    torch.manual_seed(outputs)
+    return nn.Sequential(nn.Linear(2, 9), nn.Tanh(), nn.Dropout(0.5), nn.Linear(9, outputs))
+
+
+def rows(outputs: int = 1, n: int = 40) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(outputs)
+    x = torch.randn(n, 2, generator=g)
+    y = torch.stack([torch.sin((k + 1) * x[:, 0]) * 10.0**k for k in range(outputs)], 1)
+    return x, 5 + y + 0.1 * torch.randn(n, outputs, generator=g)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("n", [40, 8])  # more and fewer rows than features
+def test_scale_and_noise_have_the_largest_evidence(outputs: int, n: int) -> None:
+    """SciPy's maximum of the density of N - 1 contrasts of y, which have no bias."""
+    g = torch.Generator().manual_seed(0)
+    phi = torch.randn(n, 12, generator=g).double()
+    w = torch.randn(12, outputs, generator=g).double() * 0.7
+    y = phi @ w + torch.tensor([0.5, 2.0])[:outputs] * torch.randn(n, outputs, generator=g) + 30
+    contrasts = null_space(np.ones((1, n))).T
+
+    def minus_evidence(logs: np.ndarray) -> float:
+        total = 0.0
+        for d in range(outputs):
+            covariance = np.exp(2 * logs[0]) * (phi @ phi.T).numpy() + np.exp(2 * logs[1 + d]) * np.eye(n)
+            normal = multivariate_normal(cov=contrasts @ covariance @ contrasts.T)
+            total -= float(normal.logpdf(contrasts @ y[:, d].numpy()))
+        return total
+
+    scale, noise = most_evident(phi, y)
+    got = np.log([scale, *noise.tolist()])
+    best = minimize(minus_evidence, got + 0.3, method="Nelder-Mead", options={"fatol": 1e-9, "xatol": 1e-9})
+    assert minus_evidence(got) == pytest.approx(best.fun, abs=1e-3)
+
+
+@pytest.mark.parametrize("standardised", [False, True])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_predictions_are_those_of_bayesian_linear_regression(outputs: int, standardised: bool) -> None:
+    """Mean and variance of f at the data and far from them, from features that plain PyTorch computes, to 5 errors."""
+    net, (x, y), draws = network(outputs), rows(outputs), 4000
+    train = data.Dataset(x, y).standardized() if standardised else data.Dataset(x, y)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    run = pyrodrop.last_layer(net, train)
+    at = torch.cat([x[:3], torch.tensor([[4.0, -4.0]])])
+    f = run.predict(at, draws).f.double().numpy()
+
+    def features(x: Tensor) -> np.ndarray:
+        x = train.inputs(x) if train.inputs else x
+        with torch.no_grad():
+            phi = torch.tanh(net[0](x)).double()
+        return np.column_stack([phi.numpy(), np.ones(len(phi))])
+
+    phi, there = features(x), features(at)
+    loc, size = (train.targets.loc.double(), train.targets.scale.double()) if train.targets else (0.0, 1.0)
+    target = ((y - loc) / size).numpy()
+    sizes = np.broadcast_to(np.asarray(size), (outputs,))
+    prior, bias = run.model.priors["3.weight"], run.model.priors["3.bias"]
+    inverse = np.diag([prior.scale**-2.0] * 9 + [bias.scale**-2.0])
+    tau = np.broadcast_to(np.asarray(run.model.likelihood.precision.detach().double()), (outputs,)) * sizes**2
+    for d in range(outputs):
+        covariance = np.linalg.inv(inverse + tau[d] * phi.T @ phi)
+        mean = there @ (covariance @ phi.T @ target[:, d] * tau[d]) * sizes[d] + np.broadcast_to(loc, (outputs,))[d]
+        variance = np.einsum("nk,kl,nl->n", there, covariance, there) * sizes[d] ** 2
+        assert (np.abs(f[:, :, d].mean(0) - mean) < 5 * np.sqrt(variance / draws)).all()
+        np.testing.assert_allclose(f[:, :, d].var(0), variance, rtol=5 * np.sqrt(2 / draws))
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert net.training
+
+
+def test_it_is_saved_and_compared_as_a_fit(tmp_path: Path) -> None:
+    x, y = rows()
+    run = pyrodrop.last_layer(network(), (x, y[:, 0]))
+    again = pyrodrop.Fit.load(run.save(tmp_path / "last.safetensors"), model=run.model)
+    torch.testing.assert_close(again.predict(x, 20).mean, run.predict(x, 20).mean)
+    assert "(exact)" in str(run.elbo())
+    assert "ExactLastLayer(Point)" in repr(run)
+    assert pyrodrop.compare({"a": run, "b": again}, (x, y)).rows["a"]["log_density"] is not None
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * self.layer(x)  # type: ignore[no-any-return]
+
+
+X, Y = rows()
+REFUSED: dict[str, tuple[Any, Any, str]] = {
+    "labels": (network, (X, Y[:, 0].long()), "real y"),
+    "columns": (network, (X, Y.expand(-1, 3)), r"y must be \[N, 1\] .*got shape \[40, 3\]"),
+    "missing": (network, (X, Y.clone().index_fill_(0, torch.tensor(2), torch.nan)), "y must be finite"),
+    "constant": (network, (X, torch.ones(40)), "vary in each column"),
+    "two rows": (network, (X[:2], Y[:2]), "at least 3 rows"),
+    "scaled": (Scaled, (X, Y), "returns the output of a torch.nn.Linear"),
+    "no layer": (nn.Tanh, (X, Y), "returns the output of a torch.nn.Linear"),
+    "tokens": (network, (X[:, None].expand(-1, 4, -1), Y), "one vector per row"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str) -> None:
+    make, rows, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        pyrodrop.last_layer(make(), rows)
+    with pytest.raises(TypeError, match="net must be a torch.nn.Module"):
+        pyrodrop.last_layer("net", rows)  # type: ignore[arg-type]
