@@ -59,7 +59,7 @@ from pyrodrop.priors.fitted import FittedPriors
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
 from pyrodrop.stacking import Component, Line, ridge, stacked, stacked_densities
-from pyrodrop.training.by_default import LR, STEPS, by_default, standardised
+from pyrodrop.training.by_default import STEPS, by_default, settings_for, standardised
 from pyrodrop.training.fit import fit
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
@@ -368,7 +368,7 @@ class Curve(Described):
 
     def fit(self, steps: int = STEPS, *, progress: bool | None = None, **options: Unpack[TrainingOptions]) -> Fit:
         """Train it, by 3,000 steps with lr 0.01 unless others are given; arguments, errors and result of `pyrodrop.fit`."""
-        chosen: TrainingOptions = {"lr": LR, **options}
+        chosen = settings_for(self.guide, options)
         return fit(self.priors.model, self.guide, self.data, steps=steps, progress=progress, **chosen)
 
     def describe(self) -> str:

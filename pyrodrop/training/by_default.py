@@ -1,7 +1,8 @@
 """What `pyrodrop.fit` trains where no guide is given: of curves and small tables, the nearest to the exact posterior.
 
 The scales of the priors and the noise maximise the evidence of the network's Gaussian process (`priors.from_gp`). The last
-layer of real y has its exact posterior (`guides.ExactLastLayer`), and that of class labels a `guides.MeanField`.
+layer of real y has its exact posterior (`guides.ExactLastLayer`), and that of class labels a `guides.MeanField`, whose noise
+is drawn at the activations (``estimator="local"``).
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models import MLP
 from pyrodrop.priors.fitted import ROWS, FittedPriors, from_gp
 from pyrodrop.scaling import Standardize
+from pyrodrop.training.settings import Estimator, TrainingOptions
 
-STEPS, LR = 3000, 1e-2
+STEPS = 3000
+_LR = 1e-2
 _log = logging.getLogger("pyrodrop")
 
 
@@ -57,6 +60,12 @@ def by_default(model: Any, data: Any, seed: int = 0) -> tuple[FittedPriors, Guid
         guide.describe(),
     )
     return fitted, guide, data
+
+
+def settings_for(guide: Any, options: TrainingOptions) -> TrainingOptions:
+    """The settings of a fit without a guide, which those of the caller replace."""
+    estimator: Estimator = "local" if isinstance(guide, MeanField) else "shared"
+    return {"lr": _LR, "estimator": estimator, **options}
 
 
 def standardised(data: Dataset) -> Dataset:
