@@ -4,7 +4,8 @@
 
 A row is one measurement of a method on a problem. `seed` counts repetitions: seeds, splits or folds; it is empty if there is
 one for all. Numbers have seven significant digits, and a cell is empty if it was not measured. ``NAME.json`` has settings,
-commit, date, machine and versions; if these differ, they are in the list `made`, with the rows of each.
+commit, date, machine and versions; if these differ, they are in the list `made`, with the rows of each,
+``STUDY/PROBLEM/METHOD``, where * stands for any.
 ``python -m pyrodrop.analysis.lab.tidy FILE ...`` shortens the numbers of results that are JSON.
 """
 
@@ -16,14 +17,16 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import date
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from pyrodrop.analysis.lab import ROOT
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.json_files import read_record, write_json
+from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.devices import processor
 from pyrodrop.files import whole
 
@@ -55,21 +58,53 @@ def about(path: Path) -> Mapping[str, Any]:
     return read_record(path.with_suffix(".json")).content
 
 
-def put(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def put(path: Path, rows: Iterable[Mapping[str, Any]], extra: Mapping[str, Any] | None = None) -> None:
     """Put new rows in place of those of the same study, problem and method, and say with what they were made."""
     new = list(rows)
-    names = list(dict.fromkeys("/".join(row[key] for key in KEYS[:3]) for row in new))
-    kept = [row for row in read(path) if "/".join(row[key] for key in KEYS[:3]) not in names]
-    beside = dict(about(path))
-    groups = [group | {"rows": [name for name in group["rows"] if name not in names]} for group in beside["made"]]
-    beside["made"] = [group for group in [*groups, made() | {"rows": names}] if group["rows"]]
-    write(path, [*kept, *new], beside)
+    names = set(map(_name, new))
+    there, beside = (list(read(path)), dict(about(path))) if path.is_file() else ([], {"made": []})
+    every = [*dict.fromkeys(map(_name, [*there, *new]))]
+    groups = [
+        (group, {n for n in every for pattern in group["rows"] if fnmatchcase(n, pattern)}) for group in beside["made"]
+    ]
+    groups = [*((group, of - names) for group, of in groups), (made() | dict(extra or {}), names)]
+    beside["made"] = [group | {"rows": _patterns(of, every)} for group, of in groups if of]
+    write(path, [*(row for row in there if _name(row) not in names), *new], beside)
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return "/".join(re.sub(r"[\[\]*?/]", "_", str(row[key])) for key in KEYS[:3])
+
+
+def _patterns(names: Set[str], every: Sequence[str]) -> list[str]:
+    """The names, or in place of all of a study, or of all of a problem of it, one pattern."""
+    patterns = dict[str, None]()
+    for name in (name for name in every if name in names):
+        study, problem, _ = name.split("/")
+        wider = [
+            start
+            for start in (f"{study}/", f"{study}/{problem}/")
+            if {n for n in every if n.startswith(start)} <= names
+        ]
+        patterns[f"{wider[0]}*" if wider else name] = None
+    return list(patterns)
 
 
 def made() -> dict[str, Any]:
     """Commit, date, processor and versions of this moment."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     return {"commit": commit.strip(), "date": f"{date.today()}", "processor": processor(), "versions": versions()}
+
+
+def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The mean of every score that is a number in all rows, and its standard error as ``SCORE se`` if they are several."""
+    row: dict[str, float] = {}
+    for name in rows[0]:
+        values = [each.get(name) for each in rows]
+        if name not in KEYS and all(isinstance(value, (int, float)) for value in values):
+            row[name], error = mean_and_error(values)  # type: ignore[arg-type]
+            row |= {} if error is None else {f"{name} se": error}
+    return row
 
 
 def scores(row: Mapping[str, Any]) -> Row:
