@@ -6,7 +6,8 @@ A row is one measurement of a method on a problem. `seed` counts repetitions: se
 one for all. Numbers have seven significant digits, and a cell is empty if it was not measured. ``NAME.json`` has settings,
 commit, date, machine and versions; if these differ, they are in the list `made`, with the rows of each,
 ``STUDY/PROBLEM/METHOD``, where * stands for any.
-``python -m pyrodrop.analysis.lab.tidy FILE ...`` shortens the numbers of results that are JSON.
+``python -m pyrodrop.analysis.lab.tidy INTO.csv FROM.csv`` puts the rows of one table into another, and
+``... FILE.json ...`` shortens the numbers of results that are JSON.
 """
 
 from __future__ import annotations
@@ -60,16 +61,25 @@ def about(path: Path) -> Mapping[str, Any]:
 
 def put(path: Path, rows: Iterable[Mapping[str, Any]], extra: Mapping[str, Any] | None = None) -> None:
     """Put new rows in place of those of the same study, problem and method, and say with what they were made."""
-    new = list(rows)
-    names = set(map(_name, new))
+    rows = list(rows)
+    _put(path, rows, [made() | dict(extra or {}) | {"rows": list(map(_name, rows))}])
+
+
+def merge(path: Path, other: Path) -> None:
+    """Put the rows of another table in place of those of the same study, problem and method, with what they were made."""
+    beside = about(other)
+    _put(path, read(other), beside["made"] if "made" in beside else [{**beside, "rows": list(map(_name, read(other)))}])
+
+
+def _put(path: Path, new: Sequence[Mapping[str, Any]], of_new: Sequence[Mapping[str, Any]]) -> None:
     there, beside = (list(read(path)), dict(about(path))) if path.is_file() else ([], {"made": []})
-    every = [*dict.fromkeys(map(_name, [*there, *new]))]
-    groups = [
-        (group, {n for n in every for pattern in group["rows"] if fnmatchcase(n, pattern)}) for group in beside["made"]
-    ]
-    groups = [*((group, of - names) for group, of in groups), (made() | dict(extra or {}), names)]
+    names = set(map(_name, new))
+    kept = [row for row in there if _name(row) not in names]
+    every = [*dict.fromkeys(map(_name, [*kept, *new]))]
+    parts = [(group, set(map(_name, kept))) for group in beside["made"]] + [(group, names) for group in of_new]
+    groups = [(dict(g), {n for n in of if any(fnmatchcase(n, pattern) for pattern in g["rows"])}) for g, of in parts]
     beside["made"] = [group | {"rows": _patterns(of, every)} for group, of in groups if of]
-    write(path, [*(row for row in there if _name(row) not in names), *new], beside)
+    write(path, [*kept, *new], beside)
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -142,5 +152,9 @@ def compact(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        compact(Path(name))
+    files = list(map(Path, sys.argv[1:]))
+    if files[0].suffix == ".csv":
+        merge(*files)
+    else:
+        for file in files:
+            compact(file)

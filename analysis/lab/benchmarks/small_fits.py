@@ -156,7 +156,7 @@ def cells(name: str, curves: Path, seed: int = 0) -> dict[str, dict[str, Any]]:
     """The scores of a problem by method; the values of the figure are put into a file, in float16."""
     of = problem(name, seed)
     gaussian, noise_sd = not (of.classes or of.counts), noise(of)
-    made = {"constant": constant(of) | {"rows": len(of.train), "noise_sd": noise_sd}}
+    made: dict[str, dict[str, Any]] = {"constant": constant(of) | {"rows": len(of.train), "noise_sd": noise_sd}}
     made |= {"GP": cell} if (cell := process(of)) else {}
     for setting in SETTINGS if gaussian else ("default",):
         for method in SETTINGS[setting]:
@@ -234,7 +234,7 @@ def main(out: Path, *, names: list[str] | None = None, seed: int = 0) -> None:
     def measure(name: str, *_: Any) -> dict[str, dict[str, Any]]:
         return cells(name, out.with_suffix(".npz"), seed)
 
-    Bench("small-problems", {name: name for name in PROBLEMS}, measure=measure).run(out, names=names)
+    Bench("small", {name: name for name in PROBLEMS}, measure=measure).run(out, names=names)
 
 
 if __name__ == "__main__":
