@@ -22,8 +22,7 @@ from pyrodrop.analysis.lab.experiments.concrete import figures as concrete_figur
 from pyrodrop.analysis.lab.experiments.published.outcome import Outcome, apart, measured, missing, same
 from pyrodrop.analysis.lab.experiments.published_figures import FOREIGN, Figure
 from pyrodrop.analysis.lab.experiments.sparse.published import DENSE, units_left
-from pyrodrop.analysis.lab.experiments.uci.stored import cells
-from pyrodrop.analysis.lab.experiments.uci.table import paired, z_score
+from pyrodrop.analysis.lab.experiments.uci.table import cells, paired, z_score
 from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.zoo.published import by_split
@@ -144,7 +143,7 @@ def _uci(figure: Figure, protocol: str) -> Outcome:
     if cell is None:
         return missing(f"not run yet: {command}")
     if metric == "precision":
-        ours = [cell["points"][chosen]["precision"] for chosen in cell["chosen"]]
+        ours = [cell["points"][chosen].precision for chosen in cell["chosen"]]
     elif metric in cell:
         ours = cell[metric]
     else:
