@@ -24,6 +24,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pyrodrop.analysis.lab import ROOT
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.json_files import read_record, write_json
@@ -120,6 +122,22 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def scores(row: Mapping[str, Any]) -> Row:
     """The scores of a row, without its keys."""
     return {name: value for name, value in row.items() if name not in KEYS}
+
+
+def curves(path: Path) -> dict[str, np.ndarray]:
+    """The values of figures by name, in a file ``NAME.npz``; empty if there is none."""
+    if not path.is_file():
+        return {}
+    with np.load(path) as stored:
+        return dict(zip(stored["names"].tolist(), np.split(stored["values"], stored["ends"][:-1]), strict=True))
+
+
+def put_curves(path: Path, new: Mapping[str, Any]) -> None:
+    """Put values of figures in place of those of the same names, in float16."""
+    every = curves(path) | {name: np.array(values, dtype=float).astype(np.float16) for name, values in new.items()}
+    ends = np.cumsum([len(values) for values in every.values()])
+    with whole(path) as part, part.open("wb") as file:
+        np.savez_compressed(file, names=np.array(list(every)), ends=ends, values=np.concatenate([*every.values()]))
 
 
 def _text(value: Any) -> str:

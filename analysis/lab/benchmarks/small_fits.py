@@ -29,7 +29,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,7 +38,6 @@ from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
 from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.benchmarks.small_problems import PROBLEMS, Problem, problem
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, command
-from pyrodrop.files import whole
 
 UNITS, STEPS, LR, DRAWS = 50, 3000, 1e-2, 1000
 CURVE, SIDE, MARGIN = 80, 16, 0.15  # points of a curve and of a side of a map, and how far beyond the data
@@ -162,15 +160,8 @@ def cells(name: str, curves: Path, seed: int = 0) -> dict[str, dict[str, Any]]:
         for method in SETTINGS[setting]:
             if gaussian or method != "exact last layer":
                 made[f"{setting}: {method}"] = measured(of, setting, method, noise_sd)
-    drawn = bands(curves) | {
-        f"{name}/{method}/{what}": made[method][what].astype(np.float16)
-        for method in shown(made).values()
-        for what in ("mean", "sd")
-        if method in made
-    }
-    with whole(curves) as part, part.open("wb") as out:
-        ends = np.cumsum([len(line) for line in drawn.values()])
-        np.savez_compressed(out, names=np.array(list(drawn)), ends=ends, values=np.concatenate([*drawn.values()]))
+    drawn = [(method, what) for method in shown(made).values() if method in made for what in ("mean", "sd")]
+    tidy.put_curves(curves, {f"{name}/{method}/{what}": made[method][what] for method, what in drawn})
     return {
         method: {score: value for score, value in cell.items() if score not in ("mean", "sd")}
         for method, cell in made.items()
@@ -183,14 +174,6 @@ def read(file: Path) -> dict[str, dict[str, tidy.Row]]:
     for row in tidy.read(file):
         problems.setdefault(row["problem"], {})[row["method"]] = tidy.scores(row)
     return problems
-
-
-def bands(curves: Path) -> dict[str, np.ndarray]:
-    """Means and standard deviations at the points of the figure, ``PROBLEM/METHOD/mean`` and ``.../sd``."""
-    if not curves.is_file():
-        return {}
-    stored = np.load(curves)
-    return dict(zip(stored["names"].tolist(), np.split(stored["values"], stored["ends"][:-1]), strict=True))
 
 
 def shown(cells: Mapping[str, Any]) -> dict[str, str]:

@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pyrodrop.analysis.lab import ROOT, generated
-from pyrodrop.analysis.lab.benchmarks.small_fits import GUIDES, SETTINGS, SIDE, STUDIED, bands, points, read, shown
+from pyrodrop.analysis.lab import ROOT, generated, tidy
+from pyrodrop.analysis.lab.benchmarks.small_fits import GUIDES, SETTINGS, SIDE, STUDIED, points, read, shown
 from pyrodrop.analysis.lab.benchmarks.small_problems import Problem, problem
 from pyrodrop.analysis.reports.style import BLACK, BLUE, RED, SEQUENTIAL, SERIES, styled, write_figure
 
@@ -127,4 +127,4 @@ def _draw(axes: Axes, of: Problem, mean: np.ndarray, sd: np.ndarray, most: float
 
 
 if __name__ == "__main__":
-    write_figure(FIGURE, figure(read(RESULTS), bands(RESULTS.with_suffix(".npz"))))
+    write_figure(FIGURE, figure(read(RESULTS), tidy.curves(RESULTS.with_suffix(".npz"))))

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from pyrodrop.analysis.gp import GaussianProcess
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
 from pyrodrop.analysis.lab.benchmarks.small_fits import GUIDES, SETTINGS, constant, measured, points, process
 from pyrodrop.analysis.lab.benchmarks.small_problems import PROBLEMS, problem
@@ -117,7 +118,7 @@ def test_the_command_measures_what_is_missing(quick: None, tmp_path: Path, monke
     assert first["forrester"].keys() == methods | {"constant", "GP"}
     monkeypatch.setattr(small_fits, "measured", None)
     small_fits.main(file, names=["forrester"])
-    figure = small_pages.figure(first, small_fits.bands(file.with_suffix(".npz")))
+    figure = small_pages.figure(first, tidy.curves(file.with_suffix(".npz")))
     assert isinstance(figure, Figure)
     drawn = [axes for axes in figure.axes if axes.axison]
     assert len(drawn) == len(GUIDES) + 2
