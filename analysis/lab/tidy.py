@@ -18,7 +18,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -38,9 +38,15 @@ Row = dict[str, Any]
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> None:
-    """Write the rows to `path`, and what they were made with to the JSON file beside it."""
+    """Write the rows to `path`, columns in the order of each row, and what they were made with to the JSON beside it."""
     rows = list(rows)
-    scores = dict.fromkeys(name for row in rows for name in row if name not in KEYS)
+    scores: list[str] = []
+    for row in rows:
+        at = 0
+        for name in (name for name in row if name not in KEYS):
+            if name not in scores:
+                scores.insert(at, name)
+            at = scores.index(name) + 1
     with whole(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow([*KEYS, *scores])
@@ -117,6 +123,25 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
             row[name], error = mean_and_error(values)  # type: ignore[arg-type]
             row |= {} if error is None else {f"{name} se": error}
     return row
+
+
+def pivot(rows: Iterable[Mapping[str, Any]], shown: Callable[[Sequence[float]], str]) -> list[list[str]]:
+    """A table of texts: a header, and a row per method with the numbers of all its seeds by score."""
+    by_method: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        of_method = by_method.setdefault(row["method"], {})
+        for name, value in scores(row).items():
+            if isinstance(value, (int, float)):
+                of_method.setdefault(name, []).append(value)
+    columns = list(dict.fromkeys(name for of_method in by_method.values() for name in of_method))
+    texts = ([m, *(shown(of[c]) if c in of else "" for c in columns)] for m, of in by_method.items())
+    return [["method", *columns], *texts]
+
+
+def mean_shown(values: Sequence[float]) -> str:
+    """Mean and standard error, in three digits."""
+    mean, error = mean_and_error(values)
+    return f"{mean:.3g}" + ("" if error is None else f" ± {error:.2g}")
 
 
 def scores(row: Mapping[str, Any]) -> Row:
