@@ -5,10 +5,12 @@ PYTHON ?= python3
 DEVICE ?= cuda
 OUT ?= runs/gpu$(if $(SMALL),-small)-$(DEVICE)
 LARGE := kin8nm power naval protein
-PIECES := tests steps crossing sbc sampling_chains programs predict sparse-lenet-5 kingma-fig1a-paper co2-paper \
+PIECES := tests steps crossing sbc sampling programs predict sparse-lenet-5 kingma-fig1a-paper co2-paper \
   $(addprefix uci-gal2018-,$(LARGE))
+STEPS := --names "MLP" --names "LeNet" --names "13-50-1" --names "13-50-1, 1024 rows" --names "MLP, 1024 rows"
+CHAINS := --names "2-50-1, origin, many chains" --names "5-50-1, airfoil, many chains"
 COMMAND := $(PYTHON) -P -u -m
-BENCHMARK = $(COMMAND) pyrodrop.analysis.lab.benchmarks.$@ --device $(DEVICE) --out $(OUT)/$@/result.json
+BENCHMARK = $(COMMAND) pyrodrop.analysis.lab.benchmarks.$@ --device $(DEVICE) --out $(OUT)/$@/result.csv
 JOB = --device $(DEVICE) --out $(OUT)/$@ --quiet
 
 .PHONY: all $(PIECES)
@@ -21,15 +23,15 @@ run = @test -e $(OUT)/$@/done && echo "$@: done before" || { mkdir -p $(OUT)/$@ 
 tests:
 	$(call run,$(COMMAND) pytest -m gpu -q -n 8 tests)
 steps:
-	$(call run,$(BENCHMARK),--rounds 7 --sizes 128 --sizes 1024,--rounds 1 --names 13-50-1)
+	$(call run,$(BENCHMARK),--rounds 7 $(STEPS),--rounds 1 --names 13-50-1)
 crossing:
-	$(call run,$(BENCHMARK),,--rounds 1 --counts 1 --counts 3)
+	$(call run,$(BENCHMARK),,--rounds 1 --names 1 --names 10)
 sbc:
 	$(call run,$(COMMAND) pyrodrop run sbc $(JOB),--jobs 6,--count 20 --steps 20 --posteriors exact mean-field low-rank --jobs 2)
-sampling_chains:
-	$(call run,$(BENCHMARK),--seconds 240,--shorter 16 --seconds 20)
+sampling:
+	$(call run,$(BENCHMARK),$(CHAINS),--names "2-50-1, origin")
 programs:
-	$(call run,$(BENCHMARK),--seconds 90,--small --rounds 1 --seconds 10)
+	$(call run,$(BENCHMARK),--seconds 90 --names counts --names vae --names markov,--rounds 1 --names schools)
 predict:
 	$(call run,$(BENCHMARK),,--rounds 1)
 sparse-lenet-5:

@@ -33,11 +33,6 @@ def networks(folder: Path = NETWORKS) -> str:
     return generated.table(rows) + "\n"
 
 
-def lots() -> str:
-    """Accuracy after five lots of digits, in Markdown."""
-    return generated.as_markdown(continual.table_of(read_record(RESULTS / "continual.json").content["rows"]))
-
-
 def asked(number: int) -> str:
     """A table of active learning, in Markdown."""
     content = read_record(RESULTS / "active-learning.json").content
@@ -64,7 +59,7 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     "league w2": (DOCS / "league.md", functools.partial(league.text, "wasserstein")),
     "league away": (DOCS / "league.md", functools.partial(league.text, "away")),
     "league tv": (DOCS / "league.md", functools.partial(league.text, "total_variation")),
-    "lots": (DOCS / "data-that-keep-coming.md", lots),
+    "lots": (DOCS / "data-that-keep-coming.md", continual.text),
     **{
         f"asked, {name}": (DOCS / "ask-for-a-label.md", functools.partial(asked, number))
         for number, name in enumerate(("filters", "features", "naval"))

@@ -99,11 +99,6 @@ def pairs(rows: Mapping[str, str] | Iterable[tuple[str, str]], *, indent: int = 
             paragraph(text, first=" " * (indent + 4), then=" " * (indent + 4))
 
 
-def facts(statements: Mapping[str, bool]) -> None:
-    """Print statements, each with yes if it is true and NO otherwise."""
-    pairs([("yes" if holds else "NO", fact) for fact, holds in statements.items()])
-
-
 def _wrapped(line: str, width: int, first: str, then: str) -> str:
     """Lines of a line; no word is cut, since it may be a number or a path."""
     return textwrap.fill(

@@ -17,9 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from themes import THEMES, Theme, themed
 
-from pyrodrop.analysis.lab.experiments.uci.page import reference
 from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS
-from pyrodrop.analysis.lab.experiments.uci.table import METRICS, published_score
+from pyrodrop.analysis.lab.experiments.uci.table import METRICS, cells, published_score
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.reports.style import GREY, RED
 from pyrodrop.zoo import Entry, load
@@ -86,7 +85,9 @@ def toy(entry: Entry, theme: Theme) -> bytes:
 
 def uci_cells(name: str) -> dict[str, Mapping[str, Any]]:
     """Our cells of a data set by posterior."""
-    return {column: cell for (data, column), cell in reference(PROTOCOL).items() if data == name}
+    title = {"auto": "", "grid": ", τ as Bernoulli"}
+    ours = [(cell["settings"], cell) for (data, _), cell in cells(PROTOCOL).items() if data == name]
+    return {s.guide + title.get(s.precision, f", τ {s.precision}"): cell for s, cell in ours}
 
 
 def uci(name: str, cells: Mapping[str, Mapping[str, Any]], theme: Theme) -> bytes:

@@ -1,10 +1,10 @@
 """Network-steps per second by the number of networks that are trained at once: when a GPU becomes faster than a CPU.
 
-``python -m pyrodrop.analysis.lab.benchmarks.crossing [--counts '[1, 100]'] [--device cuda] [--out FILE]``: networks 13-50-1
+``python -m pyrodrop.analysis.lab.benchmarks.crossing [--names '[1, 100]'] [--device cuda] [FILE]``: networks 13-50-1
 with Bernoulli masks and Adam, on the same data, each with its own weights, masks and minibatches of 128 rows. Ours are
 replicates with compiled steps; beside them `torch.func.vmap` of the same network under `torch.compile` with fused Adam, and
 `jax.vmap` of a jitted loop, if JAX is installed. One thread, process time (on a GPU wall time), interleaved medians; the
-time before the first step is measured separately. The file of results is written after every number of networks.
+time before the first step is measured separately. ``seconds`` are those of a step of one network.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,52 +20,21 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from pyrodrop.analysis.lab.benchmarks.replicates import ROWS, stacked
-from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, command, report
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, command
 from pyrodrop.analysis.lab.peers.networks import BATCH, RATE, Network, Parameters, networks
 
 COUNTS = (1, 10, 100, 1_000, 10_000, 100_000)
 STEPS = 20  # steps per call
+NETWORK = "13-50-1"
 
 Steps = tuple[Callable[[], object], Parameters]
 
 
-def main(
-    counts: Sequence[int] = COUNTS, rounds: int = 3, out: Path | None = None, device: str = "cpu", seconds: float = 1e9
-) -> None:
-    """Time all variants.
-
-    Args:
-        counts: numbers of networks, in this order.
-        rounds: timings of every variant.
-        out: JSON file for the results.
-        device: cpu, cuda, cuda:1 ...
-        seconds: no further number of networks is begun after this time.
-    """
-    network = networks(device)["13-50-1"]
-    makers = {"ours": ours, "torch.func, compiled": by_torch} | (
-        {"JAX, jitted": by_jax} if importlib.util.find_spec("jax") else {}
-    )
-
-    counts_of = {f"{count:,}": count for count in counts}
-
-    def show(measured: Measured) -> dict[str, Any]:
-        rows = {title: {n: scored(counts_of[title], c) for n, c in cells.items()} for title, cells in measured.items()}
-        speeds = {n: {k: v["steps a second"] for k, v in r.items()} for n, r in rows.items()}
-        report("network-steps a second", speeds, ".3g")
-        return {"network": network.name, "networks": rows}
-
-    def variants(count: int, _: str) -> dict[str, Callable[[], Steps]]:
-        return {name: functools.partial(make, network, count) for name, make in makers.items()}
-
-    # such as out of memory: the other variants continue
-    bench = Bench("crossing", counts_of, show, variants, warmup=1, failures=True)
-    bench.run(rounds, out, device, seconds)
-
-
-def scored(count: int, cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Network-steps per second, instead of seconds of a call."""
-    others = {name: value for name, value in cell.items() if name != "seconds"}
-    return others | {"steps a second": count * STEPS / cell["seconds"] if "seconds" in cell else float("nan")}
+def variants(count: int, device: str) -> dict[str, Callable[[], Steps]]:
+    """Steps of so many networks at once."""
+    made = {"ours": ours, "torch.func, compiled": by_torch}
+    made |= {"JAX, jitted": by_jax} if importlib.util.find_spec("jax") else {}
+    return {name: functools.partial(make, networks(device)[NETWORK], count) for name, make in made.items()}
 
 
 def ours(network: Network, count: int) -> Steps:
@@ -149,5 +117,10 @@ def by_jax(network: Network, count: int) -> Steps:
     return steps, lambda: [torch.from_numpy(w.__array__().copy()) for w in held["state"][0]]
 
 
+BENCH = Bench(
+    "crossing", {f"{count:,}": count for count in COUNTS}, variants, rounds=3, warmup=1, failures=True,
+    per=lambda count, *_: 1 / (count * STEPS),
+)  # fmt: skip
+
 if __name__ == "__main__":
-    command(main)
+    command(BENCH.run)

@@ -1,6 +1,6 @@
 """Deep heteroscedastic networks by microcanonical chains from trained starts, beside the published runs of bde.
 
-    python -m pyrodrop.analysis.lab.benchmarks.deep_networks FILE [--tables airfoil bike] [--seeds N]
+    python -m pyrodrop.analysis.lab.benchmarks.deep_networks [--names '[airfoil, bike]'] [--rounds SEEDS] [FILE]
 
 The tables and the split of bde (https://github.com/scikit-learn-contrib/bde): ``train_test_split(test_size=0.2,
 random_state=0)`` of columns that are standardised by the training rows. Its network, four hidden layers of 16 ReLU units,
@@ -13,18 +13,14 @@ Two further comparisons show the bias of the chains. For a linear regression: th
 ones, their mean at three values of `energy_variance`, with a standard error over chains. For two small networks: the spread
 of f at the test points over that of the stored draws by Hamiltonian Monte Carlo, in the median over points.
 
-Time is that of the whole run including compilation, on the number of threads in OMP_NUM_THREADS. FILE is written after every
-run, and runs that it contains are not repeated. Real data are read from PYRODROP_DATA.
+Time is that of the whole run including compilation, on one thread. Real data are read from PYRODROP_DATA.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pyro.distributions as dist
@@ -34,8 +30,7 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import guides, likelihoods, priors, schedules
 from pyrodrop.analysis.lab.benchmarks.tables.whole import table
-from pyrodrop.analysis.lab.benchmarks.timing import machine
-from pyrodrop.analysis.reports.json_files import write_json
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, Cells, command
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 from pyrodrop.zoo.exact import PROBLEMS
@@ -44,6 +39,7 @@ HOW: Mapping[str, Mapping[str, int]] = {
     "airfoil": {"chains": 8, "training": 5000, "tune": 600, "draws": 100, "thin": 10},
     "bike": {"chains": 12, "training": 20_000, "tune": 500, "draws": 100, "thin": 20},
 }
+LINEAR = "linear regression"
 ENERGY_VARIANCE = 0.1  # the value that bde ends with
 
 
@@ -80,7 +76,7 @@ def scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
     }
 
 
-def run(name: str, seed: int) -> dict[str, Any]:
+def run(name: str, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Train the starts, sample from them, and score both."""
     begun, used, how = time.perf_counter(), time.process_time(), HOW[name]
     x, y, x_test, y_test = split(name)
@@ -99,19 +95,14 @@ def run(name: str, seed: int) -> dict[str, Any]:
         thin=how["thin"], energy_variance=ENERGY_VARIANCE, device="cpu", seed=seed, progress=False,
     )  # fmt: skip
     diagnostics = sampled.diagnostics()
-    return {
-        "seed": seed,
-        **how,
-        "seconds": time.perf_counter() - begun,
-        "core_seconds": time.process_time() - used,
-        "seconds_of_training": trained,
-        "threads": torch.get_num_threads(),
-        "starts": scores(starts.predict(x_test, 10 * how["chains"]), y_test),
-        **scores(sampled.predict(x_test, min(1000, how["chains"] * how["draws"])), y_test),
-        "r_hat_f": diagnostics.r_hat_f,
-        "r_hat_within": diagnostics.r_hat_within,
-        **{key: sampled.settings[key] for key in ("step_size", "length", "energy_variance_reached")},
-    }
+    numbers: dict[str, Any] = {"seconds": time.perf_counter() - begun, "core_seconds": time.process_time() - used}
+    numbers |= {"r_hat_f": diagnostics.r_hat_f, "r_hat_within": diagnostics.r_hat_within}
+    numbers |= {key: sampled.settings[key] for key in ("step_size", "length", "energy_variance_reached")}
+    draws = min(1000, how["chains"] * how["draws"])
+    return (
+        scores(starts.predict(x_test, 10 * how["chains"]), y_test) | {"seconds": trained},
+        scores(sampled.predict(x_test, draws), y_test) | dict(how) | numbers,
+    )
 
 
 def bias(energy_variance: float) -> dict[str, float]:
@@ -140,7 +131,7 @@ def bias(energy_variance: float) -> dict[str, float]:
     by_chain = ((w - mean[:, 0]) ** 2 / covariance.diag()).mean((1, 2))
     return {
         "ratio": float(by_chain.mean()),
-        "se": float(by_chain.std() / len(by_chain) ** 0.5),
+        "ratio se": float(by_chain.std() / len(by_chain) ** 0.5),
         "reached": sampled.settings["energy_variance_reached"],
     }
 
@@ -163,31 +154,18 @@ def against_hmc(name: str) -> dict[str, float]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Make the runs that are missing in the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--tables", nargs="+", choices=tuple(HOW), default=list(HOW))
-    parser.add_argument("--seeds", type=int, default=1)
-    chosen = parser.parse_args(arguments)
-    content: dict[str, Any] = (
-        json.loads(chosen.file.read_text()) if chosen.file.exists() else {"machine": machine(), "runs": {}}
-    )
-    for variance in ("0.0005", "0.02", f"{ENERGY_VARIANCE}"):
-        if variance not in content.setdefault("variance_over_exact", {}):
-            content["variance_over_exact"][variance] = bias(float(variance))
-            write_json(chosen.file, content)
-    for name in ("yacht", "foong"):
-        if name not in content.setdefault("spread_over_hmc", {}):
-            content["spread_over_hmc"][name] = against_hmc(name)
-            write_json(chosen.file, content)
-    for name in chosen.tables:
-        done = content["runs"].setdefault(name, [])
-        for seed in range(len(done), chosen.seeds):
-            done.append(run(name, seed))
-            write_json(chosen.file, content)
-            print(name, json.dumps(done[-1]), flush=True)
+def measured(name: str, rounds: int, _: str) -> Cells:
+    """The scores of a row: of every seed for a table of `HOW`, and of one run for the others."""
+    if name == LINEAR:
+        return {f"energy variance {variance:g}": bias(variance) for variance in (0.0005, 0.02, ENERGY_VARIANCE)}
+    if name in PROBLEMS:
+        return {"mclmc": against_hmc(name)}
+    runs = [run(name, seed) for seed in range(rounds)]
+    return {"trained": [starts for starts, _ in runs], "chains": [scores for _, scores in runs]}
 
+
+ROWS = (LINEAR, "yacht", "foong", *HOW)
+BENCH = Bench("deep-networks", {name: name for name in ROWS}, measure=measured, rounds=1)
 
 if __name__ == "__main__":
-    main()
+    command(BENCH.run)

@@ -1,6 +1,6 @@
 """The cost of early stopping: the time of a fit with it, as a ratio to a fit without.
 
-    python -m pyrodrop.analysis.lab.benchmarks.early_stopping [--rounds 9] [--out FILE]
+    python -m pyrodrop.analysis.lab.benchmarks.early_stopping [--rounds 9] [FILE]
 
 A network 784-400-10 with dropout, 12,800 rows in minibatches of 128, 1,000 compiled steps; one thread, process time,
 interleaved medians. 1,000 held-out rows are scored with 20 draws every 500 steps, or after every epoch of 100 steps; another
@@ -16,7 +16,7 @@ import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, Timed, command, ratios, report
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, Timed, command
 
 ROWS, HELD_OUT, WIDTHS, BATCH, STEPS = 12_800, 1_000, (784, 400, 10), 128, 1_000
 
@@ -51,12 +51,7 @@ def fits(steps: int, device: str) -> dict[str, Callable[[], Timed]]:
     }
 
 
-def show(measured: Measured) -> dict[str, Any]:
-    """Print the ratios."""
-    shown = ratios(measured["fit"])
-    report("a fit, as a ratio to one without", {name: {"ratio": value} for name, value in shown.items()})
-    return {"ratios": shown}
-
+BENCH = Bench("early-stopping", {"784-400-10": STEPS}, fits, warmup=5)
 
 if __name__ == "__main__":
-    command(Bench("early_stopping", {"fit": STEPS}, show, fits, warmup=5).run)
+    command(BENCH.run)

@@ -1,6 +1,6 @@
 """Whole fits relative to a loop of plain PyTorch: `nn.Dropout` and fused Adam, for as many steps on the same rows.
 
-``python -m pyrodrop.analysis.lab.benchmarks.fits [--rounds N] [--out FILE]``: one thread, processor time of the process and
+``python -m pyrodrop.analysis.lab.benchmarks.fits [--rounds N] [FILE]``: one thread, processor time of the process and
 of its child processes, such as a C++ compiler. Every timing is of the first fit in a process that has imported all modules
 and has trained another network for three steps. *first* is a fit on a machine that has compiled nothing yet; for *later* an
 earlier process has compiled. Both must change each parameter.
@@ -19,16 +19,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.benchmarks.timing import (
-    Bench,
-    Measured,
-    command,
-    elsewhere,
-    moves_all,
-    processor_seconds,
-    ratios,
-    report,
-)
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, command, elsewhere, moves_all, processor_seconds
 from pyrodrop.analysis.lab.peers.networks import dense, parameters_of
 
 RATE = 0.1
@@ -115,26 +106,19 @@ def once(case: Case, who: Who) -> float:
     return seconds[0]
 
 
-def fits(case: Case, rounds: int) -> dict[str, dict[str, float]]:
+def fits(case: Case, rounds: int, _: str) -> dict[str, dict[str, float]]:
     """Seconds of fits in separate processes, in turn, as medians."""
-    seconds: dict[str, list[float]] = {"plain": [], "first": [], "later": []}
-    for _ in range(rounds):
+    seconds: dict[str, list[float]] = {"plain PyTorch": [], "first": [], "later": []}
+    for _round in range(rounds):
         with tempfile.TemporaryDirectory() as cache:
             for name, times in seconds.items():
-                times.append(elsewhere(once, case, "plain" if name == "plain" else "ours", PYRODROP_CACHE=cache))
+                times.append(
+                    elsewhere(once, case, "ours" if name in ("first", "later") else "plain", PYRODROP_CACHE=cache)
+                )
     return {name: {"seconds": statistics.median(times)} for name, times in seconds.items()}
 
 
-def show(measured: Measured) -> dict[str, Any]:
-    """Print ratios to plain PyTorch."""
-    rows = {
-        title: {"plain PyTorch, s": cells["plain"]["seconds"], **ratios(cells)} for title, cells in measured.items()
-    }
-    for row in rows.values():
-        del row["plain"]
-    report("a whole fit, ratio to plain PyTorch with fused Adam", rows)
-    return {"rate": RATE, "rows": rows}
-
+BENCH = Bench("fits", {case.name: case for case in CASES}, measure=fits, rounds=3)
 
 if __name__ == "__main__":
-    command(Bench("fits", {case.name: case for case in CASES}, show, measure=fits, rounds=3).run)
+    command(BENCH.run)

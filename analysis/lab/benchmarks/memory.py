@@ -1,6 +1,6 @@
 """Memory of training beside other libraries: the largest resident memory of a process, and its growth with more steps.
 
-``python -m pyrodrop.analysis.lab.benchmarks.memory [--out FILE]``: every variant in a separate process with one
+``python -m pyrodrop.analysis.lab.benchmarks.memory [FILE]``: every variant in a separate process with one
 thread, on a CPU. *Peak* is in MiB beyond the resident memory after the imports, so it includes the network, its optimiser,
 the data and compilation; *growth* is what the second half of the steps adds. Installed peers are included
 (`analysis/lab/peers`).
@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import torch
 
-from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, command, elsewhere, moves_all, report
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, command, elsewhere, moves_all
 from pyrodrop.analysis.lab.peers.networks import TABLE, Network, Steps, networks, ours, plain
-from pyrodrop.analysis.lab.peers.training import TRAINERS, installed, releases
+from pyrodrop.analysis.lab.peers.training import TRAINERS, installed
 from pyrodrop.constraints import EngineName as Name
 
 STEPS = 1000
@@ -30,21 +30,10 @@ OURS: dict[str, tuple[str, Name]] = {
 }
 
 
-def rows_of(name: str, _: int) -> dict[str, dict[str, float]]:
+def rows_of(name: str, *_: Any) -> dict[str, dict[str, float]]:
     """The memory of every variant for a network."""
     variants = [PLAIN, *OURS, *(peer.name for peer in installed())]
     return {variant: elsewhere(measured, name, variant) for variant in variants}
-
-
-def show(found: Measured) -> dict[str, Any]:
-    """Print peaks and growths."""
-    memory = {
-        what: {v: {name: cells[v][what] for name, cells in found.items()} for v in next(iter(found.values()))}
-        for what in ("peak", "growth")
-    }
-    for what, table in memory.items():
-        report(f"{what} of resident memory, MiB, {STEPS} steps", table)
-    return {"steps": STEPS, "peers": releases(installed()), **memory}
 
 
 def measured(name: str, variant: str) -> dict[str, float]:
@@ -81,4 +70,4 @@ def _resident() -> float:
 
 
 if __name__ == "__main__":
-    command(Bench("memory", {name: name for name in TABLE}, show, measure=rows_of).run)
+    command(Bench("memory", {name: name for name in TABLE}, measure=rows_of).run)

@@ -1,6 +1,6 @@
 """Prediction by T passes of dropout, against the plain PyTorch loop: one thread, process time, interleaved medians.
 
-``python -m pyrodrop.analysis.lab.benchmarks.predict [--rounds 11] [--out FILE] [--device cuda]``: for each network the loop
+``python -m pyrodrop.analysis.lab.benchmarks.predict [--rounds 11] [--device cuda] [FILE]``: for each network the loop
 of T passes of ``nn.Dropout`` in training mode that collects its outputs, and the variants of ``predict``. Each must have
 the mean and variance of the loop at 20 points, within Monte Carlo error. On a GPU: wall time.
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, Timed, command, ratios, report
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, Timed, command
 
 RATE = 0.5
 CHECK_POINTS, CHECK_DRAWS, WITHIN = 20, 2000, 5.0  # check of distributions: points, draws, and most standard errors
@@ -51,16 +51,6 @@ def variants(case: Case, device: str) -> dict[str, Callable[[], Timed]]:
 
     of_ours = {name: functools.partial(checked, name, form) for name, form in forms(fit, x, case).items()}
     return {"loop": lambda: (functools.partial(passes, loop, x, case.passes), None), **of_ours}
-
-
-def show(measured: Measured) -> dict[str, Any]:
-    """Print the ratios to the loop."""
-    shown = {title: ratios(cells) for title, cells in measured.items()}
-    report("a prediction, ratio to the loop", shown, ".3f")
-    return {"prediction": [
-        {"network": title, "seconds": {name: cell["seconds"] for name, cell in cells.items()}, "ratio": shown[title]}
-        for title, cells in measured.items()
-    ]}  # fmt: skip
 
 
 def twins(case: Case, device: str = "cpu") -> tuple[pyrodrop.Fit, nn.Sequential]:
@@ -120,7 +110,7 @@ def check_distribution(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor,
     return worst
 
 
-BENCH = Bench("predict", CASES, show, variants, rounds=11, warmup=1)
+BENCH = Bench("predict", CASES, variants, rounds=11, warmup=1)
 
 if __name__ == "__main__":
     command(BENCH.run)

@@ -1,24 +1,22 @@
 """Networks trained at once, compared with as many trained one after the other in plain PyTorch or as compiled fits.
 
-``python -m pyrodrop.analysis.lab.benchmarks.replicates [--network NAME] [--count R] [--rounds N] [--out FILE] [--device
-cuda]``: a network of `analysis.lab.peers.networks`, each replicate with separate data and minibatches of 128, against
-`nn.Dropout` with fused Adam and against one compiled fit, whose times are multiplied by R; one thread, process time (on a
-GPU wall time), interleaved medians. For 100 and more of 13-50-1 on a CPU, whole calls with minibatches of 32 are timed,
-too; an earlier call has compiled for them.
+``python -m pyrodrop.analysis.lab.benchmarks.replicates [--names '[8 of LeNet]'] [--rounds N] [--device cuda] [FILE]``: R
+networks, each with separate data and minibatches of 128, against `nn.Dropout` with fused Adam and against one compiled fit,
+whose times are multiplied by R; one thread, process time (on a GPU wall time), interleaved medians. Of whole calls, with
+minibatches of 32, an earlier one has compiled; these are timed on a CPU.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import pyrodrop
-from pyrodrop.analysis.lab.benchmarks.timing import Bench, Measured, Timed, command, report
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, Timed, command
 from pyrodrop.analysis.lab.peers.networks import BATCH, Network, networks, ours, pair, plain
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.data import Dataset
@@ -28,34 +26,8 @@ from pyrodrop.training.stacked import Stack, loss_of
 
 STEPS, SIZE = 2_000, 32  # of whole calls
 ROWS = 512  # rows of the data of each network
+TOGETHER = "together"
 _OWN = 1000  # replicates with separate models and guides; if more, they share the first one's, to be ready in minutes
-
-
-def main(
-    network: str = "13-50-1", count: int = 240, rounds: int = 9, out: Path | None = None, device: str = "cpu"
-) -> None:
-    """Time a step of all networks.
-
-    Args:
-        network: MLP, LeNet, 13-50-1 or LSTM.
-        count: number of networks.
-        rounds: timings of every variant.
-        out: JSON file for the results.
-        device: cpu, cuda, cuda:1 ...
-    """
-    of_all = networks(device)[network]
-    rows = {"step": steps_of}
-    if device == "cpu" and count >= 100 and network == "13-50-1":
-        rows["whole"] = whole_calls
-
-    def show(measured: Measured) -> dict[str, Any]:
-        steps = {"step": of_all.steps, "whole": STEPS}
-        tables = {name: row_of(cells, count, steps[name]) for name, cells in measured.items()}
-        report(f"{count} networks {network}, own data, by step", tables)
-        whole = {"whole": {"steps": STEPS, "batch_size": SIZE, **tables["whole"]}} if "whole" in tables else {}
-        return {"network": network, "count": count, **tables["step"], **whole}
-
-    Bench("replicates", rows, show, lambda make, _: make(of_all, count), warmup=2).run(rounds, out, device)
 
 
 def steps_of(network: Network, count: int) -> dict[str, Callable[[], Timed]]:
@@ -66,21 +38,9 @@ def steps_of(network: Network, count: int) -> dict[str, Callable[[], Timed]]:
         return lambda: stack.advance(stack.done + network.steps), list(stack.parameters.values())
 
     return {
-        "together": together,
-        "plain": functools.partial(plain, network, fused=True),
-        "fits": functools.partial(ours, network, "Bernoulli", "compiled"),
-    }
-
-
-def row_of(cells: Mapping[str, Mapping[str, Any]], count: int, steps: int) -> dict[str, float]:
-    """The row of a report, from seconds of steps of all networks together, of plain steps, and of steps of a fit."""
-    ours, theirs, fits = (cells[name]["seconds"] * 1e3 / steps for name in ("together", "plain", "fits"))
-    return {
-        "replicated, ms": ours,
-        f"{count} plain steps, ms": theirs * count,
-        f"{count} steps of compiled fits, ms": fits * count,
-        "times as fast": theirs * count / ours,
-        "times as fast as compiled fits": fits * count / ours,
+        TOGETHER: together,
+        "plain, one by one": functools.partial(plain, network, fused=True),
+        "fits, one by one": functools.partial(ours, network, "Bernoulli", "compiled"),
     }
 
 
@@ -92,9 +52,9 @@ def whole_calls(network: Network, count: int) -> dict[str, Callable[[], Timed]]:
         "steps": STEPS, "batch_size": SIZE, "estimator": "local", "engine": "compiled", "device": "cpu", "progress": False,
     }  # fmt: skip
     calls: dict[str, Callable[[], object]] = {
-        "together": lambda: pyrodrop.fit_replicates(model, guide, sets, count=count, **settings),
-        "plain": lambda: plain(replace(network, steps=STEPS, size=SIZE), fused=True)[0](),
-        "fits": lambda: pyrodrop.fit(model, guide, sets[0], **settings),
+        TOGETHER: lambda: pyrodrop.fit_replicates(model, guide, sets, count=count, **settings),
+        "plain, one by one": plain(replace(network, steps=STEPS, size=SIZE), fused=True)[0],
+        "fits, one by one": lambda: pyrodrop.fit(model, guide, sets[0], **settings),
     }
     return {name: functools.partial(lambda call: (call, None), call) for name, call in calls.items()}
 
@@ -128,5 +88,21 @@ def stacked(network: Network, count: int, engine: Name = "compiled", *, own: boo
     return stack
 
 
+def variants(problem: tuple[str, int, bool], device: str) -> dict[str, Callable[[], Timed]]:
+    """The variants of a number of networks, by step or by whole call."""
+    name, count, whole = problem
+    return (whole_calls if whole else steps_of)(networks(device)[name], count)
+
+
+def seconds_of(problem: tuple[str, int, bool], variant: str, device: str) -> float:
+    """The factor from a call to a step of all networks."""
+    name, count, whole = problem
+    return (1 if variant == TOGETHER else count) / (STEPS if whole else networks(device)[name].steps)
+
+
+CASES = {f"{count} of {name}": (name, count, False) for name, count in (("13-50-1", 240), ("LeNet", 8), ("LSTM", 8))}
+CASES |= {"240 of 13-50-1, whole calls": ("13-50-1", 240, True)}
+BENCH = Bench("replicates", CASES, variants, warmup=2, per=seconds_of, usual=["240 of 13-50-1"])
+
 if __name__ == "__main__":
-    command(main)
+    command(BENCH.run)

@@ -1,6 +1,6 @@
 """Guides on twenty small problems, compared with the exact posterior and with a Gaussian process.
 
-    python -m pyrodrop.analysis.lab.benchmarks.small_fits FILE [--settings NAME ...] [--problems NAME ...] [--seed N]
+    python -m pyrodrop.analysis.lab.benchmarks.small_fits FILE [--names PROBLEM] [--seed N]
 
 A network D-50-K with tanh and priors for weights and biases; x and real y are standardised. Six guides are trained by 3,000
 steps of Adam on all rows, in these settings:
@@ -18,20 +18,17 @@ The exact posterior, by Hamiltonian Monte Carlo, has the priors of ``default`` o
 latter, since the precision is not a latent variable here. They are compared with a constant, N(mean, variance), Poisson or
 frequencies, and with a Gaussian process: Matern-5/2, or of class labels. Counts and labels have only ``default``, since
 `priors.from_gp` needs Gaussian noise. Scores are log densities in nats per row, of the rows inside and away
-(`small_problems`). FILE is written after every cell, and cells that it contains are not repeated.
+(`small_problems`). FILE is written after every problem, with the curves of the figure beside it, ``NAME.npz``.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +37,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
 from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.benchmarks.small_problems import PROBLEMS, Problem, problem
-from pyrodrop.files import whole
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, command
 
 UNITS, STEPS, LR, DRAWS = 50, 3000, 1e-2, 1000
 CURVE, SIDE, MARGIN = 80, 16, 0.15  # points of a curve and of a side of a map, and how far beyond the data
@@ -154,44 +151,30 @@ def scored(of: Problem, run: Any, *, drawn: bool = True) -> dict[str, Any]:
     return scores | {"mean": mean.numpy(), "sd": sd.numpy()}
 
 
-def read(file: Path) -> dict[str, dict[str, Any]]:
-    """The cells of a file by problem and ``SETTING: METHOD``, with the scores alone; empty if there is no file."""
-    problems: dict[str, dict[str, Any]] = {}
-    for row in tidy.read(file) if file.is_file() else ():
-        cells, scores = problems.setdefault(row["problem"], {}), tidy.scores(row)
-        if row["method"] == "constant":
-            cells |= {"rows": int(scores.pop("rows")), "noise_sd": scores.pop("noise_sd")}
-        cells[row["method"]] = scores
+def cells(name: str, curves: Path, seed: int = 0) -> dict[str, dict[str, Any]]:
+    """The scores of a problem by method; the values of the figure are put into a file, in float16."""
+    of = problem(name, seed)
+    gaussian, noise_sd = not (of.classes or of.counts), noise(of)
+    made: dict[str, dict[str, Any]] = {"constant": constant(of) | {"rows": len(of.train), "noise_sd": noise_sd}}
+    made |= {"GP": cell} if (cell := process(of)) else {}
+    for setting in SETTINGS if gaussian else ("default",):
+        for method in SETTINGS[setting]:
+            if gaussian or method != "exact last layer":
+                made[f"{setting}: {method}"] = measured(of, setting, method, noise_sd)
+    drawn = [(method, what) for method in shown(made).values() if method in made for what in ("mean", "sd")]
+    tidy.put_curves(curves, {f"{name}/{method}/{what}": made[method][what] for method, what in drawn})
+    return {
+        method: {score: value for score, value in cell.items() if score not in ("mean", "sd")}
+        for method, cell in made.items()
+    }
+
+
+def read(file: Path) -> dict[str, dict[str, tidy.Row]]:
+    """The scores of a file by problem and method, ``SETTING: METHOD``."""
+    problems: dict[str, dict[str, tidy.Row]] = {}
+    for row in tidy.read(file):
+        problems.setdefault(row["problem"], {})[row["method"]] = tidy.scores(row)
     return problems
-
-
-def bands(file: Path) -> dict[str, np.ndarray]:
-    """Means and standard deviations at the points of the figure, ``PROBLEM/METHOD/mean`` and ``.../sd``."""
-    beside = file.with_suffix(".npz")
-    if not beside.is_file():
-        return {}
-    whole_file = np.load(beside)
-    lines = np.split(whole_file["values"], whole_file["ends"][:-1])
-    return dict(zip(whole_file["names"].tolist(), lines, strict=True))
-
-
-def write(file: Path, problems: Mapping[str, Mapping[str, Any]], about: Mapping[str, Any]) -> None:
-    """Write the scores, and beside them the means and standard deviations that the figure shows, in float16."""
-    curves, rows = bands(file), []
-    for name, cells in problems.items():
-        of_data = {key: cells[key] for key in ("rows", "noise_sd")}
-        for method, cell in cells.items():
-            if not (isinstance(cell, Mapping) and cell):
-                continue
-            scores = {key: value for key, value in cell.items() if key not in ("mean", "sd")}
-            rows.append({"study": "small problems", "problem": name, "method": method, "seed": about["seed"]} | scores)
-            rows[-1] |= of_data if method == "constant" else {}
-            if method in shown(cells).values():
-                curves |= {f"{name}/{method}/{n}": cell[n].astype(np.float16) for n in ("mean", "sd") if n in cell}
-    tidy.write(file, rows, {**about, "made": tidy.made()})
-    with whole(file.with_suffix(".npz")) as part, part.open("wb") as out:
-        ends = np.cumsum([len(line) for line in curves.values()])
-        np.savez_compressed(out, names=np.array(list(curves)), ends=ends, values=np.concatenate([*curves.values()]))
 
 
 def shown(cells: Mapping[str, Any]) -> dict[str, str]:
@@ -223,41 +206,21 @@ def constant(of: Problem) -> dict[str, float]:
     return {part: float(law.log_prob(rows.y).mean()) for part, rows in (("inside", of.inside), ("away", of.away))}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what is missing in the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--settings", nargs="+", choices=tuple(SETTINGS), default=tuple(SETTINGS))
-    parser.add_argument("--problems", nargs="+", choices=tuple(PROBLEMS), default=tuple(PROBLEMS))
-    parser.add_argument("--seed", type=int, default=0, help="of rows, networks and training: a file for each")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    about = {"units": UNITS, "steps": STEPS, "lr": LR, "hmc": HMC, "seed": options.seed}
-    problems = read(options.file)
-    if problems and tidy.about(options.file)["seed"] != options.seed:
-        parser.error(f"{options.file} has another seed than --seed {options.seed}: take another file")
-    for setting in options.settings:
-        for name in options.problems:
-            of, cells = problem(name, options.seed), problems.setdefault(name, {})
-            if not cells:
-                cells |= {"rows": len(of.train), "constant": constant(of), "GP": process(of), "noise_sd": noise(of)}
-            if setting != "default" and (of.classes or of.counts):
-                continue
-            for method in SETTINGS[setting]:
-                if method == "exact last layer" and (of.classes or of.counts):
-                    continue
-                if f"{setting}: {method}" not in cells:
-                    cell = measured(of, setting, method, cells["noise_sd"])
-                    cells[f"{setting}: {method}"] = cell
-                    write(options.file, problems, about)
-                    print(
-                        f"{name:16} {setting}: {method:14}",
-                        *(f"{cell[part]:8.3f}" for part in ("inside", "away")),
-                        flush=True,
-                    )
+def main(out: Path, *, names: list[str] | None = None, seed: int = 0) -> None:
+    """Measure the problems that the file does not have.
+
+    Args:
+        out: a table of results, ``NAME.csv``.
+        names: of the problems; all if left out.
+        seed: of rows, networks and training: a file for each.
+    """
+
+    def measure(name: str, *_: Any) -> dict[str, dict[str, Any]]:
+        return cells(name, out.with_suffix(".npz"), seed)
+
+    Bench("small", {name: name for name in PROBLEMS}, measure=measure).run(out, names=names)
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # of this process alone
-    logging.getLogger("pyrodrop").setLevel(logging.ERROR)
-    main()
+    logging.getLogger("pyrodrop").setLevel(logging.ERROR)  # of this process alone
+    command(main)

@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pyrodrop.analysis.lab import ROOT, generated
-from pyrodrop.analysis.lab.benchmarks.small_fits import GUIDES, SETTINGS, SIDE, STUDIED, bands, points, read, shown
+from pyrodrop.analysis.lab import ROOT, generated, tidy
+from pyrodrop.analysis.lab.benchmarks.small_fits import GUIDES, SETTINGS, SIDE, STUDIED, points, read, shown
 from pyrodrop.analysis.lab.benchmarks.small_problems import Problem, problem
 from pyrodrop.analysis.reports.style import BLACK, BLUE, RED, SEQUENTIAL, SERIES, styled, write_figure
 
@@ -33,7 +33,13 @@ def text(problems: Mapping[str, Cells], setting: str) -> str:
     lines = [["problem", "rows", "constant", *(name.split(": ")[-1] for name in columns)]]
     of_setting = {name: cells for name, cells in problems.items() if f"{setting}: exact" in cells}
     for name, cells in of_setting.items():
-        lines.append([name, str(cells["rows"]), *(_scores(cells.get(column)) for column in ("constant", *columns))])
+        lines.append(
+            [
+                name,
+                f"{cells['constant']['rows']:.0f}",
+                *(_scores(cells.get(column)) for column in ("constant", *columns)),
+            ]
+        )
     guides = columns[2:]
     mixed = [cells for cells in of_setting.values() if _mixed(cells[columns[1]])]
     close = [sum(c[g]["inside"] > c[columns[1]]["inside"] - CLOSE for c in mixed if g in c) for g in guides]
@@ -121,4 +127,4 @@ def _draw(axes: Axes, of: Problem, mean: np.ndarray, sd: np.ndarray, most: float
 
 
 if __name__ == "__main__":
-    write_figure(FIGURE, figure(read(RESULTS), bands(RESULTS)))
+    write_figure(FIGURE, figure(read(RESULTS), tidy.curves(RESULTS.with_suffix(".npz"))))

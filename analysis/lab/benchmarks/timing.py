@@ -1,4 +1,4 @@
-"""Tools of all benchmarks: a command line, interleaved timings, other processes, a table, a file of results."""
+"""The frame of all benchmarks: rows and variants, interleaved timings, other processes, a table and a file of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +20,19 @@ import torch
 from cyclopts import App
 from torch import Tensor
 
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.peers.networks import Parameters
-from pyrodrop.analysis.lab.tidy import made
 from pyrodrop.analysis.reports.console import core_seconds
-from pyrodrop.analysis.reports.json_files import write_json
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.devices import processor
+from pyrodrop.names import known
 
 T = TypeVar("T")
 Problem = TypeVar("Problem")
 Timed = tuple[Callable[[], object], Parameters | None]  # a call, and the parameters that it trains, if any
-Measured = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by row, variant and score
+Scores = Mapping[str, Any]
+Cells = Mapping[str, Scores | Sequence[Scores]]  # by variant; a sequence has the scores of several seeds, from 0
 
 
 @dataclass(frozen=True)
@@ -40,32 +41,36 @@ class Bench(Generic[Problem]):
 
     Attributes:
         name: of the benchmark.
-        variants: a function of a problem and a device that returns makers of its variants by name; or, if these need
-            processes of their own, `measure`, a function of a problem and the number of rounds that returns their scores.
         rows: the problems by title.
-        show: prints what is measured so far, and returns what is written.
+        variants: a function of a problem and a device that returns makers of its variants by name; or, if these are not
+            calls to be timed, or need processes of their own, `measure`, a function of a problem, the number of rounds and
+            a device that returns their scores.
         rounds: timings of every variant, unless others are asked for.
         warmup: calls of every variant that are not timed.
+        per: a factor of the seconds of a call by problem, variant and device, such as one over its number of steps.
         failures: whether a variant that raises an error has it in the results; otherwise the benchmark ends.
+        usual: the rows unless others are asked for; all if None.
     """
 
     name: str
     rows: Mapping[str, Problem]
-    show: Callable[[Measured], Mapping[str, Any]]
     variants: Callable[[Problem, str], Mapping[str, Callable[[], Timed]]] | None = None
-    measure: Callable[[Problem, int], Mapping[str, Mapping[str, Any]]] | None = None
+    measure: Callable[[Problem, int, str], Cells] | None = None
     rounds: int = 9
     warmup: int = 3
+    per: Callable[[Problem, str, str], float] = lambda problem, variant, device: 1.0
     failures: bool = False
+    usual: Sequence[str] | None = None
 
-    def measured(self, title: str, rounds: int, device: str = "cpu") -> Mapping[str, Mapping[str, Any]]:
+    def measured(self, title: str, rounds: int, device: str = "cpu") -> Cells:
         """The scores of a row: ``seconds`` of a call, ``before, s`` of making and checking it, ``bytes`` of a GPU."""
-        if self.measure is not None:
-            return self.measure(self.rows[title], rounds)
-        assert self.variants is not None
+        problem = self.rows[title]
+        if self.variants is None:
+            assert self.measure is not None
+            return self.measure(problem, rounds, device)
         cells, calls = dict[str, dict[str, Any]](), dict[str, Callable[[], object]]()
         on_gpu = torch.device(device).type == "cuda"
-        for name, make in self.variants(self.rows[title], device).items():
+        for name, make in self.variants(problem, device).items():
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
             start = time.perf_counter()
@@ -82,46 +87,66 @@ class Bench(Generic[Problem]):
             if on_gpu and (used := torch.cuda.max_memory_allocated()):
                 cells[name]["bytes"] = used
         for name, seconds in interleaved(calls, rounds, self.warmup, clock_of(device)).items():
-            cells[name]["seconds"] = seconds
+            cells[name]["seconds"] = seconds * self.per(problem, name, device)
         return cells
 
     def run(
-        self, rounds: int | None = None, out: Path | None = None, device: str = "cpu", seconds: float = math.inf
-    ) -> None:
-        """Measure row after row, and write the results after each.
+        self, out: Path | None = None, *, names: list[str] | None = None, rounds: int | None = None, device: str = "cpu",
+        seconds: float = math.inf,
+    ) -> None:  # fmt: skip
+        """Measure row after row, print each, and put it into the file.
 
         Args:
-            rounds: timings of every variant; the benchmark's usual number if None.
-            out: JSON file for the results.
+            out: a table of results, ``NAME.csv``; rows that it has are not measured again.
+            names: titles of the rows to measure; the usual ones if left out.
+            rounds: timings of every variant, or repetitions; the benchmark's usual number if left out.
             device: cpu, cuda, cuda:1 ...
             seconds: no further row is begun after this time.
         """
-        begin(device)
-        rounds = self.rounds if rounds is None else rounds
-        start, rows = time.perf_counter(), dict[str, Mapping[str, Mapping[str, Any]]]()
-        for title in self.rows:
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore")
+        print(machine(device))
+        study, start = f"{self.name}-{torch.device(device).type}", time.perf_counter()
+        there = tidy.read(out) if out is not None and out.is_file() else ()
+        for title in [known(name, self.rows, f"row of {self.name}") for name in names or self.usual or self.rows]:
+            if any((row["study"], row["problem"]) == (study, title) for row in there):
+                continue
             if time.perf_counter() - start > seconds:
                 break
-            rows[title] = self.measured(title, rounds, device)
-            write(out, self.name, {"rounds": rounds, **self.show(rows)}, device)
+            cells = self.measured(title, self.rounds if rounds is None else rounds, device)
+            print_table(score_table(shown(cells), title=f"{self.name}: {title}"))
+            for name, cell in cells.items():
+                if "error" in cell:
+                    print(f"{name}: {cell['error']}")  # type: ignore[call-overload]
+            if out is not None:
+                tidy.put(out, rows_of(study, title, cells), {"machine": machine(device)})
+                print(f"results: {out}", flush=True)
 
 
-def ratios(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def rows_of(study: str, title: str, cells: Cells) -> list[tidy.Row]:
+    """The rows of a table of results."""
+    return [
+        {"study": study, "problem": title, "method": name, **each}
+        for name, cell in cells.items()
+        for each in ([cell] if isinstance(cell, Mapping) else [{"seed": s, **scores} for s, scores in enumerate(cell)])
+    ]
+
+
+def shown(cells: Cells) -> dict[str, dict[str, float]]:
+    """The numbers of a row by variant, means over seeds with their errors, and ratios of seconds to the first variant."""
+    rows = {name: tidy.means([cell] if isinstance(cell, Mapping) else cell) for name, cell in cells.items()}
+    return {name: row | {"ratio": ratio} if (ratio := ratios(cells).get(name)) else row for name, row in rows.items()}
+
+
+def ratios(cells: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of every variant of a row that was timed, relative to the first one."""
-    seconds = {name: cell["seconds"] for name, cell in cells.items() if "seconds" in cell}
+    seconds = {name: cell["seconds"] for name, cell in cells.items() if isinstance(cell, Mapping) and "seconds" in cell}
     return {name: value / next(iter(seconds.values())) for name, value in seconds.items()}
 
 
 def command(main: Callable[..., object], arguments: list[str] | None = None) -> None:
-    """Call a function with its keyword arguments from the options of the command line."""
+    """Call a function with its arguments from the command line."""
     App(default_command=main, result_action="return_value")(arguments)
-
-
-def begin(device: str | torch.device = "cpu") -> None:
-    """Set one thread, disable warnings, and print a line about the machine."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    print(machine(device))
 
 
 def elsewhere(function: Callable[..., T], *arguments: Any, **environment: str) -> T:
@@ -209,15 +234,3 @@ def moves_all(steps: Callable[[], object], parameters: Parameters, name: str) ->
     broken = [tuple(a.shape) for a in after if not bool(a.isfinite().all())]
     if broken:
         raise RuntimeError(f"{name} makes {len(broken)} of {len(after)} parameters infinite or NaN: shapes {broken}")
-
-
-def report(title: str, rows: Mapping[str, Mapping[str, float]], form: str = ".2f") -> None:
-    """Print a table of numbers: one row per name, one column per key of the rows."""
-    print_table(score_table(rows, title=title, form=form))
-
-
-def write(path: Path | None, benchmark: str, content: Mapping[str, Any], device: str | torch.device = "cpu") -> None:
-    """Write the results as JSON with date, commit, machine and versions if a path is given."""
-    if path is not None:
-        write_json(path, {"benchmark": benchmark, "machine": machine(device), **made(), **content})
-        print(f"results: {path}")

@@ -15,23 +15,22 @@ steps each with minibatches of 100, and is then tested on all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from rich.table import Table
 from torch import Tensor
 
 import pyrodrop
 from pyrodrop import arguments, guides, likelihoods, metrics, models, priors, schedules
+from pyrodrop.analysis.lab import RESULTS, generated, tidy
 from pyrodrop.analysis.lab.experiments.experiment import Experiment, rows_of_numbers
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.reports.style import GREY, SERIES, styled
-from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.training.result import Fit
 
@@ -39,7 +38,6 @@ LOTS, UNITS, SCALE, BATCH, DRAWS = 5, 100, 0.1, 100, 20
 KINDS = ("permuted", "split")
 METHODS = ("fine-tuning", "EWC", "posterior", "joint")
 Lot = tuple[Dataset, Dataset]
-Rows = dict[str, dict[str, list[dict[str, list[float]]]]]  # by kind, method and seed
 
 
 @with_job_options("device", "jobs")
@@ -68,18 +66,17 @@ def run(
         names = [f"{kind}_{method}_{job.seed + s}" for kind in KINDS for method in METHODS for s in range(seeds)]
         cells = experiment.cells(rows_of_numbers("accuracy", "first"))
         measured = experiment.measure(measure, names, cells, steps=steps, digits=digits)
-        rows = {
-            kind: {
-                method: [_kept(measured[f"{kind}_{method}_{job.seed + s}"]) for s in range(seeds)] for method in METHODS
-            }
-            for kind in KINDS
-        }
-        content = {"rows": rows, "command": experiment.command}
-        return experiment.write(content, table_of(rows), threads=1, figures={"first-lot": figure(rows)})
+        rows = [row_of(name, job.seed, cell) for name, cell in measured.items()]
+        return experiment.write({}, rows=rows, shown=shown, threads=1, figures={"first-lot": figure(rows)})
 
 
-def _kept(cell: dict[str, Any]) -> dict[str, list[float]]:
-    return {name: cell[name] for name in ("accuracy", "first")}
+def row_of(name: str, first_seed: int, cell: Mapping[str, Any]) -> tidy.Row:
+    """The row of a cell, in percent: of all lots at the end, of the first and the last, and of the first after each."""
+    kind, method, seed = name.split("_")
+    after = {f"first after {n}": 100 * value for n, value in enumerate(cell["first"], 1)}
+    first, *_, last = of_lots = [100 * value for value in cell["accuracy"]]
+    scores = {"all": fmean(of_lots), "the first": first, "the last": last} | after
+    return {"study": "continual", "problem": kind, "method": method, "seed": int(seed) - first_seed, **scores}
 
 
 def lots(kind: str, digits: int, seed: int) -> list[Lot]:
@@ -158,37 +155,33 @@ def fisher(run: Fit, data: Dataset, seed: int) -> dict[str, Tensor]:
 
 
 @styled()
-def figure(rows: Rows) -> Figure:
+def figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Accuracy on the first lot after each lot, mean over seeds."""
     made = Figure((7.5, 2.8), layout="constrained")
-    for axes, (kind, methods) in zip(made.subplots(1, len(rows), sharey=True), rows.items(), strict=True):
+    for axes, kind in zip(made.subplots(1, len(KINDS), sharey=True), KINDS, strict=True):
         for method, color in zip(METHODS, SERIES, strict=False):
-            means = [100 * fmean(values) for values in zip(*(run["first"] for run in methods[method]), strict=True)]
+            means = tidy.means([row for row in rows if (row["problem"], row["method"]) == (kind, method)])
+            curve = [means[f"first after {n}"] for n in range(1, LOTS + 1) if f"first after {n}" in means]
             if method == "joint":
-                axes.axhline(means[0], color=GREY, ls=":", label=method)
+                axes.axhline(curve[0], color=GREY, ls=":", label=method)
             else:
-                axes.plot(range(1, LOTS + 1), means, "o-", color=color, label=method)
+                axes.plot(range(1, LOTS + 1), curve, "o-", color=color, label=method)
         axes.set(title=kind, xlabel="lots seen", xticks=range(1, LOTS + 1), ylim=(0, 103))
     made.axes[0].set_ylabel("accuracy on the first lot, %")
     made.axes[1].legend(loc="lower left")
     return made
 
 
-def table_of(rows: Rows) -> Table:
-    """Accuracy in percent: mean over lots, of the first and of the last lot at the end."""
-    cells = [["lots", "method", "all", "the first", "the last"]]
-    for kind, methods in rows.items():
-        for method, runs in methods.items():
-            cells.append([kind, method, *map(percent, columns(runs))])
-    return text_table("Accuracy after five lots in turn, % (mean over seeds, standard error)", cells)
+def text() -> str:
+    """The table of ``docs/data-that-keep-coming.md``, in Markdown."""
+    table = [["lots", "method", "all", "the first", "the last"]]
+    for kind in KINDS:
+        rows = [row for row in tidy.read(RESULTS / "continual.csv") if row["problem"] == kind]
+        table += [[kind, *cells[:4]] for cells in tidy.pivot(rows, shown)[1:]]
+    return generated.table(table) + "\n"
 
 
-def columns(runs: Sequence[dict[str, list[float]]]) -> list[list[float]]:
-    """Accuracy at the end by seed: mean over lots, and on the first and the last lot."""
-    return [[fmean(run["accuracy"]) for run in runs], *([run["accuracy"][n] for run in runs] for n in (0, -1))]
-
-
-def percent(values: Sequence[float]) -> str:
-    """Mean and standard error of shares, in percent."""
-    mean, error = mean_and_error([100 * value for value in values])
+def shown(values: Sequence[float]) -> str:
+    """Mean and standard error of percentages."""
+    mean, error = mean_and_error(values)
     return f"{mean:.1f}" if error is None else f"{mean:.1f} +- {error:.1f}"

@@ -21,13 +21,14 @@ from matplotlib.figure import Figure
 from rich.console import RichCast
 from rich.table import Table
 
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions
 from pyrodrop.analysis.reports.json_files import write_json
 from pyrodrop.analysis.reports.style import write_figure
-from pyrodrop.analysis.reports.terminal import facts, print_table
+from pyrodrop.analysis.reports.terminal import print_table, text_table
 from pyrodrop.files import Record
 
 Check = Callable[[Record], object]  # raises an error if a cell is not a valid result of its job
@@ -101,14 +102,18 @@ class Experiment:
         content: Mapping[str, Any],
         *tables: Table | RichCast,
         settings: Mapping[str, Any] | None = None,
+        rows: Sequence[tidy.Row] = (),
+        shown: Callable[[Sequence[float]], str] = tidy.mean_shown,
         threads: int | None = None,
         figures: Mapping[str, Figure] | None = None,
     ) -> dict[str, Any]:
-        """Write results.json and the figures, and print tables, facts and the paths of the files.
+        """Write results.json, a table of results and the figures, and print tables and the paths of the files.
 
         Args:
-            content: content of results.json; its ``facts``, if there are any, are printed.
+            content: content of results.json.
             tables: tables to print.
+            rows: rows of ``NAME.csv``, which `tidy` merges, and of results.json; they are printed as one table per problem.
+            shown: text of the numbers of several seeds.
             settings: further settings for results.json.
             threads: number of threads of the measurements, if not that of this process.
             figures: figures by the name of their file.
@@ -118,6 +123,7 @@ class Experiment:
         """
         written = {
             **content,
+            **({"rows": list(rows)} if rows else {}),
             "settings": {**self.settings, **(settings or {})},
             "date": f"{date.today()}",
             "versions": versions() | content.get("versions", {}),
@@ -129,8 +135,10 @@ class Experiment:
         write_json(path, written)
         for table in tables:
             print_table(table)
-        if "facts" in content:
-            facts(content["facts"])
+        if rows:
+            tidy.put(self.folder / f"{self.name}.csv", rows)
+        for problem in dict.fromkeys(row["problem"] for row in rows):
+            print_table(text_table(problem, tidy.pivot([row for row in rows if row["problem"] == problem], shown)))
         for name in figures or {}:
             print(f"figure: {self.folder / f'{name}.png'}")
         print(f"results: {path}")

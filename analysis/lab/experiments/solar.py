@@ -14,19 +14,17 @@ https://arxiv.org/abs/1512.05287.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from pyrodrop import arguments
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.zoo.train import load_splits
 from pyrodrop.data import Dataset
@@ -57,24 +55,24 @@ def run(job: JobOptions, *, seeds: int = 3, steps: int | None = None, out: Path 
     with Experiment.begin("solar", out, job, {"seeds": seeds, "steps": steps}) as experiment:
         card = entry(NAME)
         [split] = load_splits(card)
-        each: dict[str, list[dict[str, float]]] = {
-            "persistence": [_scores(*persistence(split.train, split.test), split.test)],
-            "ridge": [_scores(*ridge(split.train, split.test), split.test)],
-            **{f"LSTM, {name}": [] for name in FORECASTS},
-        }
+        rows = [
+            _row("persistence", None, _scores(*persistence(split.train, split.test), split.test)),
+            _row("ridge", None, _scores(*ridge(split.train, split.test), split.test)),
+        ]
         overrides = {} if steps is None else {"steps": steps}
         for seed in range(job.seed, job.seed + seeds):
             fit = card.fit(split.train, seed=seed, device=job.device, progress=job.progress, **overrides)
             for name, of in FORECASTS.items():
                 scores = regression_scores(of(fit).predict(split.test.x, card.draws, seed=seed), split.test.y)
-                each[f"LSTM, {name}"].append({score: scores[score] for score in SCORES})
-        rows = {name: {score: [row[score] for row in scores] for score in SCORES} for name, scores in each.items()}
-        content = {
-            "models": {name: {s: statistics.fmean(v) for s, v in row.items()} for name, row in rows.items()},
-            "each": rows,
-            "command": experiment.command,
-        }
-        return experiment.write(content, table_of(rows), settings={"data": card.data})
+                rows.append(_row(f"LSTM, {name}", seed - job.seed, {score: scores[score] for score in SCORES}))
+        methods = dict.fromkeys(row["method"] for row in rows)
+        means = {m: tidy.means([tidy.scores(row) for row in rows if row["method"] == m]) for m in methods}
+        content = {"models": {m: {score: row[score] for score in SCORES} for m, row in means.items()}}
+        return experiment.write(content, rows=rows, settings={"data": card.data})
+
+
+def _row(method: str, seed: int | None, scores: Mapping[str, float]) -> tidy.Row:
+    return {"study": "solar", "problem": "irradiance in 5 years", "method": method, "seed": seed, **scores}
 
 
 def persistence(train: Dataset, test: Dataset) -> tuple[Tensor, float]:
@@ -102,18 +100,3 @@ def _scores(mean: Tensor, sd: float, test: Dataset) -> dict[str, float]:
         "rmse": rmse(mean, test.y),
         "log_density": float(log_predictive_density(mean[None], test.y, sd**-2).double().mean()),
     }
-
-
-def table_of(rows: Mapping[str, Mapping[str, list[float]]]) -> Table:
-    """A row per forecast: means over seeds, and standard deviations between them if there are several."""
-    table: dict[str, dict[str, float | None]] = {}
-    for name, row in rows.items():
-        table[name] = {}
-        for score, values in row.items():
-            table[name] |= {score: statistics.fmean(values)}
-            table[name] |= {f"sd of {score}": statistics.stdev(values) if len(values) > 1 else None}
-    headers = {"rmse": "RMSE", "log_density": "log density", **{f"sd of {score}": "sd of seeds" for score in SCORES}}
-    forms = {"rmse": ".3f", "log_density": ".3f", **{f"sd of {score}": ".2g" for score in SCORES}}
-    return score_table(
-        table, title="irradiance in 5 years, last 75 years", corner="forecast", headers=headers, forms=forms
-    )

@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments.experiment import Experiment, numbers, rows_of_numbers
 from pyrodrop.analysis.reports.job_options import job_options
 from pyrodrop.analysis.reports.runs import read_run
@@ -42,8 +43,12 @@ def run(out: Path, function: Any, steps: int = 5) -> dict[str, Any]:
         rows = experiment.measure(function, NAMES, cells, steps=steps)
         table = Table(title="lengths")
         table.add_row(*(str(row["length"]) for row in rows.values()))
-        content = {"rows": rows, "facts": {"they grow": True}, "command": experiment.command, "versions": {"more": "1"}}
-        return experiment.write(content, table, settings={"draws": 7}, threads=1, figures={"lengths": Figure()})
+        key = {"study": "made-up", "problem": "names", "method": "count"}
+        tidy_rows = [key | {"seed": seed, "length": row["length"]} for seed, row in enumerate(rows.values())]
+        content = {"cells": rows, "command": experiment.command, "versions": {"more": "1"}}
+        return experiment.write(
+            content, table, rows=tidy_rows, settings={"draws": 7}, threads=1, figures={"lengths": Figure()}
+        )
 
 
 def test_an_interrupted_run_goes_on_and_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,8 +62,9 @@ def test_an_interrupted_run_goes_on_and_writes_the_same(tmp_path: Path, capsys: 
     assert f"reused from {tmp_path}" in shown
     assert measured.calls == list(NAMES)
     assert run(tmp_path, None) == content
-    assert list(content["rows"]) == list(NAMES)
-    assert [row["length"] for row in content["rows"].values()] == [1, 2, 3]
+    assert list(content["cells"]) == list(NAMES)
+    assert [row["length"] for row in content["rows"]] == [1, 2, 3]
+    assert [row["length"] for row in tidy.read(tmp_path / "made-up.csv")] == [1, 2, 3]
 
     results = read_run(tmp_path).results
     assert results == json.loads(json.dumps(content))
@@ -67,7 +73,7 @@ def test_an_interrupted_run_goes_on_and_writes_the_same(tmp_path: Path, capsys: 
     assert results["machine"]["threads"] == 1
     assert results["versions"]["more"] == "1"
     assert torch.__version__.startswith(results["versions"]["torch"])  # which adds what it was built for
-    assert re.search(rf"lengths.*yes +they grow.*{tmp_path}/lengths.png.*{tmp_path}/results.json", shown, re.DOTALL)
+    assert re.search(rf"lengths.*count.*2 ± 0.58.*{tmp_path}/lengths.png.*{tmp_path}/results.json", shown, re.DOTALL)
     assert (tmp_path / "lengths.png").stat().st_size > 100
 
     with pytest.raises(Failed, match="steps is 5 there and 6 here"):

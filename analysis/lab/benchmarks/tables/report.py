@@ -19,9 +19,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import rankdata, studentized_range
 
-from pyrodrop.analysis.lab import ROOT, generated
+from pyrodrop.analysis.lab import ROOT, generated, tidy
 from pyrodrop.analysis.lab.benchmarks.tables import methods
-from pyrodrop.analysis.lab.benchmarks.tables.cells import read
 from pyrodrop.analysis.lab.benchmarks.tables.chosen import Half, Kind, chosen, names
 from pyrodrop.analysis.reports.style import BLACK, BLUE, styled, write_figure
 
@@ -37,6 +36,14 @@ HEADERS = {
 }  # fmt: skip
 HALVES: Mapping[Half, str] = {"judging": "judged", "finding": "found"}  # in names of parts of the page
 Cells = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]
+
+
+def read(file: Path) -> Cells:
+    """The scores by table, fold and method."""
+    cells: dict[str, dict[str, dict[str, tidy.Row]]] = {}
+    for row in tidy.read(file):
+        cells.setdefault(row["problem"], {}).setdefault(str(row["seed"]), {})[row["method"]] = tidy.scores(row)
+    return cells
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,7 @@ def run(
             "mnist": {name: digit_rows(curve) for name, curve in mnist.items()},
             "naval": {name: naval_row(curve) for name, curve in ships.items()},
         }
-        content |= {
-            "facts": statements(content["mnist"], content["naval"]),
-            "curves": curves,
-        }
+        content["curves"] = curves
         return experiment.write(
             content, *tables_of(content, options), settings={"draws": digits.DRAWS, "members": digits.MEMBERS},
             figures={"filters": filters_figure(mnist)},
@@ -161,32 +158,6 @@ def naval_row(curve: Mapping[str, Any]) -> dict[str, float | None]:
     for name, values in {RANDOM: random, "variance": asked, "difference": more}.items():
         row[name], row[f"{name}_se"] = mean_and_error(values)
     return row
-
-
-def statements(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> dict[str, bool]:
-    """What the papers say, each with whether it holds in this run by two standard errors."""
-    better = [("entropy", RANDOM), ("BALD", RANDOM), ("BatchBALD", "BALD")]
-    pairs = {
-        "MC dropout": better,
-        digits.FROZEN: better[:2],
-        digits.EQUAL: better[:2],
-        digits.TRAINED: [*better, ("EPIG", "BALD")],
-    }
-    return {
-        **{
-            f"MNIST, {name}: {one} is better than {other}": bool(
-                mnist[name][one][f"over {other}"] > 2 * mnist[name][one][f"over {other}_se"]
-            )
-            for name, asked in pairs.items()
-            for one, other in asked
-        },
-        **{
-            f"naval, {name}: the largest variance is {'better' if sign < 0 else 'worse'} than random": bool(
-                sign * ships[name]["difference"] > 2 * ships[name]["difference_se"]
-            )
-            for name, sign in {"MC dropout": 1, "mean field": 1, naval.PROCESS: -1}.items()
-        },
-    }
 
 
 def tables_of(content: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Table, Table, Table]:

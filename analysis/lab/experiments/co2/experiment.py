@@ -19,14 +19,7 @@ from torch import Tensor
 from pyrodrop import arguments, schedules, zoo
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
 from pyrodrop.analysis.lab.experiments.co2.figure import draw
-from pyrodrop.analysis.lab.experiments.co2.learned import (
-    PARABOLA,
-    carried,
-    cycle_share,
-    distance_alone,
-    fitted_rmse,
-    rmse,
-)
+from pyrodrop.analysis.lab.experiments.co2.learned import carried, cycle_share, rmse
 from pyrodrop.analysis.lab.experiments.co2.models import print_models, write_draws
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.parallel import on_this_machine, train_each
@@ -44,7 +37,6 @@ from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.estimates import Elbo
 from pyrodrop.training.result import Fit
 
-LEARNED = 0.9  # least share of the possible cycle; 250 draws of f estimate it to .01
 FAR = 3.7  # in standardised time, where the paper draws its dashed line
 DRAWS, ELBO_DRAWS, CURVE_DRAWS, CURVE_POINTS = 1000, 100, 250, 500
 PANELS = {
@@ -130,7 +122,6 @@ def run(
 
         results = {name: results[name] for name in PANELS}
         rows = {name: _row(result, series) for name, result in results.items()}
-        facts = figure_facts(results, rows, series)
 
         curves = {f"{PANELS[name]}: {_shares(rows[name])}": result.curve for name, result in results.items()}
         write_draws(
@@ -141,7 +132,7 @@ def run(
         paragraph(f"Share of the yearly cycle, and what the last units of the network can carry. {'; '.join(shares)}.")
         print()
         figure = draw(series, points, float(_far(series)), curves)
-        written = experiment.write({"models": rows, "facts": facts}, settings=settings, figures={"figure": figure})
+        written = experiment.write({"models": rows}, settings=settings, figures={"figure": figure})
         print(f"draws: {folder / 'draws.nc'}")
         return written
 
@@ -255,76 +246,10 @@ def _possible(run: Predicts, series: Split) -> float | None:
     return cycle_share(series, carried(features, series.train.y, list(run.guide.rates().values())[-1]))
 
 
-def figure_facts(
-    results: Mapping[str, Result], rows: Mapping[str, Mapping[str, Any]], series: Split
-) -> dict[str, bool]:
-    """Statements of figure 2 of the paper, and conditions of successful training, each with whether it is true here."""
-    centre = 0.0 if series.train.targets is None else float(series.train.targets.loc)
-    process = results["gp-se"].run
-    assert isinstance(process, GaussianProcess)
-    off = abs(float(results["gp-se"].ends.mean[1, 0]) - centre)
-    tanh = {f"mc-dropout-tanh-{rate}": f"(d) TanH, {rate.lstrip('0')}" for rate in ("0.1", "0.2")}
-    far = sorted(rows[name]["sd_far"] for name in tanh)
-    averaged = rows["weight-averaging"]
-    parabola = fitted_rmse(series, PARABOLA)
-    distance, unit = distance_alone(series, _far(series)), series.y_unit
-    return {
-        **{
-            f"{title}: closer to the training months than a parabola, the trend alone (RMSE below {parabola:.2f} {unit})": (
-                rows[name]["rmse_train"] < parabola
-            )
-            for name, title in {"mc-dropout-relu": "(c) ReLU", **tanh}.items()
-        },
-        **{
-            f"{title}: nine tenths of the yearly cycle that its units can carry": (
-                rows[name]["yearly_cycle"] > LEARNED * rows[name]["yearly_cycle_possible"]
-            )
-            for name, title in tanh.items()
-        },
-        "(a) weight averaging has no spread": averaged["sd_last_train"] == averaged["sd_far"] == 0,
-        "(b) GP-SE returns to the prior mean, within 2 % of the prior's sd": off < 0.02 * process.prior_sd,
-        "(b) GP-SE returns to the prior's sd, within 2 %": math.isclose(
-            rows["gp-se"]["sd_far"], process.prior_sd, rel_tol=0.02
-        ),
-        "(c) ReLU: the sd grows from the data to half way out to far out": _grows(results["mc-dropout-relu"], series),
-        f"(c) ReLU: the sd far out is over {distance:.1f} times that within the data, more than distance alone gives": (
-            _narrowed(results["mc-dropout-relu"], series, distance)
-        ),
-        **{
-            f"{title}: the sd after the data stays under twice its largest within": _bounded(results[name], series)
-            for name, title in tanh.items()
-        },
-        "(d) TanH: the sd far out is alike at .1 and .2, within a factor of 2": far[1] < 2 * far[0],
-    }
-
-
 def _shares(row: Mapping[str, Any]) -> str:
     """The share of the yearly cycle, and the possible one of a dropout network."""
     possible = row["yearly_cycle_possible"]
     return f"{row['yearly_cycle']:.0%} of the cycle" + ("" if possible is None else f", possible {possible:.0%}")
-
-
-def _spread_inside_and_after(result: Result, series: Split) -> tuple[Tensor, Tensor]:
-    """The spread along the curve within the training data, and between their end and the far point."""
-    x, far, end = curve_points(series)[:, 0], float(_far(series)), float(series.train.x.max())
-    spread = result.curve.spread[:, 0]
-    return spread[x <= end], spread[(x > end) & (x <= far)]
-
-
-def _grows(result: Result, series: Split) -> bool:
-    inside, after = _spread_inside_and_after(result, series)
-    return bool(inside.mean() < after[len(after) // 2] < after[-1])
-
-
-def _narrowed(result: Result, series: Split, distance: float) -> bool:
-    """Whether the spread within the data is smaller than distance alone explains, see `learned`."""
-    inside, after = _spread_inside_and_after(result, series)
-    return bool(after[-1] > distance * inside.mean())
-
-
-def _bounded(result: Result, series: Split) -> bool:
-    inside, after = _spread_inside_and_after(result, series)
-    return bool(after.max() < 2 * inside.max())
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,8 +1,5 @@
 """Measures of whether a network has learned the data.
 
-The trend alone is a least-squares parabola through the training months. A network with a smaller RMSE has learned more than
-the trend.
-
 The yearly cycle is the part with periods of a year and half a year in a least-squares fit with a parabola. The share of it
 in a predictive mean is the slope of the mean's cycle on that of the observations: 1 for all of it, 0 for none.
 
@@ -13,9 +10,6 @@ Dropout limits what a layer can carry. With the outputs F of its K units and z_k
 is minimised by a ridge regression, whose penalty is smaller if it is spread over more units. Its share of the cycle is the
 possible one of a network with these units (`carried`); a long training reaches it. With several hidden layers F is computed
 with the mean weights, as if the layers before the last had no masks.
-
-A ReLU network without biases is homogeneous, f(c x) = c f(x), so its sd before training is proportional to |x| in
-standardised time. Far out this exceeds the mean sd within the data by the factor |x_far| / mean |x|.
 """
 
 from __future__ import annotations
@@ -28,14 +22,6 @@ from torch import Tensor, nn
 from pyrodrop.data import Split
 
 PARABOLA = 2  # its degree
-
-
-def fitted_rmse(series: Split, degree: int) -> float:
-    """The RMSE on the training months of their least-squares polynomial of this degree, in the units of y."""
-    x, y = _time(series, series.train.x), series.train.y[:, 0].double()
-    powers = x[:, None] ** torch.arange(degree + 1)
-    coefficients = torch.linalg.lstsq(powers, y[:, None]).solution[:, 0]
-    return float((y - powers @ coefficients).square().mean().sqrt())
 
 
 def rmse(series: Split, mean: Tensor) -> float:
@@ -72,11 +58,6 @@ def carried(features: Tensor, y: Tensor, drop_rate: float) -> Tensor:
     y = y.double()
     inverse = torch.linalg.inv(units @ units.T + torch.eye(len(y), dtype=torch.double))  # the dual of ridge regression
     return y - inverse @ (y - inverse.sum(0) @ y / inverse.sum())
-
-
-def distance_alone(series: Split, far: Tensor) -> float:
-    """|x_far| / mean |x| over the training months, in standardised time."""
-    return float(_time(series, far).abs().mean() / _time(series, series.train.x).abs().mean())
 
 
 def _time(series: Split, x: Tensor) -> Tensor:

@@ -1,9 +1,8 @@
-"""Compute all panels, each in a separate process."""
+"""The three critiques, each in a process of its own."""
 
 from __future__ import annotations
 
 import importlib
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ import torch
 from pyrodrop.analysis.lab.experiments.critiques.panel import Size
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.terminal import facts, paragraph
-from pyrodrop.files import Record
 from pyrodrop.names import known
 
 PANELS = ("foong", "osband", "verdoja")  # files of this folder, the longest first
@@ -27,13 +24,13 @@ def run(
     panels: list[str] = list(PANELS),  # noqa: B006
     out: Path = Path("runs/critiques"),
 ) -> dict[str, Any]:
-    """Compute the panels.
+    """Compute the tables of the critiques.
 
     Args:
         preset: default takes minutes on two cores; quick has networks that are too small and short to show anything,
             long samples the two-layer posterior of Foong et al. too, for hours.
         panels: which papers, by first author.
-        out: folder for results.json and the finished panels: a run that was interrupted continues there.
+        out: folder for results.json, critiques.csv and the finished panels: a run that was interrupted continues there.
 
     Returns:
         What is written to results.json.
@@ -44,27 +41,20 @@ def run(
     names = tuple(known(name, PANELS, "panel") for name in panels)
     if not names:
         raise ValueError(f"panels needs at least one of {', '.join(PANELS)}; got none")
-    start = time.perf_counter()
     with Experiment.begin("critiques", out, job, {"preset": preset}) as experiment:
-        cells = experiment.cells(_checked)
+        cells = experiment.cells(lambda record: record.records("rows"))
         order = [name for name in PANELS if name in names or cells.file(name).exists()]
-        done = experiment.measure(_timed, order, cells, size=preset, seed=job.seed)
-        for kept in done.values():
-            paragraph(f"\n{kept['title']}")
-            facts(kept["facts"])
-        panels_by_name = {name: {key: kept[key] for key in ("title", "tables", "facts")} for name, kept in done.items()}
-        seconds = {name: kept["seconds"] for name, kept in done.items()} | {"in all": time.perf_counter() - start}
-        return experiment.write({"panels": panels_by_name, "seconds": seconds})
+        done = experiment.measure(_rows, order, cells, size=preset, seed=job.seed)
+        return experiment.write({}, rows=[row for cell in done.values() for row in cell["rows"]])
 
 
-def _timed(name: str, *, device: torch.device, progress: bool | None, size: Size, seed: int) -> dict[str, Any]:
-    """One panel as JSON, with its duration in seconds."""
-    start = time.perf_counter()
+def _rows(name: str, *, device: torch.device, progress: bool | None, size: Size, seed: int) -> dict[str, Any]:
+    """The rows of one panel."""
     module = importlib.import_module(f"pyrodrop.analysis.lab.experiments.critiques.{name}")
-    return {**vars(module.panel(size, seed)), "seconds": time.perf_counter() - start}
-
-
-def _checked(record: Record) -> None:
-    record.text("title")
-    for key in ("tables", "facts"):
-        record.record(key)
+    return {
+        "rows": [
+            {"study": name, "problem": problem, "method": method, **scores}
+            for problem, table in module.panel(size, seed).items()
+            for method, scores in table.items()
+        ]
+    }

@@ -8,7 +8,6 @@ converged, and the spread depends on the start.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import pyrodrop
@@ -16,30 +15,13 @@ from pyrodrop import schedules
 from pyrodrop.training.settings import LearningRate
 
 Size = Literal["default", "quick", "long"]
-Table = Mapping[str, Mapping[str, Any]]
-
-
+Panel = Mapping[str, Mapping[str, Mapping[str, Any]]]  # numbers of one critique by table, row and column
 T = TypeVar("T")
 
 
 def sized(sizes: Mapping[Size, T], size: Size) -> T:
     """The settings of a size; those of ``default`` if it has none."""
     return sizes.get(size, sizes["default"])
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One critique: our numbers beside known ones.
-
-    Attributes:
-        title: the critique in a line, with author and year.
-        tables: rows of numbers by caption; a row is a mapping from column to value.
-        facts: statements about these numbers, each with whether it is true in this run.
-    """
-
-    title: str
-    tables: Mapping[str, Table]
-    facts: Mapping[str, bool]
 
 
 WEIGHTS, LOGITS = 1e-2, 0.2  # learning rates

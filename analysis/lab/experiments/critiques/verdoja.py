@@ -33,44 +33,18 @@ Grid = dict[tuple[int, int], list[Row]]  # by width and depth, a row per rate
 
 
 def panel(size: Size, seed: int) -> Panel:
-    """The grid of fixed rates, learned noise from two starts, and Gaussian processes of the same priors."""
+    """Spreads of f of fixed rates, learned noise from two starts, and Gaussian processes of the same priors."""
     widths, depths, steps, seeds = sized(SIZES, size)
     cells = [(width, depth) for depth in depths for width in widths]
     grids = {
         kind: {cell: trained(*cell, kind, rates, steps, seeds, seed) for cell in cells}
         for kind, rates in {FIXED: RATES, BERNOULLI: STARTS, GAUSSIAN: STARTS}.items()
     }
-    fixed = grids[FIXED]
     processes = {depth: process(depth) for depth in depths}
     table = {f"{depth} x {width}": _spreads(grids, (width, depth)) for width, depth in cells}
-    for depth in depths:
-        table[f"{depth} hidden, Gaussian process"] = {"exact": processes[depth]["at the data"]}
-    changes = {kind: [_change(rows) for rows in grid.values()] for kind, grid in grids.items()}
-    narrow, wide = min(widths), max(widths)
-    by_width = [fixed[narrow, depth][1]["at the data"] / fixed[wide, depth][1]["at the data"] for depth in depths]
-    return Panel(
-        title="Verdoja & Kyrki (2020): the spread depends on rate, width and depth",
-        tables={
-            f"spread of f at the data, hidden layers x width, mean of {seeds} seeds": table,
-            "spread of f by place": _by_place(grids, processes, cells),
-        },
-        facts={
-            "in every architecture the spread at the data grows with the rate, from .05 to .5": all(
-                change > 1 for change in changes[FIXED]
-            ),
-            "learned Gaussian noise depends less on its start than the spread on a fixed rate, in the geometric mean": (
-                _typical(changes[GAUSSIAN]) < _typical(changes[FIXED])
-            ),
-            "learned Bernoulli rates end below the spread of exact inference, in every architecture": all(
-                row["at the data"] < processes[depth]["at the data"]
-                for (_, depth), rows in grids[BERNOULLI].items()
-                for row in rows
-            ),
-            f"at rate .1 the spread of width {narrow} is above that of width {wide} at every depth": (
-                len(widths) == 1 or all(change > 1 for change in by_width)
-            ),
-        },
-    )
+    for depth, row in processes.items():
+        table[f"{depth} hidden, Gaussian process"] = {"exact": row["at the data"]}
+    return {"spread at the data": table, "spread by place": _by_place(grids, processes, cells)}
 
 
 def sample() -> Dataset:
@@ -162,12 +136,3 @@ def _points() -> Tensor:
 
 def _inside(x: Tensor, ends: tuple[float, float]) -> Tensor:
     return (x >= ends[0] - 1e-6) & (x <= ends[1] + 1e-6)
-
-
-def _change(rows: list[Row]) -> float:
-    """The spread at the data for the last rate or start over that for the first."""
-    return rows[-1]["at the data"] / max(rows[0]["at the data"], 1e-12)
-
-
-def _typical(changes: list[float]) -> float:
-    return math.exp(sum(abs(math.log(change)) for change in changes) / len(changes))

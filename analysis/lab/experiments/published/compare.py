@@ -1,13 +1,14 @@
 """Our number beside every published one, from stored results and from the package itself.
 
-Nothing is trained here. Facts about data need the data sets; without them the stored outcome is used.
+Nothing is trained here. A figure without a number of ours here, or about data that are not on this machine, keeps its stored
+outcome.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,11 +20,9 @@ from torch import Tensor
 from pyrodrop import zoo
 from pyrodrop.analysis.lab import RESULTS
 from pyrodrop.analysis.lab.experiments.concrete import figures as concrete_figures
-from pyrodrop.analysis.lab.experiments.published.outcome import Outcome, apart, measured, missing, same
-from pyrodrop.analysis.lab.experiments.published_figures import FOREIGN, Figure
+from pyrodrop.analysis.lab.experiments.published_figures import Figure, Outcome
 from pyrodrop.analysis.lab.experiments.sparse.published import DENSE, units_left
-from pyrodrop.analysis.lab.experiments.uci.stored import cells
-from pyrodrop.analysis.lab.experiments.uci.table import paired, z_score
+from pyrodrop.analysis.lab.experiments.uci.table import cells, paired, z_score
 from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.zoo.published import by_split
@@ -67,19 +66,49 @@ ESTIMATORS = {
 }
 _HYPERPARAMETERS = (0.0271, 1.0, 0.01)  # length scale, variances of f and of the noise
 _RESAMPLES = 2000
+WITHIN = 2.0  # standard errors
 _DIGITS = 10_000  # test digits of MNIST
 _BINOMIAL = f"the binomial error of {_DIGITS:,} digits"
 
 
-def outcome(figure: Figure) -> Outcome:
-    """The outcome of comparing a figure.
+def outcome(figure: Figure) -> Outcome | None:
+    """The outcome of comparing a figure; None if there is no number of ours.
 
     Raises:
         FileNotFoundError: the figure is about data that are not on this machine.
     """
-    if figure.foreign:
-        return Outcome("foreign", reason=FOREIGN[figure.method])
-    return RULES[figure.paper](figure)
+    rule = None if figure.foreign or figure.value is None else RULES.get(figure.paper)
+    return rule and rule(figure)
+
+
+def measured(ours: float, z: float | None, why: str, file: str) -> Outcome:
+    """The outcome for a figure with a known error; `why` is the reason if it is outside, or if z is None."""
+    if z is None:
+        return Outcome("compared", ours, None, why, file)
+    inside = abs(z) <= WITHIN
+    return Outcome("within" if inside else "outside", ours, z, "" if inside else why, file)
+
+
+def apart(ours: float, error: float | None, published: float, their_error: float | None) -> float | None:
+    """z of two independent numbers; None if neither has an error."""
+    scale = math.hypot(error or 0.0, their_error or 0.0)
+    return (ours - published) / scale if scale else None
+
+
+def same(ours: Any, published: Any, *, rtol: float = 1e-5, atol: float = 0.0) -> Outcome:
+    """The outcome for numbers, lists or settings that must be equal up to a relative `rtol` or an absolute `atol`."""
+    equal = _same(ours, published, rtol, atol)
+    return Outcome("equal" if equal else "unequal", ours, None, "" if equal else "not the same")
+
+
+def _same(ours: Any, published: Any, rtol: float, atol: float) -> bool:
+    if isinstance(published, dict):
+        return set(ours) == set(published) and all(_same(ours[key], published[key], rtol, atol) for key in published)
+    if isinstance(published, Sequence) and not isinstance(published, str):
+        return len(ours) == len(published) and all(
+            _same(*pair, rtol, atol) for pair in zip(ours, published, strict=True)
+        )
+    return math.isclose(ours, published, rel_tol=rtol, abs_tol=atol)
 
 
 def place(name: str) -> Path:
@@ -108,7 +137,7 @@ def _co2() -> Split:
     return SOURCES["gal2016/co2"].load()[0]
 
 
-def _gal2016(figure: Figure) -> Outcome:
+def _gal2016(figure: Figure) -> Outcome | None:
     if figure.where == "Table 1":
         return _uci(figure, "gal2016")
     if figure.where == "sec 5.3":
@@ -124,44 +153,32 @@ def _gal2016(figure: Figure) -> Outcome:
             f"{search['turn']} degrees; {search['whole']} ones can agree in all; the paper states neither, they are searched"
         )
         return Outcome("compared", search["classes"], None, why, "rotated-digit.json")
-    return missing("a curve or a sentence, no number to compare")
+    return None
 
 
-def _released(figure: Figure) -> Outcome:
-    for begin, protocol in (("original", "gal2016"), ("100 x", "gal2016-100x"), ("500 x", "gal2016-500x")):
-        if figure.where.startswith(begin):
-            return _uci(figure, protocol)
-    return _uci(figure, "gal2018")
+def _released(figure: Figure) -> Outcome | None:
+    protocols = {"original": "gal2016", "100 x": "gal2016-100x", "500 x": "gal2016-500x"}
+    return _uci(figure, next((p for begin, p in protocols.items() if figure.where.startswith(begin)), "gal2018"))
 
 
-def _uci(figure: Figure, protocol: str) -> Outcome:
+def _uci(figure: Figure, protocol: str) -> Outcome | None:
     """Paired by split with the numbers that the authors released; the paper prints their rounded means."""
-    if figure.data not in SETS:
-        return missing("515,345 rows: the data set does not ship, and one split has no standard error")
-    name, metric = SETS[figure.data], METRICS[figure.metric]
-    file = "uci.csv"
-    cell, command = cells(protocol).get((name, "bernoulli")), f"pyrodrop run uci --protocol {protocol}"
-    if cell is None:
-        return missing(f"not run yet: {command}")
-    if metric == "precision":
-        ours = [cell["points"][chosen]["precision"] for chosen in cell["chosen"]]
-    elif metric in cell:
-        ours = cell[metric]
-    else:
-        return missing(f"the stored run is older than this score: {command}")
-    theirs = by_split(protocol)[name][metric]
-    mean = mean_and_error(ours)[0]
+    name, metric = SETS.get(figure.data), METRICS[figure.metric]
+    cell = cells(protocol).get((name or "", "bernoulli"))
+    if name is None or cell is None or (metric != "precision" and metric not in cell):
+        return None
+    ours = [cell["points"][n].precision for n in cell["chosen"]] if metric == "precision" else cell[metric]
+    theirs, mean = by_split(protocol)[name][metric], mean_and_error(ours)[0]
     if list(ours) == list(theirs):
-        return Outcome("within", mean, 0.0, "", file)
-    return measured(mean, z_score(paired(ours, theirs)), "one run of each; nothing was found that differs", file)
+        return Outcome("within", mean, 0.0, "", "uci.csv")
+    return measured(mean, z_score(paired(ours, theirs)), "one run of each; nothing was found that differs", "uci.csv")
 
 
-def _section(figure: Figure) -> Outcome:
+def _section(figure: Figure) -> Outcome | None:
     """Medians over splits, with the standard error of their difference from resampled splits, in pairs."""
     if figure.method == "p=0":
-        content = cells("gal2016").get(("boston", "none"))
+        mean = mean_and_error(cells("gal2016")["boston", "none"][METRICS[figure.metric]])[0]
         unknown = "whether theirs is a mean or a median, and its precision, is not said"
-        mean = content and mean_and_error(content[METRICS[figure.metric]])[0]
         return _without_error(mean, figure, "uci.csv", unknown)
     metric, file = METRICS[figure.metric.removeprefix("median ")], "uci.csv"
     cell = cells("gal2016")[SETS[figure.data], "bernoulli"]
@@ -196,11 +213,11 @@ def _co2_data(figure: Figure) -> Outcome:
     return same(ours[figure.metric], figure.value, rtol=1e-4)
 
 
-def _settings(figure: Figure) -> Outcome:
+def _settings(figure: Figure) -> Outcome | None:
     names = {"ReLU 4x1024 p=.1": "relu", "TanH 4x1024 p=.1": "tanh-0.1", "TanH 4x1024 p=.2": "tanh-0.2"}
     name = names.get(figure.method.removeprefix("MC dropout "))
     if name is None or figure.data != "Mauna Loa CO2":
-        return missing("settings of a network that is not in the zoo")
+        return None
     entry = zoo.entry(f"co2-paper/mc-dropout-{name}")
     split = _co2()
     ours = {
@@ -211,13 +228,17 @@ def _settings(figure: Figure) -> Outcome:
     return same(ours, figure.value)
 
 
-def _kingma2015(figure: Figure) -> Outcome:
-    if figure.where == "Table 1":
-        table, row = _stored("kingma-table1-paper.json"), ESTIMATORS[figure.method]
+def _kingma2015(figure: Figure) -> Outcome | None:
+    if (
+        figure.where == "Table 1"
+        and figure.method in ESTIMATORS
+        and "epoch" in figure.metric
+        and "variance" in figure.metric
+    ):
+        file, row = "kingma-table1-paper.json", ESTIMATORS[figure.method]
         layer, epochs, _ = figure.metric.removeprefix("avg empirical gradient variance, ").split()
-        return _without_error(
-            table and table["measured"][row][f"{layer}, {epochs} epochs"], figure, "kingma-table1-paper.json"
-        )
+        table = _stored(file)
+        return table and _without_error(table["measured"][row][f"{layer}, {epochs} epochs"], figure, file)  # type: ignore[return-value]
     if figure.where.startswith("Fig 1a"):
         return _fig1a(figure)
     if figure.where == "App. C":
@@ -229,15 +250,15 @@ def _kingma2015(figure: Figure) -> Outcome:
     if figure.where == "A2":
         scale = zoo.entry("kingma-fig1a/variational-a2").guide.keywords["kl_scale"]  # type: ignore[attr-defined]
         return same(scale, figure.value, rtol=1e-12)
-    return missing("seconds of a GPU of 2015" if "s/epoch" in figure.metric else "a curve, no number to compare")
+    return None
 
 
-def _fig1a(figure: Figure) -> Outcome:
+def _fig1a(figure: Figure) -> Outcome | None:
     """Five seeds of ours, or one, whose error is the standard deviation between seeds of all cells; the mean of theirs."""
     cell, file = f"{METHODS[figure.method]}-{figure.metric.split(', ')[1].split()[0]}", "kingma-fig1a-paper.json"
     cells = (_stored(file) or {}).get("errors", {})
     if cell not in cells:
-        return missing("not run yet: 200 epochs, one to two minutes of a GPU, or hours of one core")
+        return None
     ours, error = cells[cell]["error_percent"], cells[cell]["se"]
     seeds = "one seed" if error is None else "five seeds"
     why = f"{seeds}, 200 epochs with a learning rate that falls; the paper stops early, on digits that it does not name"
@@ -246,35 +267,25 @@ def _fig1a(figure: Figure) -> Outcome:
     return measured(ours, apart(ours, error, figure.value, figure.error), why, file)
 
 
-def _gngdb(figure: Figure) -> Outcome:
-    return missing(
-        "a replication that is up to 200 times away from the paper's variances; its training is not described"
-    )
-
-
-def _molchanov2017(figure: Figure) -> Outcome:
+def _molchanov2017(figure: Figure) -> Outcome | None:
     if figure.where == "KL approx":
         alpha = torch.tensor([-3.0, 0.0, 3.0], dtype=torch.float64)
         k1, k2, k3 = figure.value
         fit = k1 * torch.sigmoid(k2 + k3 * alpha) - 0.5 * (1 + (-alpha).exp()).log() - k1
         return same((-molchanov(alpha)).tolist(), fit.tolist(), rtol=1e-7)
-    if figure.where != "Table 1":
-        return missing("VGG on CIFAR-10, or labels without order: waits for a GPU")
+    if figure.where != "Table 1" or figure.method == "Original":
+        return None
     net = "lenet-300-100" if "300-100" in figure.data else "lenet-5"
     file = f"sparse-{net}-molchanov2017.json"
-    content = _stored(file) or {}
-    if figure.method == "Original":
-        return missing("a network without dropout that the authors pruned; its training is not described")
     again = _result(f"sparse/{net}-molchanov2017")  # another training with these settings
-    note, result = "", content["result"]
+    result = (_stored(file) or {})["result"]
     if figure.metric == "test error %":
-        note = f"z by {_BINOMIAL}"
-        note += f"; {again['scores']['error_percent']:.2f} in another run" if again else ""
+        note = f"z by {_BINOMIAL}" + (f"; {again['scores']['error_percent']:.2f} in another run" if again else "")
         return _error(100 * result["error"], figure.value, file, note)
     if figure.metric == "compression":
-        note += f"{again['scores']['compression']:.1f} in another run" if again else ""
+        note = f"{again['scores']['compression']:.1f} in another run" if again else ""
         return _without_error(result["compression"], figure, file, note)
-    return _without_error([100 * share for share in result["sparsity"].values()], figure, file, note)
+    return _without_error([100 * share for share in result["sparsity"].values()], figure, file)
 
 
 def _deepbayes2019(figure: Figure) -> Outcome:
@@ -289,20 +300,16 @@ def _deepbayes2019(figure: Figure) -> Outcome:
     return _without_error(result["scores"]["compression"], figure, file)
 
 
-def _mittov(figure: Figure) -> Outcome:
+def _mittov(figure: Figure) -> Outcome | None:
     result = _result("ard/lenet-300-100-deepbayes2019")
-    return _without_error(result and result["scores"]["compression"], figure, "ard/lenet-300-100-deepbayes2019.json")
+    return result and _without_error(result["scores"]["compression"], figure, "ard/lenet-300-100-deepbayes2019.json")  # type: ignore[return-value]
 
 
-def _gal2017(figure: Figure) -> Outcome:
-    if "CamVid" in figure.data:
-        return missing("images and a DenseNet of 103 layers that do not ship")
+def _gal2017(figure: Figure) -> Outcome | None:
     metric, _, size = figure.metric.rpartition(" N=")
     content = _stored("concrete-dropout.json")
     if content is None or size not in content["sizes"]:
-        return missing(
-            "waits for a GPU, or for an hour a seed" if size == "10000" else "not run yet: pyrodrop run concrete"
-        )
+        return None
     figures_here = concrete_figures({int(size): _rows(content["sizes"][size])})[f"Concrete dropout | {metric} N={size}"]
     return _without_error(figures_here["value"], figure, "concrete-dropout.json")
 
@@ -312,15 +319,15 @@ def _rows(columns: Mapping[str, list[float]]) -> list[dict[str, float]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _neklyudov2017(figure: Figure) -> Outcome:
+def _neklyudov2017(figure: Figure) -> Outcome | None:
     """Test error, numbers of kept units, and the factor by which operations are fewer."""
     if figure.method != "StructuredBP":
-        return missing("units of networks that are pruned by weight, or not at all; the zoo's count weights")
+        return None
     fully_connected = figure.data == "MNIST LeNet-fc"
     file = f"log-normal-{'lenet-300-100' if fully_connected else 'lenet-5'}-neklyudov2017.json"
     content = _stored(file)
     if content is None:
-        return missing("not run yet: pyrodrop run sparse --method log-normal --recipe neklyudov2017")
+        return None
     units, small = "-".join(map(str, units_left(content))), content["compressed"]["compressed"]
     ours = [100 * content["result"]["error"], units, content["compressed"]["ratios"]["flops"]]
     epochs = f"{content['settings']['epochs']} epochs"
@@ -369,25 +376,19 @@ def _error(ours: float, published: float, file: str, note: str = "") -> Outcome:
 
 def _without_error(ours: Any, figure: Figure, file: str, note: str = "") -> Outcome:
     """The outcome for a figure without a standard error: ours, and the ratio to the published one as the reason."""
-    if ours is None:
-        return missing("not run yet")
     pairs = list(zip(*(value if isinstance(value, list) else [value] for value in (ours, figure.value)), strict=True))
     ratios = ", ".join(f"{a / b:.2f}" for a, b in pairs)
     return Outcome("compared", ours, None, f"{ratios} times the published{'; ' + note if note else ''}", file)
 
 
-RULES: Mapping[str, Callable[[Figure], Outcome]] = {
+RULES: Mapping[str, Callable[[Figure], Outcome | None]] = {
     "gal2016": _gal2016,
     "released": _released,
     "kingma2015": _kingma2015,
-    "gngdb": _gngdb,
     "molchanov2017": _molchanov2017,
     "deepbayes2019": _deepbayes2019,
     "mittov": _mittov,
-    "pytorch_ard": lambda _: missing("not run: the published numbers are of one random split, which is not known"),
     "gal2017": _gal2017,
     "neklyudov2017": _neklyudov2017,
-    "kharitonov2018": lambda _: missing("no number is printed"),
-    "hron2018": lambda _: missing("no number is printed"),
     "quadrature": _quadrature,
 }

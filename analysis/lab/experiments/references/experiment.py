@@ -10,7 +10,6 @@ from statistics import median
 from typing import Any, Literal
 
 import torch
-from rich.table import Table
 from torch import Tensor
 from tqdm import tqdm
 
@@ -23,8 +22,7 @@ from pyrodrop.analysis.lab.experiments.references.posteriors import (
     learned_precisions,
     trained,
 )
-from pyrodrop.analysis.lab.experiments.references.spreads import PLACES
-from pyrodrop.analysis.lab.experiments.references.stored import save
+from pyrodrop.analysis.lab.experiments.references.stored import LEARNED, save
 from pyrodrop.analysis.lab.experiments.references.table import distance_table
 from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.folder import Cells, say_reused
@@ -38,7 +36,6 @@ from pyrodrop.files import Record
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.names import known
 from pyrodrop.sampling import Diagnostics, Sampled
-from pyrodrop.training.result import Fit
 from pyrodrop.zoo.exact import PROBLEMS, Problem
 
 ELBO_DRAWS = 200
@@ -134,8 +131,9 @@ def _checked(record: Record) -> None:
     """Check that stored results are those of the problem and complete."""
     if record.text("problem") != Path(record.path).stem:
         raise record.fault(f"must be the result of {Path(record.path).stem}")
-    for key in ("recipe", "diagnostics", "table", "members", "spreads", "stored"):
+    for key in ("recipe", "diagnostics", "line", "stored"):
         record.record(key)
+    record.records("rows")
 
 
 def sized(problem: Problem, size: Size) -> Problem:
@@ -200,6 +198,9 @@ def _measured(
         fits[posterior] = trained(posterior, problem.model(), train, **training)
     table = distance_table(fits, train, judged, sampled, num_samples=size.samples, seed=seed)
     table.comparison.notes[:0] = _first_notes(diagnostics, problem.observed)
+    study = LEARNED if learn_precision else "published"
+    elbos = {posterior: [fit.elbo(ELBO_DRAWS, seed=seed) for fit in many] for posterior, many in fits.items()}
+    values = {name: [{"elbo": elbo.value, "elbo se": elbo.se} for elbo in each] for name, each in elbos.items()}
     log_density = save(sampled, cells.folder / f"{name}.safetensors", name, problem.kept, judged)
     content = {
         "problem": name,
@@ -208,11 +209,10 @@ def _measured(
         "sampler": {key: value for key, value in sampled.settings.items() if key not in ("diagnostics", "seconds")},
         "learned_precisions": precisions,
         "y": None if problem.observed else judged.y.flatten().tolist(),
-        "table": table.comparison.to_dict(),
         "notes": table.comparison.notes,
-        "members": table.members,
-        "spreads": table.spreads,
-        "elbo": {posterior: [_elbo(fit, seed) for fit in many] for posterior, many in fits.items()},
+        "conventions": {posterior: str(many[0].convention) for posterior, many in elbos.items()},
+        "rows": table.rows(study, name, values),
+        "line": table.spreads["line"],
         "stored": {"draws": problem.kept, "log_density": log_density},
         "versions": versions(),
         "machine": machine("cpu"),
@@ -221,28 +221,9 @@ def _measured(
     cells.keep(name, content)
     paragraph(f"{name}: {problem.summary}\n{diagnostics}")
     print_table(table.comparison)
-    print_table(_ranges(table.spreads["places"]))
+    spreads = {row: dict(table.ends(row)) for row in table.comparison.rows}
+    print_table(score_table(spreads, title="spread of f over the exact posterior's, over points and fits", form=".3g"))
     return content
-
-
-def _ranges(places: dict[str, Any]) -> Table:
-    """Median and range of the ratios of spreads, by posterior and place."""
-    rows = {
-        name: {f"{p} {k}": v for p, ratios in by_place.items() for k, v in ratios.items()}
-        for name, by_place in places.items()
-    }
-    headers = {f"{place} {key}": key for place in PLACES for key in ("lowest", "highest")}
-    headers |= {f"{place} median": place for place in PLACES}
-    apart = {"reference": rows.pop("reference")}
-    return score_table(
-        rows, title="spread of f over the exact posterior's", headers=headers, form=".3g", apart=apart,
-        caption="median, lowest and highest over points and fits; reference: between two independent sets of its draws",
-    )  # fmt: skip
-
-
-def _elbo(fit: Fit, seed: int) -> dict[str, Any]:
-    elbo = fit.elbo(ELBO_DRAWS, seed=seed)
-    return {"value": elbo.value, "se": elbo.se, "convention": str(elbo.convention)}
 
 
 def drawn(sampled: Sampled, x: Tensor, seed: int) -> Tensor:

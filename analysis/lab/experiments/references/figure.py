@@ -24,8 +24,8 @@ def figure(content: Mapping[str, Any]) -> Figure:
     The ratio is on a logarithmic scale: below 1 a posterior is narrower than the exact one. A posterior without spread, such
     as a point estimate, is not shown. Ticks at the bottom are training data.
     """
-    line = content["spreads"]["line"]
-    names = list(content["members"])
+    line = content["line"]
+    names = list(dict.fromkeys(row["method"] for row in content["rows"] if "seed" in row))
     made = Figure(figsize=(9, 3.4), layout="constrained")
     panels = made.subplots(1, 2, sharex=True, sharey=True)
     for axes, prefix, title in zip(
@@ -34,7 +34,7 @@ def figure(content: Mapping[str, Any]) -> Figure:
         axes.axvspan(-1, 1, color=GREY, alpha=0.1, linewidth=0)
         axes.axhline(1.0, color=BLACK, linewidth=1.0)
         for name, color in zip(names, SERIES, strict=False):
-            ratio = np.array(line["ratio"][prefix + name], dtype=float)
+            ratio = np.array(line[prefix + name], dtype=float)
             if np.nanmax(ratio) > 0:
                 axes.plot(line["t"], ratio, color=color, linewidth=1.3)
         places = {"markersize": 6, "markeredgewidth": 0.6, "transform": axes.get_xaxis_transform()}

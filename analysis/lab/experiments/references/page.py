@@ -25,62 +25,51 @@ def stored() -> dict[str, Content]:
     }
 
 
+def _table(content: Content) -> dict[str, Mapping[str, Any]]:
+    """The rows of a problem by method, without those of single fits."""
+    return {row["method"]: row for row in content["rows"] if "seed" not in row}
+
+
 def distances(column: str, form: str) -> str:
     """A distance from the exact posterior, by problem and posterior, in Markdown."""
-    rows = []
+    rows = [["problem", *POSTERIORS, "chance"]]
     for name, content in stored().items():
-        table = {
-            posterior: "-" if row[column] is None else form.format(row[column])
-            for posterior, row in content["table"].items()
-        }
-        rows.append(
-            [
-                name,
-                *(f"{table[posterior]} / {table[f'ensemble {posterior}']}" for posterior in POSTERIORS),
-                table["reference"],
-            ]
-        )
-    return generated.table([["problem", *POSTERIORS, "chance"], *rows]) + "\n"
+        shown = {method: form.format(row[column]) if column in row else "-" for method, row in _table(content).items()}
+        rows.append([name, *(f"{shown[p]} / {shown[f'ensemble {p}']}" for p in POSTERIORS), shown["reference"]])
+    return generated.table(rows) + "\n"
 
 
 def spreads() -> str:
     """Spreads of f over the exact posterior's, by problem, place and posterior, in Markdown."""
 
-    def ranged(ratio: Mapping[str, float | None]) -> str:
-        median, lowest, highest = (_short(ratio[key]) for key in ("median", "lowest", "highest"))
+    def ranged(row: Mapping[str, float], place: str) -> str:
+        median, lowest, highest = (_short(row.get(f"{place}{end}")) for end in ("", " lowest", " highest"))
         return median if lowest == highest else f"{median} ({lowest} to {highest})"
 
-    rows = []
+    rows = [["problem", "where", *POSTERIORS, "chance"]]
     for name, content in stored().items():
-        ratios = content["spreads"]["places"]
+        table = _table(content)
         for place in PLACES:
-            cells = (
-                f"{ranged(ratios[posterior][place])} / {_short(ratios[f'ensemble {posterior}'][place]['median'])}"
-                for posterior in POSTERIORS
-            )
-            rows.append([name, place, *cells, ranged(ratios["reference"][place])])
-    return generated.table([["problem", "where", *POSTERIORS, "chance"], *rows]) + "\n"
+            cells = (f"{ranged(table[p], place)} / {_short(table[f'ensemble {p}'].get(place))}" for p in POSTERIORS)
+            rows.append([name, place, *cells, ranged(table["reference"], place)])
+    return generated.table(rows) + "\n"
 
 
 def scores() -> str:
     """Scores of the exact posterior, of a point estimate and of the best approximation, in Markdown."""
-    rows = []
+    head = [f"{score}: {of}" for score in ("log density", "RMSE or error") for of in ("exact", "point", "best")]
+    rows = [["problem", *head]]
     for name, content in stored().items():
         if content["y"] is not None:  # drawn
             continue
-        table, rows_of_fits, cells = content["table"], dict(content["table"]), [name]
-        del rows_of_fits["reference"]
-        for column, form, sign in (("log_density", "{:.3f}", 1), (_error(content), "{:.3g}", -1)):
-            best = max(rows_of_fits, key=lambda fit: sign * table[fit][column])
-            cells += [form.format(table[row][column]) for row in ("reference", "point", best)]
-            cells[-1] += f" ({best})"
-        rows.append(cells)
-    head = [f"{score}: {of}" for score in ("log density", "RMSE or error") for of in ("exact", "point", "best")]
-    return generated.table([["problem", *head], *rows]) + "\n"
-
-
-def _error(content: Content) -> str:
-    return "error" if "error" in content["table"]["reference"] else "rmse"
+        table = _table(content)
+        error = "error" if "error" in table["reference"] else "rmse"
+        rows.append([name])
+        for column, form, sign in (("log_density", "{:.3f}", 1), (error, "{:.3g}", -1)):
+            best = max((m for m in table if m != "reference"), key=lambda method: sign * table[method][column])
+            rows[-1] += [form.format(table[method][column]) for method in ("reference", "point", best)]
+            rows[-1][-1] += f" ({best})"
+    return generated.table(rows) + "\n"
 
 
 def _short(value: float | None) -> str:

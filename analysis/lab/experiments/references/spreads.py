@@ -46,7 +46,7 @@ def spread_ratios(
             "t": _rounded(along.t),
             "data": _rounded(along.data),
             "exact": _rounded(exact[-len(along.t) :]),
-            "ratio": {name: _rounded(parts[-1].mean(0)) for name, parts in split.items()},
+            **{name: _rounded(parts[-1].mean(0)) for name, parts in split.items()},
         },
     }
 

@@ -10,7 +10,7 @@ which observation noise hides differences. The rows of single fits are stored to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
@@ -40,6 +40,20 @@ class Table:
     comparison: Comparison
     members: dict[str, list[Row]]
     spreads: dict[str, Any]
+
+    def rows(self, study: str, problem: str, elbos: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+        """The rows of a table of results: of the methods, and with a `seed` of single fits, with their ELBOs."""
+        key: dict[str, Any] = {"study": study, "problem": problem}
+        whole: dict[str, Row] = self.comparison.rows | {"reference": self.comparison.reference or {}}
+        rows: list[dict[str, Any]] = [key | {"method": name} | row | self.ends(name) for name, row in whole.items()]
+        for name, many in self.members.items():
+            rows += [key | {"method": name, "seed": s, **row, **elbos[name][s]} for s, row in enumerate(many)]
+        return rows
+
+    def ends(self, name: str) -> Row:
+        """The smallest and the largest ratio of spreads by place."""
+        of = self.spreads["places"][name]
+        return {f"{place} {end}": of[place][end] for place in PLACES for end in ("lowest", "highest")}
 
 
 def distance_table(

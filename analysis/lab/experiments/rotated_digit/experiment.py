@@ -107,7 +107,6 @@ def run(
             row |= values
         content = {
             "angles": table,
-            "facts": facts(shown, [values["all_entropy"] for values in everyone]),
             "scores": scores,
             "difference": difference,
             "auroc": _auroc(predictors, split.test.first(SHOWN), degrees, job.seed),
@@ -185,18 +184,3 @@ def _auroc(predictors: dict[str, Fit], test: Dataset, degrees: Tensor, seed: int
             rows[f"{angle:.1f}"] = {name: auroc(each[0], each[number]) for name, each in entropies.items()}
     rows["mean"] = {name: sum(row[name] for row in rows.values()) / (len(degrees) - 1) for name in predictors}
     return rows
-
-
-def facts(shown: Turned, everyone: list[float]) -> dict[str, bool]:
-    """The statements of the paper's figure, each with whether it is true of these results."""
-    entropy, inner = shown.entropy, slice(1, -1)
-    return {
-        "upright, the entropy is low: below .1 nats": bool(entropy[0] < 0.1),
-        "turned, it is high: above .5 nats at its largest, between the first view and the last": bool(
-            entropy[inner].max() > 0.5 and entropy[inner].max() == entropy.max()
-        ),
-        "upright, the classes' softmax inputs lie apart": not shown.crosses()[0],
-        "turned, the spreads of two classes' softmax inputs cross": any(shown.crosses()[inner]),
-        "of all ones the mean entropy is lowest upright": min(everyone) == everyone[0],
-        "and largest between": max(everyone) not in (everyone[0], everyone[-1]),
-    }

@@ -5,7 +5,7 @@
     test         train on the whole training split; RMSE of the mean of T functions and of single draws, a different one
                  for every row (one pass), and mean log density of the test split
 
-A protocol without a grid tests its single point. The state of a cell is written atomically after each fit, so that an
+A protocol without a grid tests its single point. The scores of a cell are written atomically after each fit, so that an
 interrupted cell resumes and gives the same results.
 """
 
@@ -20,11 +20,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pyrodrop.analysis.lab.experiments.uci.columns import COLUMNS
-from pyrodrop.analysis.lab.experiments.uci.plan import Noise, Part, Penalty, Plan, Posterior, Precision
-from pyrodrop.analysis.lab.experiments.uci.process import PROCESSES
+from pyrodrop.analysis.lab import tidy
+from pyrodrop.analysis.lab.experiments.uci.columns import POSTERIORS, Noise, Part, Penalty, Plan, Precision
 from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS, SETTINGS, VALIDATION, Point
-from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.folder import Cells
 from pyrodrop.data import Dataset, Splits, uci
 from pyrodrop.data.splits import standardized
@@ -32,7 +30,6 @@ from pyrodrop.files import Record
 from pyrodrop.metrics import rmse
 from pyrodrop.prediction.prediction import Predicts
 
-POSTERIORS: Mapping[str, Posterior] = {**COLUMNS, **PROCESSES}
 _HELD = 4_000_000  # most function values at a time
 _TEST_SEED = 100_000  # added to the seed for the trainings of the test
 
@@ -52,26 +49,24 @@ class Cell:
     data: str
     guide: str
     protocol: str
-    precision: Precision
-    penalty: Penalty
-    splits: int
-    seed: int
-
-    @property
-    def column(self) -> Posterior:
-        return POSTERIORS[self.guide]
+    precision: Precision = "auto"
+    penalty: Penalty = "released"
+    splits: int = 1
+    seed: int = 0
 
     @property
     def noise(self) -> Noise:
         """The kind of noise; a ValueError if the posterior does not support it."""
-        noises = self.column.noises
+        noises = POSTERIORS[self.guide].noises
         if self.precision != "auto" and self.precision not in noises:
             raise ValueError(f"precision of {self.guide} is auto or {', '.join(noises)}; got {self.precision}")
         return noises[0] if self.precision == "auto" else self.precision
 
     @property
-    def name(self) -> str:
-        return f"{self.data}/{self.guide}"
+    def method(self) -> str:
+        """The name in tables: the posterior, with its noise and penalty if these are not the defaults."""
+        parts = (self.guide, self.precision, self.penalty)
+        return ", ".join(part for part in parts if part not in ("auto", "released"))
 
     def plan(self, device: torch.device) -> Plan:
         protocol = PROTOCOLS[self.protocol]
@@ -81,98 +76,65 @@ class Cell:
     def points(self) -> list[Point]:
         """The points of the grid."""
         protocol, fixed = PROTOCOLS[self.protocol], self.noise == "grid"
-        return protocol.points(self.data, fixed_precision=fixed, with_rate=self.column.with_rate)
+        return protocol.points(self.data, fixed_precision=fixed, with_rate=POSTERIORS[self.guide].with_rate)
 
-
-def store(folder: Path, cells: Mapping[str, Cell]) -> Cells:
-    """The stored results of cells by their names."""
-    return Cells(folder, lambda name: asdict(cells[name]), checked)
-
-
-def checked(record: Record) -> dict[str, Any]:
-    """The results in a cell's file, for any settings.
-
-    Raises:
-        ValueError: the file is broken.
-    """
-    about = record.record("cell")
-    for key in ("data", "guide", "protocol", "precision"):
-        about.text(key)
-    record.record("plan").text("precision")
-    splits = about.number("splits")
-    for metric in ("rmse", "log_density"):
-        record.numbers(metric, int(splits or 0))
-    record.number("seconds")
-    return dict(record.content)
+    def store(self, folder: Path, check: Any = lambda record: record.records("rows")) -> Cells:
+        """The files of this cell in the folder of a run."""
+        return Cells(folder, lambda name: asdict(self), check)
 
 
 def run_cell(cell: Cell, folder: Path, device: torch.device, progress: bool | None) -> dict[str, Any]:
-    """Train, choose, test, and write ``SET-GUIDE.json``; steps whose results are stored are not repeated."""
-    results = store(folder, {cell.name: cell})
-    done = results.kept(cell.name)
-    if done is not None:
-        return done
+    """Train, choose, test, and return the `rows` of the table of results, one per split.
+
+    A column ``validation N`` has the log densities of the validation rows at the N-th point of the grid, and `chosen` the
+    point that was chosen; `seconds` stands in the first row.
+    """
     table, points, plan = uci(cell.data), cell.points(), cell.plan(device)
-    begun = Cells(folder, lambda name: asdict(cell), _check_begun)
-    numbers, spent, validation = range(cell.splits), 0.0, None
-    chosen = [0 for _ in numbers]
+    numbers, spent = range(cell.splits), 0.0
+    rows: list[tidy.Row] = [
+        {"study": cell.protocol, "problem": cell.data, "method": cell.method, "seed": split} for split in numbers
+    ]
     if len(points) > 1:
         halves = [divided(table, split) for split in numbers]
         parts = [(Part(train, point), held_out) for train, held_out in halves for point in points]
-        scores, spent = _scores(cell, "validation", parts, plan, begun, progress)
+        scores, spent = _scores(cell, "validation", parts, plan, folder, progress)
         values = [-math.inf if score is None else score.log_density for score in scores]
-        validation = [values[s :: len(points)] for s in range(len(points))]
-        chosen = [_best(values[len(points) * s : len(points) * (s + 1)]) for s in numbers]
+        for s, row in enumerate(rows):
+            of_split = values[len(points) * s : len(points) * (s + 1)]
+            row |= {f"validation {n}": None if v == -math.inf else v for n, v in enumerate(of_split)}
+            row["chosen"] = _best(of_split)
     splits = [table[s] for s in numbers]
-    parts = [(Part(split.train, points[c]), split.test) for split, c in zip(splits, chosen, strict=True)]
-    tested, seconds = _scores(cell, "test", parts, replace(plan, seed=plan.seed + _TEST_SEED), begun, progress)
-    if None in tested:
-        number = tested.index(None)
-        raise FloatingPointError(f"the loss of {cell.guide} on split {number} of {cell.data} stopped being finite")
-    content = {
-        "points": [asdict(point) for point in points],
-        "validation": validation,
-        "chosen": chosen,
-        **{metric: [getattr(score, metric) for score in tested] for metric in Scores._fields},
-        "plan": {
-            "epochs": plan.epochs,
-            "batch": plan.batch,
-            "hidden": list(plan.hidden),
-            "precision": plan.precision,
-            "draws": _draws(cell),
-        },
-        "seconds": spent + seconds,
-        "versions": versions(),
-        "machine": machine(device),
-    }
-    content = results.keep(cell.name, content)
+    parts = [
+        (Part(split.train, points[row.get("chosen", 0)]), split.test) for split, row in zip(splits, rows, strict=True)
+    ]
+    tested, seconds = _scores(cell, "test", parts, replace(plan, seed=plan.seed + _TEST_SEED), folder, progress)
+    for number, (row, score) in enumerate(zip(rows, tested, strict=True)):
+        if score is None:
+            raise FloatingPointError(f"the loss of {cell.guide} on split {number} of {cell.data} stopped being finite")
+        row |= score._asdict()
+    rows[0]["seconds"] = spent + seconds
     for phase in ("validation", "test"):
-        begun.file(f"{cell.name}.{phase}").unlink(missing_ok=True)
-    return content
+        cell.store(folder).file(f"{cell.data}/{cell.guide}.{phase}").unlink(missing_ok=True)
+    return {"rows": rows}
 
 
 def _scores(
-    cell: Cell,
-    phase: str,
-    parts: Sequence[tuple[Part, Dataset]],
-    plan: Plan,
-    begun: Cells,
-    progress: bool | None,
+    cell: Cell, phase: str, parts: Sequence[tuple[Part, Dataset]], plan: Plan, folder: Path, progress: bool | None
 ) -> tuple[list[Scores | None], float]:
-    """Train all parts in groups of `Posterior.at_once`, and score each on its rows; the score is None if training failed.
+    """Train all parts in groups of `Column.at_once`, and score each on its rows; the score is None if training failed.
 
     Scores of an interrupted run are read from its file, with their seconds.
     """
-    name = f"{cell.name}.{phase}"
+    name, begun, column = f"{cell.data}/{cell.guide}.{phase}", cell.store(folder, _check_begun), POSTERIORS[cell.guide]
     kept = begun.kept(name) or {"scores": [], "seconds": 0.0}
     scores, spent = [row and Scores(*row) for row in kept["scores"]], float(kept["seconds"])
-    size = cell.column.at_once(len(parts[0][0].train), plan)
+    size, draws = column.at_once(len(parts[0][0].train), plan), column.draws(PROTOCOLS[cell.protocol])
     while len(scores) < len(parts):
         start, first = time.perf_counter(), len(scores)
         group = parts[first : first + size]
-        predictors = cell.column.predictors([part for part, _ in group], plan, first, progress)
+        predictors = column.predictors([part for part, _ in group], plan, first, progress)
         for number, (predictor, (_, rows)) in enumerate(zip(predictors, group, strict=True), plan.seed + first):
-            scores.append(None if predictor is None else score(predictor, rows, _draws(cell), number))
+            scores.append(None if predictor is None else score(predictor, rows, draws, number))
         spent += time.perf_counter() - start
         begun.keep(name, {"scores": scores, "seconds": spent})
     return scores, spent
@@ -181,10 +143,9 @@ def _scores(
 def _check_begun(record: Record) -> None:
     """Check that the file has three numbers per training, or null if it failed."""
     record.number("seconds")
-    rows = record.content.get("scores")
-    if not isinstance(rows, list):
+    if not isinstance(record.content.get("scores"), list):
         raise record.fault("must have a list as scores")
-    for row in rows:
+    for row in record.content["scores"]:
         if row is not None:
             Record(record.path, {"scores": row}, record.advice).numbers("scores", len(Scores._fields))
 
@@ -210,13 +171,40 @@ def score(predictor: Predicts, test: Dataset, draws: int, seed: int) -> Scores:
     return Scores(rmse(torch.cat(means), test.y), rmse(torch.cat(passes), test.y), log_density)
 
 
-def _draws(cell: Cell) -> int:
-    return cell.column.draws(PROTOCOLS[cell.protocol])
-
-
 def _best(values: Sequence[float]) -> int:
     """Index of the largest value; a FloatingPointError if every training failed."""
     best = max(range(len(values)), key=values.__getitem__)
     if values[best] == -math.inf:
         raise FloatingPointError("no point of the grid could be trained: every loss stopped being finite")
     return best
+
+
+def cells(protocol: str, path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The cells of a protocol in a table of results by set and method, in the order of the sets.
+
+    Each has its `settings` and, over splits, the `Scores`, the `chosen` points and the `validation` by point.
+    """
+    rows: dict[tuple[str, str], list[tidy.Row]] = {}
+    for row in tidy.read(path):
+        if row["study"] == protocol:
+            rows.setdefault((row["problem"], row["method"]), []).append(row)
+    order = sorted(rows, key=lambda key: (list(SETTINGS).index(key[0]), key[1]))
+    return {key: _joined(protocol, *key, rows[key]) for key in order}
+
+
+def _joined(protocol: str, name: str, method: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    guide, *options = method.split(", ")
+    precision, penalty = (
+        next((o for o in options if o != "paper"), "auto"),
+        "paper" if "paper" in options else "released",
+    )
+    settings = Cell(name, guide, protocol, precision, penalty, len(rows))  # type: ignore[arg-type]
+    points = settings.points()
+    return {
+        "settings": settings,
+        "points": points,
+        "validation": [[row.get(f"validation {n}", -math.inf) for row in rows] for n in range(len(points))],
+        "chosen": [int(row.get("chosen", 0)) for row in rows],
+        "seconds": rows[0]["seconds"],
+        **{score: [row[score] for row in rows] for score in Scores._fields if score in rows[0]},
+    }

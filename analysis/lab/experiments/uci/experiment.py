@@ -2,26 +2,30 @@
 
 A cell is a posterior on all splits of a data set; its splits and grid points are trained as replicates. Cells run in
 parallel, one thread each, and are stored when they finish: repeat the command to resume. If only one cell is missing, the
-processes share its replicates.
+processes share its replicates. ``python -m pyrodrop.analysis.lab.tidy INTO.csv FOLDER/uci.csv`` stores the results.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from joblib import parallel_config
 
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments.parallel import on_this_machine, train_each
-from pyrodrop.analysis.lab.experiments.uci.cell import POSTERIORS, Cell, checked, run_cell, store
-from pyrodrop.analysis.lab.experiments.uci.plan import Penalty, Precision
+from pyrodrop.analysis.lab.experiments.uci.cell import Cell, run_cell
+from pyrodrop.analysis.lab.experiments.uci.cell import cells as uci_cells
+from pyrodrop.analysis.lab.experiments.uci.columns import POSTERIORS, Penalty, Precision
 from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS, SETTINGS, chosen_sets
 from pyrodrop.analysis.lab.experiments.uci.table import print_tables, results
-from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.json_files import read_record, write_json
+from pyrodrop.analysis.reports.json_files import write_json
 from pyrodrop.data import uci
 from pyrodrop.names import known, some
 
@@ -50,7 +54,7 @@ def run(
         precision: noise precision: from the published grid, learned or heteroscedastic; auto is the posterior's default.
         penalty: weight penalty of MC dropout: that of the released code, or that of the paper.
         splits: number of splits, the first ones; all if not given.
-        out: folder of the cells and of results.json; runs/uci-PROTOCOL if not given.
+        out: folder of the cells, of uci.csv and results.json; runs/uci-PROTOCOL if not given.
 
     Returns:
         The cells of the folder, by set and guide: those of earlier runs stay in the table.
@@ -68,31 +72,24 @@ def run(
         for column in columns:
             cell = Cell(name, column, protocol, precision, penalty, count, job.seed)
             cell.points()
-            cells[cell.name] = cell
+            cells[f"{name}/{column}"] = cell
     about = {"protocol": protocol, "device": job.device.type}
     with run_folder(out or Path("runs") / f"uci-{protocol}", "uci", about) as folder:
-        keep = store(folder, cells)
+        keep = Cells(folder, lambda name: asdict(cells[name]), lambda record: record.records("rows"))
+        # one cell alone shares its replicates among the processes
         missing = [name for name in cells if keep.kept(name) is None]
         if len(missing) == 1:
-            say_reused([name for name in cells if name not in missing], folder)
-            with (
-                nullcontext() if job.jobs is None else parallel_config(n_jobs=job.jobs)
-            ):  # for shares of its replicates
-                run_cell(cells[missing[0]], folder, job.device, job.progress)
-        else:
-            order = sorted(cells, key=lambda name: -_work(cells[name]))
-            train_each(_run_cell, order, job, keep=keep, cells=cells, folder=folder.resolve())
-        done = _all(folder, protocol)
-        _write(folder, done, protocol)
-        return {f"{name}/{column}": content for (name, column), content in done.items()}
-
-
-def _all(folder: Path, protocol: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Every cell of this protocol in the folder, in the order of sets and posteriors."""
-    files = {(name, guide): folder / f"{name}-{guide}.json" for guide in POSTERIORS for name in SETTINGS}
-    advice = "remove this file and run the same command again"
-    contents = {key: checked(read_record(file, advice)) for key, file in files.items() if file.exists()}
-    return {key: content for key, content in contents.items() if content["cell"]["protocol"] == protocol}
+            with nullcontext() if job.jobs is None else parallel_config(n_jobs=job.jobs):
+                keep.keep(missing[0], run_cell(cells[missing[0]], folder, job.device, job.progress))
+        order = sorted(cells, key=lambda name: -_work(cells[name]))
+        done = train_each(_run_cell, order, job, keep=keep, cells=cells, folder=folder.resolve())
+        table = folder / "uci.csv"
+        tidy.put(table, [row for name in cells for row in done[name]["rows"]])
+        finished = uci_cells(protocol, table)
+        write_json(folder / "results.json", results(finished, protocol) | {"versions": versions()})
+        print_tables(finished, PROTOCOLS[protocol].published)
+        print(f"results: {folder / 'results.json'}, {table}")
+        return {f"{name}/{column}": content for (name, column), content in finished.items()}
 
 
 def _run_cell(
@@ -106,10 +103,3 @@ def _work(cell: Cell) -> float:
     """A rough measure of a cell's cost: rows times epochs, splits, grid points and hidden units."""
     epochs = PROTOCOLS[cell.protocol].epochs(cell.data)
     return len(uci(cell.data).x) * epochs * cell.splits * len(cell.points()) * SETTINGS[cell.data].hidden
-
-
-def _write(folder: Path, cells: dict[tuple[str, str], dict[str, Any]], protocol: str) -> None:
-    published = PROTOCOLS[protocol].published
-    write_json(folder / "results.json", results(cells, protocol))
-    print_tables(cells, published)
-    print(f"results: {folder / 'results.json'}")

@@ -1,15 +1,15 @@
-"""The benchmark of prediction, at a small size: it checks distributions, times every form and writes what it prints."""
+"""The frame of benchmarks, and what single ones compute."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 import math
 import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyro.distributions as dist
@@ -18,24 +18,58 @@ import torch
 
 import pyrodrop
 from pyrodrop.analysis.jobs import JOBS
-from pyrodrop.analysis.lab import ROOT
-from pyrodrop.analysis.lab.benchmarks import likelihoods, predict, replicates, sampling, sampling_chains
-from pyrodrop.analysis.lab.benchmarks.timing import command, elsewhere, moves_all
+from pyrodrop.analysis.lab import ROOT, tidy
+from pyrodrop.analysis.lab.benchmarks import likelihoods, predict, replicates, sampling
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, command, elsewhere, moves_all, shown
 from pyrodrop.analysis.lab.peers import networks
 
 
+class Weight:
+    """A parameter that a call moves, or leaves as it is."""
+
+    def __init__(self, step: float) -> None:
+        self.value, self.step = torch.zeros(2), step
+
+    def make(self) -> Any:
+        return (lambda: self.value.add_(self.step)), [self.value]
+
+
+def test_a_bench_measures_rows_and_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seconds by step, an error beside them, seeds with their means, and what is in the file is not measured again."""
+    variants = {"first": Weight(1.0), "still": Weight(0.0)}
+    calls: list[str] = []
+
+    def makers(problem: int, device: str) -> Any:
+        calls.append(f"{problem} on {device}")
+        return {name: weight.make for name, weight in variants.items()}
+
+    bench = Bench("little", {"one": 1, "two": 2}, makers, failures=True, per=lambda problem, *_: 1e6 * problem)
+    out = tmp_path / "out.csv"
+    command(bench.run, [str(out), "--rounds", "3", "--names", "two"])
+    command(bench.run, ["--out", str(out), "--rounds", "1"])
+    assert calls == ["2 on cpu", "1 on cpu"]
+    rows = {(row["problem"], row["method"]): row for row in tidy.read(out)}
+    assert rows["two", "first"]["seconds"] > 0
+    assert {row["study"] for row in rows.values()} == {"little-cpu"}
+    assert "leaves 1 of 1 parameters as they are" in rows["one", "still"]["error"]
+    assert {"commit", "date", "machine", "versions"} <= tidy.about(out)["made"][0].keys()
+    with pytest.raises(RuntimeError, match="one, still leaves 1 of 1"):
+        dataclasses.replace(bench, failures=False).measured("one", 1)
+    seeds = Bench(
+        "seeds", {"a": 2.0}, measure=lambda a, rounds, device: {"m": [{"score": a * k} for k in range(rounds)]}
+    )
+    command(seeds.run, [str(out), "--rounds", "3"])
+    assert [row["score"] for row in tidy.read(out) if row["study"] == "seeds-cpu"] == [0.0, 2.0, 4.0]
+    assert shown(seeds.measured("a", 3)) == {"m": {"score": 2.0, "score se": pytest.approx(2 / 3**0.5)}}
+    with pytest.raises(ValueError, match="no row of seeds is called 'b'"):
+        seeds.run(names=["b"])
+
+
 @pytest.mark.more
-def test_the_benchmark_of_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_of_prediction() -> None:
     cases = {"3-8-7-2": predict.Case((3, 8, 7, 2), 30, 4), "3-8-1": predict.Case((3, 8, 1), 30, 4)}
-    command(dataclasses.replace(predict.BENCH, rows=cases).run, ["--rounds", "2", "--out", str(tmp_path / "out.json")])
-    record = json.loads((tmp_path / "out.json").read_text())
-    assert {"commit", "date", "machine", "versions"} <= record.keys()
-    forms = ["loop", "draws", "moments", "joint=False"]
-    assert [list(row["ratio"]) for row in record["prediction"]] == [forms, [*forms, "analytic"]]
-    for row in record["prediction"]:
-        seconds = row["seconds"]
-        assert row["ratio"] == pytest.approx({name: each / seconds["loop"] for name, each in seconds.items()})
-    assert "3-8-7-2" in capsys.readouterr().out
+    bench, forms = dataclasses.replace(predict.BENCH, rows=cases), ["loop", "draws", "moments", "joint=False"]
+    assert [list(bench.measured(title, 2)) for title in cases] == [forms, [*forms, "analytic"]]
 
 
 def test_a_variant_with_another_distribution_is_not_timed() -> None:
@@ -49,7 +83,7 @@ def test_a_variant_with_another_distribution_is_not_timed() -> None:
 
 def test_the_benchmark_of_sampling_counts_effective_samples() -> None:
     f = np.random.default_rng(0).standard_normal((8, 500, 3))
-    row = sampling.row(f, seconds=2.0, before=6.0, steps=10_000)
+    row = sampling.row(f, {"drawing": 2.0, "tuning": 6.0}, steps=10_000)
     assert row["effective"] == pytest.approx(4000, rel=0.1)  # independent draws
     assert row["median per s"] == row["effective"] / 2
     assert row["median, tuning too"] == row["effective"] / 8
@@ -66,18 +100,11 @@ def test_the_benchmark_of_sampling_sees_another_posterior() -> None:
 
 
 @pytest.mark.more
-def test_the_benchmark_of_many_chains_goes_on_after_a_failure(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = [sampling_chains.Run("origin", how, 4, 100, 4, "traced") for how in ("nuts", "mclmc")]
-    monkeypatch.setattr(sampling_chains, "RUNS", runs)
-    sampling_chains.main(out=tmp_path / "out.json")
-    wrong, done = json.loads((tmp_path / "out.json").read_text())["runs"]
-    assert "kernel must be" in wrong["error"]
-    assert done["engine"] == "traced"
-    assert done["effective"] > 0
-    sampling_chains.main(seconds=0.0, out=tmp_path / "out.json")
-    assert {each["error"] for each in json.loads((tmp_path / "out.json").read_text())["runs"]} == {"no time was left"}
+def test_the_benchmark_of_sampling_continues_after_a_failure(data_folder: Path) -> None:
+    runs = [sampling.Run(how, 4, 100, 4, engine="traced") for how in ("nuts", "mclmc")]
+    cells: Any = sampling.compare((sampling.origin, runs), 1, "cpu")
+    assert "kernel must be" in cells["4 nuts, traced"]["error"]
+    assert cells["4 mclmc, traced"]["engine"] == "traced"
 
 
 def test_the_benchmark_of_likelihoods_divides_rows() -> None:
@@ -87,8 +114,8 @@ def test_the_benchmark_of_likelihoods_divides_rows() -> None:
     assert len(test) == 4
     assert train.targets is not None
     assert train.targets.loc == train.y.mean()
-    labels, _ = likelihoods.divided(pyrodrop.data.Dataset(x, x[:, 0].long()), seed=1, rows=10)
-    assert (len(labels), labels.targets) == (8, None)
+    labels, _ = likelihoods.divided(pyrodrop.data.Dataset(x, x[:, 0].long()), seed=1)
+    assert (len(labels), labels.targets) == (16, None)
     assert labels.inputs is not None
 
 

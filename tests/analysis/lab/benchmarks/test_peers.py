@@ -12,7 +12,7 @@ from torch import nn
 
 from pyrodrop import likelihoods
 from pyrodrop.analysis.lab.benchmarks import steps
-from pyrodrop.analysis.lab.benchmarks.timing import moves_all
+from pyrodrop.analysis.lab.benchmarks.timing import Bench, moves_all, ratios
 from pyrodrop.analysis.lab.peers import numpyro_training
 from pyrodrop.analysis.lab.peers.networks import Network, Steps, dense, lenet, plain
 from pyrodrop.analysis.lab.peers.training import (
@@ -64,9 +64,9 @@ def test_a_peer_that_imports_takes_part(small: Network) -> None:
     fake = Trainer("plain once more", "torch", "torch", plain)
     assert installed([fake], say=pytest.fail) == [fake]
     assert torch.__version__.startswith(releases([fake])["torch"])  # which adds what it was built for
-    cells = steps.bench({"small": small}, [fake], engines={}).measured("small", rounds=2)
-    found = steps.relative(small, cells)
-    assert list(found) == ["plain PyTorch, ms", "plain PyTorch, fused Adam", "plain once more"]
+    bench = Bench("steps", {"small": small}, lambda network, _: steps.makers(network, [fake], {}, {}))
+    found = ratios(bench.measured("small", rounds=2))
+    assert list(found) == ["plain PyTorch", "plain PyTorch, fused Adam", "plain once more"]
     assert all(value > 0 for value in found.values())
 
 
@@ -77,10 +77,12 @@ def test_a_peer_that_leaves_a_parameter_unmoved_is_refused(small: Network) -> No
         parameters[1].requires_grad_(False)
         return call, parameters
 
+    made = steps.makers(small, [Trainer("lazy", "torch", "torch", lazy)], {}, {})
+    bench = Bench("steps", {"3-4-1": small}, lambda *_: made)
     with pytest.raises(
         RuntimeError, match=re.escape("3-4-1, lazy leaves 1 of 4 parameters as they are: shapes [(4,)]")
     ):
-        steps.bench({"3-4-1": small}, [Trainer("lazy", "torch", "torch", lazy)], engines={}).measured("3-4-1", 1)
+        bench.measured("3-4-1", 1)
 
 
 def test_parameters_that_a_step_makes_anew_are_read_again() -> None:

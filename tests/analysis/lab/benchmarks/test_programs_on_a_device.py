@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -13,16 +10,16 @@ from pyrodrop.analysis.lab.peers import numpyro_programs
 from pyrodrop.analysis.lab.programs import LARGE, PROGRAMS
 
 
-def test_steps_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "SECONDS", 0.01)
-    monkeypatch.setattr(programs, "VARIANTS", ("SVI.step", "traced", "no engine"))
-    monkeypatch.setattr(programs, "COMPILATION", {("vae", "traced"): 1000.0})
-    programs.main(["counts", "vae"], rounds=1, out=tmp_path / "out.json", device="cpu", small=True)
-    rows = json.loads((tmp_path / "out.json").read_text())["programs"]
-    for name, variant in (("counts", "SVI.step"), ("counts", "traced"), ("vae", "SVI.step")):
-        assert rows[name][variant]["step us"] > 0
-    assert rows["vae"]["traced"] == {"failed": "not begun, to end within 70 s"}
-    assert "no engine" in rows["counts"]["no engine"]["failed"]
+def test_steps_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, since all have their parameters in one store; one that fails has its error."""
+    monkeypatch.setattr(programs, "CALL", 2)
+    made = programs.steps_of("schools", "cpu")
+    monkeypatch.setattr(
+        programs, "steps_of", lambda *_: {n: made[n] for n in ("SVI.step", "traced")} | {"no": lambda: 1 / 0}
+    )
+    cells = programs.on_a_device("schools", 1, "cpu")
+    assert all(cells[name]["seconds"] > 0 for name in ("SVI.step", "traced"))  # type: ignore[call-overload]
+    assert cells["no"] == {"error": "ZeroDivisionError: division by zero"}
 
 
 def test_the_large_programs_are_the_small_ones() -> None:

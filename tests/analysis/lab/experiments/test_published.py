@@ -12,47 +12,43 @@ import pytest
 
 from pyrodrop.analysis.lab import RESULTS
 from pyrodrop.analysis.lab.experiments.published import experiment
-from pyrodrop.analysis.lab.experiments.published.compare import SETS
-from pyrodrop.analysis.lab.experiments.published.outcome import Outcome, apart, measured, same
-from pyrodrop.analysis.lab.experiments.published_figures import FOREIGN, Figure, figures
+from pyrodrop.analysis.lab.experiments.published.compare import SETS, apart, measured, same
+from pyrodrop.analysis.lab.experiments.published_figures import STORED, Figure, Outcome, figures
 from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.zoo.sources import SOURCES
 
-ROWS = list(zip(figures(), [found for _, found in experiment.stored()], strict=True))
-
 
 def found(paper: str, **of: str) -> tuple[Figure, Outcome]:
-    """The one figure of this paper with these words in its attributes."""
-    rows = [row for row in ROWS if row[0].paper == paper]
+    """The one figure of this paper with these words in its attributes, and its outcome."""
+    rows = [figure for figure in figures() if figure.paper == paper]
     for name, words in of.items():
-        rows = [row for row in rows if words in getattr(row[0], name)]
+        rows = [figure for figure in rows if words in getattr(figure, name)]
     assert len(rows) == 1, rows
-    return rows[0]
+    return rows[0], rows[0].outcome
 
 
 def test_the_denominators() -> None:
     """Of the stored rows, counted here: what somebody published of a method of this zoo, once."""
-    outcomes = json.loads((RESULTS / "published-results.json").read_text(encoding="utf-8"))["outcomes"]
-    known = [
-        row["status"]
-        for figure, row in zip(figures(), outcomes, strict=True)
-        if figure.error is not None
-        and figure.paper != "quadrature"
-        and figure.where != "Table 1"
-        and row["status"] != "foreign"
-    ]
-    total = experiment.tally(ROWS)["all"]
+    with STORED.open(newline="", encoding="utf-8") as file:
+        known = [
+            row["status"]
+            for row in csv.DictReader(file)
+            if row["error"]
+            and row["paper"] != "quadrature"
+            and row["where"] != "Table 1"
+            and row["status"] != "foreign"
+        ]
+    total = experiment.tally(figures())["all"]
     columns = ("figures", "of this zoo", "repeated", "with an error", "within 2 s.e.", "outside")
     assert [total[name] for name in columns] == [324, 266, 20, 134, 98, 13]
     assert [len(known), known.count("within"), known.count("outside"), known.count("missing")] == [134, 98, 13, 23]
-    of_uci = [outcome.status == "within" for figure, outcome in ROWS if figure.data in SETS and not figure.repeated]
+    of_uci = [figure.outcome.status == "within" for figure in figures() if figure.data in SETS and not figure.repeated]
     page = " ".join((RESULTS / "README.md").read_text(encoding="utf-8").split())
     assert f"Of the 98 within two standard errors, {sum(of_uci)} are of MC dropout on UCI data" in page
     statuses = ("within 2 s.e.", "outside", "equal", "unequal", "no error", "missing")
     assert sum(total[status] for status in statuses) == total["of this zoo"] - total["repeated"]
     for name in total:
-        assert sum(row[name] for paper, row in experiment.tally(ROWS).items() if paper != "all") == total[name]
-    assert all(found.status == "foreign" for figure, found in ROWS if figure.method in FOREIGN)
+        assert sum(row[name] for paper, row in experiment.tally(figures()).items() if paper != "all") == total[name]
 
 
 def test_the_process_of_figure_2_at_the_printed_hyperparameters(data_folder: Path) -> None:
@@ -75,7 +71,8 @@ def test_the_process_of_figure_2_at_the_printed_hyperparameters(data_folder: Pat
 
 def test_the_stored_outcome_is_up_to_date(data_folder: Path) -> None:
     """Compared anew: nothing else than what is stored. Numbers of another machine differ in their last digits."""
-    for (figure, fresh), (_, old) in zip(experiment.compare(), ROWS, strict=True):
+    for figure, now in zip(figures(), experiment.compare(), strict=True):
+        fresh, old = now.outcome, figure.outcome
         assert (fresh.status, fresh.reason, fresh.file) == (old.status, old.reason, old.file), figure
         assert (fresh.z is None) == (old.z is None), figure
         assert fresh.z is None or fresh.z == pytest.approx(old.z, rel=1e-3, abs=2e-3), figure
@@ -92,7 +89,9 @@ def test_without_the_data_the_stored_outcome_stands(monkeypatch: pytest.MonkeyPa
         monkeypatch.delenv("PYRODROP_DATA", raising=False)
         if setting:
             monkeypatch.setenv("PYRODROP_DATA", setting)
-        assert [outcome.status for _, outcome in experiment.compare()] == [outcome.status for _, outcome in ROWS]
+        assert [figure.outcome.status for figure in experiment.compare()] == [
+            figure.outcome.status for figure in figures()
+        ]
 
 
 def test_paired_by_split_by_hand() -> None:
@@ -110,8 +109,7 @@ def test_paired_by_split_by_hand() -> None:
 
 def test_one_run_of_figure_1a_by_hand() -> None:
     """Its standard error is the standard deviation between runs, pooled over the cells with five."""
-    rows = [row for row in ROWS if row[0].method == "Variational dropout B" and "500 units" in row[0].metric]
-    ((figure, outcome),) = rows
+    figure, outcome = found("kingma2015", method="Variational dropout B", metric="500 units")
     cells = json.loads((RESULTS / "kingma-fig1a-paper.json").read_text())["errors"]
     spread = np.sqrt(np.mean([(np.sqrt(5) * cell["se"]) ** 2 for cell in cells.values() if cell["se"]]))
     error = cells["variational-b-500"]["error_percent"]

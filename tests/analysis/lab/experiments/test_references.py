@@ -90,7 +90,9 @@ def test_stored_draws_give_the_stored_log_density(name: str, request: pytest.Fix
     found = float((each.logsumexp(0) - math.log(len(f))).mean())
     assert found == pytest.approx(content["stored"]["log_density"], rel=1e-4, abs=1e-4)
     # a subset of the draws behind the table
-    assert found == pytest.approx(content["table"]["reference"]["log_density"], rel=0.05, abs=0.1)
+    assert found == pytest.approx(
+        next(row["log_density"] for row in content["rows"] if row["method"] == "reference"), rel=0.05, abs=0.1
+    )
 
 
 # Models and data
@@ -151,6 +153,11 @@ def test_single_fits_are_averaged_and_ensembles_are_mixtures() -> None:
     assert rows["ensemble centre"]["sign_probability"] is not None
     assert rows["pair"]["correlation"] is None
     assert not any("pair/0" in note for note in table.comparison.notes)
+    stored = table.rows("published", "x", {name: [{"elbo": -1.0}, {"elbo": -2.0}] for name in fits})
+    assert [row["elbo"] for row in stored if row["method"] == "pair" and "seed" in row] == [-1, -2]
+    [centre] = [row for row in stored if row["method"] == "ensemble centre"]
+    assert (centre["at"], centre["at lowest"]) == (pytest.approx(0.5), pytest.approx(0.5))
+    assert {row["method"] for row in stored} == {*rows, "reference"}
 
 
 @dataclasses.dataclass
@@ -228,7 +235,7 @@ def test_ratios_along_the_line_are_those_of_the_functions() -> None:
         {"one": Several([Slope((0.0, 1.0)), Slope((3.0,))])}, Dataset(x, x), Slope((-1.0, 1.0)), num_samples=50, seed=0  # type: ignore[dict-item]
     )  # fmt: skip
     t = np.array(found["line"]["t"])
-    ratio = np.array(found["line"]["ratio"]["one"], dtype=float)
+    ratio = np.array(found["line"]["one"], dtype=float)
     assert np.isnan(ratio[t == 0]).all()
     np.testing.assert_allclose(ratio[t != 0], 0.25, rtol=1e-3)
     np.testing.assert_allclose(found["line"]["exact"], np.abs(2 * t) * math.sqrt(50 / 49), rtol=1e-3)

@@ -16,10 +16,10 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 import pyrodrop
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments.uci import cell as uci_cell
-from pyrodrop.analysis.lab.experiments.uci.cell import Cell, divided, run_cell, score
-from pyrodrop.analysis.lab.experiments.uci.columns import COLUMNS
-from pyrodrop.analysis.lab.experiments.uci.plan import Part, Plan
+from pyrodrop.analysis.lab.experiments.uci.cell import Cell, cells, divided, run_cell, score
+from pyrodrop.analysis.lab.experiments.uci.columns import COLUMNS, POSTERIORS, Part, Plan
 from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS, RATES, SETTINGS, Point
 from pyrodrop.analysis.lab.experiments.uci.table import (
     gains_of,
@@ -179,18 +179,16 @@ def test_every_column_has_an_elbo(guide: str, data_folder: Path) -> None:
 def test_gaussian_processes_are_columns(guide: str, tmp_path: Path, data_folder: Path) -> None:
     """Scores against the closed form of their own Gaussian distribution; no grid, and no other noise than their own."""
     cell = replace(SEARCH, guide=guide, splits=1)
-    content = run_cell(cell, tmp_path, CPU, False)
-    assert content["validation"] is None
+    [row] = run_cell(cell, tmp_path, CPU, False)["rows"]
+    assert "validation 0" not in row
     split = uci("yacht")[0]
-    (process,) = uci_cell.POSTERIORS[guide].predictors(
-        [Part(split.train, cell.points()[0])], cell.plan(CPU), 100_000, False
-    )
+    (process,) = POSTERIORS[guide].predictors([Part(split.train, cell.points()[0])], cell.plan(CPU), 100_000, False)
     distribution = process.predict(split.test.x, 1).distribution  # type: ignore[union-attr]
     mean, sd = distribution.mean[0].numpy(), distribution.variance[0].sqrt().numpy()
     y = split.test.y.double().numpy()
-    assert content["rmse"][0] == pytest.approx(np.sqrt(((y - mean) ** 2).mean()), rel=1e-5)
-    assert content["log_density"][0] == pytest.approx(norm.logpdf(y, mean, sd).mean(), rel=1e-5)
-    assert content["rmse"][0] < 1.5
+    assert row["rmse"] == pytest.approx(np.sqrt(((y - mean) ** 2).mean()), rel=1e-5)
+    assert row["log_density"] == pytest.approx(norm.logpdf(y, mean, sd).mean(), rel=1e-5)
+    assert row["rmse"] < 1.5
     with pytest.raises(ValueError, match=f"precision of {guide} is auto or learned; got grid"):
         replace(cell, precision="grid").points()
 
@@ -218,7 +216,7 @@ def test_published_means_are_those_of_the_splits() -> None:
                 assert getattr(row, score) == pytest.approx((values.mean(), error), rel=1e-5)
 
 
-PLANS = {"cell": {"protocol": "gal2016"}, "plan": {"precision": "grid"}}
+PLANS = {"settings": replace(SEARCH, protocol="gal2016")}
 
 
 def test_a_table_by_hand() -> None:
@@ -229,10 +227,10 @@ def test_a_table_by_hand() -> None:
     assert z_score((0.3, 0.2)) == pytest.approx(1.5)
     assert z_score((0.3, None)) is None
     scores = {"rmse": [1.1, 1.2, 1.3], "log_density": [-1.5, -1.5, -1.5]}
-    cells = {(name, "bernoulli"): scores | PLANS for name in ("yacht", "year")}
+    stored = {(name, "bernoulli"): scores | PLANS for name in ("yacht", "year")}
     apart = np.array([1.1, 1.2, 1.3]) - published("gal2016", "yacht", "rmse")[:3]
     z = apart.mean() / (apart.std(ddof=1) / math.sqrt(3))
-    assert rows_of(cells, "rmse", "gal2016")[1:] == [
+    assert rows_of(stored, "rmse", "gal2016")[1:] == [
         ["yacht", "1.109 ± 0.087", f"1.200 ± 0.058 ({z:+.1f})"], ["year", "8.849", "1.200 ± 0.058"],
     ]  # fmt: skip
 
@@ -240,20 +238,36 @@ def test_a_table_by_hand() -> None:
 def test_gains_by_hand() -> None:
     """Gains of .1, .2 and .3: .2 in the mean, with a standard error of .1 / sqrt 3. Other splits are not compared."""
     base = {"rmse": [1.0, 1.0, 1.0], "log_density": [-1.5, -1.6, -1.7]} | PLANS
-    cells = {
+    stored = {
         ("yacht", "bernoulli"): base,
         ("yacht", "sparse"): base | {"log_density": [-1.4, -1.4, -1.4]},
         ("yacht", "ard"): base | {"rmse": [1.0], "log_density": [-1.4]},
         ("boston", "bernoulli"): base,
     }
     counts = [["better by two s.e.", "1 of 1", "0 of 0"], ["worse by two s.e.", "0 of 1", "0 of 0"]]
-    assert gains_of(cells) == [["set", "sparse", "ard"], ["yacht", f"+0.20 (+{2 * math.sqrt(3):.1f})", ""], *counts]
-    cells["boston", "sparse"] = base | {"log_density": [-1.4, -1.7, -1.5]}  # .067 ± .088
-    assert gains_of(cells)[2] == ["boston", "+0.07 (+0.8)", ""]
-    cells["boston", "sparse"] = base | {"log_density": [-1.6, -1.8, -2.0]}  # the gains of yacht, as losses
+    assert gains_of(stored) == [["set", "sparse", "ard"], ["yacht", f"+0.20 (+{2 * math.sqrt(3):.1f})", ""], *counts]
+    stored["boston", "sparse"] = base | {"log_density": [-1.4, -1.7, -1.5]}  # .067 ± .088
+    assert gains_of(stored)[2] == ["boston", "+0.07 (+0.8)", ""]
+    stored["boston", "sparse"] = base | {"log_density": [-1.6, -1.8, -2.0]}  # the gains of yacht, as losses
     counts = [["better by two s.e.", "1 of 2", "0 of 0"], ["worse by two s.e.", "1 of 2", "0 of 0"]]
-    assert gains_of(cells)[2:] == [["boston", "-0.20 (-3.5)", ""], *counts]
-    assert gains_of({key: cell for key, cell in cells.items() if key[1] == "bernoulli"}) == []
+    assert gains_of(stored)[2:] == [["boston", "-0.20 (-3.5)", ""], *counts]
+    assert gains_of({key: cell for key, cell in stored.items() if key[1] == "bernoulli"}) == []
+
+
+def test_a_cell_is_stored_as_rows(short: None, tmp_path: Path) -> None:
+    """A row per split, read again with the points of its grid."""
+    cell = replace(SEARCH, precision="learned", penalty="paper")
+    rows = run_cell(cell, tmp_path, CPU, False)["rows"]
+    assert [row["seed"] for row in rows] == [0, 1]
+    tidy.put(tmp_path / "uci.csv", rows)
+    [(key, content)] = cells("gal2018", tmp_path / "uci.csv").items()
+    assert key == ("yacht", "bernoulli, learned, paper")
+    assert content["settings"] == replace(cell, splits=2)
+    for split, row in enumerate(rows):
+        values = [of_point[split] for of_point in content["validation"]]
+        assert values[content["chosen"][split]] == max(values)
+        assert content["log_density"][split] == pytest.approx(row["log_density"], rel=1e-6)
+    assert len(content["points"]) == len(RATES) == len(content["validation"])
 
 
 class Far:
