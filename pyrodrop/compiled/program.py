@@ -15,7 +15,7 @@ A graph is simplified, with bitwise the same results:
 
 No arithmetic is changed: x + 0 stays, and so does the order of every sum. Operations that draw random numbers, or share
 memory with a tensor that the graph writes to, are not changed. A graph runs in TorchScript's interpreter, or where PyTorch
-lacks that or an operation of it, as a function of Python with one line per operation.
+lacks that or an operation of it, as the code that `torch.fx` generates.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-import math
-import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -47,7 +45,6 @@ from pyrodrop.compiled.record import (
 )
 from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.distributions.coins import fill_stacked
-from pyrodrop.private_apis import intercepted
 from pyrodrop.recurrence import elementary
 
 _log = logging.getLogger("pyrodrop")
@@ -69,7 +66,6 @@ _LIKE = {_A.ones_like.default: 1, _A.zeros_like.default: 0}
 
 
 _MAPPED_ENTRIES = 2**26  # most entries of all results of a mapped call, which a recording keeps until its end
-_METHODS = {"view", "expand"}  # methods of tensors, without a function of torch
 
 
 class ReadNumbers(NamedTuple):
@@ -392,7 +388,7 @@ def _as_function(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
         return script(graph)
     except NotImplementedError as error:
         _log.info("traced steps are called from Python, which is slower: %s", error)
-        return function_of_lines(graph)
+        return fx.GraphModule({}, graph).forward  # type: ignore[no-any-return]
 
 
 def pure(
@@ -761,69 +757,3 @@ def _is_contiguous(value: Value) -> bool:
             return False
         expected *= size
     return True
-
-
-def function_of_lines(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
-    """The function of its inputs that a graph computes."""
-    known: dict[str, Any] = {}
-
-    def code(value: Any) -> str:
-        """The source code of an argument."""
-        if isinstance(value, fx.Node):
-            return value.name
-        if isinstance(value, tuple | list):
-            return f"[{', '.join(map(code, value))}]"
-        if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-            return repr(value)
-        return constant(value)
-
-    def constant(value: Any) -> str:
-        name = f"__{len(known)}"
-        known[name] = value
-        return name
-
-    last = {used: node for node in graph.nodes for used in node.all_input_nodes if used.op != "placeholder"}
-    lines, given = [], []
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            given.append(node.name)
-        elif node.op == "output":
-            lines.append(f"return {code(node.args[0])}")
-        elif node.target is operator.getitem:
-            lines.append(f"{node.name} = {code(node.args[0])}[{node.args[1]}]")
-        else:
-            options = [f"{name}={code(value)}" for name, value in node.kwargs.items()]
-            call = constant(_function(node))
-            lines.append(f"{node.name} = {call}({', '.join([*map(code, node.args), *options])})")
-        done = [used.name for used, user in last.items() if user is node and node.op != "output"]
-        lines += [f"del {', '.join(done)}"] if done else []
-    exec(f"def run({', '.join(given)}):\n " + "\n ".join(lines), known)
-    return known["run"]  # type: ignore[no-any-return]
-
-
-def _function(node: fx.Node) -> Callable[..., Any]:
-    """The function of `torch`, or the method, that calls the operation of a node and nothing else; else the operation."""
-    operation: Any = node.target
-    name = operation.overloadpacket.__name__
-    if name in _METHODS:
-        return getattr(Tensor, name)  # type: ignore[no-any-return]
-    function: Any = getattr(torch, name, None)
-    if function is None or name.startswith("_") or written_by(node) or is_random(node):
-        return operation  # type: ignore[no-any-return]
-    called: list[Any] = []
-
-    def call(operation: Any, args: Sequence[Any], kwargs: Any) -> Any:
-        called.append(operation)
-        return operation(*args, **kwargs)
-
-    def like(one: fx.Node) -> Tensor:
-        value = one.meta["val"]
-        return torch.zeros(1, dtype=value.dtype, device=value.device).as_strided(value.shape, [0] * len(value.shape))
-
-    try:
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), like)  # type: ignore[misc]
-        with torch.no_grad(), intercepted(call):
-            function(*args, **kwargs)
-    except (RuntimeError, TypeError, IndexError, KeyError, ValueError):
-        return operation  # type: ignore[no-any-return]
-    return function if called == [operation] else operation  # type: ignore[no-any-return]

@@ -786,7 +786,9 @@ class Accelerated(Engine):
         self._due = min(max(1, 2 * done), (done // _EVERY + 1) * _EVERY) if self._program else sys.maxsize
         start = time.perf_counter()
         for batch in self._samples(1):
-            self._recorded.compared_at(done, self._recorded.differs(batch))
+            if unlike := self._recorded.differs(batch):
+                raise self._recorded.error(unlike)
+        self._recorded.compared = done
         self._open = None
         self._clock = time.perf_counter()
         self._cost = self._clock - start
