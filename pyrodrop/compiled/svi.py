@@ -182,9 +182,9 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         except Exception as error:  # Pyro's step, which comes next, raises it as well if it is the program's
             structure.refused = f"it cannot be evaluated twice: {type(error).__name__}: {error}"
         else:
-            if record.program.read is not None:
+            if record.program.read:
                 structure.read = record.numbers
-                structure = self._structures[key, record.program.read.values] = _Structure()
+                structure = self._structures[key, record.program.read] = _Structure()
             structure.record = record
 
     def _by_record(self, structure: _Structure, record: _Record, call: Call) -> Any:
@@ -325,8 +325,7 @@ class _Record:
 
     def numbers(self, call: Call) -> tuple[int, ...]:
         """The whole numbers of these arguments that the program reads."""
-        assert self.program.read is not None
-        return self.program.read.now(self.recorded.inputs(call))
+        return self.program.numbers(self.recorded.inputs(call))
 
     @property
     def engine(self) -> Name:
@@ -360,7 +359,7 @@ class _Record:
         for weight, gradient in pairs:
             weight.grad = gradient.to(weight.dtype, copy=True, memory_format=torch.contiguous_format)
         everything = set(self._tensors)
-        optim(everything)
+        optim(everything)  # type: ignore[arg-type]  # as `SVI` calls it
         zero_grads(everything)
 
     def _of_optim(self, optim: PyroOptim, weights: Sequence[Tensor]) -> _Optimizers | None:
@@ -391,11 +390,9 @@ class _Record:
 
     def _compiled_step(self, step: Callable[..., Sequence[Tensor]], optimizers: _Optimizers, call: Call) -> float:
         numbers = [1.0, 1.0]
-        for rule, settings, state in zip(
-            optimizers.rules, optimizers.param_groups, optimizers.state.values(), strict=True
-        ):
-            count = state.get("step", 0)
-            numbers += rule.schedule((count.item() if isinstance(count, Tensor) else count) + 1, settings["lr"])
+        states = optimizers.state.values()
+        for rule, settings, state in zip(optimizers.rules, optimizers.param_groups, states, strict=True):
+            numbers += rule.schedule(int(state.get("step", 0)) + 1, settings["lr"])
         program, written = self.program, [leaf.detach() for leaf in self.leaves]
         written += [*optimizers.moments, *self.recorded.buffers]
         rest = [*call.tensors, torch.tensor(numbers, dtype=written[0].dtype), *program.constants, *program.draw()]
