@@ -205,7 +205,12 @@ class OfPyro(Objective):
     Args:
         loss: the user's object, which stays as it is.
         model, guide: as of `Objective`.
+
+    Attributes:
+        reached: for each of the leaves of the last call of `gradients`, whether Pyro gives it a gradient.
     """
+
+    reached: Sequence[bool] = ()
 
     def __init__(self, loss: ELBO, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
         super().__init__(model, guide)
@@ -237,6 +242,7 @@ class OfPyro(Objective):
             for leaf in leaves:
                 leaf.grad = None
             terms = self.backward(batch, factors)
+            self.reached = [leaf.grad is not None for leaf in leaves]
             return terms, [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
         finally:
             for leaf, gradient in zip(leaves, kept, strict=True):

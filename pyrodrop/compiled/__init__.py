@@ -1,7 +1,7 @@
 """Training steps, densities and draws that are faster than by Pyro's handlers, with the same results up to rounding.
 
     Accelerated                             the steps of a fit by a recorded or compiled graph
-    StackedLoss, accelerate_stacked         the steps of many fits at once
+    StackedLoss, accelerate                 the steps of many fits at once
     pure(function, inputs)                  a function of tensors as a `Program`, for densities and predictions
     calling(function, program, inputs)      a function that calls a program, as one graph, compiled or not
     Replayed                                steps whose kernels a GPU replays
@@ -14,7 +14,7 @@ from pyrodrop.compiled.cuda import Replayed
 from pyrodrop.compiled.inductor import calling
 from pyrodrop.compiled.program import Program, pure
 from pyrodrop.compiled.record import Untraceable, first_that_works
-from pyrodrop.compiled.steps import Accelerated, StackedLoss, accelerate_stacked, bytes_of_step
+from pyrodrop.compiled.steps import Accelerated, StackedLoss, accelerate, bytes_of_step
 from pyrodrop.compiled.svi import compile_svi
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "Replayed",
     "StackedLoss",
     "Untraceable",
-    "accelerate_stacked",
+    "accelerate",
     "bytes_of_step",
     "calling",
     "compile_svi",

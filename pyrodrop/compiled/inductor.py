@@ -41,7 +41,6 @@ from pyrodrop.cache import folder, is_mine
 from pyrodrop.compiled.private_apis import (
     Compiled,
     compile_by_inductor,
-    compiler_folder,
     elementary_forms,
     load_program,
     record,
@@ -186,13 +185,6 @@ def rules_of(optimizer: Any) -> list[Rule] | None:
     return rules
 
 
-def unguarded(
-    terms: Tensor, gradients: Sequence[Tensor], extra: Sequence[Tensor]
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """A `Guard` by which every step counts."""
-    return lambda old, new: new
-
-
 class WholeStep:
     """The gradient and the update of all parameters as one function, which writes to parameters, state and buffers.
 
@@ -201,7 +193,7 @@ class WholeStep:
         optimizer: of `torch.optim`, or the optimisers of a `PyroOptim` as one.
         buffers: the buffers that a step updates.
         guard: a function from nll and kl, gradients and `extra`, to the function that takes the old and the new value of a
-            parameter, state or buffer to the value that it takes.
+            parameter, state or buffer to the value that it takes. If it is None, every step counts.
         extra: further tensors that `guard` writes to.
 
     Attributes:
@@ -218,7 +210,7 @@ class WholeStep:
         leaves: Sequence[Tensor],
         optimizer: Any,
         buffers: Sequence[Tensor],
-        guard: Guard = unguarded,
+        guard: Guard | None = None,
         extra: Sequence[Tensor] = (),
     ) -> None:
         rules = rules_of(optimizer)
@@ -255,7 +247,8 @@ class WholeStep:
             batch, controls = [next(after) for _ in range(rows)], next(after)
             terms, *results = evaluate(*leaves, *moving, *batch, controls[:2], *after)
             gradients, moved = results[: len(leaves)], results[len(leaves) :]
-            choice, states = self._guard(terms, gradients, extra), iter(flat)
+            choice = self._guard(terms, gradients, extra) if self._guard else lambda _, new: new
+            states = iter(flat)
             for leaf, gradient, size, group in zip(leaves, gradients, self._sizes, self._groups, strict=True):
                 old = [next(states) for _ in range(size)]
                 new, state = self.rules[group].update(leaf, gradient, old, controls[self._numbers[group]])
@@ -320,7 +313,13 @@ class WholeStep:
             if not any(agrees(compiled, seed) for seed in (1, 2, 3)):
                 raise Untraceable("its compiled program gives other numbers than the trace does")
 
-        parts = [self._guard.__qualname__, program.text, *self.rules, self._groups, sorted(options.items())]
+        parts = [
+            getattr(self._guard, "__qualname__", ""),
+            program.text,
+            *self.rules,
+            self._groups,
+            sorted(options.items()),
+        ]
         make = partial(compile_graph, self.of(program.module, rows), inputs, options)
         return found_or_made(parts, inputs, make, check).call
 
@@ -446,8 +445,7 @@ def found_or_made(
             _log.info("the program of an earlier process is not used: %s", error)
         else:
             return kept
-    with compiler_folder(folder("inductor")):
-        program = make()
+    program = make()
     check(program)
     if path is not None:
         _keep(program, path)

@@ -242,21 +242,30 @@ def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], option
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     inner: list[Any] = []
-    outputs = _outputs(module)
 
     def compile_inner(graph: fx.GraphModule, given: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        same = _alike(given, inputs) and _outputs(graph) == outputs
+        same = _kinds(given) == _kinds(inputs) and _outputs(graph) == _outputs(module)
         compiled = compile_fx_inner(graph, given, *args, **kwargs)
         inner.append(getattr(compiled, "current_callable", None) if same else None)
         return compiled
 
-    # Without PyTorch's cache of whole programs, which hides the inner program; kernels are still cached.
-    with config.patch(enable_autograd_cache=False), _without_notes(), _without_trials():
+    # Without PyTorch's cache of whole programs, which hides the inner program; kernels are still cached. Its messages are
+    # about its own code: operations that it calls in a slower way, deprecated names.
+    notes = _replaced_by(logging.getLogger("torch._inductor.ir"), "disabled", True)
+    with config.patch(enable_autograd_cache=False), notes, warnings.catch_warnings(action="ignore"), _without_trials():
         options = {**options, "cpp.vec_isa_ok": True}
         whole: Any = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
     if len(inner) == 1 and callable(inner[0]) and not any(tensor.is_cuda for tensor in inputs):
         return Compiled(inner[0], _library(inner[0]))
     return Compiled(lambda given: whole(*given))
+
+
+def _outputs(module: fx.GraphModule) -> int:
+    return len(module.graph.output_node().args[0])  # type: ignore[arg-type]
+
+
+def _kinds(inputs: Sequence[Any]) -> list[Any]:
+    return [(getattr(one, "shape", None), getattr(one, "dtype", None)) for one in inputs]
 
 
 @contextmanager
@@ -271,20 +280,6 @@ def _without_trials() -> Iterator[None]:
     found = functools.cache(isa.valid_vec_isa_list.__wrapped__)
     with _replaced_by(isa, "valid_vec_isa_list", found), _replaced_by(isa.VecISA, "check_build", lambda *_: False):
         yield
-
-
-@contextmanager
-def compiler_folder(path: Path | None) -> Iterator[None]:
-    """Let TorchInductor cache its files in this folder, unless the user has set one."""
-    name = "TORCHINDUCTOR_CACHE_DIR"
-    if path is None or name in os.environ:
-        yield
-        return
-    os.environ[name] = str(path)
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
 
 
 _ENTRY = "inductor_entry_cpp"  # the function of a library of TorchInductor
@@ -317,34 +312,3 @@ def load_program(path: Path) -> Compiled:
     entry = getattr(library, _ENTRY)
 
     return Compiled(lambda inputs: take(entry(give(inputs))), path)
-
-
-@contextmanager
-def _without_notes() -> Iterator[None]:
-    """Suppress messages about TorchInductor's own code: operations that it calls in a slower way, deprecated names."""
-    log = logging.getLogger("torch._inductor.ir")
-
-    def is_news(record: logging.LogRecord) -> bool:
-        return "c-shim" not in record.getMessage()
-
-    log.addFilter(is_news)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
-            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-            yield
-    finally:
-        log.removeFilter(is_news)
-
-
-def _outputs(module: fx.GraphModule) -> int:
-    results = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
-    return len(results) if isinstance(results, tuple | list) else 1
-
-
-def _alike(given: Sequence[Any], wanted: Sequence[Tensor]) -> bool:
-    """Whether `given` are tensors in the number, shapes and dtypes of `wanted`."""
-    return len(given) == len(wanted) and all(
-        isinstance(one, Tensor) and one.shape == other.shape and one.dtype == other.dtype
-        for one, other in zip(given, wanted, strict=True)
-    )

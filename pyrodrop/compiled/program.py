@@ -15,7 +15,7 @@ A graph is simplified, with bitwise the same results:
 
 No arithmetic is changed: x + 0 stays, and so does the order of every sum. Operations that draw random numbers, or share
 memory with a tensor that the graph writes to, are not changed. A graph runs in TorchScript's interpreter, or where PyTorch
-lacks that or an operation of it, as a function of Python with one line per operation.
+lacks that or an operation of it, as the code that `torch.fx` generates.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-import math
-import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -47,7 +45,6 @@ from pyrodrop.compiled.record import (
 )
 from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.distributions.coins import fill_stacked
-from pyrodrop.private_apis import intercepted
 from pyrodrop.recurrence import elementary
 
 _log = logging.getLogger("pyrodrop")
@@ -69,24 +66,6 @@ _LIKE = {_A.ones_like.default: 1, _A.zeros_like.default: 0}
 
 
 _MAPPED_ENTRIES = 2**26  # most entries of all results of a mapped call, which a recording keeps until its end
-_METHODS = {"view", "expand"}  # methods of tensors, without a function of torch
-
-
-class ReadNumbers(NamedTuple):
-    """Whole numbers and truth values of arguments that a traced function has read.
-
-    Attributes:
-        values: the numbers that were read.
-        of: function that computes the same numbers from other inputs of the traced function.
-    """
-
-    values: tuple[int, ...]
-    of: Callable[..., Sequence[Tensor]]
-
-    def now(self, inputs: Sequence[Tensor]) -> tuple[int, ...]:
-        """The numbers for these inputs."""
-        with torch.no_grad():
-            return tuple([int(number) for number in self.of(*inputs)])
 
 
 class Program:
@@ -97,7 +76,8 @@ class Program:
         met: the tensors that the recording met, by node and by reference.
         noise_of: function that returns the `Noise` of each random input, in the order in which Pyro draws them, from values
             of the tensors that were met.
-        read: the whole numbers of arguments for which the graph is valid; None if it has read none.
+        read: the whole numbers of arguments for which the graph is valid.
+        numbers: function that computes these numbers from other inputs.
 
     Attributes:
         constants: values of the constants, computed from the tensors that were met; `refresh` computes them again.
@@ -111,9 +91,10 @@ class Program:
         whole: fx.Graph,
         met: Mapping[fx.Node, Tensor],
         noise_of: Callable[[Sequence[Tensor]], list[Noise]] = lambda _: [],
-        read: ReadNumbers | None = None,
+        read: Sequence[int] = (),
+        numbers: Callable[..., Sequence[Tensor]] = lambda *_: (),
     ) -> None:
-        self.read: ReadNumbers | None = read
+        self.read, self._numbers = tuple(read), numbers
         self.met: list[Tensor] = list(met.values())
         self.noise_of: Callable[[Sequence[Tensor]], list[Noise]] = noise_of
         self.graph: fx.Graph
@@ -132,6 +113,11 @@ class Program:
         """The results for all inputs."""
         with torch.no_grad(), scripts_as_they_are():
             return self.run(*inputs)
+
+    def numbers(self, inputs: Sequence[Tensor]) -> tuple[int, ...]:
+        """The numbers that the function reads of these inputs, `read` if the graph is valid for them."""
+        with torch.no_grad():
+            return tuple([int(number) for number in self._numbers(*inputs)])
 
     @functools.cached_property
     def module(self) -> Callable[..., Any]:
@@ -246,13 +232,13 @@ class MappedProgram(Program):
     def __init__(
         self, program: Program, state: Sequence[Mapping[str, Tensor]], inputs: int, device: torch.device
     ) -> None:
-        if program.read is not None:
+        if program.read:
             raise Untraceable("it reads whole numbers of its arguments, in which replicates may differ")
         if program.draws_itself:
             raise Untraceable(
                 "it draws noise whose distribution depends on parameters or data, which replicates cannot draw together"
             )
-        self.one, self.graph, self.draws_itself, self.read = program, program.graph, [], None
+        self.one, self.graph, self.draws_itself, self.read = program, program.graph, [], ()
         names = [_name_of(tensor, state[0]) for tensor in program.met]
         distinct = {id(tensors): tensors for tensors in state}
         met = {
@@ -331,13 +317,11 @@ def _looped(function: Callable[..., Any], axes: Sequence[int | None]) -> Callabl
     """The function, mapped over the first axes of its inputs by a loop; the axis is None for an input that is not mapped."""
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        results = [
+        rows = [
             function(*(value if axis is None else value[r] for value, axis in zip(inputs, axes, strict=True)))
             for r in range(len(inputs[0]))
         ]
-        return tuple(
-            column[0][None] if len(column) == 1 else torch.stack(column) for column in zip(*results, strict=True)
-        )
+        return tuple(map(torch.stack, zip(*rows, strict=True)))
 
     return run
 
@@ -392,7 +376,7 @@ def _as_function(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
         return script(graph)
     except NotImplementedError as error:
         _log.info("traced steps are called from Python, which is slower: %s", error)
-        return function_of_lines(graph)
+        return fx.GraphModule({}, graph).forward  # type: ignore[no-any-return]
 
 
 def pure(
@@ -431,22 +415,15 @@ def pure(
 
 def _purify(recording: Recording) -> Program:
     """Turn random numbers into inputs."""
-    graph, read = recording.graph, _read_numbers(recording)
-    _refuse_writes(graph, set(recording.inputs), set(recording.constants))
-    if any(node.target is torch.ops.aten.mkldnn_rnn_layer.default for node in graph.nodes):
+    graph, constants = recording.graph, recording.constants
+    numbers = function_of([node for node, _ in recording.read], recording.inputs) if recording.read else None
+    _refuse_writes(graph, set(recording.inputs), set(constants))
+    if any(node.target is _A.mkldnn_rnn_layer.default for node in graph.nodes):
         raise Untraceable("nn.LSTM runs a kernel on this processor whose gradient cannot be replayed")
-    noise_of = hoist(graph, [*recording.inputs, *recording.constants][-1], recording.constants)
+    noise_of = hoist(graph, [*recording.inputs, *constants][-1], constants)
     graph.eliminate_dead_code()
-    return Program(graph, dict(zip(recording.constants, recording.met, strict=True)), noise_of, read)
-
-
-def _read_numbers(recording: Recording) -> ReadNumbers | None:
-    """The numbers that a recording has read, as a function of its inputs."""
-    if not recording.read:
-        return None
-    function = function_of([node for node, _ in recording.read], recording.inputs)
-    assert function is not None
-    return ReadNumbers(tuple(int(number) for _, number in recording.read), function)
+    met, read = dict(zip(constants, recording.met, strict=True)), [int(number) for _, number in recording.read]
+    return Program(graph, met, noise_of, read, numbers or (lambda *_: ()))
 
 
 def make_flat(module: fx.GraphModule) -> None:
@@ -638,7 +615,7 @@ def _recipe(node: fx.Node, constants: Sequence[fx.Node]) -> Callable[[Sequence[T
     return lambda values: Noise(kind, like, numbers)
 
 
-def simplified(graph: fx.Graph, constants: Sequence[fx.Node]) -> tuple[fx.Graph, fx.Graph]:
+def simplified(graph: fx.Graph, constants: Collection[fx.Node]) -> tuple[fx.Graph, fx.Graph]:
     """Divide a graph into the graph of a call and the graph of constants, without unnecessary operations.
 
     Args:
@@ -648,95 +625,85 @@ def simplified(graph: fx.Graph, constants: Sequence[fx.Node]) -> tuple[fx.Graph,
         The graph of a call, whose inputs are those of `graph` with the results of the other graph in place of the constants;
         and the graph that computes these results from the constants.
     """
-    return _Simplifier(graph, constants).run()
+    written = {base_of(target) for node in graph.nodes for target in written_by(node)}
+    step, once = fx.Graph(), fx.Graph()
+    new: dict[fx.Node, fx.Node] = {}  # in the graph of the step, or in that of the constants
+    seen: dict[Any, fx.Node] = {}
+    shared: dict[fx.Node, fx.Node] = {}  # from the graph of the constants to inputs of the step
+    inputs: list[fx.Node] = []
 
+    def kept(node: fx.Node) -> bool:
+        """Whether a node has to stay as it is, since it draws, writes, or shares memory with what is written to."""
+        touched = {base_of(node), *map(base_of, node.all_input_nodes)}
+        return bool(touched & written or written_by(node)) or is_random(node)
 
-class _Simplifier:
-    def __init__(self, graph: fx.Graph, constants: Sequence[fx.Node]) -> None:
-        self.old, self.constants = graph, list(constants)
-        written = {base_of(target) for node in graph.nodes for target in written_by(node)}
-        touches = {node: {base_of(node), *map(base_of, node.all_input_nodes)} for node in graph.nodes}
-        self.kept = {node for node, bases in touches.items() if bases & written or written_by(node) or is_random(node)}
-        self.step, self.once = fx.Graph(), fx.Graph()
-        self.new: dict[fx.Node, fx.Node] = {}  # in the graph of the step, or in that of the constants
-        self.seen: dict[Any, fx.Node] = {}
-        self.shared: dict[fx.Node, fx.Node] = {}  # from the graph of the constants to inputs of the step
-        self.last: fx.Node | None = None
-
-    def run(self) -> tuple[fx.Graph, fx.Graph]:
-        for node in self.old.nodes:
-            if node.op == "placeholder":
-                graph = self.once if node in self.constants else self.step
-                self.new[node] = self._copy(graph, node)
-                if graph is self.step and not node.name.startswith(NOISE):
-                    self.last = self.new[node]
-        for node in self.old.nodes:
-            if node.op == "call_function":
-                self.new[node] = self._node(node)
-            elif node.op == "output":
-                self.step.output(fx.node.map_arg(node.args[0], self._of_step))
-        self.once.output(list(self.shared))
-        for graph in (self.step, self.once):
-            graph.eliminate_dead_code()
-        return self.step, self.once
-
-    def _node(self, node: fx.Node) -> fx.Node:
-        if node in self.kept:
-            return self._copy(self.step, node)
-        if node.target is _A._to_copy.default and not isinstance(node.args[0], fx.Node):
-            return self._filled(node, node.args[0])
-        source = self._source(node)
-        if source is not None:
-            return self.new[source]
-        fixed = all(self.new[one].graph is self.once for one in node.all_input_nodes) and _is_small(node)
-        if node.target in _LIKE and _is_contiguous(node.meta["val"]) and _is_small(node):
-            return self._filled(node, _LIKE[node.target])
-        return self._once(self.once if fixed else self.step, node)
-
-    def _once(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
-        """The copy of a node, or an earlier copy of a node that computes the same."""
-        of = self._of_step if graph is self.step else self.new.__getitem__
-        key = (graph is self.step, node.target, *_key(fx.node.map_arg((node.args, node.kwargs), of)))
-        if key not in self.seen:
-            self.seen[key] = self._copy(graph, node)
-        return self.seen[key]
-
-    def _source(self, node: fx.Node) -> fx.Node | None:
-        """The argument that a node returns unchanged, or None."""
-        power = node.target is _A.pow.Tensor_Scalar and node.args[1] == 1
-        if not power and node.target not in _SAME | _VIEWS:
-            return None
-        source: Any = node.args[0]
-        if node.target is _A.t.default and source.target is _A.t.default and source not in self.kept:
-            source = source.args[0]
-        elif node.target is _A.t.default:
-            return None
-        return source if source.meta.get("val") == node.meta["val"] else None
-
-    def _filled(self, node: fx.Node, number: Any) -> fx.Node:
-        """A tensor that has this number everywhere."""
-        value: Value = node.meta["val"]
-        options: Any = {"dtype": value.dtype, "device": value.device}
-        key = (type(number), number, value)
-        if key not in self.seen:
-            made = self.once.call_function(_A.full.default, (list(value.shape), number), options)
-            made.meta["val"] = value
-            self.seen[key] = made
-        return self.seen[key]
-
-    def _of_step(self, node: fx.Node) -> fx.Node:
+    def of_step(node: fx.Node) -> fx.Node:
         """The node of the step for an old node or one of the constants' graph, which becomes an input of the step."""
-        new = self.new[node]
-        if new.graph is self.step:
-            return new
-        if new not in self.shared:
-            with self.step.inserting_after(self.last):
-                self.last = self.shared[new] = self.step.placeholder(f"fixed_{len(self.shared)}")
-            self.last.meta = dict(new.meta)
-        return self.shared[new]
+        made = new[node]
+        if made.graph is once and made not in shared:
+            with step.inserting_after(inputs[-1] if inputs else None):
+                shared[made] = step.placeholder(f"fixed_{len(shared)}")
+            inputs.append(shared[made])
+            shared[made].meta = dict(made.meta)
+        return shared.get(made, made)
 
-    def _copy(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
-        return graph.node_copy(node, self._of_step if graph is self.step else self.new.__getitem__)
+    def copied(to: fx.Graph, node: fx.Node) -> fx.Node:
+        return to.node_copy(node, of_step if to is step else new.__getitem__)
+
+    def filled(value: Value, number: float) -> fx.Node:
+        """A tensor that has this number everywhere, whatever values it is made like."""
+        key = repr(number), value
+        if key not in seen:
+            options: Any = {"dtype": value.dtype, "device": value.device}
+            seen[key] = once.call_function(_A.full.default, (list(value.shape), number), options)
+            seen[key].meta["val"] = value
+        return seen[key]
+
+    def simple(node: fx.Node) -> fx.Node:
+        if kept(node):
+            return copied(step, node)
+        if (source := _source(node)) is not None and not (source.target is _A.t.default and kept(source)):
+            return new[source.args[0] if node.target is _A.t.default else source]  # type: ignore[index]
+        results = [node] if "val" in node.meta else [user for user in node.users if "val" in user.meta]
+        small = all(result.meta["val"].nbytes <= SMALL for result in results)
+        number = node.args[0] if node.target is _A._to_copy.default else _LIKE.get(node.target)
+        if small and isinstance(number, int | float) and _is_dense(node.meta["val"]):
+            return filled(node.meta["val"], number)
+        to = once if small and all(new[used].graph is once for used in node.all_input_nodes) else step
+        arguments = fx.node.map_arg((node.args, node.kwargs), of_step if to is step else new.__getitem__)
+        key = (to is step, node.target, *_key(arguments))
+        if key not in seen:
+            seen[key] = copied(to, node)
+        return seen[key]
+
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            new[node] = copied(once if node in constants else step, node)
+            if node not in constants and not node.name.startswith(NOISE):
+                inputs.append(new[node])
+    for node in graph.nodes:
+        if node.op == "call_function":
+            new[node] = simple(node)
+        elif node.op == "output":
+            step.output(fx.node.map_arg(node.args[0], of_step))
+    once.output(list(shared))
+    for each in (step, once):
+        each.eliminate_dead_code()
+    return step, once
+
+
+def _is_dense(value: Value) -> bool:
+    return torch.empty(value.shape, device="meta").stride() == value.stride
+
+
+def _source(node: fx.Node) -> fx.Node | None:
+    """The argument that a node returns unchanged, or its transpose if the node transposes it back; None if it does not."""
+    power = node.target is _A.pow.Tensor_Scalar and node.args[1] == 1
+    source: Any = node.args[0] if power or node.target in _SAME | _VIEWS else None
+    if not isinstance(source, fx.Node) or (node.target is _A.t.default and source.target is not _A.t.default):
+        return None
+    same: Any = source.args[0] if node.target is _A.t.default else source
+    return source if same.meta.get("val") == node.meta["val"] else None
 
 
 def _key(tree: Any) -> tuple[Any, ...]:
@@ -746,84 +713,3 @@ def _key(tree: Any) -> tuple[Any, ...]:
     if isinstance(tree, dict):
         return ("dict", *((name, _key(tree[name])) for name in sorted(tree)))
     return (type(tree).__name__, tree)
-
-
-def _is_small(node: fx.Node) -> bool:
-    """Whether the results of a node may be kept between calls."""
-    results = [node] if "val" in node.meta else [user for user in node.users if "val" in user.meta]
-    return all(one.meta["val"].nbytes <= SMALL for one in results)
-
-
-def _is_contiguous(value: Value) -> bool:
-    expected = 1
-    for size, stride in zip(reversed(value.shape), reversed(value.stride), strict=True):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def function_of_lines(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
-    """The function of its inputs that a graph computes."""
-    known: dict[str, Any] = {}
-
-    def code(value: Any) -> str:
-        """The source code of an argument."""
-        if isinstance(value, fx.Node):
-            return value.name
-        if isinstance(value, tuple | list):
-            return f"[{', '.join(map(code, value))}]"
-        if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-            return repr(value)
-        return constant(value)
-
-    def constant(value: Any) -> str:
-        name = f"__{len(known)}"
-        known[name] = value
-        return name
-
-    last = {used: node for node in graph.nodes for used in node.all_input_nodes if used.op != "placeholder"}
-    lines, given = [], []
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            given.append(node.name)
-        elif node.op == "output":
-            lines.append(f"return {code(node.args[0])}")
-        elif node.target is operator.getitem:
-            lines.append(f"{node.name} = {code(node.args[0])}[{node.args[1]}]")
-        else:
-            options = [f"{name}={code(value)}" for name, value in node.kwargs.items()]
-            call = constant(_function(node))
-            lines.append(f"{node.name} = {call}({', '.join([*map(code, node.args), *options])})")
-        done = [used.name for used, user in last.items() if user is node and node.op != "output"]
-        lines += [f"del {', '.join(done)}"] if done else []
-    exec(f"def run({', '.join(given)}):\n " + "\n ".join(lines), known)
-    return known["run"]  # type: ignore[no-any-return]
-
-
-def _function(node: fx.Node) -> Callable[..., Any]:
-    """The function of `torch`, or the method, that calls the operation of a node and nothing else; else the operation."""
-    operation: Any = node.target
-    name = operation.overloadpacket.__name__
-    if name in _METHODS:
-        return getattr(Tensor, name)  # type: ignore[no-any-return]
-    function: Any = getattr(torch, name, None)
-    if function is None or name.startswith("_") or written_by(node) or is_random(node):
-        return operation  # type: ignore[no-any-return]
-    called: list[Any] = []
-
-    def call(operation: Any, args: Sequence[Any], kwargs: Any) -> Any:
-        called.append(operation)
-        return operation(*args, **kwargs)
-
-    def like(one: fx.Node) -> Tensor:
-        value = one.meta["val"]
-        return torch.zeros(1, dtype=value.dtype, device=value.device).as_strided(value.shape, [0] * len(value.shape))
-
-    try:
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), like)  # type: ignore[misc]
-        with torch.no_grad(), intercepted(call):
-            function(*args, **kwargs)
-    except (RuntimeError, TypeError, IndexError, KeyError, ValueError):
-        return operation  # type: ignore[no-any-return]
-    return function if called == [operation] else operation  # type: ignore[no-any-return]

@@ -73,16 +73,14 @@ class Recorded:
         """What has changed since, for a message; empty if nothing has."""
         return "" if self._contents is None else self._contents.changed()
 
-    def compared_at(self, step: int, unlike: str) -> None:
-        """Note a comparison with Pyro's results; a RuntimeError if one of them, of which `unlike` is the name, differs."""
-        if unlike:
-            raise RuntimeError(
-                f"{unlike} of the recorded steps is not Pyro's: model and guide must depend only on their arguments, "
-                "parameters, and what their code names in attributes and variables; something else that they read has "
-                f"changed since step {self.compared}, and the steps since then may be wrong. Pass it as a tensor among the "
-                "arguments, or use engine='pyro'"
-            )
-        self.compared = step
+    def error(self, unlike: str) -> RuntimeError:
+        """The error after recorded steps of which a result, as `differs` returns it, is not Pyro's."""
+        return RuntimeError(
+            f"{unlike} of the recorded steps is not Pyro's: model and guide must depend only on their arguments, "
+            "parameters, and what their code names in attributes and variables; something else that they read has "
+            f"changed since step {self.compared}, and the steps since then may be wrong. Pass it as a tensor among the "
+            "arguments, or use engine='pyro'"
+        )
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -138,7 +136,7 @@ class Recorded:
             return [terms, *gradients, *after]
 
         may_be_read = range(first, first + len(batch.tensors)) if isinstance(batch, Call) else ()
-        program = pure(gradient, [*leaves, *self._rest(batch)], moving.parts, may_be_read)
+        program = pure(gradient, [*leaves, *self.inputs(batch)[len(leaves) :]], moving.parts, may_be_read)
         with put_back():
             unlike = self._difference(program, batch)
         if unlike:
@@ -158,19 +156,18 @@ class Recorded:
         Rounding may carry a value over the kink of a ReLU or a tie of a maximum, but not at the same place for other noise,
         while a wrong program stays wrong.
         """
-        leaves, unlike, size = self.leaves, "", 0.0
+        names, unlike, size = list(self.loss.trained), "", 0.0
         for seed in (1, 2, 3):
             wanted = self._by_pyro(batch, seed)
             with seeded(seed, batch.device):
                 try:
-                    terms, *results = program(*(leaf.detach() for leaf in leaves), *self._rest(batch))
+                    ours = self.results(program, batch)
                 except Exception as error:  # such as a gradient that needs something a trace does not have
                     raise Untraceable(f"its trace cannot be replayed: {first_line(error)}") from error
-            ours = Results(terms, results[: len(leaves)], results[len(leaves) :])
-            unlike = difference(wanted, ours, list(self.loss.trained), size)
+            unlike = difference(wanted, ours, names, size)
             if unlike == "the loss" and not size:
                 size = size_of_terms(self.loss.objective, batch)
-                unlike = difference(wanted, ours, list(self.loss.trained), size)
+                unlike = difference(wanted, ours, names, size)
             if not unlike:
                 break
         return unlike
@@ -179,12 +176,24 @@ class Recorded:
         """The results that Pyro computes from the random numbers of a seed; modules do not change."""
         moving = self.loss.moving
         with pyro.validation_enabled(False), seeded(seed, batch.device), put_back(*moving.parts):
-            terms, gradients = self.loss.objective.gradients(batch, self._rest(batch)[-1], self.leaves)
+            terms, gradients = self.loss.objective.gradients(batch, self.inputs(batch)[-1], self.leaves)
             return Results(terms, gradients, [buffer.detach().clone() for buffer in moving.tensors()])
 
-    def _rest(self, batch: Arguments) -> list[Tensor]:
-        """The inputs after the parameters."""
-        return [*self.buffers, *batch.tensors, torch.ones(2).to(self.leaves[0])]
+    def results(self, program: Program, batch: Arguments) -> Results:
+        """The results of a program for minibatches of its shape."""
+        terms, *results = program(*self.inputs(batch))
+        count = len(self.leaves)
+        return Results(terms, results[:count], results[count:])
+
+    def inputs(self, batch: Arguments) -> list[Tensor]:
+        """The inputs of a program: parameters, buffers, the tensors of the arguments, and the factors 1."""
+        leaves = [leaf.detach() for leaf in self.leaves]
+        return [*leaves, *self.buffers, *batch.tensors, torch.ones(2).to(leaves[0])]
+
+
+def is_due(step: int) -> bool:
+    """Whether recorded steps are compared with Pyro's at this one: at 1, 2, 4, ... and every 1,000th."""
+    return step & (step - 1) == 0 or step % 1000 == 0
 
 
 def _whatever_the_values(objective: Objective) -> AbstractContextManager[Any]:

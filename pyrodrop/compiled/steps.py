@@ -38,15 +38,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pyrodrop.compiled.cuda import Captured
-from pyrodrop.compiled.inductor import Call, WholeStep, on, unguarded
+from pyrodrop.compiled.inductor import WholeStep, on
 from pyrodrop.compiled.private_apis import scripts_as_they_are
-from pyrodrop.compiled.program import MappedProgram, Noise, Program
+from pyrodrop.compiled.program import MappedProgram, Program
 from pyrodrop.compiled.record import Untraceable, first_that_works
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.constraints import EngineName
@@ -55,12 +55,10 @@ from pyrodrop.distributions.coins import Masks
 from pyrodrop.steps import Arguments, Engine, Loss, Plan, Shapes, Update
 
 _log = logging.getLogger("pyrodrop")
-K = TypeVar("K")
 
 _LINE = 64  # bytes: PyTorch's alignment of tensors, on which the rounding of matrix products may depend
 _GROUP, _STEPS_OF_A_GROUP = 64, 16  # replicates per call of a compiled step, and their steps in a block
 
-_EVERY = 1000  # steps between two comparisons of a program, at most
 _SHARE = 20  # a comparison waits until training has taken this many times as long as the last comparison
 _LATER = 100  # steps by which such a comparison is postponed
 
@@ -135,22 +133,6 @@ def bytes_of_step(loss: Loss, batch: Arguments) -> int:
     return Recorded(loss).program(batch).bytes
 
 
-class Rows(Protocol):
-    """Minibatches of which several can be taken at once."""
-
-    def next(self) -> Arguments: ...
-
-    def coming(self) -> tuple[int, int]:
-        """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
-
-    def take(self, count: int) -> Tensor:
-        """The row numbers of the next `count` minibatches, all of one size, ``[count * size]``; for replicates,
-        ``[R, count * size]``."""
-
-    def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
-        """Copy rows of x and y into tensors ``[count, size, ...]``; for some replicates, ``[count, R, size, ...]``."""
-
-
 class Steps(Engine):
     """Makes the steps of one fit, or of groups of replicates, in blocks.
 
@@ -171,80 +153,61 @@ class Steps(Engine):
     def __init__(self, loss: Recorded | StackedLoss, groups: Sequence[slice] | None = None) -> None:
         self.loss, self.groups = loss, groups
         self.leaves: list[Tensor] = loss.leaves
-        self.programs: dict[Shapes, list[Program]] = {}  # of every group
-        self._ahead: dict[int, Ahead] = {}  # by the size of the minibatches
+        self._prepared: dict[Shapes, Prepared] = {}
+        self._ahead: dict[int, Prepared] = {}  # those of which steps are made in blocks, by the size of the minibatches
 
-    def prepare(self, batch: Arguments) -> None:
-        """Make the programs for minibatches of this shape."""
-        if batch.shapes not in self.programs:
+    def prepare(self, batch: Arguments) -> Prepared:
+        """The programs for minibatches of this shape."""
+        if batch.shapes not in self._prepared:
             program = self.loss.program(batch)
             programs = [program]
             if isinstance(program, MappedProgram) and self.groups is not None:
                 programs = [program.some(group) for group in self.groups]
-            self.build(programs[0], batch)
-            self.programs[batch.shapes] = programs
-            self.look_ahead(batch)
+            prepared = Prepared(batch, programs, self.groups)
+            prepared.call = self.call_of(prepared)
+            self._prepared[batch.shapes] = prepared
+            self.look_ahead(prepared)
+        return self._prepared[batch.shapes]
 
     @abstractmethod
-    def build(self, program: Program, batch: Arguments) -> None:
-        """Prepare for the steps of the first group with such minibatches; those of the others are alike."""
+    def call_of(self, prepared: Prepared) -> Callable[..., Any]:
+        """The function that `make` calls, for the first group; those of the others are alike."""
 
     @abstractmethod
     def make(
-        self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
+        self, prepared: Prepared, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
     ) -> Tensor:
-        """Make step `index` of a group.
-
-        Args:
-            shapes: shapes of the minibatch, which select the program.
-            rows: tensors of the group's minibatch.
-
-        Returns:
-            nll and kl, ``[2]``; for a group of replicates, ``[..., 2]``.
-        """
+        """Make step `index` of a group with the tensors of its minibatch; returns nll and kl, ``[..., 2]``."""
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
         if self.loss.refresh():
-            for batch in self.seen():
-                self.look_ahead(batch)
+            for prepared in self._ahead.values():
+                self.look_ahead(prepared)
 
-    def seen(self) -> list[Arguments]:
-        """A minibatch of every shape for which steps are made in blocks."""
-        return [ahead.batch for ahead in self._ahead.values()]
-
-    def look_ahead(self, batch: Arguments) -> None:
+    def look_ahead(self, prepared: Prepared) -> None:
         """Make steps with minibatches of this shape in blocks from now on, if that is possible."""
-        programs, batches = self.programs[batch.shapes], self.of_groups(batch)
-        if (
-            batch.device.type != "cpu"
-            or programs[0].draws_itself
-            or not all(tensor.is_contiguous() for tensor in batch.tensors)
-        ):
-            return
-        needed = [] if batch.whole else batches[0].tensors
-        size = sum(tensor.nbytes for tensor in (*needed, *programs[0].shapes()))
-        most = self.most_bytes_of_replicates if isinstance(self.loss, StackedLoss) else self.most_bytes
-        steps = min(self.most_steps, most // max(1, size))
-        if steps > 1:
-            noises = [program.noise for program in programs]
-            self._ahead[self.rows_of(batch)] = Ahead(batch, batches, noises, steps, self.groups)
-
-    def of_groups(self, batch: Arguments) -> list[Arguments]:
-        """The minibatch of every group."""
-        return [batch] if self.groups is None else [batch.at(group) for group in self.groups]
+        batch, program = prepared.batch, prepared.programs[0]
+        if batch.device.type == "cpu" and not program.draws_itself and all(t.is_contiguous() for t in batch.tensors):
+            needed = [] if batch.whole else prepared.batches[0].tensors
+            size = sum(tensor.nbytes for tensor in (*needed, *program.shapes()))
+            most = self.most_bytes_of_replicates if isinstance(self.loss, StackedLoss) else self.most_bytes
+            steps = min(self.most_steps, most // max(1, size))
+            if steps > 1:
+                prepared.reserve(steps)
+                self._ahead[self.rows_of(batch)] = prepared
 
     def rows_of(self, batch: Arguments) -> int:
         """The size of the minibatch of one replicate."""
         return batch.at(0).rows if isinstance(self.loss, StackedLoss) else batch.rows
 
-    def advance(self, batches: Rows, count: int) -> None:
+    def advance(self, batches: Any, count: int) -> None:
         end = len(self.made) + count
         with scripts_as_they_are():
             while len(self.made) < end:
                 self.block(batches, end - len(self.made))
 
-    def block(self, batches: Rows, most: int) -> None:
+    def block(self, batches: Any, most: int) -> None:
         """Make at least one step and at most `most` steps at once."""
         if batches.coming()[0] not in self._ahead:
             self.made.append(self.step(batches.next(), len(self.made)))
@@ -256,11 +219,11 @@ class Steps(Engine):
             self.written()
 
     def step(self, batch: Arguments, index: int) -> Tensor:
-        self.prepare(batch)
-        pairs = zip(self.of_groups(batch), self.programs[batch.shapes], strict=True)
+        prepared = self.prepare(batch)
+        pairs = zip(_of_groups(batch, self.groups), prepared.programs, strict=True)
         with torch.no_grad(), scripts_as_they_are():
             terms = [
-                self.make(batch.shapes, of_group.tensors, program.draw(), index, group)
+                self.make(prepared, of_group.tensors, program.draw(), index, group)
                 for group, (of_group, program) in enumerate(pairs)
             ]
         self.written()
@@ -269,11 +232,11 @@ class Steps(Engine):
     def written(self) -> None:
         """Tell autograd what steps have written to without PyTorch's knowledge."""
 
-    def _take(self, batches: Rows, most: int) -> list[tuple[Ahead, int]]:
+    def _take(self, batches: Any, most: int) -> list[tuple[Prepared, int]]:
         """Take rows and random numbers for at most `most` steps, in the order of single steps. Returns their places."""
-        steps: list[tuple[Ahead, int]] = []
-        for memory in self._ahead.values():
-            memory.clear()
+        steps: list[tuple[Prepared, int]] = []
+        for prepared in self._ahead.values():
+            prepared.clear()
         while len(steps) < most and (self.groups is None or not steps):
             size, follow = batches.coming()
             ahead = self._ahead.get(size)
@@ -284,22 +247,22 @@ class Steps(Engine):
             steps += [(ahead, place) for place in places]
         return steps
 
-    def _make(self, batches: Rows, steps: Sequence[tuple[Ahead, int]]) -> None:
+    def _make(self, batches: Any, steps: Sequence[tuple[Prepared, int]]) -> None:
         """Make steps whose rows were taken: all of them with the first group, then with the next."""
         first, count = len(self.made), 1 if self.groups is None else len(self.groups)
         terms: list[list[Tensor]] = [[] for _ in steps]
         for group in range(count):
-            for ahead in self._ahead.values():
-                ahead.fill(batches, group)
+            for prepared in self._ahead.values():
+                prepared.fill(batches, group)
             for index, (ahead, place) in enumerate(steps):
-                made = self.make(ahead.shapes, ahead.rows[group][place], ahead.noise[place], first + index, group)
+                made = self.make(ahead, ahead.rows[group][place], ahead.noise[place], first + index, group)
                 terms[index].append(made)
                 if group == count - 1:
                     self.made.append(made if count == 1 else torch.cat(terms[index]))
 
 
-class Ahead:
-    """Rows and noise of several steps with minibatches of one shape, in the same memory for every block and group.
+class Prepared:
+    """Minibatches of one shape: their programs, and memory for rows and noise of several steps, the same for every block.
 
     The random inputs of one fit are drawn in the order of single steps. If all are masks, they are drawn for several steps
     at once: a step takes whole random words for each mask. A random input of a group of replicates is drawn for all steps at
@@ -307,35 +270,38 @@ class Ahead:
 
     Args:
         batch: a minibatch of this shape.
-        batches: the part of `batch` for every group.
-        noises: the random inputs of every group.
-        steps: the number of steps to allocate memory for.
+        programs: of every group.
         groups: `Steps.groups`.
 
     Attributes:
+        batches: the part of `batch` for every group.
+        call: makes a step.
+        captured: steps on a GPU.
+        steps: the number of steps for which there is memory.
         rows: the tensors of a minibatch, by group and step; `fill` writes those of a group.
         noise: the random inputs, by step; `fill` writes those of a group.
         used: the number of steps whose rows were taken.
     """
 
-    def __init__(
-        self,
-        batch: Arguments,
-        batches: Sequence[Arguments],
-        noises: Sequence[Sequence[Noise]],
-        steps: int,
-        groups: Sequence[slice] | None = None,
-    ) -> None:
-        self.batch, self.shapes, self.steps, self.used = batch, batch.shapes, steps, 0
-        self._groups, self._noises = groups, noises
+    call: Callable[..., Any]
+    captured: Captured | None = None
+
+    def __init__(self, batch: Arguments, programs: Sequence[Program], groups: Sequence[slice] | None = None) -> None:
+        self.batch, self.programs, self._groups = batch, programs, groups
+        self.batches = _of_groups(batch, groups)
+        self.strides = [tensor.stride() for tensor in batch.tensors]
+        self.steps = self.used = 0
+
+    def reserve(self, steps: int) -> None:
+        """Allocate the memory of this number of steps."""
+        self.steps, batch, first = steps, self.batch, self.programs[0].noise
         self._taken: list[Tensor] = []
-        self._places = [] if batch.whole else [spaced(tensor, steps) for tensor in batches[0].tensors]
-        self.rows: list[list[Any]] = [_by_step(self._places, steps)] * len(batches)
+        self._places = [] if batch.whole else [spaced(tensor, steps) for tensor in self.batches[0].tensors]
+        self.rows: list[list[Any]] = [_by_step(self._places, steps)] * len(self.batches)
         if batch.whole:  # every step has these
-            self.rows = [[of_group.tensors] * steps for of_group in batches]
-        first = noises[0]
+            self.rows = [[of_group.tensors] * steps for of_group in self.batches]
         self._masks: Masks | None = None
-        if groups is not None:
+        if self._groups is not None:
             self._inputs = [noise.empty(steps) for noise in first]
         elif first and all(noise.kind == "coins" for noise in first):
             self._masks = Masks([noise.like for noise in first], [noise.shape for noise in first], steps)
@@ -349,7 +315,7 @@ class Ahead:
         self.used = 0
         self._taken.clear()
 
-    def take(self, batches: Rows, count: int) -> None:
+    def take(self, batches: Any, count: int) -> None:
         """Take row numbers, and draw random numbers in the order of single steps, for the next steps."""
         steps = slice(self.used, self.used + count)
         if self._places:
@@ -358,11 +324,11 @@ class Ahead:
             self._masks.draw(steps)
         elif self._groups is None:
             for places in self.noise[steps]:
-                for noise, place in zip(self._noises[0], places, strict=True):
+                for noise, place in zip(self.programs[0].noise, places, strict=True):
                     noise.fill(place)
         self.used += count
 
-    def fill(self, batches: Rows, group: int = 0) -> None:
+    def fill(self, batches: Any, group: int = 0) -> None:
         """Write rows and noise of a group for all steps that were taken."""
         if self._taken:
             rows = torch.cat(self._taken, -1) if len(self._taken) > 1 else self._taken[0]
@@ -371,8 +337,12 @@ class Ahead:
         if self._masks is not None and self.used:
             self._masks.compare(self.used)
         elif self._groups is not None and self.used:
-            for noise, place in zip(self._noises[group], self._inputs, strict=True):
+            for noise, place in zip(self.programs[group].noise, self._inputs, strict=True):
                 noise.fill(place[: self.used])
+
+
+def _of_groups(batch: Arguments, groups: Sequence[slice] | None) -> list[Arguments]:
+    return [batch] if groups is None else [batch.at(group) for group in groups]
 
 
 def _by_step(places: Sequence[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
@@ -399,44 +369,34 @@ class Traced(Steps):
     def __init__(self, loss: Recorded | StackedLoss, optimizer: torch.optim.Optimizer, *, record: bool = True) -> None:
         super().__init__(loss)
         self._update, self._record = Update(optimizer), record
-        self._calls: dict[Shapes, tuple[Program, Callable[..., Sequence[Tensor]]]] = {}
 
-    def build(self, program: Program, batch: Arguments) -> None:
-        self._calls[batch.shapes] = program, program.run if self._record else program.evaluate
+    def call_of(self, prepared: Prepared) -> Callable[..., Any]:
+        return prepared.programs[0].run if self._record else prepared.programs[0].evaluate
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
         self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0]).unbind(0)
 
     def make(
-        self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
+        self, prepared: Prepared, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
     ) -> Tensor:
-        program, call = self._calls[shapes]
-        buffers, count = self.loss.buffers, len(self.leaves)
-        terms, *results = call(*self.leaves, *buffers, *rows, self._factors[index], *program.constants, *noise)
-        for leaf, gradient in zip(self.leaves, results, strict=False):
+        loss, buffers, constants = self.loss, self.loss.buffers, prepared.programs[0].constants
+        terms, *results = prepared.call(*self.leaves, *buffers, *rows, self._factors[index], *constants, *noise)
+        gradients, moved = results[: len(self.leaves)], results[len(self.leaves) :]
+        for leaf, gradient in zip(self.leaves, gradients, strict=True):
             leaf.grad = gradient
-        if isinstance(self.loss, StackedLoss):
-            self._update_alive(self.loss, terms, results, self.plan.rates[index])
-        else:
-            for buffer, value in zip(buffers, results[count:], strict=True):
-                buffer.copy_(value)
-            self._update(self.plan.rates[index])
-        return terms
-
-    def _update_alive(
-        self, loss: StackedLoss, terms: Tensor, results: Sequence[Tensor], rates: Sequence[float]
-    ) -> None:
-        """Update the parameters and buffers of replicates that are finite."""
-        count, alive = len(self.leaves), loss.alive
-        choice = _of_the_living(terms, results[:count], [alive, loss.lived])
-        all_alive = alive.device.type == "cpu" and bool(alive.all())  # a GPU would have to be waited for
-        kept = [] if all_alive else [leaf.detach().clone() for leaf in self.leaves]
-        self._update(rates)
+        choice: Callable[[Tensor, Tensor], Tensor] = lambda _, new: new  # noqa: E731
+        kept: list[Tensor] = []
+        if isinstance(loss, StackedLoss):  # those that are no longer finite keep what they have
+            choice = _of_the_living(terms, gradients, [loss.alive, loss.lived])
+            if loss.alive.is_cuda or not bool(loss.alive.all()):  # a GPU would have to be waited for
+                kept = [leaf.detach().clone() for leaf in self.leaves]
+        self._update(self.plan.rates[index])
         for leaf, old in zip(self.leaves, kept, strict=False):
             leaf.copy_(choice(old, leaf))
-        for buffer, new in zip(loss.buffers, results[count:], strict=True):
+        for buffer, new in zip(buffers, moved, strict=True):
             buffer.copy_(choice(buffer, new))
+        return terms
 
     def finish(self, steps: int) -> None:
         self._update.clear()
@@ -470,18 +430,12 @@ class Compiled(Steps):
             self.most_steps = min(self.most_steps, _STEPS_OF_A_GROUP)
         else:
             super().__init__(loss)
-            self._whole = WholeStep(self.leaves, optimizer, loss.buffers, unguarded)
+            self._whole = WholeStep(self.leaves, optimizer, loss.buffers)
         self._tensors = [[tensor[group] for tensor in self._whole.tensors] for group in self.groups or ()]
         self._tensors = self._tensors or [self._whole.tensors]
-        self._calls: dict[Shapes, Call] = {}
-        self._strides: dict[Shapes, list[tuple[int, ...]]] = {}
-        self._captured: dict[Shapes, tuple[Arguments, Captured]] = {}  # on a GPU
-        self._shapes: dict[int, Shapes] = {}  # of minibatches there, by their size
 
-    def build(self, program: Program, batch: Arguments) -> None:
-        self._strides[batch.shapes] = [tensor.stride() for tensor in batch.tensors]
-        first = self.of_groups(batch)[0]
-        self._calls[batch.shapes] = self._whole.compiled(program, self._tensors[0], first, self._options)
+    def call_of(self, prepared: Prepared) -> Callable[..., Any]:
+        return self._whole.compiled(prepared.programs[0], self._tensors[0], prepared.batches[0], self._options)
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
@@ -493,32 +447,30 @@ class Compiled(Steps):
         self._controls = self._numbers.unbind(0)
 
     def make(
-        self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
+        self, prepared: Prepared, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
     ) -> Tensor:
-        program = self.programs[shapes][group]
-        rest = [*rows, self._controls[index], *program.constants, *noise]
+        rest = [*rows, self._controls[index], *prepared.programs[group].constants, *noise]
         tensors = self._tensors[group]
         device = tensors[0].device
-        return self._calls[shapes]([*tensors, *(rest if device.type == "cpu" else on(device, rest))])[0]
+        terms: Tensor = prepared.call([*tensors, *(rest if device.type == "cpu" else on(device, rest))])[0]
+        return terms
 
     def written(self) -> None:
         torch.autograd.graph.increment_version(self._whole.tensors)
 
     def step(self, batch: Arguments, index: int) -> Tensor:
-        self.prepare(batch)
-        strides = [tensor.stride() for tensor in batch.tensors]
-        if strides != self._strides[batch.shapes]:
-            raise RuntimeError(f"the program takes tensors with strides {self._strides[batch.shapes]}; got {strides}")
-        if batch.shapes not in self._captured:
+        prepared, strides = self.prepare(batch), [tensor.stride() for tensor in batch.tensors]
+        if strides != prepared.strides:
+            raise RuntimeError(f"the program takes tensors with strides {prepared.strides}; got {strides}")
+        if prepared.captured is None:
             return super().step(batch, index)
-        steps = self._captured[batch.shapes][1]
         with torch.no_grad():
             for place, tensor in zip(
-                steps.rows, batch.tensors, strict=False
-            ):  # no places if every step has the same rows
+                prepared.captured.rows, batch.tensors, strict=False
+            ):  # none if every step has the same
                 place[0].copy_(tensor, non_blocking=True)
-            steps.numbers[0].copy_(self._controls[index])
-            terms = steps(1)[0]
+            prepared.captured.numbers[0].copy_(self._controls[index])
+            terms = prepared.captured(1)[0]
         self.written()
         return terms
 
@@ -529,21 +481,21 @@ class Compiled(Steps):
             if "step" in state:
                 state["step"] = state["step"].fill_(steps) if isinstance(state["step"], Tensor) else steps
 
-    def seen(self) -> list[Arguments]:
-        return [*super().seen(), *(batch for batch, _ in self._captured.values())]
+    def look_ahead(self, prepared: Prepared) -> None:
+        device = prepared.batch.device
+        if device.type == "cpu":
+            super().look_ahead(prepared)
+        elif all(
+            noise.device == device for noise in prepared.programs[0].shapes()
+        ):  # the GPU cannot draw what the CPU does
+            prepared.captured = self._capture(prepared)
+            self._ahead[self.rows_of(prepared.batch)] = prepared
 
-    def look_ahead(self, batch: Arguments) -> None:
-        program = self.programs[batch.shapes][0]
-        if batch.device.type == "cpu":
-            super().look_ahead(batch)
-        elif all(noise.device == batch.device for noise in program.shapes()):  # the GPU cannot draw what the CPU does
-            self._captured[batch.shapes] = batch, self._capture(batch, program)
-            self._shapes[self.rows_of(batch)] = batch.shapes
-
-    def _capture(self, batch: Arguments, program: Program) -> Captured:
-        """Steps with minibatches like this one as CUDA graphs; there is one group on a GPU."""
-        call, tensors, constants = self._calls[batch.shapes], self._tensors[0], on(batch.device, program.constants)
+    def _capture(self, prepared: Prepared) -> Captured:
+        """Steps with such minibatches as CUDA graphs; there is one group on a GPU."""
+        batch, program, tensors = prepared.batch, prepared.programs[0], self._tensors[0]
         same, rows, steps = batch.tensors, list[Tensor](), self.most_steps_on_gpu
+        constants = on(batch.device, program.constants)
         if not batch.whole:
             alone = not all(tensor.is_contiguous() for tensor in same)
             steps = 1 if alone else max(1, min(steps, self.most_bytes_on_gpu // sum(tensor.nbytes for tensor in same)))
@@ -552,17 +504,19 @@ class Compiled(Steps):
                 place.copy_(tensor)
 
         def step(rows: Sequence[Tensor], numbers: Tensor) -> Tensor:
-            return call([*tensors, *(rows or same), numbers, *constants, *program.draw()])[0]
+            terms: Tensor = prepared.call([*tensors, *(rows or same), numbers, *constants, *program.draw()])[0]
+            return terms
 
         with torch.no_grad():
             return Captured(step, self._whole.tensors, rows, tensors[0].new_ones(steps, self._whole.width))
 
     def block(self, batches: Any, most: int) -> None:
         size, follow = batches.coming()
-        if size not in self._shapes:
+        steps = self._ahead[size].captured if size in self._ahead else None
+        if steps is None:
             super().block(batches, most)
             return
-        first, steps = len(self.made), self._captured[self._shapes[size]][1]
+        first = len(self.made)
         count = min(most, follow, len(steps.numbers))
         try:
             with torch.no_grad():
@@ -599,7 +553,7 @@ def accelerate(
     optimizer: torch.optim.Optimizer,
     batches: Sequence[Arguments],
     steps: int,
-) -> Engine | None:
+) -> Any:
     """The engine of this name for the remaining steps; None if only Pyro can make them. If it is another, one line says why.
 
     Args:
@@ -611,7 +565,7 @@ def accelerate(
         steps: number of remaining steps.
 
     Raises:
-        Untraceable: replicates have no program.
+        Untraceable: replicates, whose steps Pyro cannot make, have no program.
     """
     stacked = isinstance(loss, StackedLoss)
     looped = stacked and loss.program(batches[0]).looped
@@ -623,11 +577,9 @@ def accelerate(
             return None
         for batch in batches:  # first, since the optimiser may lack the state of parameters of a loss without a program
             loss.program(batch)
-        engine = (
-            Compiled(loss, optimizer, looped=looped)
-            if kind == "compiled"
-            else Traced(loss, optimizer, record=not stacked or steps >= _WORTH_A_RECORDING)
-        )
+        compiled = kind == "compiled"
+        record = not stacked or steps >= _WORTH_A_RECORDING
+        engine = Compiled(loss, optimizer, looped=looped) if compiled else Traced(loss, optimizer, record=record)
         for batch in batches:
             engine.prepare(batch)
         return engine
@@ -636,10 +588,10 @@ def accelerate(
     if name == "auto":
         first = "pyro" if not stacked and steps < _WORTH_A_TRACE else "traced"
         replicates = len(loss.held) if isinstance(loss, StackedLoss) else 1
-        on_gpu = any(leaf.is_cuda for leaf in loss.leaves)
+        shapes, on_gpu = 1 if stacked else len(batches), any(leaf.is_cuda for leaf in loss.leaves)
         with suppress(Untraceable):  # which `traced` raises again
             if first == "traced" and worth_compiling(
-                loss.program(batches[0]), steps, replicates, shapes=1 if stacked else len(batches), on_gpu=on_gpu
+                loss.program(batches[0]), steps, replicates, shapes=shapes, on_gpu=on_gpu
             ):
                 first = "compiled"
     names: list[EngineName] = ["compiled", "traced"] if stacked else ["compiled", "traced", "pyro"]
@@ -649,15 +601,6 @@ def accelerate(
     if errors:
         say = _log.info if name == "auto" else _log.warning
         say("training with engine %r instead of %r: %s", chosen, name, errors[-1])
-    return made
-
-
-def accelerate_stacked(
-    loss: StackedLoss, optimizer: torch.optim.Optimizer, batches: Sequence[Arguments], steps: int, *, engine: EngineName
-) -> Engine:
-    """`accelerate` for replicates, whose steps Pyro cannot make; raises `Untraceable`."""
-    made = accelerate(engine, loss, optimizer, batches, steps)
-    assert made is not None
     return made
 
 
@@ -704,11 +647,10 @@ class Accelerated(Engine):
         program: bool,
     ) -> None:
         self._recorded, self._optimizer = Recorded(loss, loss.moving.parts if program else ()), optimizer
-        self._samples, self._wanted, self._total = samples, wanted, total
-        self._program = program
-        self._due: int = 2 if program else sys.maxsize
+        self._samples, self._wanted, self._total, self._program = samples, wanted, total, program
         self._since, self._calls = 0, 0
-        self._open: int | None = None  # the step before which the user's code ran first since the last comparison
+        self._due = 2 if program else sys.maxsize
+        self._called: int | None = None  # the step before which the user's code ran first since the last comparison
         self._clock, self._cost = time.perf_counter(), 0.0
 
     def record(self, done: int, steps: int) -> bool:
@@ -740,25 +682,27 @@ class Accelerated(Engine):
 
     def _memory_now(self) -> list[tuple[Any, ...]]:
         """The addresses of the tensors that a step writes to; `Tensor.data` can change them, and compiled steps use them."""
-        tensors = [
-            *(parameter.unconstrained for parameter in self._recorded.loss.parameters.values()),
-            *self._recorded.buffers,
-        ]
-        return [(tensor.data_ptr(), tensor.stride(), tensor.dtype) for tensor in tensors]
+        unconstrained = [parameter.unconstrained for parameter in self._recorded.loss.parameters.values()]
+        return [(t.data_ptr(), t.stride(), t.dtype) for t in (*unconstrained, *self._recorded.buffers)]
 
     def until(self, done: int, end: int) -> int:
         return min(end, self._due) if self._due > done else end
 
     def called(self, done: int) -> None:
         self._calls += 1
-        self._open = done if self._open is None else self._open
+        self._called = done if self._called is None else self._called
         if self._calls & (self._calls - 1) == 0 or self._has_waited():
             self._due = done
 
     def begin(self, plan: Plan) -> None:
         self._engine.begin(plan)
-        self.plan, self.made = plan, self._engine.made
-        self._compare(plan.first, last=False)
+        self.plan, self.made, done = plan, self._engine.made, plan.first
+        if done < self._due or done == self._recorded.compared:
+            return
+        if self._called is None and not self._has_waited():
+            self._due = done + _LATER
+        else:
+            self._compare(done)
 
     def advance(self, batches: Any, count: int) -> None:
         self._engine.advance(batches, count)
@@ -767,29 +711,22 @@ class Accelerated(Engine):
         return self._engine.step(batch, index)
 
     def check(self, done: int) -> None:
-        self._compare(done, last=self._program or (self._open is not None and self._open < done))
+        if done != self._recorded.compared and (self._program or (self._called is not None and self._called < done)):
+            self._compare(done)
 
     def finish(self, steps: int) -> None:
         self._engine.finish(steps)
 
-    def _compare(self, done: int, *, last: bool) -> None:
-        """Compare the recorded steps with Pyro's, if that is due or this is the last time.
-
-        Raises:
-            RuntimeError: loss, gradients or buffers differ.
-        """
-        if done == self._recorded.compared or (done < self._due and not last):
-            return
-        if self._program and self._open is None and not last and not self._has_waited():
-            self._due = done + _LATER
-            return
-        self._due = min(max(1, 2 * done), (done // _EVERY + 1) * _EVERY) if self._program else sys.maxsize
-        start = time.perf_counter()
-        for batch in self._samples(1):
-            self._recorded.compared_at(done, self._recorded.differs(batch))
-        self._open = None
-        self._clock = time.perf_counter()
-        self._cost = self._clock - start
-
     def _has_waited(self) -> bool:
         return time.perf_counter() - self._clock > _SHARE * self._cost
+
+    def _compare(self, done: int) -> None:
+        """Compare loss, gradients and buffers of the recorded steps with Pyro's; a RuntimeError if they differ."""
+        start = time.perf_counter()
+        for batch in self._samples(1):
+            if unlike := self._recorded.differs(batch):
+                raise self._recorded.error(unlike)
+        self._recorded.compared, self._called = done, None
+        self._due = min(max(1, 2 * done), (done // 1000 + 1) * 1000) if self._program else sys.maxsize
+        self._clock = time.perf_counter()
+        self._cost = self._clock - start

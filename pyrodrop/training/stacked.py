@@ -20,7 +20,7 @@ from torch import Tensor
 from pyrodrop.arguments import MOST
 from pyrodrop.arrays import near
 from pyrodrop.changes import Contents, put_back
-from pyrodrop.compiled import StackedLoss, Untraceable, accelerate_stacked, bytes_of_step
+from pyrodrop.compiled import StackedLoss, Untraceable, accelerate, bytes_of_step
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import named_parts, parts
@@ -127,7 +127,7 @@ class Stack(Session):
         for number, batch in enumerate(samples):
             self._verify(batch, sorted(few if number else few.union(first_of.values())))
         self._sample = samples[0]
-        self._first = accelerate_stacked(self.stacked, self.optimizer, samples[:1], 1, engine="traced")
+        self._first = accelerate("traced", self.stacked, self.optimizer, samples[:1], 1)
         self.engine = self._first
 
     def train(self, seeds: Sequence[int], progress: bool | None) -> Trained:
@@ -165,7 +165,7 @@ class Stack(Session):
 
     def _faster(self, steps: int) -> Engine:
         batches = self.rows.samples(None if self.settings.steps is None else self.settings.steps - self.done)
-        return accelerate_stacked(self.stacked, self.optimizer, batches, steps, engine=self.settings.engine)
+        return accelerate(self.settings.engine, self.stacked, self.optimizer, batches, steps)
 
     def _changed(self) -> str:
         return ""  # no user code runs while replicates train

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from pyrodrop.compiled import inductor
 from pyrodrop.compiled.inductor import spell_out_thin_products
 from pyrodrop.compiled.private_apis import Compiled
 from pyrodrop.compiled.program import Noise
-from pyrodrop.compiled.steps import Ahead, Steps
+from pyrodrop.compiled.steps import Prepared, Steps
 from pyrodrop.steps import Batch, Call
 
 X = torch.randn(45, 3, generator=torch.Generator().manual_seed(1))
@@ -234,9 +235,9 @@ NOISES: Mapping[str, list[Noise]] = {
 @pytest.mark.parametrize("noises", NOISES.values(), ids=list(NOISES))
 def test_noise_of_several_steps_is_that_of_each(noises: list[Noise]) -> None:
     """Drawn in parts, then again for other steps, and the generator is left where it would be."""
-    batch = Call((), {})
-    ahead = Ahead(batch, [batch], [noises], 6)
-    rows: Any = None
+    program: Any = SimpleNamespace(noise=noises)
+    ahead, rows = Prepared(Call((), {}), [program]), None
+    ahead.reserve(6)
     torch.manual_seed(0)
     want = [[noise.draw() for noise in noises] for _ in range(9)]
     after = torch.get_rng_state()

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx, nn
+from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.compiled.program import function_of_lines
-from pyrodrop.compiled.record import recorded
 
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin()
@@ -59,20 +57,3 @@ def test_fits_without_torchscript_have_the_same_bits(
     assert torch.equal(got.history, want.history)
     for one, two in zip((got.model, got.guide), (want.model, want.guide), strict=True):
         assert all(map(torch.equal, one.state_dict().values(), two.state_dict().values()))  # type: ignore[attr-defined]
-
-
-def test_lines_call_functions_that_are_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one that calls another operation than its name says, nor one that calls two."""
-
-    def function(x: Tensor) -> list[Tensor]:
-        return [(x.exp() * 2).sum(0), x.sinh()]
-
-    graph: fx.Graph = recorded(function, [X]).graph
-    want = [(X.exp() * 2).sum(0), X.sinh()]
-    wrong, twice, true = torch.cosh, lambda x: torch.exp(torch.exp(x)), torch.mul
-    called: list[Any] = []
-    monkeypatch.setattr(torch, "sinh", wrong)
-    monkeypatch.setattr(torch, "exp", twice)
-    monkeypatch.setattr(torch, "mul", lambda *args: called.append(args) or true(*args))
-    assert all(map(torch.equal, function_of_lines(graph)(X), want))
-    assert len(called) == 2  # tried, and called

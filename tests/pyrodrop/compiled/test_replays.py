@@ -98,9 +98,9 @@ def test_steps_by_graphs_are_the_compiled_ones(size: int | None, count: int, mon
         def __call__(self, count: int) -> Tensor:
             return self._steps(count)
 
-    def look_ahead(self: Compiled, batch: Any) -> None:
-        self._captured[batch.shapes] = batch, self._capture(batch, self.programs[batch.shapes][0])
-        self._shapes[self.rows_of(batch)] = batch.shapes
+    def look_ahead(self: Compiled, prepared: Any) -> None:
+        prepared.captured = self._capture(prepared)
+        self._ahead[self.rows_of(prepared.batch)] = prepared
 
     monkeypatch.setattr("pyrodrop.compiled.steps.Captured", Played)
     monkeypatch.setattr(Compiled, "look_ahead", look_ahead)

@@ -110,8 +110,8 @@ OPTIMISERS: dict[str, Callable[[], Any]] = {
 @pytest.mark.few(2)
 @pytest.mark.parametrize("optim", OPTIMISERS.values(), ids=OPTIMISERS)
 def test_optimisers(optim: Callable[[], Any]) -> None:
-    """All steps but the first two, and those that are compared, are recorded."""
-    assert_steps_as_svi(case(logistic, by_hand, LOGISTIC, optim=optim), recorded=6)
+    """All steps but the first two are recorded."""
+    assert_steps_as_svi(case(logistic, by_hand, LOGISTIC, optim=optim), recorded=10)
 
 
 @pytest.mark.more
@@ -125,7 +125,7 @@ def test_auto_compiles_when_it_has_paid(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("pyrodrop.compiled.svi.worth_compiling", lambda graph, steps: steps >= 64)
     svi = pyrodrop.compile_svi(logistic, by_hand, adam(), Trace_ELBO())
     engines = [svi.step(PAIRS, LABELS) and svi.engine for _ in range(72)]
-    assert set(engines[5:60]) == {"traced", "pyro"}
+    assert set(engines[5:60]) == {"traced"}
     assert engines[-1] == "compiled"
 
 
