@@ -44,7 +44,7 @@ from pyrodrop.networks.checks import (
 )
 from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of
 from pyrodrop.networks.starts import new_values
-from pyrodrop.networks.trial import Properties, Trial, observe, observe_training, signature
+from pyrodrop.networks.trial import Properties, Trial, observe, signature
 from pyrodrop.networks.units import first_weights
 from pyrodrop.parts import Part
 from pyrodrop.priors import Prior
@@ -303,7 +303,7 @@ class NetworkModel(Part, LocalModule):
             self.changes_itself = like.changes_itself
             self.check_targets(data)
         else:
-            self._check_against(data, self._observe_training(data.x))
+            self._check_against(data, self._observe(data.x, training=True))
         dtype = next(iter(self.weight_sites().values())).dtype
         for name, tensor in named_parts(data.x).items():
             if tensor.is_floating_point() or self.in_features is not None:  # or they are ids
@@ -327,9 +327,9 @@ class NetworkModel(Part, LocalModule):
             ValueError: the network cannot be called on the inputs.
         """
         trial, properties = self._trial(), self.properties(x)
-        few = trial.all(x) if properties.whole else trial.few(x)[0]
+        few = trial.rows(x, torch.arange(num_rows(x) if properties.whole else min(2, num_rows(x))))
         try:
-            output = trial(few)
+            output = trial(few).output
         except (RuntimeError, IndexError) as error:
             raise ValueError(cannot_run(few, error, together=properties.mixes)) from error
         return lambda data: self._check_against(data, output)
@@ -354,22 +354,19 @@ class NetworkModel(Part, LocalModule):
         known = self._properties.get(key)
         if known is None or not known.differed:
             check_width(x, self.in_features)
-            self.remember(x, observe(self._trial(), x))
+            self._observe(x)
         return self._properties[key]
 
     def remember(self, x: Inputs, properties: Properties) -> None:
         """Store the properties for inputs like x, so that the network is not run to find them."""
         self._properties[signature(x)] = properties
 
-    def _observe_training(self, x: Inputs) -> Tensor:
-        """Run the network as in training, too, and store the properties that this shows; a ValueError as `check`.
-
-        Returns:
-            The outputs at a few rows, in evaluation mode.
-        """
-        properties, output = observe_training(self._trial(), x, self.properties(x))
+    def _observe(self, x: Inputs, *, training: bool = False) -> Tensor:
+        """Find and store the properties, with `training` also those in training mode; the outputs at a few rows."""
+        properties, output = observe(self._trial(), x, training=training)
         self.remember(x, properties)
-        self.changes_itself = properties.changes
+        if training:
+            self.changes_itself = properties.changes
         return output
 
     def mixes_examples(self, x: Inputs) -> bool:
@@ -379,7 +376,7 @@ class NetworkModel(Part, LocalModule):
     def mixes_in_training(self, x: Inputs) -> bool:
         """As `mixes_examples`, in the modes used in training: True under BatchNorm, which normalises over the minibatch."""
         if self.properties(x).mixes_in_training is None:
-            self._observe_training(x)
+            self._observe(x, training=True)
         return bool(self._properties[signature(x)].mixes_in_training)
 
     def takes_all_rows(self, x: Inputs) -> bool:

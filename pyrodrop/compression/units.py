@@ -191,10 +191,9 @@ class _Followed(fx.Interpreter):
         """The units of the result of an operation; None if they are unknown, or all are kept."""
         module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
         operation: Any = n.target if module is None else type(module)
-        layer = _dense_layer(self, n) if operation is F.linear else module
         units = self._units.get(read[0])
-        if type(layer) in (nn.Linear, *_CONVOLUTIONS):
-            return self._made(n, layer, x, units, result)
+        if operation in (nn.Linear, *_CONVOLUTIONS):
+            return self._made(n, module, x, units, result)
         if len(read) == 2 and operation in _SUMS and units is not None and read[1] in self._units:
             return self._tied(units, self._units[read[1]])
         if len(read) != 1 or units is None:
@@ -307,7 +306,7 @@ class _Followed(fx.Interpreter):
             columns = None if layer.reads is None else used[self._root(layer.reads[0])][layer.reads[1]]
             node = layer.node
             read: Any = node.args[0] if node.args else node.kwargs["input"]
-            name = _new_name(modules, str(node.target) if node.op == "call_module" else node.name)
+            name = _new_name(modules, str(node.target))
             if layer.reads is None and isinstance(layer.module, nn.Linear):
                 columns = layer.has_weights(rows)
                 columns[0] |= not columns.any()
@@ -320,27 +319,13 @@ class _Followed(fx.Interpreter):
                             torch.index_select, (read, -1, self.graph.get_attr(f"{name}_inputs"))
                         )
             modules[name] = _narrow(layer.module, rows, columns)
-            node.op, node.target, node.args, node.kwargs = "call_module", name, (read,), {}
+            node.target, node.args, node.kwargs = name, (read,), {}
         for node in self._flattened:
             node.op, node.target, node.args, node.kwargs = "call_function", torch.flatten, (node.args[0], 1), {}
         for node in reversed(self.graph.nodes):
             if not node.users and (node.op == "get_attr" or _asks_rows(node)):
                 self.graph.erase_node(node)
         return fx.GraphModule(modules, self.graph, "Network").eval()
-
-
-def _dense_layer(network: fx.Interpreter, n: fx.Node) -> Any:
-    """A layer for a call of ``F.linear`` with parameters of the network; None for other calls."""
-    call: dict[str, Any] = {**dict(zip(("input", "weight", "bias"), n.args, strict=False)), **n.kwargs}
-    nodes = [call.get("weight"), call.get("bias")]
-    if not all(node is None or (isinstance(node, fx.Node) and node.op == "get_attr") for node in nodes):
-        return None
-    weight, bias = (None if node is None else network.fetch_attr(str(node.target)) for node in nodes)
-    assert weight is not None
-    layer = nn.utils.skip_init(nn.Linear, weight.shape[1], len(weight), bias is not None)
-    layer.weight = nn.Parameter(weight, requires_grad=False)
-    layer.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-    return layer
 
 
 def _copy_with_bias(layer: Any) -> Any:

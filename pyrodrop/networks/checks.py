@@ -207,7 +207,7 @@ def check_parametrised(network: nn.Module) -> None:
         f"{f'{name}.{weight}' if name else weight}: {remedy}"
         for name, module in network.named_modules()
         for weight, remedy in _computed(module)
-        if any(parameter.requires_grad for parameter in _owners(module)) and (id(module), weight) not in removable
+        if (id(module), weight) not in removable
     ]
     if computed:
         raise ValueError(
@@ -261,29 +261,21 @@ def _remove(module: nn.Module, name: str) -> None:
     parametrize.remove_parametrizations(module, name)
 
 
+# Hooks that compute a weight, and the function of torch.nn.utils that makes it a parameter.
+_HOOKS = {WeightNorm: "remove_weight_norm", SpectralNorm: "remove_spectral_norm", BasePruningMethod: "prune.remove"}
+
+
 def _computed(module: nn.Module) -> list[tuple[str, str]]:
-    """The computed weights of one module, each with the call that turns it into a parameter."""
-    if parametrize.is_parametrized(module):
-        call = "torch.nn.utils.parametrize.remove_parametrizations"
-        lists: Any = module.parametrizations
-        return [(name, f"call {call}(layer, {name!r})") for name, of in lists.items() if list(of.parameters())]
+    """The weights of a module that are computed from trained parameters, each with the call that makes it a parameter."""
+    lists: Any = module.parametrizations if parametrize.is_parametrized(module) else {}
     hooks: list[Any] = list(module._forward_pre_hooks.values())
-    weights = []
-    for hook in hooks:
-        if isinstance(hook, WeightNorm):
-            weights.append((hook.name, f"call torch.nn.utils.remove_weight_norm(layer, {hook.name!r})"))
-        elif isinstance(hook, SpectralNorm):
-            weights.append((hook.name, f"call torch.nn.utils.remove_spectral_norm(layer, {hook.name!r})"))
-        elif isinstance(hook, BasePruningMethod):
-            name = hook._tensor_name
-            weights.append((name, f"call torch.nn.utils.prune.remove(layer, {name!r})"))
-    return weights
-
-
-def _owners(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters that a module's weights are computed from."""
-    parameters = list(module.parameters(recurse=False))
-    if parametrize.is_parametrized(module):
-        parametrised: Any = module.parametrizations
-        parameters += list(parametrised.parameters())
-    return parameters
+    calls = [(name, "parametrize.remove_parametrizations") for name, steps in lists.items() if list(steps.parameters())]
+    calls += [
+        (hook._tensor_name if kind is BasePruningMethod else hook.name, remove)
+        for hook in hooks
+        for kind, remove in _HOOKS.items()
+        if isinstance(hook, kind)
+    ]
+    owners = [*module.parameters(recurse=False), *(p for steps in lists.values() for p in steps.parameters())]
+    trained = any(parameter.requires_grad for parameter in owners)
+    return [(name, f"call torch.nn.utils.{remove}(layer, {name!r})") for name, remove in calls if trained]

@@ -17,6 +17,7 @@ running statistics if there are any, also where the call requests those of the m
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -42,6 +43,7 @@ class DropoutCall:
         shape: of the mask.
         input: the tensor whose units are dropped, or one with the same leading axes; None if unknown.
         like: a tensor of the mask's dtype and device.
+        draw: a mask as PyTorch draws it for this call: from the same random state, the same mask.
         merged: whether the rows of examples are merged in an order that depends on their lengths (packed sequences).
     """
 
@@ -50,6 +52,7 @@ class DropoutCall:
     shape: torch.Size
     input: Tensor | None
     like: Tensor
+    draw: Callable[[], Tensor]
     merged: bool = False
 
 
@@ -90,22 +93,25 @@ class UniformNumbers(Tensor):
     The result is a mask from outside. Any other use raises a ValueError, since the numbers have no values.
 
     Attributes:
-        plain, ask, offset: a tensor of the same shape, dtype and device; the function that returns a mask from such a
-            tensor and the probability of a one; the number added.
+        plain, mode, offset: a tensor of the same shape, dtype and device; the mode that has the mask; the number added.
         mask: the mask, after an operation that rounds in place; None before.
     """
 
     plain: Tensor
-    ask: Callable[[Tensor, float], Tensor]
+    mode: DropoutCalls
     offset: float
     mask: Tensor | None
 
     @staticmethod
-    def like(values: Tensor, ask: Callable[[Tensor, float], Tensor], offset: float = 0.0) -> UniformNumbers:
+    def like(values: Tensor, mode: DropoutCalls, offset: float = 0.0) -> UniformNumbers:
         """Numbers of the shape, dtype and device of `values`."""
         numbers: UniformNumbers = without_values(UniformNumbers, values.shape, values)
-        numbers.plain, numbers.ask, numbers.offset, numbers.mask = values, ask, offset, None
+        numbers.plain, numbers.mode, numbers.offset, numbers.mask = values, mode, offset, None
         return numbers
+
+    def rounded(self, keep: float, draw: Callable[[Tensor], Tensor]) -> Tensor:
+        """A mask with this probability of a one; `draw` is it of uniform numbers."""
+        return _zeros_and_ones(self.mode, self.plain, keep, lambda: draw(torch.rand_like(self.plain)))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,7 +123,7 @@ class UniformNumbers(Tensor):
             if numbers.mask is not None or not isinstance(result, Tensor):
                 return result
             if name in _SAME:
-                return cls.like(result, numbers.ask, numbers.offset)
+                return cls.like(result, numbers.mode, numbers.offset)
         other = next((arg for arg in args if isinstance(arg, int | float)), None)
         if numbers is None or kwargs or len(args) != 1 + (other is not None):
             pass
@@ -125,24 +131,19 @@ class UniformNumbers(Tensor):
             if name in ("add_", "__iadd__"):
                 numbers.offset += other
                 return numbers
-            return cls.like(numbers.plain, numbers.ask, numbers.offset + other)
+            return cls.like(numbers.plain, numbers.mode, numbers.offset + other)
         elif name in ("floor", "floor_") and 0 < numbers.offset < 1:
-            mask = numbers.ask(numbers.plain, numbers.offset)
+            offset = numbers.offset
+            mask = numbers.rounded(offset, lambda uniform: torch.floor(uniform + offset))
             if name == "floor":
                 return mask
             numbers.mask = mask
             return numbers
-        elif (
-            name in _BELOW | _ABOVE
-            and other is not None
-            and numbers is args[0]
-            and 0 < other < 1
-            and not numbers.offset
-        ):
+        elif name in _BELOW | _ABOVE and other and numbers is args[0] and 0 < other < 1 and not numbers.offset:
             true = other if name in _BELOW else 1 - other
-            return (
-                numbers.ask(numbers.plain, true) >= 0.5 if true >= 0.5 else numbers.ask(numbers.plain, 1 - true) < 0.5
-            )
+            if true >= 0.5:
+                return numbers.rounded(true, lambda uniform: func(uniform, other)) >= 0.5
+            return numbers.rounded(1 - true, lambda uniform: ~func(uniform, other)) < 0.5
         raise Unfit(
             f"the network draws uniform random numbers and calls {name} with them, which makes no dropout mask that can be "
             "read: masks are torch.floor(torch.rand(shape) + keep_rate) or torch.rand(shape) < keep_rate, with one rate"
@@ -159,17 +160,41 @@ _SAME = {"to", "type", "float", "double", "view", "reshape", "unsqueeze", "type_
 _SEEN = {"__get__", "size", "dim", "numel", "__len__", "is_floating_point", "ndimension", "element_size"}
 
 
-def _zeros(kind: str, shape: Callable[[Tensor], torch.Size]) -> Callable[..., Tensor]:
-    """Dropout to 0 with a mask of this shape, scaled by 1 / (1 - p)."""
+def _dropout(kind: str, shape: Callable[[Tensor], torch.Size]) -> Callable[..., Tensor]:
+    """Dropout to 0 with a mask of this shape, scaled by 1 / (1 - p).
+
+    Alpha dropout is to the negative saturation of SELU, with an affine map that keeps mean and variance (Klambauer et al.
+    2017, Self-Normalizing Neural Networks, https://arxiv.org/abs/1706.02515, section 3): a (x z + alpha' (1 - z)) + b.
+    """
+    alpha = kind == "alpha dropout"
 
     def dropout(
-        mode: DropoutCalls, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+        mode: DropoutCalls,
+        func: Any,
+        input: Tensor,
+        p: float = 0.5,
+        training: bool = not alpha,
+        inplace: bool = False,
     ) -> Tensor:
         if not training or p == 0:
             return input
-        return _scaled(input, p, mode.mask(DropoutCall(kind, p, shape(input), input, input)))
+        of = shape(input)
+        mask = mode.mask(DropoutCall(kind, p, of, input, input, lambda: _drawn(input, p, of, fused=kind == "dropout")))
+        if mask is None or not alpha:
+            return _scaled(input, p, mask)
+        a = ((_SATURATION**2 * p + 1) * (1 - p)) ** -0.5
+        return a * (input * mask - _SATURATION * (1 - mask)) + a * p * _SATURATION
 
     return dropout
+
+
+_SATURATION = 1.7580993408473766  # -alpha' = lambda alpha of SELU
+
+
+def _drawn(input: Tensor, p: float, shape: torch.Size | None = None, *, fused: bool = True) -> Tensor:
+    """The mask that PyTorch draws for dropout of this tensor, or one of another shape; fused on GPUs unless of channels."""
+    empty = torch.empty_like(input) if shape in (None, input.shape) else input.new_empty(shape)  # type: ignore[arg-type]
+    return torch.dropout(empty.fill_(1), p, True).ne(0) if fused else empty.bernoulli_(1 - p)
 
 
 def _shape(input: Tensor) -> torch.Size:
@@ -190,58 +215,18 @@ def _scaled(input: Tensor, p: float, mask: Tensor | None) -> Tensor:
     return input if mask is None else input * (mask / (1 - p))
 
 
-def _native_dropout(mode: DropoutCalls, func: Any, input: Tensor, p: float, train: bool | None) -> Any:
-    if train is False or p == 0:
-        return func(input, p, train)
-    mask = mode.mask(DropoutCall("dropout", p, input.shape, input, input))
-    kept = torch.ones_like(input) if mask is None else mask.expand_as(input)
-    return _scaled(input, p, mask), kept.bool()
+def _bernoulli(mode: DropoutCalls, func: Any, like: Tensor, p: Any = None, **settings: Any) -> Tensor:
+    """`torch.bernoulli` and its methods, of which one works in place, with 0.5 unless there is another probability."""
+    here = func is Tensor.bernoulli_
+    keep = p if p is not None else 0.5 if here else like
+    return _zeros_and_ones(mode, like, keep, lambda: func(like.clone() if here else like, *() if p is None else (p,)))
 
 
-def _alpha(shape: Callable[[Tensor], torch.Size]) -> Callable[..., Tensor]:
-    """Dropout to the negative saturation of SELU, with an affine map that keeps mean and variance (Klambauer et al. 2017,
-    Self-Normalizing Neural Networks, https://arxiv.org/abs/1706.02515, section 3): a (x z + alpha' (1 - z)) + b."""
-
-    def dropout(
-        mode: DropoutCalls, func: Any, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
-    ) -> Tensor:
-        if not training or p == 0:
-            return input
-        mask = mode.mask(DropoutCall("alpha dropout", p, shape(input), input, input))
-        if mask is None:
-            return input
-        a = ((_SATURATION**2 * p + 1) * (1 - p)) ** -0.5
-        return a * (input * mask - _SATURATION * (1 - mask)) + a * p * _SATURATION
-
-    return dropout
-
-
-_SATURATION = 1.7580993408473766  # -alpha' = lambda alpha of SELU
-
-
-def _bernoulli_in_place(
-    mode: DropoutCalls, func: Any, self: Tensor, p: Any = 0.5, *, generator: torch.Generator | None = None
-) -> Tensor:
-    return _zeros_and_ones(mode, self, p)
-
-
-def _bernoulli(
-    mode: DropoutCalls,
-    func: Any,
-    input: Tensor,
-    p: Any = None,
-    *,
-    generator: torch.Generator | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    return _zeros_and_ones(mode, input, input if p is None else p)
-
-
-def _zeros_and_ones(mode: DropoutCalls, like: Tensor, p: Any) -> Tensor:
+def _zeros_and_ones(mode: DropoutCalls, like: Tensor, p: Any, draw: Callable[[], Tensor]) -> Tensor:
     keep = _number(p)
     if keep in (0.0, 1.0):
         return torch.full_like(like, keep)
-    mask = mode.mask(DropoutCall("Bernoulli numbers", 1 - keep, like.shape, None, like))
+    mask = mode.mask(DropoutCall("Bernoulli numbers", 1 - keep, like.shape, None, like, draw))
     return torch.full_like(like, keep) if mask is None else mask.expand(like.shape).clone()
 
 
@@ -253,9 +238,7 @@ def _uniform(mode: DropoutCalls, func: Any, *args: Any, generator: torch.Generat
     kwargs = {
         name: value for name, value in kwargs.items() if name in ("size", "dtype", "device") and value is not None
     }
-    return UniformNumbers.like(
-        torch.empty(*args, **kwargs).fill_(0.5), lambda like, keep: _zeros_and_ones(mode, like, keep)
-    )
+    return UniformNumbers.like(torch.empty(*args, **kwargs).fill_(0.5), mode)
 
 
 def _number(p: Any) -> float:
@@ -294,7 +277,7 @@ def _recurrent(mode: DropoutCalls, func: Any, input: Tensor, *args: Any) -> Any:
         states.append(state)
         if layer + 1 < layers:
             kind = f"dropout after layer {layer}"
-            mask = mode.mask(DropoutCall(kind, p, y.shape, y, y, merged=bool(packed)))
+            mask = mode.mask(DropoutCall(kind, p, y.shape, y, y, functools.partial(_drawn, y, p), merged=bool(packed)))
             y = _scaled(y, p, mask.reshape(y.shape) if packed and mask is not None else mask)
     y = y.transpose(0, 1) if turned else y
     return (y, *(torch.cat(ends) for ends in zip(*states, strict=True)))
@@ -318,10 +301,10 @@ def _attention(
     if dropout_p == 0:
         return func(query, key, value, attn_mask, 0.0, **settings)
     heads = query.shape[:-2]
-    call = DropoutCall(
-        "dropout of attention", dropout_p, torch.Size((*heads, query.shape[-2], key.shape[-2])), query, query
+    shape = torch.Size((*heads, query.shape[-2], key.shape[-2]))
+    mask = mode.mask(
+        DropoutCall("dropout of attention", dropout_p, shape, query, query, lambda: _drawn(query, dropout_p, shape))
     )
-    mask = mode.mask(call)
     if mask is None:
         return func(query, key, value, attn_mask, 0.0, **settings)
     if enable_gqa:
@@ -361,25 +344,21 @@ def _norm(
 
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys((F.dropout, torch.dropout, torch.dropout_), _zeros("dropout", _shape)),
+    **dict.fromkeys((F.dropout, torch.dropout, torch.dropout_), _dropout("dropout", _shape)),
     **dict.fromkeys(
-        (F.dropout2d, torch.feature_dropout, torch.feature_dropout_), _zeros("dropout of channels", _channels())
+        (F.dropout2d, torch.feature_dropout, torch.feature_dropout_), _dropout("dropout of channels", _channels())
     ),
-    F.dropout1d: _zeros("dropout of channels", _channels(2)),
-    F.dropout3d: _zeros("dropout of channels", _channels(4)),
-    torch.native_dropout: _native_dropout,
-    **dict.fromkeys((F.alpha_dropout, torch.alpha_dropout, torch.alpha_dropout_), _alpha(_shape)),
+    F.dropout1d: _dropout("dropout of channels", _channels(2)),
+    F.dropout3d: _dropout("dropout of channels", _channels(4)),
+    **dict.fromkeys((F.alpha_dropout, torch.alpha_dropout, torch.alpha_dropout_), _dropout("alpha dropout", _shape)),
     **dict.fromkeys(
-        (F.feature_alpha_dropout, torch.feature_alpha_dropout, torch.feature_alpha_dropout_), _alpha(_channels())
+        (F.feature_alpha_dropout, torch.feature_alpha_dropout, torch.feature_alpha_dropout_),
+        _dropout("alpha dropout", _channels()),
     ),
-    Tensor.bernoulli_: _bernoulli_in_place,
-    Tensor.bernoulli: _bernoulli,
-    torch.bernoulli: _bernoulli,
-    torch.rand: _uniform,
-    torch.rand_like: _uniform,
+    **dict.fromkeys((Tensor.bernoulli_, Tensor.bernoulli, torch.bernoulli), _bernoulli),
+    **dict.fromkeys((torch.rand, torch.rand_like), _uniform),
     **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _multihead,
-    F.batch_norm: _norm,
-    F.instance_norm: _norm,
+    **dict.fromkeys((F.batch_norm, F.instance_norm), _norm),
 }

@@ -1,18 +1,18 @@
 """Find properties of a network by calling it on a few rows of x, before training and prediction.
 
-    mode         weights                     rows    shows
-    evaluation   that record their use       2, 3    axes and rows of examples, derivatives, whether examples interact,
-                                                     random numbers
-    evaluation   others, and both by vmap    2       whether `torch.vmap` can map over weights
-    training     with gradients              2       random numbers, parameters of others, what a call changes
-    training     without                     3       whether gradients matter, and whether examples interact
-    evaluation   with gradients              2       weights that have no gradient
+    mode         weights                           rows       shows
+    evaluation   w, with gradients                 a, b       uses of weights, derivatives, random numbers, gradients
+    evaluation   0.9 w                             c, a, b    axes and rows of examples
+    evaluation   w and 0.9 w, by `torch.vmap`      c, a, b    whether examples interact, and whether vmap maps over weights
+    training     w, with gradients                 a, b       random numbers, parameters of others, what a call changes
+    training     w                                 c, a, b    whether examples interact, and gradients matter
 
-`Trial` makes the calls. `observe` makes the first four and `observe_training` the last three; `pyrodrop.read` makes the
-first two with the network's own dropout (`pyrodrop.reading.passes`). The results are in `Properties`. Every call starts from
-the same buffers and Python attributes, must return one row per example and must not change its weights. If a call shows a
-problem, further calls find its cause. Networks that need all rows of x are called on all rows. An axis of length 2 in one
-run and 3 in the other indexes examples; if the network merges examples and their rows, no axis does.
+The first two calls have weights that record their uses, and are made by `record`; `pyrodrop.read` makes these two with the
+network's own dropout (`pyrodrop.reading.found`). Every call starts from the same buffers and Python attributes, must return
+one row per example and must not change its weights. If a call shows a problem, further calls find its cause. Networks that
+need all rows of x are called on all rows. An axis of length 2 in one run and 3 in the other indexes examples; if the network
+merges examples and their rows, no axis does. As a and b are at other places in the second call, examples also interact in a
+network whose outputs depend on the places of rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -35,7 +35,7 @@ from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.module_states import STAYS, Snapshot, say_changes
 from pyrodrop.networks.call import RECOMPUTES, Unfit
 from pyrodrop.networks.checks import DETERMINISTIC, cannot_run, wrong_inputs
-from pyrodrop.private_apis import activations_kept, in_function_transform, intercepted
+from pyrodrop.private_apis import activations_kept, in_function_transform
 from pyrodrop.recurrence import elementary
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
@@ -77,14 +77,30 @@ class Properties:
 
 @dataclass(frozen=True)
 class Look:
-    """A call with weights that record their uses."""
+    """What a call has shown.
+
+    Attributes:
+        probes: the uses of every weight, if it recorded them.
+        differentiates: as in `Properties`.
+        unused: names of the weights without a gradient, if the call had gradients.
+        failed: the error of the backward pass, if it failed.
+        others: all other tensors that got a gradient.
+        seen: what `Trial.watching` returned.
+    """
 
     output: Tensor
     probes: dict[str, _Probe]
+    differentiates: bool
+    unused: list[str]
+    failed: Exception | None
+    others: list[Tensor]
+    seen: Any
 
 
 class Trial:
     """Calls of a network, each from the same modes, buffers and Python attributes, without Pyro's handlers.
+
+    `record` makes two calls that show most properties.
 
     Args:
         run: function of weights by site and inputs, which calls the network.
@@ -92,10 +108,23 @@ class Trial:
         in_training: names of the modules that are in training mode while the network is trained.
 
     Attributes:
+        other: other values of the weights.
         stays: modules that are in training mode in every call.
+        watching: makes a context manager for every call.
         changed: whether a call changed buffers or attributes.
         maps: whether `torch.vmap` has not failed so far.
+        small, large: what the two calls of `record` showed.
+        two, three: their inputs: rows a and b, and rows c, a and b or a, b and c; both are all rows if `whole`.
+        at: rows a and b of the second call.
+        whole: whether the network runs only on all rows.
     """
+
+    small: Look
+    large: Look
+    two: Any
+    three: Any
+    at: slice
+    whole: bool
 
     def __init__(
         self,
@@ -107,58 +136,141 @@ class Trial:
         self.network: nn.Module = network
         self.run = run
         self.weights: Mapping[str, Tensor] = weights
+        self.other = {name: value * 0.9 for name, value in weights.items()}
         self.stays = {module for module in network.modules() if STAYS in module.__dict__}
+        self.watching: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.changed = False
         self.maps = True
         self._in_training = in_training
         self._before = self._now()
 
-    def __call__(self, x: Inputs, weights: Mapping[str, Tensor] | None = None, *, training: bool = False) -> Tensor:
-        """The output, without gradients.
+    def __call__(
+        self,
+        x: Inputs,
+        weights: Mapping[str, Tensor] | None = None,
+        *,
+        training: bool = False,
+        gradients: bool = False,
+        probing: bool = False,
+    ) -> Look:
+        """One call.
+
+        Args:
+            probing: whether to record the uses of the weights.
 
         Raises:
-            Unfit: the output does not have one row per example, or the network changes its weights in place.
+            Unfit: the output does not have one row per example, the network changes its weights in place, or, with
+                gradients, has hooks on saved tensors.
         """
-        with self.restored(training=training), torch.no_grad():
-            return self._output(self.weights if weights is None else weights, x)
+        values = self.weights if weights is None else weights
+        try:
+            with self.restored(training=training), torch.set_grad_enabled(gradients), self.watching() as seen:
+                leaves = {name: value.detach().requires_grad_(gradients) for name, value in values.items()}
+                probes = {name: _Probe(name, leaf) for name, leaf in leaves.items()} if probing else {}
+                versions = {name: value._version for name, value in values.items()}
+                y = self.run(leaves | {name: LazyWeight(probe.of_weight) for name, probe in probes.items()}, x)
+                check_output(y, num_rows(x))
+                changed = [name for name, version in versions.items() if values[name]._version != version]
+                if changed:  # their density would be that of other values
+                    raise Unfit(
+                        "the network of a model must not change its weights when it is called; this network changes "
+                        f"{', '.join(changed)} in place, as nn.Embedding(max_norm=...) does, so that its output would not "
+                        "be that of the sampled weights. Remove max_norm, or scale a copy of the weight in the forward"
+                    )
+                differentiates = any(probe.differentiates for probe in probes.values())
+                of_leaves: Any = [None] * len(leaves)
+                failed = None
+                if gradients and y.requires_grad:
+                    try:
+                        of_leaves = torch.autograd.grad(y.sum(), list(leaves.values()), allow_unused=True)
+                    except Exception as error:  # of any type; a network without gradients can predict
+                        failed = error
+        except RuntimeError as error:
+            if str(error) == RECOMPUTES:
+                raise Unfit(RECOMPUTES) from error
+            raise
+        ours = {id(tensor) for tensor in (*leaves.values(), *parts(x))}
+        return Look(
+            y.detach(),
+            probes,
+            differentiates,
+            unused=[name for name, gradient in zip(leaves, of_leaves, strict=True) if gradient is None],
+            failed=failed,
+            others=[leaf for leaf in _leaves(y) if id(leaf) not in ours],
+            seen=seen,
+        )
 
-    def look(self, x: Inputs) -> Look:
-        """A call with weights that record their uses; raises as a call."""
-        probes = {name: _Probe(name, value) for name, value in self.weights.items()}
-        return Look(self(x, {name: LazyWeight(probe.of_weight) for name, probe in probes.items()}), probes)
-
-    def _output(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        versions = {name: value._version for name, value in self.weights.items()}
-        y = self.run(weights, x)
-        check_output(y, num_rows(x))
-        changed = [name for name, version in versions.items() if self.weights[name]._version != version]
-        if changed:  # their density would be that of other values
-            raise Unfit(
-                "the network of a model must not change its weights when it is called; this network changes "
-                f"{', '.join(changed)} in place, as nn.Embedding(max_norm=...) does, so that its output would not be that "
-                "of the sampled weights. Remove max_norm, or scale a copy of the weight in the forward"
-            )
-        return y
-
-    def few(self, x: Inputs) -> tuple[Any, Any]:
-        """Two rows of x, and the same two, in the same memory, followed by a third; on the weights' device."""
-        size = num_rows(x)
-        unlike = _unlike_the_first(x)
-        last = int(unlike[-1]) if len(unlike) else size - 1  # a row that differs from the first if any does
-        three = self._rows(x, torch.tensor([0, min(1, size - 1), last]))
-        return mapped(lambda part: part[:2], three), three
-
-    def many(self, x: Inputs) -> Any:
-        """The first 256 rows of x, repeated if there are fewer, on the weights' device."""
-        return self._rows(x, torch.arange(_SOUGHT) % num_rows(x))
-
-    def all(self, x: Inputs) -> Any:
-        """A copy of x on the weights' device, which the network may change in place."""
-        return self._rows(x, torch.arange(num_rows(x)))
-
-    def _rows(self, x: Inputs, rows: Tensor) -> Any:
+    def rows(self, x: Inputs, rows: Tensor) -> Any:
+        """A copy of these rows of x on the weights' device, which the network may change in place."""
         device = next(iter(self.weights.values())).device
         return mapped(lambda part: part[rows.to(part.device)].to(device), x)
+
+    def record(self, x: Inputs, first: Callable[[Callable[[], Look]], Look]) -> None:
+        """Calls on two and three rows of x, or on all, whose weights record their uses. The first has gradients.
+
+        Args:
+            first: makes the first call.
+
+        Raises:
+            ValueError: all fail, or one raises an `Unfit`.
+        """
+        size, unlike = num_rows(x), _unlike_the_first(x)
+        a, b, c = 0, min(1, size - 1), int(unlike[-1]) if len(unlike) else size - 1  # c differs from a if any row does
+        failed: Exception | None = None
+        for rows, at in (([c, a, b], slice(1, 3)), ([a, b, c], slice(2)), (range(size), slice(None))):
+            self.whole, self.at, self.three = at == slice(None), at, self.rows(x, torch.tensor(rows))
+            # in the same memory, which shows a network that writes into its input
+            self.two = mapped(lambda part, at=at: part[at], self.three)  # type: ignore[misc]
+            try:
+                self.small = first(lambda: self(self.two, gradients=True, probing=not self.whole))
+                self.large = self(self.three, self.other, probing=not self.whole)
+            except Unfit:
+                raise
+            except Exception as error:  # of any type: rows may be in an order, or the network may need all of them
+                failed = failed or error
+            else:
+                return
+        assert failed is not None
+        raise ValueError(wrong_inputs(x, failed)) from failed
+
+    def properties(self, x: Inputs, *, mixes: bool, maps: bool) -> Properties:
+        """The properties that the two calls showed; `x` are the inputs that the rows are of."""
+        if self.whole:
+            return Properties(dict.fromkeys(self.weights, ()), (), mixes=True, whole=True, maps=maps, differed=True)
+        axes = {name: probe.axes(self.large.probes[name]) for name, probe in self.small.probes.items()}
+        several = [name for name, probe in self.small.probes.items() if any(rows > 2 for rows in probe.rows)]
+        return Properties(
+            axes,
+            rows=tuple(name for name in several if None not in axes[name]),
+            mixes=mixes,
+            whole=False,
+            maps=maps,
+            differed=len(_unlike_the_first(x)) > 0,
+            differentiates=self.small.differentiates,
+        )
+
+    def mixes(self, small: Look, *, training: bool = False, outputs: Tensor | None = None) -> bool:
+        """Whether outputs at two rows differ from those at the same rows and a third; an `Unfit` if calls for two differ.
+
+        Args:
+            small: a call for two rows with gradients, in this mode.
+            outputs: at three rows; of a further call if None.
+        """
+        try:
+            outputs = self(self.three, training=training).output if outputs is None else outputs
+        except Exception:  # of any type: in training mode it may need an even number of rows
+            if not training:
+                raise
+        if outputs is not None and close(outputs[self.at], small.output):
+            return False
+        again = [self(self.two, training=training, gradients=on).output for on in (True, False)]
+        gaps = [float((output - small.output).abs().max()) for output in again if not close(output, small.output)]
+        if gaps:
+            raise Unfit(
+                f"{DETERMINISTIC} a network whose outputs change by up to {max(gaps):.2g} when it is called again with the "
+                "same input, or without gradients: it must not depend on torch.is_grad_enabled(), nor write into its input"
+            )
+        return True
 
     @contextmanager
     def restored(self, *, training: bool = False) -> Iterator[None]:
@@ -177,28 +289,6 @@ class Trial:
             for module in others:
                 module.training = not modes[module]
             self.changed |= self._before.restore()
-
-    def with_gradients(self, x: Inputs, *, training: bool = False) -> tuple[Tensor, list[str], list[Tensor]]:
-        """The output, the names of the weights without a gradient, and all other tensors that get a gradient.
-
-        Raises:
-            Unfit: as a call, or the network has hooks on saved tensors.
-        """
-        leaves = {name: value.detach().requires_grad_() for name, value in self.weights.items()}
-        try:
-            with self.restored(training=training), torch.enable_grad():
-                y = self._output(leaves, x)
-                total = y.sum()
-                gradients: Any = [None] * len(leaves)
-                if total.requires_grad:
-                    gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-        except RuntimeError as error:
-            if str(error) == RECOMPUTES or "use_reentrant" in str(error):
-                raise Unfit(RECOMPUTES) from error
-            raise
-        unused = [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None]
-        ours = {id(tensor) for tensor in (*leaves.values(), *parts(x))}
-        return y.detach(), unused, [leaf for leaf in _leaves(y) if id(leaf) not in ours]
 
     def each(self, run: Callable[[dict[str, Tensor]], Tensor], tensors: Mapping[str, Tensor]) -> Tensor:
         """The results of `run` for all sets of tensors ``[sets, ...]``, by `torch.vmap`, or one by one if that fails."""
@@ -230,147 +320,73 @@ class Trial:
         return Snapshot(dict(self.network.named_modules()))
 
 
-def on_few_or_all(trial: Trial, x: Inputs, few: Callable[[Any, Any], T], whole: Callable[[Any], T]) -> T:
-    """The result of `few` for two and three rows of x; if it fails, the result of `whole` for all rows.
+@torch.inference_mode(False)
+def observe(trial: Trial, x: Inputs, *, training: bool = False) -> tuple[Properties, Tensor]:
+    """Find the properties of a network by running it on a few rows of x.
 
-    Raises:
-        ValueError: both fail, or either raises an `Unfit`.
-    """
-    failed: Exception | None = None
-    for call in (lambda: few(*trial.few(x)), lambda: whole(trial.all(x))):
-        try:
-            return call()
-        except Unfit:
-            raise
-        except Exception as error:  # of any type: the network may need all rows
-            failed = failed or error
-    assert failed is not None
-    raise ValueError(wrong_inputs(x, failed)) from failed
+    Args:
+        training: whether to find those in training mode, too, and require that all weights have a gradient.
 
-
-def observe(trial: Trial, x: Inputs) -> Properties:
-    """Find the properties of a network by running it on a few rows of x, in evaluation mode and without gradients.
+    Returns:
+        The properties, and the outputs at a few rows in evaluation mode.
 
     Raises:
         ValueError: the network runs neither on a few rows of x nor on all of them, does not return a single tensor with one
-            row per example, draws random numbers, or changes its weights in place.
+            row per example, draws random numbers, or changes its weights in place. In training mode also if it cannot run in
+            this mode or uses parameters that are not registered in it, or a weight has no gradient.
     """
-
-    def few(two: Any, three: Any) -> tuple[Any, Look, Look | None]:
-        return two, _deterministic(trial, lambda: trial.look(two)), trial.look(three)
-
-    def whole(rows: Any) -> tuple[Any, Look, None]:
-        look = _deterministic(trial, lambda: Look(trial(rows), {}))
-        _check_same(look.output, trial(rows))
-        return rows, look, None
-
-    rows, small, large = on_few_or_all(trial, x, few, whole)
-    mixed = large is None or mixes(small.output, large.output, lambda: trial.look(rows).output)
-    other = {name: value * 0.9 for name, value in trial.weights.items()}
-    both = {name: torch.stack([value, other[name]]) for name, value in trial.weights.items()}
-    alone = torch.stack([small.output, trial(rows, other)])
-    same = close(trial.each(lambda weights: trial.run(weights, rows), both), alone)
-    return properties_of(trial, x, small, large, mixes=mixed, maps=same and trial.maps)
-
-
-def properties_of(trial: Trial, x: Inputs, small: Look, large: Look | None, *, mixes: bool, maps: bool) -> Properties:
-    """The properties that calls on two and on three rows of x show; `large` is None for a network that needs all rows."""
-    if large is None:
-        return Properties(dict.fromkeys(trial.weights, ()), (), mixes=True, whole=True, maps=maps, differed=True)
-    axes = {name: probe.axes(large.probes[name]) for name, probe in small.probes.items()}
-    return Properties(
-        axes,
-        rows=tuple(n for n, probe in small.probes.items() if None not in axes[n] and any(r > 2 for r in probe.rows)),
-        mixes=mixes,
-        whole=False,
-        maps=maps,
-        differed=len(_unlike_the_first(x)) > 0,
-        differentiates=any(probe.differentiates for probe in small.probes.values()),
-    )
-
-
-def observe_training(trial: Trial, x: Inputs, properties: Properties) -> tuple[Properties, Tensor]:
-    """Add the properties of the network in training mode and with gradients.
-
-    Args:
-        properties: the result of `observe`.
-
-    Returns:
-        The completed properties, and the outputs at a few rows in evaluation mode.
-
-    Raises:
-        ValueError: the network cannot run in training mode, draws random numbers, uses parameters that are not registered in
-            it, has no gradient, or has other outputs without gradients; a weight has no gradient in evaluation mode.
-    """
-    two, three = (trial.all(x),) * 2 if properties.whole else trial.few(x)
-    with _training(two), activations_kept() as recomputation:
-        before = recomputation.calls
-        y, _, others = _deterministic(trial, lambda: trial.with_gradients(two, training=True))
-        recomputes = recomputation.calls > before
-    if recomputes:
-        _log.warning(
-            "the network recomputes activations (torch.utils.checkpoint), which would be with other weights and noise: they "
-            "are kept instead, so training takes the memory of the network without checkpointing"
-        )
-    if others and {id(leaf) for leaf in others} & {id(leaf) for leaf in trial.with_gradients(two, training=True)[2]}:
-        # one that is there in every call, unlike what a forward makes to differentiate by
-        raise Unfit(
-            "the network of a model must have all parameters that it uses, as nothing would train others; this one uses "
-            "some that are not its own, such as those of a layer in a plain list, of another module, or in `output`: "
-            "register them in the network, or fix them (requires_grad_(False))"
-        )
-    try:
-        mixes = not close(trial(three, training=True)[: len(y)], y)
-    except Exception:  # of any type: it may need an even number of rows
-        mixes = True
-    if mixes:
-        with _training(two):
-            predicted = trial(two, training=True)
-        if not close(predicted, y):
-            _check_same(y, trial.with_gradients(two, training=True)[0])
-            raise Unfit(
-                "the network of a model must not depend on torch.is_grad_enabled(), as training and prediction would use "
-                f"different functions; its outputs differ by up to {float((predicted - y).abs().max()):.2g}"
+    trial.record(x, lambda call: _deterministic(trial, call))
+    both = {name: torch.stack([value, trial.other[name]]) for name, value in trial.weights.items()}
+    outputs = trial.each(lambda weights: trial.run(weights, trial.three), both)
+    maps = trial.maps and close(outputs[1], trial.large.output)
+    mixed = not close(outputs[0][trial.at], trial.small.output) and trial.mixes(trial.small)
+    if maps and mixed:
+        maps = close(outputs[0], trial(trial.three).output)
+    properties = trial.properties(x, mixes=mixed, maps=maps)
+    if training:
+        properties = _in_training(trial, properties)
+        unused = trial.small.unused
+        if unused and not trial.whole:  # a forward may branch on x
+            unused = trial(trial.rows(x, torch.arange(_SOUGHT) % num_rows(x)), gradients=True).unused
+        if unused:
+            raise ValueError(
+                f"these weights have a prior but no gradient: {', '.join(unused)}. The network does not use them, uses a "
+                "copy of them, detaches them, or uses them in steps (argmax, topk, a comparison, rounding). Remove a layer "
+                "that is never called, fix its weights (requires_grad_(False)), or make the output depend on them smoothly"
             )
-    changes = trial.changes(two) if trial.changed else ""
-    output, unused, _ = trial.with_gradients(two)
-    if unused:
-        _check_used(trial, two if properties.whole else trial.many(x))  # a forward may branch on x
-    return replace(properties, mixes_in_training=properties.mixes or mixes, changes=changes), output
+    return properties, trial.small.output
 
 
-def _check_used(trial: Trial, x: Inputs) -> None:
-    """Raise a ValueError for weights without a gradient; the message says whether they change the output."""
-    y, unused, _ = trial.with_gradients(x)
-    if not unused:
-        return
-    negated = {name: {**trial.weights, name: -trial.weights[name]} for name in unused}
-    stepped = [name for name in unused if not torch.equal(trial(x, negated[name]), y)]
-    if stepped:
-        raise ValueError(
-            f"these weights have a prior and change the output, but have no gradient: {', '.join(stepped)}. The network "
-            "uses them in steps (argmax, topk, a comparison, rounding) or detaches them, so that training cannot learn "
-            "them: fix them (requires_grad_(False)), or make the output depend on them smoothly"
-        )
-    owners = {trial.network.get_submodule(name.rpartition(".")[0]) for name in unused}
-    recurrent = sorted({type(owner).__name__ for owner in owners if isinstance(owner, nn.RNNBase)})
-    hints = [f"; instead of nn.{name}, call nn.{name}Cell for every step" for name in recurrent]
-    raise ValueError(
-        f"these weights have a prior but do not affect the output: {', '.join(unused)}. Remove a layer that is never "
-        "called, or fix its weights (requires_grad_(False)); a layer that computes with a copy of its weights ignores the "
-        f"sampled ones{''.join(hints)}"
-    )
-
-
-@contextmanager
-def _training(x: Inputs) -> Iterator[None]:
-    """Turn errors of a network on x in training mode into a ValueError, except an `Unfit`, whose message says more."""
+def _in_training(trial: Trial, properties: Properties) -> Properties:
+    """Add the properties of the network in training mode; raises as `observe`."""
     try:
-        yield
+        with activations_kept() as recomputation:
+            before = recomputation.calls
+            small = _deterministic(trial, lambda: trial(trial.two, training=True, gradients=True))
+            recomputes = recomputation.calls > before
+        failed = small.failed or trial.small.failed
+        if failed is not None:
+            raise failed
+        if recomputes:
+            _log.warning(
+                "the network recomputes activations (torch.utils.checkpoint), which would be with other weights and noise: "
+                "they are kept instead, so training takes the memory of the network without checkpointing"
+            )
+        others = {id(leaf) for leaf in small.others}
+        if others & {id(leaf) for leaf in trial.small.others}:
+            # one that is there in every call, unlike what a forward makes to differentiate by
+            raise Unfit(
+                "the network of a model must have all parameters that it uses, as nothing would train others; this one "
+                "uses some that are not its own, such as those of a layer in a plain list, of another module, or in "
+                "`output`: register them in the network, or fix them (requires_grad_(False))"
+            )
+        mixed = trial.mixes(small, training=True)
+        changes = trial.changes(trial.two) if trial.changed else ""
     except Unfit:
         raise
     except Exception as error:
-        raise ValueError(cannot_run(x, error, doing="be trained")) from error
+        raise ValueError(cannot_run(trial.two, error, doing="be trained")) from error
+    return replace(properties, mixes_in_training=properties.mixes or mixed, changes=changes)
 
 
 def _deterministic(trial: Trial, call: Callable[[], T]) -> T:
@@ -398,27 +414,33 @@ def random_module(network: nn.Module, call: Callable[[], T]) -> tuple[T, str | N
     outside = drawn_outside_torch(before_outside, call)
     if not moved and not outside:
         return result, None
+    names = {module: name for name, module in network.named_modules()}
+    started: list[Any] = []
     drawing: list[str] = []
-    before_outside = outside_torch()
 
-    def watch(operation: Any, args: Any, kwargs: Any) -> Any:
-        """Note the module that runs when a state changes; a draw outside torch is that of the next operation's module."""
-        nonlocal before_outside
-        seeded = torch.Tag.nondeterministic_seeded in operation.tags  # also of operations that may not draw
-        before = _random_states() if seeded else []
-        value = operation(*args, **kwargs)
-        if (seeded and _random_states() != before) or (outside and outside_torch() != before_outside):
-            name, module = next(iter(running(network)), ("its backward pass", None))
-            kind = type(module).__name__
-            drawing.append(name if module is None else f"{name!r} ({kind})" if name else kind)
-            before_outside = outside_torch()
-        return value
+    def states() -> Any:
+        return outside_torch() if outside else _random_states()
 
-    with intercepted(watch):
+    def before_forward(*_: Any) -> None:
+        started.append(states())
+
+    def after_forward(module: nn.Module, *_: Any) -> None:
+        if started.pop() != states() and module in names:
+            drawing.append(f"{names[module]!r} ({type(module).__name__})" if names[module] else type(module).__name__)
+
+    hooks = (
+        nn.modules.module.register_module_forward_pre_hook(before_forward),
+        nn.modules.module.register_module_forward_hook(after_forward),
+    )
+    state = states()
+    try:
         call()
+    finally:
+        for hook in hooks:
+            hook.remove()
     if drawing:
         return result, f", in {drawing[0]}"
-    return result, "" if outside else None
+    return result, None if state == states() else ""
 
 
 def running(network: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -438,23 +460,6 @@ def _random_states() -> list[bytes]:
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
     return [state.numpy().tobytes() for state in states]
-
-
-def mixes(two: Tensor, three: Tensor, again: Callable[[], Tensor]) -> bool:
-    """Whether outputs at two rows differ from those at the same rows and a third; an `Unfit` if calls for two differ."""
-    if close(three[:2], two):
-        return False
-    _check_same(two, again())
-    return True
-
-
-def _check_same(first: Tensor, second: Tensor) -> None:
-    """Raise an `Unfit` unless two calls gave the same outputs."""
-    if not close(first, second):
-        gap = float((first - second).abs().max())
-        raise Unfit(
-            f"{DETERMINISTIC} a network whose outputs change by up to {gap:.2g} when it is called again with the same input"
-        )
 
 
 def _leaves(output: Tensor) -> list[Tensor]:
@@ -553,7 +558,7 @@ class _Probe(LazyReparam):
         if in_function_transform():
             self._differentiated()
         elif y.requires_grad:
-            y.register_hook(self._differentiated)
+            y.register_hook(self._differentiated)  # called within the forward, or after it by `Trial`
         if not at.repeated:
             self.rows.append(y.numel() // y.shape[at.outputs])
         if not at.repeated or at.x.shape != self._repeated:

@@ -47,7 +47,7 @@ def carriers(passes: Passes, found: Found, weights: Mapping[str, InputUnits], ve
     search = _Search(passes, found.uses, vectors)
     for role in (search.of_inputs, search.of_table, search.of_outputs):
         for number, (call, time) in enumerate(zip(calls, found.times, strict=True)):
-            if number in taken or call.kind in _NEVER:
+            if number in taken or call.kind in _NEVER or not call.layout.joint:
                 continue
             free = {n: u for n, u in weights.items() if all(n != other.weight for other in taken.values())}
             for candidate in role(call, time, free):

@@ -61,7 +61,7 @@ def decay_of(weight_decay: WeightDecay, parameters: Mapping[str, Tensor]) -> dic
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, float]:
-    kind = type(optimizer).__name__
+    kind = type(optimizer).__name__ if type(optimizer).__module__.startswith("torch.optim") else repr(type(optimizer))
     groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
     missing = [name for name, parameter in parameters.items() if id(parameter) not in groups]
     if missing:
@@ -70,48 +70,19 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Ten
             f"parameters of the network: {', '.join(missing)}. Pass the optimizer that "
             "trained this network, before a copy or a move to another device, or the decay as a number"
         )
-    decays = {}
-    for name, parameter in parameters.items():
-        group = groups[id(parameter)]
-        decay = float(group.get("weight_decay", 0.0))
-        if decay and not _adds_to_the_gradient(optimizer, group, parameter):
-            raise ValueError(
-                f"the weight decay of {kind} is decoupled from the gradient, so it corresponds to no prior: pass a prior, "
-                "such as prior=priors.Gaussian(scale=...), instead of weight_decay"
-            )
-        decays[name] = decay
+    decays = {name: float(groups[id(parameter)].get("weight_decay", 0.0)) for name, parameter in parameters.items()}
+    apart = any(groups[id(parameter)].get("decoupled_weight_decay") for parameter in parameters.values())
+    if any(decays.values()) and (apart or kind not in _COUPLED):
+        raise ValueError(
+            f"the weight decay of {kind} is decoupled from the gradient, or not known to be added to it, so it corresponds "
+            "to no prior: pass a prior, such as prior=priors.Gaussian(scale=...), instead of weight_decay, or the decay as "
+            "a number if the optimizer adds decay * W to the gradient"
+        )
     return decays
 
 
-def _adds_to_the_gradient(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> bool:
-    """Whether a group's decay is that of a penalty: steps with decay and gradient 0 must equal steps without decay and with
-    the gradient ``decay * W``. A copy of the optimiser makes them on a small parameter with the same number of dimensions.
-
-    Raises:
-        ValueError: the optimiser cannot make such steps.
-    """
-    sizes = [2 + axis % 2 for axis in range(parameter.dim())]
-    start = torch.linspace(0.5, 1.5, math.prod(sizes)).reshape(sizes).to(parameter)
-
-    def after(decay: float, penalty: float) -> Tensor:
-        moved = start.clone().requires_grad_()
-        copied = object.__new__(type(optimizer))
-        copied.__dict__.update(vars(optimizer))
-        changed = {"lr": 0.1, "maximize": False, "weight_decay": decay}
-        settings = {name: changed.get(name, value) for name, value in group.items()}
-        torch.optim.Optimizer.__init__(copied, [{**settings, "params": [moved]}], dict(optimizer.defaults))
-        for _ in range(3):
-            moved.grad = penalty * moved.detach()
-            copied.step()
-        return moved.detach()
-
-    try:
-        return torch.allclose(after(0.5, 0.0), after(0.0, 0.5), rtol=1e-4)
-    except Exception as error:  # of any type: it is the optimiser of whoever trained the network
-        raise ValueError(
-            f"what the weight decay of {type(optimizer).__name__} does to a weight cannot be found out "
-            f"({type(error).__name__}: {error}): pass it as a number if it is added to the gradient, or a prior"
-        ) from error
+# Optimisers of PyTorch that add decay * W to the gradient, unless "decoupled_weight_decay" is set.
+_COUPLED = ("SGD", "Adam", "NAdam", "RAdam", "Adagrad", "Adadelta", "Adamax", "RMSprop", "ASGD")
 
 
 def strength(loss: Loss | LossFunction | None, likelihood: Likelihood, num_data: int, output: Tensor) -> float:

@@ -2,15 +2,13 @@
 
 The network runs on two and on three examples, within `DropoutCalls`, which intercepts every call that drops units. An axis
 of a mask that has 2 entries in one run and 3 in the other indexes examples; an axis with 2 r and 3 r entries merges examples
-with r rows each, whose order a run on three examples with another third one shows.
+with r rows each, whose order the inputs of the call show.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,18 +21,7 @@ from pyrodrop.inputs import Inputs, mapped, tensors_in
 from pyrodrop.networks.call import Output, Unfit, call
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Dropout, Layout
-from pyrodrop.networks.trial import (
-    Look,
-    Properties,
-    Trial,
-    close,
-    mixes,
-    on_few_or_all,
-    properties_of,
-    random_module,
-    running,
-)
-from pyrodrop.private_apis import intercepted
+from pyrodrop.networks.trial import Look, Properties, Trial, close, random_module, running
 from pyrodrop.reparam.lazy import LazyWeight
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -46,12 +33,14 @@ class Found:
 
     Attributes:
         dropouts: the calls, as if no weight carried their masks.
+        calls: the calls with the inputs that `Passes.x` are now.
         times: position of every call in the sequence of the network's operations.
         uses: positions of the operations that use a weight, by its name.
         properties: properties of the network in the modes that `Passes.stays` has now.
     """
 
     dropouts: list[Dropout]
+    calls: list[DropoutCall]
     times: list[int]
     uses: dict[str, list[int]]
     properties: Properties
@@ -84,6 +73,8 @@ class Passes(Trial):
             return call(network, {**values, **weights}, names, x, output, attends=attends, recurs=recurs)
 
         super().__init__(network, run, {name: values[name] for name in sites})
+        self.other = dict(self.weights)
+        self.watching = lambda: _Watch(network)
         self.values, self.names, self.x, self.output = dict(values), dict(names), x, output
 
     def masked(self, sets: Sequence[tuple[Sequence[Tensor | None], Mapping[str, Tensor]]]) -> Tensor:
@@ -146,92 +137,79 @@ class _Watch(DropoutCalls):
         return super().__torch_function__(func, types, args, kwargs)
 
     def _record(self, call: DropoutCall) -> None:
-        self.calls.append((call, running(self._network), self._clock))
         lazy = call.input is None or isinstance(call.input, LazyWeight)
-        self.inputs.append(None if lazy else call.input.clone())  # type: ignore[union-attr]
+        self.inputs.append(None if lazy else call.input.detach().clone())  # type: ignore[union-attr]
+        self.calls.append((call, running(self._network), self._clock))
 
     @property
     def places(self) -> list[tuple[str, str, float]]:
         """Name of the module, kind and drop rate of every call."""
         return [(modules[0][0], call.kind, call.drop_rate) for call, modules, _ in self.calls]
 
+    def __str__(self) -> str:
+        return ", ".join(name or "the network itself" for name, *_ in self.places) or "nowhere"
+
 
 def find_dropouts(passes: Passes) -> Found:
     """Every call of the network that drops units, and when the network uses each weight.
 
-    Afterwards, ``passes.stays`` has as few modules as these calls require to be in training mode.
+    Afterwards, ``passes.stays`` has as few modules as these calls require to be in training mode, and ``passes.x`` three
+    examples, if examples do not interact.
 
     Raises:
         ValueError: the network cannot be run on its inputs, or drops units in another way for another number of examples.
     """
     network = passes.network
-    passes.stays = {module for module in network.modules() if module.training and not isinstance(module, _NORMS)}
-
-    def watched(rows: Inputs, look: Callable[[Inputs], Look] = passes.look) -> tuple[Look, _Watch]:
-        with _Watch(network) as watch:
-            return look(rows), watch
-
-    def first_and_last(two: Inputs, three: Inputs, *look: Any) -> tuple[tuple[Look, _Watch], tuple[Look, _Watch]]:
-        """Runs in all modes, which must draw nothing but masks, and in those that the calls require."""
-        first, culprit = random_module(network, lambda: watched(two, *look))
-        if culprit is not None:
-            raise Unfit(
-                f"the network draws random numbers that are not masks of dropout{culprit}: put "
-                "that module in evaluation mode, or draw masks by torch.bernoulli with one rate"
-            )
-        modes, callers = passes.stays, [[module for _, module in modules] for _, modules, _ in first[1].calls]
-        for stays in ({modules[0] for modules in callers}, {m for modules in callers for m in modules}, modes):
-            passes.stays = modes & stays
-            last = watched(three, *look)
-            if first[1].places == last[1].places:
-                return first, last
-        raise Unfit(
-            "the network drops units in other places for three examples than for two, so its dropout cannot be read: "
-            f"{_list(first[1])} and {_list(last[1])}"
-        )
-
-    def few(two: Inputs, three: Inputs) -> Found:
-        (small, watch), (large, other) = first_and_last(two, three)
-        if not close(large.output[:2], small.output):
-            small, watch = watched(two)
-        mixed = mixes(small.output, large.output, lambda: watched(two)[0].output)
-        properties = properties_of(passes, passes.x, small, large, mixes=mixed, maps=True)
-        if mixed:  # masks are for all of x
-            watch = watched(passes.x)[1]
-            return _found(watch, [Layout(None)] * len(watch.calls), properties)
-        permuted = functools.cache(lambda: watched(mapped(lambda part: part[[0, 1, 0]], three))[1].inputs)
-        layouts = [
-            _layout(a, b, lambda number=number: (other.inputs[number], permuted()[number]))  # type: ignore[misc]
-            for number, ((a, *_), (b, *_)) in enumerate(zip(watch.calls, other.calls, strict=True))
-        ]
-        return _found(watch, layouts, properties)
-
-    def whole(rows: Inputs) -> Found:
-        _, (look, watch) = first_and_last(rows, rows, lambda rows: Look(passes(rows), {}))
-        properties = properties_of(passes, rows, look, None, mixes=True, maps=True)
-        return _found(watch, [Layout(None)] * len(watch.calls), properties)
-
+    every = {module for module in network.modules() if module.training and not isinstance(module, _NORMS)}
     with seeded(0, next(iter(passes.values.values())).device):
-        return on_few_or_all(passes, passes.x, few, whole)
+        for depth in (1, None, 0):  # of the modules around a call: the innermost, all of them, and all of the network
 
+            def first(call: Callable[[], Look], depth: int | None = depth) -> Look:
+                """A call in all modes, which must draw nothing but masks; the next one is in those that it requires."""
+                passes.stays = every
+                look, culprit = random_module(network, call)
+                if culprit is not None:
+                    raise Unfit(
+                        f"the network draws random numbers that are not masks of dropout{culprit}: put "
+                        "that module in evaluation mode, or draw masks by torch.bernoulli with one rate"
+                    )
+                if depth != 0:
+                    passes.stays = every & {module for _, around, _ in look.seen.calls for _, module in around[:depth]}
+                return look
 
-def _found(watch: _Watch, layouts: Sequence[Layout], properties: Properties) -> Found:
-    """The calls of a run, of two examples where an axis indexes them; a number tells calls of one module apart."""
+            passes.record(passes.x, first)
+            small, large = passes.small, passes.large
+            if small.seen.places == large.seen.places:
+                break
+        else:
+            raise Unfit(
+                "the network drops units in other places for three examples than for two, so its dropout cannot be read: "
+                f"{small.seen} and {large.seen}"
+            )
+        if not close(large.output[passes.at], small.output):  # which depended on other modes
+            passes.small = small = passes(passes.two, gradients=True, probing=not passes.whole)
+        mixed = passes.whole or passes.mixes(small, outputs=large.output)
+        properties = passes.properties(passes.x, mixes=mixed, maps=True)
+        watch = passes(passes.x).seen if mixed else large.seen  # then masks are for all of x
+        passes.x = passes.x if mixed else passes.three
+    both = zip(small.seen.calls, large.seen.calls, small.seen.inputs, large.seen.inputs, strict=True)
+    layouts = [Layout(None) if mixed else _layout(a, b, x, y) for (a, *_), (b, *_), x, y in both]
     names = [place[0] or "forward" for place in watch.places]
     dropouts = []
     for number, ((made, *_), layout, name) in enumerate(zip(watch.calls, layouts, names, strict=True)):
         which = f" {names[:number].count(name) + 1}" if names.count(name) > 1 else ""
-        shape = layout.per_draw(made.shape, 2)
+        shape = layout.per_draw(made.shape, 3)
         dropouts.append(Dropout(f"dropout {name}{which}", made.kind, made.drop_rate, shape, layout))
-    return Found(dropouts, [time for *_, time in watch.calls], watch.uses, properties)
+    calls = [call for call, *_ in watch.calls]
+    return Found(dropouts, calls, [time for *_, time in watch.calls], watch.uses, properties)
 
 
-def _layout(two: DropoutCall, three: DropoutCall, inputs: Callable[[], Sequence[Tensor | None]]) -> Layout:
+def _layout(two: DropoutCall, three: DropoutCall, x: Tensor | None, y: Tensor | None) -> Layout:
     """Which axis of a mask indexes examples, and in which order.
 
     Args:
-        two, three: the call in the runs with two and with three examples.
-        inputs: the inputs of the call with three examples, and with the third of them replaced.
+        two, three: the call in the runs with two examples, and with these behind another.
+        x, y: the inputs of the call in these runs.
     """
     a, b = two.shape, three.shape
     if len(a) != len(b) or two.merged:
@@ -245,64 +223,24 @@ def _layout(two: DropoutCall, three: DropoutCall, inputs: Callable[[], Sequence[
     rows = a[axis] // 2
     if rows == 1:
         return Layout(axis)
-    x, other = inputs()
-    if x is None or other is None:
+    if x is None or y is None:
         return Layout(axis, None)
-    differs = (x != other).movedim(axis, 0).flatten(1).any(1).nonzero()[:, 0].tolist()
-    consecutive = {i // rows == 2 for i in differs} == {True}
-    interleaved = {i % 3 == 2 for i in differs} == {True}
+    consecutive = close(y.narrow(axis, rows, 2 * rows), x)
+    interleaved = close(y.unflatten(axis, (rows, 3)).narrow(axis + 1, 1, 2).flatten(axis, axis + 1), x)
     if consecutive == interleaved:
         return Layout(axis, None)
     return Layout(axis, "examples" if consecutive else "rows")
 
 
-def _list(watch: _Watch) -> str:
-    return ", ".join(name or "the network itself" for name, *_ in watch.places) or "nowhere"
+def masks_of_a_pass(passes: Passes, found: Found) -> tuple[Tensor, list[Tensor]]:
+    """The output of one pass in training mode, by PyTorch alone, and masks that are drawn from the same random state.
 
-
-def masks_of_a_pass(passes: Passes) -> tuple[Tensor, list[Tensor]]:
-    """The output of one pass in training mode, and the masks that PyTorch itself drew, in order.
-
-    It intercepts PyTorch's elementary (ATen) operations, of which one random operation draws each mask. As it does not use
-    `DropoutCalls`, it serves as a test of them on the user's network. The caller's random state does not change.
+    They are those of the pass if the network makes these calls, and PyTorch draws their masks in these shapes. The caller's
+    random state does not change.
     """
-    devices = {value.device for value in passes.values.values() if value.is_cuda}
-    with torch.random.fork_rng(list(devices)), bernoulli_results() as masks, sdpa_kernel(SDPBackend.MATH):
-        torch.manual_seed(0)
-        with torch.backends.cudnn.flags(enabled=False):  # whose recurrent layers draw masks inside
-            output = passes(passes.x)
-    return output, masks
-
-
-@contextmanager
-def bernoulli_results() -> Iterator[list[Tensor]]:
-    """Copies of all Bernoulli masks that PyTorch draws within the block, in order, by any function.
-
-    Uniform numbers that are rounded or compared also count as masks. For comparisons, the less probable result is 0.
-    """
-    results: list[Tensor] = []
-    aten: Any = torch.ops.aten
-    uniform: dict[int, Tensor] = {}  # kept, so that no other tensor gets the same id
-    below, above = (aten.lt, aten.le), (aten.gt, aten.ge)
-
-    def watch(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        result = func(*args, **kwargs)
-        packet = getattr(func, "overloadpacket", None)
-        if packet in (aten.bernoulli, aten.bernoulli_):
-            results.append(result.clone())
-        elif packet is aten.native_dropout:
-            results.append(result[1].to(result[0].dtype))
-        elif packet in (aten.rand, aten.rand_like):
-            uniform[id(result)] = result
-        elif args and id(args[0]) in uniform:
-            if packet in (aten.floor, aten.floor_):
-                results.append(result.clone())
-            elif packet in (*below, *above):
-                mask = result.to(args[0].dtype)
-                results.append(mask if (args[1] >= 0.5) == (packet in below) else 1 - mask)
-            else:
-                uniform[id(result)] = result
-        return result
-
-    with intercepted(watch):
-        yield results
+    device = next(iter(passes.values.values())).device
+    inside = torch.backends.cudnn.flags(enabled=False)  # whose recurrent layers draw masks inside
+    with seeded(0, device), torch.no_grad(), passes.restored(), sdpa_kernel(SDPBackend.MATH), inside:
+        output = passes.run(passes.weights, passes.x)
+    with seeded(0, device):
+        return output, [call.draw().to(call.like.dtype) for call in found.calls]

@@ -97,20 +97,12 @@ def _log_density(likelihood: Likelihood, f: Tensor, y: Tensor) -> Tensor:
 
 
 def _other(loss: LossFunction, likelihood: Likelihood) -> str:
-    """A message that a loss is not that of a likelihood, with an alternative for common losses."""
-    text = (
-        f"loss must be minus the log density of {likelihood.describe()}, times a number and up to a constant; "
-        f"{_name(loss)} is not"
+    """A message that a loss is not that of a likelihood."""
+    return (
+        f"loss must be minus the log density of {likelihood.describe()}, times a number and up to a constant; {_name(loss)} "
+        "is not: a robust loss is that of likelihoods.StudentT alone, one of probabilities needs a network without its last "
+        "sigmoid, and one with class weights or label smoothing is no log density"
     )
-    if isinstance(loss, nn.HuberLoss | nn.SmoothL1Loss | nn.L1Loss):
-        return (
-            f"{text}: it is that of no likelihood here. likelihoods.StudentT is robust to outliers, too; train with it"
-        )
-    if isinstance(loss, nn.BCELoss):
-        return f"{text}, which is a function of logits: take the last sigmoid out of the network"
-    if isinstance(loss, nn.CrossEntropyLoss | nn.BCEWithLogitsLoss | nn.NLLLoss):
-        return f"{text}, if it has weights or label smoothing, or the network returns something else than logits"
-    return text
 
 
 def _name(loss: LossFunction) -> str:

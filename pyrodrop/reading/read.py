@@ -29,7 +29,7 @@ from pyrodrop.networks.trial import close
 from pyrodrop.priors import Gaussian, Prior
 from pyrodrop.reading.carriers import carriers
 from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, strength
-from pyrodrop.reading.found import Passes, find_dropouts, masks_of_a_pass
+from pyrodrop.reading.found import Found, Passes, find_dropouts, masks_of_a_pass
 from pyrodrop.reading.losses import LossFunction
 from pyrodrop.reading.reading import Reading
 from pyrodrop.surroundings import outside
@@ -132,7 +132,7 @@ def read(
     found = find_dropouts(passes)
     if not found.dropouts:
         raise ValueError(_nothing(net))
-    outputs, drawn = _check_passes(passes, found.dropouts)
+    outputs, drawn = _check_passes(passes, found)
     units = assign_input_units(network, parameters, input_axes)
     units = {name: units[name] for name in parameters.weights if name in sites}
     try:
@@ -209,20 +209,15 @@ class _Drawn:
     output: Tensor
 
 
-def _check_passes(passes: Passes, dropouts: Sequence[Dropout]) -> tuple[Tensor, _Drawn]:
+def _check_passes(passes: Passes, found: Found) -> tuple[Tensor, _Drawn]:
     """Compare a pass in training mode with one under the masks that PyTorch drew in it; a ValueError if they differ.
 
     Returns:
         The output of that pass; and masks for all examples, or for each where none for all exists, with other weights, by
         which `_check_reading` checks the reading.
     """
-    want, masks = masks_of_a_pass(passes)
-    names = [call.name.removeprefix("dropout ") for call in dropouts]
-    if len(masks) != len(dropouts):
-        raise ValueError(
-            f"the network draws {len(masks)} masks, of which {len(dropouts)} can be read: {', '.join(names)}. The others "
-            "are drawn inside of an operation that is not known as dropout"
-        )
+    want, masks = masks_of_a_pass(passes, found)
+    dropouts = found.dropouts
     generator, rows = torch.Generator().manual_seed(1), num_rows(passes.x)
     joint, spread = [], []
     for call, mask in zip(dropouts, masks, strict=True):
@@ -243,12 +238,13 @@ def _check_passes(passes: Passes, dropouts: Sequence[Dropout]) -> tuple[Tensor, 
         raise ValueError(
             "with the same masks, the network as it was read does not give the output of its own pass in training mode "
             f"(masks {[tuple(mask.shape) for mask in masks]}; outputs differ by up to "
-            f"{float((want - got).abs().max()):.2g}). It may change a tensor in place that it uses again"
+            f"{float((want - got).abs().max()):.2g}). It may change a tensor in place that it uses again, or draw masks "
+            "inside of an operation that is not known as dropout"
         )
     if torch.equal(got, opposite):
         raise ValueError(
             "the network has dropout, but its passes do not differ: no output depends on the masks of "
-            f"{', '.join(names)}"
+            f"{', '.join(call.name.removeprefix('dropout ') for call in dropouts)}"
         )
     return want, _Drawn(joint, sets[2], output)
 

@@ -149,14 +149,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (3,),
     ),
-    "a function of parameters": (
-        custom(
-            lambda self, x: F.linear(torch.tanh(F.linear(x, self.a.weight, bias=self.a.bias)), self.b.weight),
-            a=nn.Linear(3, 9),
-            b=nn.Linear(9, 2, bias=False),
-        ),
-        (3,),
-    ),
     "one layer": (lambda: nn.Linear(3, 2), (3,)),
     "length": (
         sequential(nn.Conv1d(2, 4, 3), nn.Tanh(), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(4 * 3, 2)), (2, 8)
@@ -203,6 +195,13 @@ def _gradient(self: Any, x: Tensor) -> Tensor:
 
 # Networks of which no unit can be removed, the shape of their x, and where their units end.
 REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
+    "a function of parameters": (
+        custom(
+            lambda self, x: F.linear(torch.tanh(self.a(x)), self.b.weight), a=nn.Linear(3, 9), b=nn.Linear(9, 2, bias=False)
+        ),
+        (3,),
+        "linear",
+    ),
     "a gradient": (custom(_gradient, a=nn.Linear(3, 6), b=nn.Linear(6, 2)), (3,), "torch.fx cannot trace the network"),
     "pooling over units": (sequential(nn.Linear(3, 6), nn.MaxPool1d(2), nn.Linear(3, 2)), (3,), "1 (MaxPool1d)"),
     "pooling of tokens": (sequential(nn.Linear(3, 6), nn.AvgPool1d(2), nn.Linear(3, 2)), (4, 3), "1 (AvgPool1d)"),

@@ -50,15 +50,20 @@ def test_the_factor_of_a_loss(loss: Any, likelihood: Any, outputs: Tensor, facto
 @pytest.mark.parametrize(
     ("loss", "likelihood", "outputs", "said"),
     [
-        (nn.HuberLoss(), likelihoods.Gaussian(1.0), 3 * OUTPUTS, "HuberLoss is not: .*StudentT is robust"),
-        (nn.L1Loss(), likelihoods.Gaussian(1.0), OUTPUTS, "L1Loss is not: it is that of no likelihood here"),
-        (nn.BCELoss(), likelihoods.Bernoulli(), OUTPUTS.sigmoid(), "take the last sigmoid out of the network"),
-        (nn.CrossEntropyLoss(label_smoothing=0.1), likelihoods.Categorical(), OUTPUTS, "weights or label smoothing"),
+        (nn.HuberLoss(), likelihoods.Gaussian(1.0), 3 * OUTPUTS, "HuberLoss is not: a robust loss .*StudentT"),
+        (nn.L1Loss(), likelihoods.Gaussian(1.0), OUTPUTS, "L1Loss is not"),
+        (nn.BCELoss(), likelihoods.Bernoulli(), OUTPUTS.sigmoid(), "a network without its last sigmoid"),
+        (
+            nn.CrossEntropyLoss(label_smoothing=0.1),
+            likelihoods.Categorical(),
+            OUTPUTS,
+            "class weights or label smoothing",
+        ),
         (
             nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0)),
             likelihoods.Bernoulli(),
             OUTPUTS,
-            "weights or label smoothing",
+            "class weights or label smoothing",
         ),
         (nn.MSELoss(), likelihoods.StudentT(), OUTPUTS, "minus the log density of StudentT.*; MSELoss is not"),
         (

@@ -243,9 +243,10 @@ def test_a_graph_of_another_size_is_refused_in_words() -> None:
         reading.predict(torch.randn(3, 5), 10)
 
 
-def test_a_single_example_does_not_show_the_order_of_rows(passes: Passes, apart: Apart) -> None:
+def test_equal_rows_do_not_show_the_order_of_rows(passes: Passes, apart: Apart) -> None:
     net, x = Net(merged, a=L(8, 8), o=L(8, 3)).train(), torch.randn(4, 6, 8)
-    reading = read(net, x[:1])
+    assert "[N * 6, 8]" in str(read(net, x[:1]))
+    reading = read(net, x[:1, :1].expand(1, 6, 8))
     assert "[all rows, 8]" in str(reading)
     with pytest.raises(ValueError, match="use joint=False, or read the network with several examples that differ"):
         reading.predict(x, 10)
