@@ -82,6 +82,10 @@ class Sampled(Posterior):
         rows = torch.arange(size) * count // size
         return {name: values.flatten(0, 1)[rows] for name, values in self.samples.items()}
 
+    def last(self, count: int) -> dict[str, Tensor]:
+        """The last draws of the chains in turn, ``[count, ...]`` by site."""
+        return {name: values[torch.arange(count) % self.chains, -1] for name, values in self.samples.items()}
+
     @threads.exclusive()
     def log_likelihood(self, data: Data | None = None) -> Tensor:
         """ln p(y_n | x_n, w) of every draw and observation, ``[chains, draws, N]``.
