@@ -15,7 +15,6 @@ mean probability of each class and Var[y] = E[y] (1 - E[y]).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -56,18 +55,6 @@ class Moments:
     def sd(self) -> Tensor:
         """Standard deviation of y, of the shape of the mean."""
         return self.variance.sqrt()
-
-    def quantile(self, q: Any, *, of: str = "y") -> NoReturn:
-        """Raises a TypeError: mean and variance do not determine the quantiles of a mixture; see `Prediction.quantile`."""
-        raise TypeError(
-            "quantiles need the draws, as the predictive distribution is a mixture, which its mean and variance do not "
-            "determine; got Moments: predict with keep='draws' and without method='analytic'. A Gaussian with this mean and "
-            "sd is an approximation that you can make yourself"
-        )
-
-    def interval(self, level: float = 0.9, *, of: str = "y") -> NoReturn:
-        """Raises a TypeError, as `quantile`."""
-        self.quantile(level, of=of)
 
 
 class RunningMoments:

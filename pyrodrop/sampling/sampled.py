@@ -136,15 +136,6 @@ class Sampled(Posterior):
             float(self.settings["energy_rounding"]),
         )
 
-    def save(self, path: str | Path, num_samples: int | None = None) -> Path:
-        """Write draws, statistics, parameters of the model and settings to one file; see `Fit.save`.
-
-        Args:
-            path: of the file.
-            num_samples: draws to keep in all, as of `thinned`; None for all.
-        """
-        return Posterior.save(self if num_samples is None else self.thinned(num_samples), path)
-
     def stored(self) -> Stored:
         stored = Stored.of({"model": self.model}, self.settings)
         stored.tensors.update({f"samples.{name}": values for name, values in self.samples.items()})

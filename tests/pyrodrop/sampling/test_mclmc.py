@@ -182,7 +182,7 @@ def test_a_single_number_is_refused() -> None:
 
 
 def test_draws_are_kept_thinned_and_described(sampled: pyrodrop.Sampled, tmp_path: Path) -> None:
-    again = pyrodrop.Sampled.load(sampled.save(tmp_path / "draws.safetensors", 64), linear())
+    again = pyrodrop.Sampled.load(sampled.thinned(64).save(tmp_path / "draws.safetensors"), linear())
     assert again.kernel == "mclmc"
     assert set(again.stats) == {"lp", "energy_error", "diverging", "n_steps"}
     assert torch.equal(again.samples["weight"], sampled.thinned(64).samples["weight"])
