@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pyrodrop.agreement import check_call, knows_sites
 from pyrodrop.cards import Described
-from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data import Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
@@ -272,15 +272,3 @@ def _scale_and_convention(model: Any, guide: Any, arguments: Arguments) -> tuple
         model = poutine.block(model, hide=summed) if summed else model
         scale = common_scale([*drawn.nodes.values(), *nodes.values()])
         return scale or 1.0, elbo_convention(model, guide, *args, **kwargs)
-
-
-def convention_shown(model: Any, guide: Any, data: TrainingData | None, device: torch.device) -> str:
-    """The convention of a fit's ELBO as text, from one call on two rows; empty without data."""
-    if data is None:
-        return ""
-    rows = data.sample if isinstance(data, Loader) else data
-    rows = rows.rows(slice(2)) if isinstance(rows, Dataset) else rows
-    try:
-        return str(_scale_and_convention(model, guide, arguments_of(rows, device))[1])
-    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:  # networks that need more than two rows
-        return f"unknown: {str(error).splitlines()[0]}"

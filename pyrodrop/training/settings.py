@@ -100,18 +100,14 @@ class Settings:
                 f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(optimizer)}"
                 f"{hint if hasattr(optimizer, 'step') else ''}"
             )
-        if isinstance(schedule, type | torch.optim.lr_scheduler.LRScheduler):
-            raise TypeError(
-                f"lr_schedule must be {_LR_SCHEDULE}; got {_shown(schedule)}, which changes an optimiser instead"
-            )
         for name, kind, what, other in (
             ("lr_schedule", KLSchedule, "a factor of the learning rate by step", "kl_weight"),
             ("kl_weight", LRSchedule, "a number or a function of the epochs done", "lr_schedule"),
         ):
             if isinstance(value := getattr(self, name), kind):
                 raise TypeError(f"{name} must be {what}; got a {kind.__name__}, {value}: pass it as {other}")
-        if schedule is not None and not callable(schedule):
-            raise TypeError(f"lr_schedule is {_LR_SCHEDULE}; it must be one, or None; got {shown(schedule)}")
+        if schedule is not None and (not callable(schedule) or isinstance(schedule, type)):
+            raise TypeError(f"lr_schedule is {_LR_SCHEDULE}; it must be one, or None; got {_shown(schedule)}")
         if loss is None:
             return
         if not isinstance(loss, ELBO) or not hasattr(loss, "loss_and_grads"):

@@ -66,7 +66,7 @@ ROWS = torch.utils.data.TensorDataset(X, Y)
 CALLS: dict[str, tuple[Any, str]] = {
     "an optimiser of Pyro": (lambda: fit(optimizer=pyro.optim.Adam({"lr": 0.1})), "optimizer must .*one of pyro.optim"),
     "a made optimiser": (lambda: fit(optimizer=torch.optim.Adam([X], lr=0.1)), "optimizer must .*=torch.optim.Adam, lr="),
-    "a class of schedules": (lambda: fit(lr_schedule=torch.optim.lr_scheduler.StepLR), "lr_schedule must .*class StepLR"),
+    "a class of schedules": (lambda: fit(lr_schedule=torch.optim.lr_scheduler.StepLR), "lr_schedule is .*class StepLR"),
     "steps as a float": (lambda: fit(steps=1e3), r"steps .*whole number .*got the float 1000\.0: write 1000$"),
     "no steps": (lambda: pyrodrop.fit(mlp(), guides.MeanField(mlp()), (X, Y)), "argument: 'steps'"),
     "x and y apart": (lambda: fit(X, Y), "positional arguments"),
