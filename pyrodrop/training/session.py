@@ -244,7 +244,7 @@ class Session:
             terms = f"nll {nll:g}, kl {kl:g}" if self.settings.objective is None else f"{nll:g}"
             broken = self._broken()
             after = f" After step {self.done - 1}, {broken} is not finite." if broken else ""
-            self._fail(f"the loss stopped being finite at step {step}: {terms}.{after} {self._hint()}".rstrip())
+            self._fail(f"the loss stopped being finite at step {step}: {terms}.{after}")
         if whole and (broken := self._broken()):
             self._fail(f"{broken} stopped being finite at step {self.done - 1}.")
         self.checked = self.done
@@ -259,10 +259,6 @@ class Session:
         names = [name for name, value in wrong.items() if bool(value.any())]
         more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
         return f"{names[0]}{more}" if names else ""
-
-    def _hint(self) -> str:
-        """What to add to the error of a loss that is not finite, as a sentence."""
-        return ""
 
     def _fail(self, what: str) -> None:
         where = ""
