@@ -27,7 +27,7 @@ Examples, arXiv:1610.02136.
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -155,7 +155,8 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
         >>> {name: round(scores[name], 3) for name in ("accuracy", "brier", "log_density")}
         {'accuracy': 0.667, 'brier': 0.273, 'log_density': -0.415}
     """
-    p, seen = class_probabilities(predicted), slice(None)
+    p = class_probabilities(predicted)
+    seen: Any = slice(None)
     if isinstance(predicted, Prediction):
         log_density = float(predicted.log_density(y).double().mean())
         y, observed = predicted.observed(y)

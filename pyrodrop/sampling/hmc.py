@@ -131,7 +131,7 @@ class HMC:
         self.mass.learn(self.state.q)
         if after == 0:
             inverse_mass, factor = self._renewed_mass()
-            self.step_size.restart(self.step_size.averaged * factor)
+            self.step_size = StepSize(self.step_size.averaged * factor, self.step_size.target)
             self.length: TrajectoryLength = TrajectoryLength(1.0)  # for a Gaussian of variances M^-1 it becomes 2.25
         if 0 < after <= learning:
             time = self.share * self.tuned.trajectory

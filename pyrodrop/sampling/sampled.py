@@ -187,10 +187,6 @@ class Sampled(Posterior):
         return cls(parts["model"], samples, stats, None, stored.settings, device)
 
     @property
-    def _chains(self) -> str:
-        return f"{self.chains} chain{'s' * (self.chains > 1)}"
-
-    @property
     def _transitions(self) -> str:
         """A summary of the transitions."""
         if self.kernel == "hmc":
@@ -199,10 +195,6 @@ class Sampled(Posterior):
             change = self.stats["energy_error"].square().nanmean().sqrt()
             rate = f"energy changes by {float(change):.2g} nats a step"
         return f"{rate}, {int(self.stats['diverging'].sum())} divergent"
-
-    def describe(self) -> str:
-        """One-line description."""
-        return f"Sampled({self._chains} of {self.draws} draws, {self.model.describe()}, {self._transitions})"
 
     def card(self) -> Card:
         settings = self.settings
@@ -214,7 +206,7 @@ class Sampled(Posterior):
         return Card(
             "Sampled",
             {
-                "draws": f"{self._chains} of {self.draws}",
+                "draws": f"{self.chains} chain{'s' * (self.chains > 1)} of {self.draws}",
                 "model": self.model.describe(),
                 "data": f"{settings['num_data']} rows" if "num_data" in settings else "",
                 "sampling": ", ".join(sampling),

@@ -119,8 +119,8 @@ class Report:
     __repr__ = _repr_markdown_ = __str__
 
 
-def worth_of(fit: Any, beside: Collection[str] = ("constant", "ridge", "gp", "point")) -> Worth | None:
-    """The worth of a fit on rows of its training data, or of a minibatch of a loader; `beside` names what is computed.
+def worth_of(fit: Any) -> Worth | None:
+    """The worth of a fit on rows of its training data, or of a minibatch of a loader.
 
     None for a Pyro program; without training data, as after loading; if a hundredth of the training's work is too little
     for 20 rows, or for all rows of a network that needs them at once; and if `predict` has no finite density. The caller's
@@ -143,7 +143,7 @@ def worth_of(fit: Any, beside: Collection[str] = ("constant", "ridge", "gp", "po
     if len(ours) < size or not bool(ours.isfinite().all()):  # a row without any observation is left out
         return None
     density = float(ours.mean())
-    values = {n: density + float((theirs - ours[at]).mean()) for n, at, theirs in _beside(fit, data, rows, beside)}
+    values = {n: density + float((theirs - ours[at]).mean()) for n, at, theirs in _beside(fit, data, rows)}
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     return Worth(density, **finite, values=rows.y[0].numel())
 
@@ -163,12 +163,12 @@ def _affordable(fit: Any, data: Dataset) -> int:
     return min(len(data), _MOST, max(seen // _SHARE, int(_CHEAP / (weights * places))))
 
 
-def _beside(fit: Any, data: Dataset, rows: Dataset, names: Collection[str]) -> Iterator[tuple[str, Tensor, Tensor]]:
+def _beside(fit: Any, data: Dataset, rows: Dataset) -> Iterator[tuple[str, Tensor, Tensor]]:
     """The predictors that a fit is compared with: name, indices of the rows predicted, and their log densities."""
     y, likelihood = rows.y.detach().cpu(), fit.model.likelihood
     y = y if isinstance(likelihood, Categorical) else y.double().reshape(len(y), -1)
     every = torch.arange(len(y))
-    if "constant" in names and (of_constant := constant(likelihood, data.y, y)) is not None:
+    if (of_constant := constant(likelihood, data.y, y)) is not None:
         yield "constant", every, of_constant
     real = isinstance(likelihood, _REAL) and not has_one_value(y)
     labels = isinstance(likelihood, Categorical) and y.dim() == 1 and int(y.max()) < _CLASSES
@@ -179,11 +179,9 @@ def _beside(fit: Any, data: Dataset, rows: Dataset, names: Collection[str]) -> I
     if isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point():
         x = x.detach().cpu().double()
         at = every if x.shape[1] <= _WIDE else few
-        if "ridge" in names:
-            yield "ridge", at, by_features([x[at]], y[at])
-        if "gp" in names:
-            yield "gp", few, by_process(x[few], y[few])
-    if "point" in names and (features := _features(fit, rows)):
+        yield "ridge", at, by_features([x[at]], y[at])
+        yield "gp", few, by_process(x[few], y[few])
+    if features := _features(fit, rows):
         at = every if features[0].shape[1] <= _WIDE else few
         yield "point", at, by_features([phi[at] for phi in features], y[at])
 
@@ -398,7 +396,7 @@ def no_better_than_a_constant(fit: Any) -> str:
         best = constant(likelihood, y, y)
         nll = float(fit.history[-max(1, len(fit.history) // 10) :, 0].double().mean())
         if best is not None and nll > -float(best.sum()) - 0.01 * len(fit.data):
-            worth = worth_of(fit, ["constant"])
+            worth = worth_of(fit)
     if worth is None or worth.constant is None or worth.fit > worth.constant + _SMALL * worth.values:
         return ""
     what, advice = (
